@@ -1,0 +1,1 @@
+"""The library under qtui: number formats, models, quantization. Knows no interface."""

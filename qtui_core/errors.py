@@ -1,0 +1,24 @@
+"""Failures that are told to the user as a sentence.
+
+Every error carries the exit code the program ends with, so that the command line, the
+engine and the screens agree without a table of their own.
+"""
+
+
+class QtuiError(Exception):
+    """Something the user asked for could not be done. The message is one or two plain
+    sentences: what was wrong, with which input, and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(QtuiError):
+    """The request itself is wrong: a scheme, number or option that does not parse."""
+
+    exit_code = 2
+
+
+class ModelError(QtuiError):
+    """The model is missing, unreadable, malformed or unreachable."""
+
+    exit_code = 3
