@@ -1,0 +1,14 @@
+"""What a whole checkpoint is made of, and what each scheme would do to it.
+
+`census` needs only headers and no numpy; `inspect_model` reads values.
+"""
+
+from qtui_core.inspection.report import (
+    Census,
+    DtypeCount,
+    Inspection,
+    SchemeTotal,
+    TensorReport,
+)
+
+__all__ = ["Census", "DtypeCount", "Inspection", "SchemeTotal", "TensorReport"]

@@ -1,0 +1,88 @@
+"""What the headers of a checkpoint say, without reading a value."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from qtui_core.errors import UsageError
+from qtui_core.inspection.report import Census, DtypeCount, Inspection, TensorReport
+from qtui_core.models import ModelSource, TensorInfo
+
+
+def take_census(source: ModelSource) -> Census:
+    """Counts by dtype, largest first."""
+    by_dtype: dict[str, list[TensorInfo]] = {}
+    for info in source.tensors.values():
+        by_dtype.setdefault(info.dtype, []).append(info)
+    counts = [
+        DtypeCount(
+            dtype,
+            len(infos),
+            sum(i.parameters for i in infos),
+            sum(i.nbytes for i in infos),
+        )
+        for dtype, infos in by_dtype.items()
+    ]
+    return Census(
+        model=source.id,
+        origin=source.origin,
+        location=source.location,
+        architecture=source.architecture,
+        parameters=source.parameters,
+        nbytes=source.nbytes,
+        dtypes=tuple(sorted(counts, key=lambda c: -c.nbytes)),
+        quantization=source.quantization.detail if source.quantization else None,
+    )
+
+
+def select_tensors(source: ModelSource, pattern: str | None) -> tuple[TensorInfo, ...]:
+    """The tensors whose name matches a shell pattern (`*.mlp.*`), or all.
+
+    Raises UsageError, naming a tensor that does exist, when nothing matches.
+    """
+    infos = tuple(source.tensors.values())
+    if pattern is None:
+        return infos
+    chosen = tuple(i for i in infos if fnmatchcase(i.name, pattern))
+    if not chosen and infos:
+        raise UsageError(
+            f"No tensor of {source.id} matches {pattern!r}. Names look like "
+            f"{infos[len(infos) // 2].name!r}; `*` matches any characters."
+        )
+    return chosen
+
+
+def census_only(source: ModelSource, pattern: str | None = None) -> Inspection:
+    """An inspection that read no values."""
+    census = take_census(source)
+    chosen = select_tensors(source, pattern)
+    return Inspection(
+        census=census,
+        tensors=tuple(TensorReport(info, sampled_parameters=0) for info in chosen),
+        schemes=(),
+        measured=False,
+        sample="No values were read: this is what the headers say.",
+        conclusion=conclude_census(census),
+    )
+
+
+def conclude_census(census: Census) -> str:
+    """One sentence: what is stored, and whether there is anything to quantize."""
+    if not census.dtypes:
+        return (
+            f"{census.model} brings a configuration and no weights, so there is nothing to "
+            f"measure; point at a folder with .safetensors files to see what quantizing costs."
+        )
+    main = census.dtypes[0]
+    share = main.nbytes / census.nbytes if census.nbytes else 0.0
+    stored = f"{share:.0%} of {census.model}'s bytes are {main.dtype}"
+    if census.quantization:
+        return (
+            f"{stored} and the checkpoint is already quantized; "
+            f"compare against the original weights before quantizing it again."
+        )
+    bits = 8 * census.nbytes / census.parameters if census.parameters else 0.0
+    return (
+        f"{stored}, {bits:.3g} bits per parameter; read the values too to see what 4 or 8 bits "
+        f"would cost."
+    )

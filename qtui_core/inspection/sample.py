@@ -1,0 +1,53 @@
+"""A bounded sample of the rows of a tensor: the same rows on every run, spread evenly."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+#: Elements read of each tensor unless everything is asked for. A matrix up to
+#: 1024 x 1024 is read whole; remote rows cost a transfer each, so fewer of them.
+LOCAL_LIMIT = 1 << 20
+REMOTE_LIMIT = 1 << 17
+STRIPS = 16
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """Strips of consecutive rows of a tensor of `rows` rows, as (first, last + 1) pairs in
+    order. Whole rows keep row and group scales exactly as they would be; consecutive rows
+    keep the blocks of a flattened tensor mostly intact."""
+
+    rows: int
+    strips: tuple[tuple[int, int], ...]
+
+    @property
+    def count(self) -> int:
+        return sum(stop - start for start, stop in self.strips)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.count == self.rows
+
+    def original_row(self, position: int) -> int:
+        """The row of the tensor that is row `position` of the sample."""
+        ends = []
+        total = 0
+        for start, stop in self.strips:
+            total += stop - start
+            ends.append(total)
+        index = bisect_right(ends, position)
+        start, stop = self.strips[index]
+        return stop - (ends[index] - position)
+
+
+def sample_rows(rows: int, columns: int, limit: int | None) -> RowSample:
+    """At most about `limit` elements (at least one row), or every row when limit is None."""
+    wanted = rows if limit is None else max(1, limit // max(1, columns))
+    if wanted >= rows:
+        return RowSample(rows, ((0, rows),))
+    strips = min(STRIPS, wanted)
+    height = wanted // strips
+    # The first strip starts at row 0 and the last ends at the last row.
+    starts = [round(i * (rows - height) / max(1, strips - 1)) for i in range(strips)]
+    return RowSample(rows, tuple((start, start + height) for start in starts))
