@@ -1,0 +1,61 @@
+"""What panels and the shell tell each other."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Literal
+
+from textual.message import Message
+
+Severity = Literal["information", "warning", "error"]
+
+
+class SendValue(Message):
+    """One element of a tensor, on its way to the Formats panel. The app shows it there.
+
+    `value` is exact: a Fraction, or a float for the values a Fraction cannot hold (infinities,
+    NaN, -0.0). `origin` says in words where it came from ("down_proj at (3, 17)").
+    """
+
+    def __init__(self, value: Fraction | float, origin: str) -> None:
+        super().__init__()
+        self.value = value
+        self.origin = origin
+
+
+class ModelOpened(Message):
+    """The engine has read the header of a model; `title` is what the header line shows."""
+
+    def __init__(self, model: str, title: str) -> None:
+        super().__init__()
+        self.model = model
+        self.title = title
+
+
+class DeviceSeen(Message):
+    """What the engine knows of the device: "NVIDIA L40S  HBM 3.1/44.5 GiB", or "no GPU"."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
+class EngineStateChanged(Message):
+    """The child process went to another state ("idle", "starting", "running", "lost").
+
+    `detail` is a sentence for a person, empty when there is nothing to say.
+    """
+
+    def __init__(self, state: str, detail: str = "") -> None:
+        super().__init__()
+        self.state = state
+        self.detail = detail
+
+
+class Notice(Message):
+    """Something a person should read once; the app shows it and writes it to the log."""
+
+    def __init__(self, text: str, severity: Severity = "information") -> None:
+        super().__init__()
+        self.text = text
+        self.severity = severity

@@ -1,0 +1,50 @@
+"""The panels, in the order of their tabs.
+
+An entry names its class by path, and the class is imported when its tab is first shown: the app
+then starts in the time its first panel takes, whatever the others import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.base import Panel
+
+
+@dataclass(frozen=True)
+class PanelEntry:
+    """A tab: its number key, its id, its title, and where its class lives."""
+
+    number: int
+    id: str
+    title: str
+    path: str  # "module:Class"
+
+    def load(self) -> type[Panel]:
+        module, name = self.path.split(":")
+        panel_class: type[Panel] = getattr(import_module(module), name)
+        return panel_class
+
+
+_HERE = "qtui.tui.panels"
+
+PANELS: tuple[PanelEntry, ...] = (
+    PanelEntry(1, "formats", "Formats", f"{_HERE}.formats:FormatsPanel"),
+    PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize:QuantizePanel"),
+    PanelEntry(3, "codebooks", "Codebooks", f"{_HERE}.upcoming:CodebooksPanel"),
+    PanelEntry(4, "memory", "Memory", f"{_HERE}.upcoming:MemoryPanel"),
+    PanelEntry(5, "train", "Train", f"{_HERE}.upcoming:TrainPanel"),
+    PanelEntry(6, "numerics", "Numerics", f"{_HERE}.upcoming:NumericsPanel"),
+    PanelEntry(7, "hardware", "Hardware", f"{_HERE}.upcoming:HardwarePanel"),
+)
+
+
+def panel_entry(panel_id: str) -> PanelEntry:
+    """The entry of a panel id. Raises KeyError for an unknown one."""
+    for entry in PANELS:
+        if entry.id == panel_id:
+            return entry
+    raise KeyError(panel_id)

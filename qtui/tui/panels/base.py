@@ -1,0 +1,96 @@
+"""What every panel is: a body, one sentence below it, and the hooks the shell calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.sentence import Sentence
+
+if TYPE_CHECKING:
+    from qtui.tui.app import QtuiApp
+
+
+@dataclass(frozen=True)
+class PaletteEntry:
+    """A line of the command palette, "noun: Verb". Yield it only while it can be done."""
+
+    title: str
+    help: str
+    run: Callable[[], Any]
+
+
+class Panel(Container):
+    """One tab's content.
+
+    A subclass names itself, composes its body in `compose_body`, and writes `sentence` whenever
+    what it shows changes: one line, computed from the data, that says what the picture means and
+    what to do about it. Bindings carry ids that start with PANEL_ID ("quantize.filter").
+    """
+
+    PANEL_ID: ClassVar[str]
+    TITLE: ClassVar[str]
+    NUMBER: ClassVar[int]
+    HELP: ClassVar[str] = ""
+    """Markdown, shown by `?`. The keys are listed below it by the shell."""
+
+    sentence: reactive[str] = reactive("", init=False)
+
+    def compose(self) -> ComposeResult:
+        with Container(classes="panel-body"):
+            yield from self.compose_body()
+        yield Sentence(self.sentence)
+
+    def compose_body(self) -> ComposeResult:
+        """The widgets of the panel, above the sentence."""
+        yield from ()
+
+    def watch_sentence(self, sentence: str) -> None:
+        for line in self.query(Sentence):
+            line.text = sentence
+
+    @property
+    def qtui(self) -> QtuiApp:
+        """The app, as its own type."""
+        return cast("QtuiApp", self.app)
+
+    @property
+    def drawing(self) -> Drawing:
+        """Ramps and glyphs of this terminal."""
+        return self.qtui.drawing
+
+    # Hooks. The shell calls them; each does nothing unless the panel has something to do.
+
+    def activate(self) -> None:
+        """The panel's tab is now shown. Move the focus to where work starts."""
+
+    def open_model(self, model: str) -> None:
+        """The app's model is now `model` (also called once, when the panel is first built)."""
+
+    def drawing_changed(self) -> None:
+        """The theme changed: restyle what caches colours."""
+
+    # What the shell's own keys ask for.
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        """Entries beyond the panel's bindings, which the shell lists by itself."""
+        return ()
+
+    def copy_text(self) -> str | None:
+        """What `y` copies: plain text, or None when there is nothing."""
+        return None
+
+    def export_data(self) -> dict[str, Any] | None:
+        """What `e` writes beside the picture: JSON-ready data, or None."""
+        return None
+
+    def maximise_target(self) -> Widget | None:
+        """What `z` fills the screen with: the panel's big picture."""
+        return None

@@ -1,0 +1,72 @@
+"""Panels that are not built yet. They say in one line what they will show, and nothing else."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.widgets import Static
+
+from qtui.tui.panels.base import Panel
+
+
+class UpcomingPanel(Panel):
+    """A tab whose subject is fixed and whose panel is not written yet."""
+
+    WILL_SHOW: str
+
+    def compose_body(self) -> ComposeResult:
+        yield Static(f"Not built yet. {self.WILL_SHOW}", classes="upcoming")
+
+
+class CodebooksPanel(UpcomingPanel):
+    PANEL_ID = "codebooks"
+    TITLE = "Codebooks"
+    NUMBER = 3
+    HELP = "Not built yet."
+    WILL_SHOW = (
+        "This panel will show how often a tensor uses each code of NF4, FP4 and INT4, and what "
+        "that costs at equal bits."
+    )
+
+
+class MemoryPanel(UpcomingPanel):
+    PANEL_ID = "memory"
+    TITLE = "Memory"
+    NUMBER = 4
+    HELP = "Not built yet."
+    WILL_SHOW = (
+        "This panel will show the predicted memory curve of one fine-tuning step, by component, "
+        "and which GPUs it fits."
+    )
+
+
+class TrainPanel(UpcomingPanel):
+    PANEL_ID = "train"
+    TITLE = "Train"
+    NUMBER = 5
+    HELP = "Not built yet."
+    WILL_SHOW = (
+        "This panel will show a real step running, its measured memory drawn over the "
+        "prediction, phase by phase."
+    )
+
+
+class NumericsPanel(UpcomingPanel):
+    PANEL_ID = "numerics"
+    TITLE = "Numerics"
+    NUMBER = 6
+    HELP = "Not built yet."
+    WILL_SHOW = (
+        "This panel will show weights that fail to move in low precision, stochastic rounding, "
+        "and scaled low-bit matrix products."
+    )
+
+
+class HardwarePanel(UpcomingPanel):
+    PANEL_ID = "hardware"
+    TITLE = "Hardware"
+    NUMBER = 7
+    HELP = "Not built yet."
+    WILL_SHOW = (
+        "This panel will show this machine's memory hierarchy, its rates by data type, and what "
+        "NVML reports right now."
+    )
