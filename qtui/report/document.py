@@ -1,0 +1,59 @@
+"""The document every report is made as, before it becomes text, JSON, Markdown or HTML.
+
+Cells are finished strings: numbers are formatted once, so the faces cannot disagree.
+`data` is the JSON face, in raw numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: Meaning of a cell or row, for faces that have colour. Never the only carrier of it.
+Tone = Literal["", "good", "warn", "bad", "dim"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`numeric` columns align right. `key` columns are never shortened."""
+
+    title: str
+    numeric: bool = False
+    key: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """`bars`, when given, is one share in 0..1 a row, drawn after the last column under
+    the heading `bar_title`."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    tones: tuple[Tone, ...] = ()
+    bars: tuple[float, ...] = ()
+    bar_title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Name and value pairs."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    blocks: tuple[Table | Facts | str, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report. `conclusion` is its last sentence: what it means and what to do."""
+
+    title: str
+    sections: tuple[Section, ...]
+    conclusion: str
+    data: Mapping[str, Any] = field(default_factory=dict)

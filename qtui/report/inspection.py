@@ -1,0 +1,329 @@
+"""The document of `qtui inspect`, built from an `Inspection`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from qtui.report.document import Column, Document, Facts, Section, Table, Tone
+from qtui.report.numbers import (
+    format_bytes,
+    format_count,
+    format_decibels,
+    format_shape,
+    format_signed,
+    format_value,
+    printable,
+)
+from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
+
+#: Tensors a text report lists before it says where the rest is.
+TEXT_TENSORS = 60
+
+
+def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Document:
+    """`all_tensors` lists every tensor; else a long list is cut to the worst ones."""
+    census = inspection.census
+    sections = [Section("Model", (_model_facts(inspection), _dtypes(inspection)))]
+    if inspection.schemes:
+        sections.append(Section("Schemes, whole model", (_schemes(inspection),)))
+    if inspection.tensors:
+        sections.append(_tensor_section(inspection, all_tensors))
+    if inspection.measured:
+        sections += _outlier_section(inspection)
+    return Document(
+        title=f"qtui inspect {printable(census.model)}",
+        sections=tuple(sections),
+        conclusion=printable(inspection.conclusion),
+        data=inspection_data(inspection),
+    )
+
+
+def _model_facts(inspection: Inspection) -> Facts:
+    census = inspection.census
+    pairs = [
+        ("source", f"{census.origin}: {printable(census.location)}"),
+        ("architecture", printable(census.architecture or "not named")),
+        ("parameters", f"{census.parameters:,} ({format_count(census.parameters)})"),
+        ("bytes", f"{census.nbytes:,} ({format_bytes(census.nbytes)})"),
+        ("read", inspection.sample),
+    ]
+    if census.quantization:
+        pairs.append(("already quantized", printable(census.quantization)))
+    return Facts(tuple(pairs))
+
+
+def _dtypes(inspection: Inspection) -> Table:
+    census = inspection.census
+    return Table(
+        columns=(
+            Column("dtype", key=True),
+            Column("tensors", numeric=True),
+            Column("parameters", numeric=True),
+            Column("bytes", numeric=True),
+        ),
+        rows=tuple(
+            (printable(d.dtype), str(d.tensors), f"{d.parameters:,}", format_bytes(d.nbytes))
+            for d in census.dtypes
+        ),
+        bars=tuple(d.nbytes / census.nbytes if census.nbytes else 0.0 for d in census.dtypes),
+        bar_title="share of bytes",
+    )
+
+
+def _schemes(inspection: Inspection) -> Table:
+    best = max((s.sqnr_db or 0.0 for s in inspection.schemes), default=0.0)
+    return Table(
+        columns=(
+            Column("scheme", key=True),
+            Column("bits/param", numeric=True),
+            Column("bytes", numeric=True),
+            Column("relative MSE", numeric=True),
+            Column("SQNR dB", numeric=True),
+            Column("Gaussian dB", numeric=True),
+            Column("worst tensor"),
+        ),
+        rows=tuple(
+            (
+                s.scheme,
+                f"{s.bits_per_parameter:.3f}",
+                format_bytes(s.nbytes),
+                format_value(s.relative_mse, 3),
+                format_decibels(s.sqnr_db),
+                format_decibels(s.gaussian_sqnr_db),
+                printable(s.worst_tensor or "–"),
+            )
+            for s in inspection.schemes
+        ),
+        bars=tuple((s.sqnr_db or 0.0) / best if best > 0 else 0.0 for s in inspection.schemes),
+        bar_title="SQNR",
+        note=(
+            "Matrices quantized, norms and biases kept as stored; scales and zero points are "
+            "counted. Gaussian: what a Gaussian tensor of each shape would give."
+        ),
+    )
+
+
+def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
+    tensors = list(inspection.tensors)
+    title = "Tensors"
+    note = ""
+    if not all_tensors and len(tensors) > TEXT_TENSORS:
+        tensors = sorted(tensors, key=_first_sqnr)[:TEXT_TENSORS]
+        title = f"Tensors, the {TEXT_TENSORS} with the most error"
+        note = (
+            f"{len(inspection.tensors) - TEXT_TENSORS} more: --format json, markdown or html "
+            f"lists all, --tensors GLOB chooses."
+        )
+    if not inspection.measured:
+        return Section(title, (_headers(tensors, note),))
+    return Section(title, (_measured(tensors, inspection.schemes, note),))
+
+
+def _first_sqnr(tensor: TensorReport) -> float:
+    value = tensor.errors[0].sqnr_db if tensor.errors else None
+    return math.inf if value is None else value
+
+
+_IDENTITY = (Column("tensor", key=True), Column("shape", numeric=True), Column("dtype"))
+
+
+def _identity(tensor: TensorReport) -> tuple[str, str, str]:
+    info = tensor.info
+    return printable(info.name), format_shape(info.shape), printable(info.dtype)
+
+
+def _headers(tensors: Sequence[TensorReport], note: str) -> Table:
+    return Table(
+        columns=(*_IDENTITY, Column("parameters", numeric=True), Column("bytes", numeric=True)),
+        rows=tuple(
+            (*_identity(t), f"{t.info.parameters:,}", format_bytes(t.info.nbytes))
+            for t in tensors
+        ),
+        note=note,
+    )
+
+
+def _measured(
+    tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal], note: str
+) -> Table:
+    rows, tones = [], []
+    for tensor in tensors:
+        stats = tensor.statistics
+        cells = [*_identity(tensor)]
+        cells += (
+            [
+                format_value(stats.std, 3),
+                format_value(stats.absmax, 3),
+                format_value(stats.kurtosis, 3),
+                f"{tensor.outliers.count:,}" if tensor.outliers else "–",
+            ]
+            if stats
+            else ["–"] * 4
+        )
+        errors = tensor.errors or (None,) * len(schemes)
+        cells += [_with_gap(e.sqnr_db, e.gaussian_sqnr_db) if e else "–" for e in errors]
+        rows.append(tuple(cells))
+        tones.append(_tone(tensor))
+    return Table(
+        columns=(
+            *_IDENTITY,
+            Column("std", numeric=True),
+            Column("absmax", numeric=True),
+            Column("kurtosis", numeric=True),
+            Column(">6σ", numeric=True),
+            *(Column(s.scheme, numeric=True) for s in schemes),
+        ),
+        rows=tuple(rows),
+        tones=tuple(tones),
+        note=(
+            "Under each scheme: SQNR in dB, then how far above (+) or below (−) a Gaussian of "
+            "that shape. Kurtosis 3 is Gaussian; more means heavier tails. " + note
+        ).strip(),
+    )
+
+
+def _with_gap(sqnr_db: float | None, gaussian_db: float | None) -> str:
+    if sqnr_db is None:
+        return "exact"
+    gap = None if gaussian_db is None else sqnr_db - gaussian_db
+    return f"{sqnr_db:.1f} {format_signed(gap).replace('-', '−')}"
+
+
+def _tone(tensor: TensorReport) -> Tone:
+    stats = tensor.statistics
+    if stats is None or not tensor.errors:
+        return "dim"
+    if stats.nan or stats.inf:
+        return "bad"
+    gaps = [
+        e.gaussian_sqnr_db - e.sqnr_db
+        for e in tensor.errors
+        if e.sqnr_db is not None and e.gaussian_sqnr_db is not None
+    ]
+    return "warn" if gaps and max(gaps) >= 3.0 else ""
+
+
+def _outlier_section(inspection: Inspection) -> list[Section]:
+    found = [
+        (outlier, tensor)
+        for tensor in inspection.tensors
+        if tensor.outliers and tensor.errors
+        for outlier in tensor.outliers.top
+        if outlier.sigmas >= 6.0
+    ]
+    broken = [
+        (printable(t.info.name), f"{t.statistics.nan:,} NaN, {t.statistics.inf:,} infinite")
+        for t in inspection.tensors
+        if t.statistics and (t.statistics.nan or t.statistics.inf)
+    ]
+    sections = []
+    if broken:
+        sections.append(Section("Values that are not finite", (Facts(tuple(broken)),)))
+    if found:
+        found.sort(key=lambda pair: -pair[0].sigmas)
+        total = sum(t.outliers.count for t in inspection.tensors if t.outliers and t.errors)
+        rows = tuple(
+            (
+                printable(tensor.info.name),
+                str(outlier.row),
+                str(outlier.column),
+                format_value(outlier.value),
+                f"{outlier.sigmas:.1f}",
+            )
+            for outlier, tensor in found[:20]
+        )
+        table = Table(
+            columns=(
+                Column("tensor", key=True),
+                Column("row", numeric=True),
+                Column("column", numeric=True),
+                Column("value", numeric=True),
+                Column("sigmas", numeric=True),
+            ),
+            rows=rows,
+            note=f"The largest of {total:,} values of matrices beyond 6 sigma.",
+        )
+        sections.append(Section("Outliers", (table,)))
+    return sections
+
+
+def inspection_data(inspection: Inspection) -> dict[str, Any]:
+    """The JSON of `inspect`; `memory` is null until an estimate is part of the report."""
+    census = inspection.census
+    return {
+        "model": {
+            "id": census.model,
+            "source": census.origin,
+            "location": census.location,
+            "architecture": census.architecture,
+            "parameters": census.parameters,
+            "bytes": census.nbytes,
+            "dtypes": {
+                d.dtype: {"tensors": d.tensors, "parameters": d.parameters, "bytes": d.nbytes}
+                for d in census.dtypes
+            },
+            "quantization": census.quantization,
+        },
+        "sample": inspection.sample,
+        "tensors": [_tensor_data(t) for t in inspection.tensors],
+        "schemes": [
+            {
+                "scheme": s.scheme,
+                "bits_per_parameter": s.bits_per_parameter,
+                "bytes": s.nbytes,
+                "relative_mse": s.relative_mse,
+                "sqnr_db": s.sqnr_db,
+                "gaussian_sqnr_db": s.gaussian_sqnr_db,
+                "worst_tensor": s.worst_tensor,
+            }
+            for s in inspection.schemes
+        ],
+        "memory": None,
+    }
+
+
+def _tensor_data(tensor: TensorReport) -> dict[str, Any]:
+    info, stats, outliers = tensor.info, tensor.statistics, tensor.outliers
+    return {
+        "name": info.name,
+        "shape": list(info.shape),
+        "dtype": info.dtype,
+        "parameters": info.parameters,
+        "bytes": info.nbytes,
+        "sampled_parameters": tensor.sampled_parameters,
+        "statistics": stats
+        and {
+            "min": stats.min,
+            "max": stats.max,
+            "mean": stats.mean,
+            "std": stats.std,
+            "absmax": stats.absmax,
+            "kurtosis": stats.kurtosis,
+            "zeros": stats.zeros,
+            "nan": stats.nan,
+            "inf": stats.inf,
+        },
+        "outliers": outliers
+        and {
+            "count_6sigma": outliers.count,
+            "columns": [{"column": c.column, "count": c.count} for c in outliers.columns],
+            "top": [
+                {"row": o.row, "column": o.column, "value": o.value, "sigmas": o.sigmas}
+                for o in outliers.top
+            ],
+        },
+        "errors": [
+            {
+                "scheme": str(e.scheme),
+                "bits_per_parameter": e.bits_per_parameter,
+                "mse": e.mse,
+                "relative_mse": e.relative_mse,
+                "sqnr_db": e.sqnr_db,
+                "max_abs_error": e.max_abs_error,
+                "gaussian_relative_mse": e.gaussian_relative_mse,
+            }
+            for e in tensor.errors
+        ],
+    }

@@ -1,0 +1,132 @@
+"""The text face: rich tables in a terminal, whole lines in a pipe, ASCII on request."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from qtui.report.document import Document, Facts, Table, Tone
+
+#: A pipe has no width; tables there are as wide as their cells and are never folded.
+PIPE_WIDTH = 400
+BAR_CELLS = 16
+
+_TONES: dict[Tone, Style] = {
+    "": Style(),
+    "good": Style(color="green"),
+    "warn": Style(color="yellow"),
+    "bad": Style(color="red"),
+    "dim": Style(dim=True),
+}
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+#: What `--ascii` writes for the few characters beyond ASCII that reports use.
+_ASCII = str.maketrans(
+    {"–": "-", "—": "-", "×": "x", "−": "-", "≈": "~", "σ": "sigma", "…": "...", "·": ".",
+     "±": "+-", "²": "^2", "≤": "<=", "≥": ">=", "→": "->", "∞": "inf", "½": "1/2"}
+)  # fmt: skip
+
+
+def write_text(
+    document: Document, stream: TextIO, *, color: str = "auto", ascii: bool = False
+) -> None:
+    """Writes to `stream`, in colour only where that is a terminal that takes it.
+
+    `color` is auto, truecolor, 256, 16 or none.
+    """
+    console = make_console(stream, color=color)
+    with console.capture() as captured:
+        _print(document, console, ascii)
+    text = captured.get()
+    stream.write(to_ascii(text) if ascii else text)
+
+
+def make_console(stream: TextIO, *, color: str = "auto") -> Console:
+    """A console for `stream` that obeys `color`, NO_COLOR and the width of the terminal."""
+    terminal = stream.isatty()
+    width = shutil.get_terminal_size((100, 24)).columns if terminal else PIPE_WIDTH
+    system = {"truecolor": "truecolor", "256": "256", "16": "standard", "none": None}.get(
+        color, "auto" if terminal else None
+    )
+    return Console(
+        file=stream,
+        width=width,
+        color_system=system,  # type: ignore[arg-type]
+        force_terminal=terminal or color in ("truecolor", "256", "16"),
+        no_color=True if color == "none" else None,
+        highlight=False,
+        emoji=False,
+        soft_wrap=not terminal,
+    )
+
+
+def to_ascii(text: str) -> str:
+    """Only ASCII: known characters by their usual spelling, others as escapes."""
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _print(document: Document, console: Console, ascii: bool) -> None:
+    console.print(Text(document.title, style=Style(bold=True)))
+    for section in document.sections:
+        console.print()
+        console.print(Text(section.title, style=Style(bold=True, underline=not ascii)))
+        for block in section.blocks:
+            if isinstance(block, Facts):
+                console.print(_facts(block))
+            elif isinstance(block, Table):
+                console.print(_table(block, ascii))
+                if block.note:
+                    console.print(Padding(Text(block.note, style=Style(dim=True)), (0, 2)))
+            else:
+                console.print(Padding(Text(block), (0, 2)))
+    console.print()
+    console.print(Text(document.conclusion, style=Style(bold=True)))
+
+
+def _facts(facts: Facts) -> RichTable:
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    for name, value in facts.pairs:
+        grid.add_row(Text(f"  {name}", style=Style(dim=True)), Text(value))
+    return grid
+
+
+def _table(table: Table, ascii: bool) -> RichTable:
+    drawn = RichTable(
+        box=None if ascii else box.SIMPLE_HEAD,
+        pad_edge=True,
+        padding=(0, 1),
+        header_style=Style(bold=True),
+    )
+    for column in table.columns:
+        drawn.add_column(
+            Text(column.title),
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            no_wrap=column.numeric,
+        )
+    if table.bars:
+        drawn.add_column(Text(table.bar_title), no_wrap=True)
+    for index, row in enumerate(table.rows):
+        style = _TONES[table.tones[index]] if table.tones else Style()
+        cells = [Text(cell, style=style) for cell in row]
+        if table.bars:
+            cells.append(Text(draw_bar(table.bars[index], ascii), style=style))
+        drawn.add_row(*cells)
+    return drawn
+
+
+def draw_bar(share: float, ascii: bool, cells: int = BAR_CELLS) -> str:
+    """A horizontal bar of `share` (0..1) of `cells` character cells."""
+    share = min(1.0, max(0.0, share))
+    if ascii:
+        return "#" * round(share * cells)
+    eighths = round(share * cells * 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
