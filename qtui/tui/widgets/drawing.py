@@ -10,16 +10,14 @@ turns viridis into uneven bands that are not even monotone in brightness.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property, lru_cache
 
 from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
+from qtui.tui.depth import Depth
 from qtui.tui.widgets.ramps import (
     BLUE_ORANGE_256,
     BLUE_ORANGE_STOPS,
@@ -30,41 +28,6 @@ from qtui.tui.widgets.ramps import (
     Triplet,
     interpolate,
 )
-
-
-class Depth(StrEnum):
-    """How many colours the terminal can show."""
-
-    TRUECOLOR = "truecolor"
-    C256 = "256"
-    C16 = "16"
-    NONE = "none"
-
-
-COLOR_CHOICES = ("auto", *(depth.value for depth in Depth))
-
-_TRUECOLOR_TERMS = ("kitty", "ghostty", "alacritty", "foot", "wezterm", "-direct", "contour")
-
-
-def detect_depth(environment: Mapping[str, str] | None = None) -> Depth:
-    """The depth that `--color auto` means.
-
-    NO_COLOR wins when it is not empty (https://no-color.org). COLORTERM is the only positive
-    sign of 24 bits most terminals give, and plain ssh does not forward it: then 256 is right.
-    """
-    env = os.environ if environment is None else environment
-    term = env.get("TERM", "")
-    if env.get("NO_COLOR"):
-        return Depth.NONE
-    if env.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
-        return Depth.TRUECOLOR
-    if any(name in term for name in _TRUECOLOR_TERMS):
-        return Depth.TRUECOLOR
-    if "256color" in term:
-        return Depth.C256
-    if term in ("", "dumb", "unknown"):
-        return Depth.NONE
-    return Depth.C16
 
 
 @dataclass(frozen=True)

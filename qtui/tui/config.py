@@ -1,0 +1,144 @@
+"""What a person has set: a TOML file, then `QTUI_*` variables, then options on the command line.
+
+The file is `config.toml` in the folder platformdirs names for qtui (on Linux
+`~/.config/qtui/config.toml`), or the one QTUI_CONFIG names:
+
+    theme = "qtui-light"
+    color = "256"          # auto, truecolor, 256, 16, none
+    ascii = false
+    start_panel = "formats"
+    export_folder = "."    # where `e` writes
+
+    [keys]                 # a binding's id = its keys
+    "app.quit" = "q,ctrl+q"
+
+An unknown key is an error, never a silent nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_config_path, user_log_path
+
+from qtui.tui.depth import COLOR_CHOICES
+from qtui.tui.panels import PANELS
+from qtui_core.errors import UsageError
+
+_PREFIX = "QTUI_"
+_CONFIG_VARIABLE = "QTUI_CONFIG"
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of the terminal app, all with defaults."""
+
+    theme: str = "qtui-dark"
+    color: str = "auto"
+    ascii: bool = False
+    start_panel: str = "formats"
+    export_folder: str = "."
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "color": COLOR_CHOICES,
+    "start_panel": tuple(panel.id for panel in PANELS),
+}
+_NAMES = tuple(item.name for item in fields(Config))
+
+
+def config_file(environment: Mapping[str, str] | None = None) -> Path:
+    """Where the configuration is read from; the file need not exist."""
+    env = os.environ if environment is None else environment
+    named = env.get(_CONFIG_VARIABLE)
+    return Path(named) if named else user_config_path("qtui") / "config.toml"
+
+
+def log_file() -> Path:
+    """Where the app writes its log. The terminal never sees it."""
+    return user_log_path("qtui") / "qtui.log"
+
+
+def load_config(environment: Mapping[str, str] | None = None) -> Config:
+    """The configuration of this user.
+
+    Raises UsageError when the file does not parse, is named but missing, or when it or a
+    variable holds an unknown name or a wrong value.
+    """
+    env = os.environ if environment is None else environment
+    path = config_file(env)
+    config = Config()
+    if path.exists():
+        config = _with_file(config, path)
+    elif env.get(_CONFIG_VARIABLE):
+        raise UsageError(f"{_CONFIG_VARIABLE} names {path}, which does not exist.")
+    return _with_environment(config, env)
+
+
+def _with_file(config: Config, path: Path) -> Config:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"The configuration {path} is not valid TOML: {error}.") from error
+    except OSError as error:
+        raise UsageError(f"The configuration {path} cannot be read: {error.strerror}.") from error
+    for name, value in data.items():
+        where = f"the configuration {path}"
+        if name not in _NAMES:
+            raise _unknown(name, where, _NAMES)
+        config = replace(config, **{name: _checked(name, value, where)})
+    return config
+
+
+def _with_environment(config: Config, env: Mapping[str, str]) -> Config:
+    names = {f"{_PREFIX}{name.upper()}": name for name in _NAMES if name != "keys"}
+    for variable, text in env.items():
+        if not variable.startswith(_PREFIX) or variable == _CONFIG_VARIABLE:
+            continue
+        if variable not in names:
+            raise _unknown(variable, "the environment", (*names, _CONFIG_VARIABLE))
+        name = names[variable]
+        value: Any = text
+        if isinstance(getattr(config, name), bool):
+            value = _boolean(text, variable)
+        config = replace(config, **{name: _checked(name, value, f"the variable {variable}")})
+    return config
+
+
+def _boolean(text: str, variable: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise UsageError(f"The variable {variable} is {text!r}; it takes 1 or 0.")
+
+
+def _checked(name: str, value: Any, where: str) -> Any:
+    """The value, if it is of the setting's type and among its choices."""
+    default = getattr(Config(), name)
+    if name == "keys":
+        if isinstance(value, dict) and all(isinstance(keys, str) for keys in value.values()):
+            return value
+        raise UsageError(f'In {where}, keys is a table of lines like "app.quit" = "q".')
+    if type(value) is not type(default):
+        kind = "true or false" if isinstance(default, bool) else "text in quotes"
+        raise UsageError(f"In {where}, {name} is {value!r}; it takes {kind}.")
+    choices = _CHOICES.get(name)
+    if choices and value not in choices:
+        raise UsageError(f"In {where}, {name} is {value!r}; it is one of {', '.join(choices)}.")
+    return value
+
+
+def _unknown(name: str, where: str, known: tuple[str, ...]) -> UsageError:
+    close = get_close_matches(name, known, 1)
+    hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
+    return UsageError(f"Unknown setting {name!r} in {where}. {hint}")

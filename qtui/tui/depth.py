@@ -1,0 +1,78 @@
+"""How many colours this terminal shows, and whether it can hold the app at all.
+
+Standard library only: the command line asks here before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from enum import StrEnum
+
+from qtui_core.errors import UsageError
+
+
+class Depth(StrEnum):
+    """How many colours the terminal can show."""
+
+    TRUECOLOR = "truecolor"
+    C256 = "256"
+    C16 = "16"
+    NONE = "none"
+
+
+COLOR_CHOICES = ("auto", *(depth.value for depth in Depth))
+
+_TRUECOLOR_TERMS = ("kitty", "ghostty", "alacritty", "foot", "wezterm", "-direct", "contour")
+
+
+def detect_depth(environment: Mapping[str, str] | None = None) -> Depth:
+    """The depth that `--color auto` means.
+
+    NO_COLOR wins when it is not empty (https://no-color.org). COLORTERM is the only positive
+    sign of 24 bits most terminals give, and plain ssh does not forward it: then 256 is right.
+    """
+    env = os.environ if environment is None else environment
+    term = env.get("TERM", "")
+    if env.get("NO_COLOR"):
+        return Depth.NONE
+    if env.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return Depth.TRUECOLOR
+    if any(name in term for name in _TRUECOLOR_TERMS):
+        return Depth.TRUECOLOR
+    if "256color" in term:
+        return Depth.C256
+    if term in ("", "dumb", "unknown"):
+        return Depth.NONE
+    return Depth.C16
+
+
+def resolve_depth(color: str, environment: Mapping[str, str] | None = None) -> Depth:
+    """The depth of a `--color` option. Raises UsageError for an unknown one."""
+    if color == "auto":
+        return detect_depth(environment)
+    try:
+        return Depth(color)
+    except ValueError:
+        choices = ", ".join(COLOR_CHOICES)
+        raise UsageError(f"Unknown colour depth {color!r}; it is one of {choices}.") from None
+
+
+def require_terminal(environment: Mapping[str, str] | None = None) -> None:
+    """Refuses, as a UsageError that names the way out, where the app could not be seen.
+
+    Textual itself would draw on stderr and wait forever without a terminal, and would send
+    24-bit escapes to TERM=dumb.
+    """
+    env = os.environ if environment is None else environment
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "The terminal app needs a terminal on stdin and stdout. "
+            "Without one, use `qtui inspect MODEL` (or `qtui inspect MODEL --json`)."
+        )
+    if env.get("TERM", "") in ("", "dumb", "unknown"):
+        raise UsageError(
+            f"TERM is {env.get('TERM', '')!r}, a terminal the app cannot draw on. "
+            "Set TERM, or use `qtui inspect MODEL` (or `qtui inspect MODEL --json`)."
+        )
