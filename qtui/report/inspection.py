@@ -118,7 +118,10 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
         )
     if not inspection.measured:
         return Section(title, (_headers(tensors, note),))
-    return Section(title, (_measured(tensors, inspection.schemes, note),))
+    tables = [_statistics(tensors, note)]
+    if inspection.schemes and any(t.errors for t in tensors):
+        tables.append(_errors(tensors, inspection.schemes))
+    return Section(title, tuple(tables))
 
 
 def _first_sqnr(tensor: TensorReport) -> float:
@@ -145,42 +148,45 @@ def _headers(tensors: Sequence[TensorReport], note: str) -> Table:
     )
 
 
-def _measured(
-    tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal], note: str
-) -> Table:
-    rows, tones = [], []
+def _statistics(tensors: Sequence[TensorReport], note: str) -> Table:
+    rows = []
     for tensor in tensors:
         stats = tensor.statistics
-        cells = [*_identity(tensor)]
-        cells += (
-            [
+        numbers = ("–",) * 5
+        if stats:
+            numbers = (
+                format_value(stats.mean, 2),
                 format_value(stats.std, 3),
                 format_value(stats.absmax, 3),
                 format_value(stats.kurtosis, 3),
                 f"{tensor.outliers.count:,}" if tensor.outliers else "–",
-            ]
-            if stats
-            else ["–"] * 4
-        )
-        errors = tensor.errors or (None,) * len(schemes)
-        cells += [_with_gap(e.sqnr_db, e.gaussian_sqnr_db) if e else "–" for e in errors]
-        rows.append(tuple(cells))
-        tones.append(_tone(tensor))
+            )
+        rows.append((*_identity(tensor), *numbers))
+    titles = ("mean", "std", "absmax", "kurtosis", ">6σ")
     return Table(
-        columns=(
-            *_IDENTITY,
-            Column("std", numeric=True),
-            Column("absmax", numeric=True),
-            Column("kurtosis", numeric=True),
-            Column(">6σ", numeric=True),
-            *(Column(s.scheme, numeric=True) for s in schemes),
-        ),
+        columns=(*_IDENTITY, *(Column(title, numeric=True) for title in titles)),
         rows=tuple(rows),
-        tones=tuple(tones),
+        tones=tuple(_tone(t) for t in tensors),
+        note=f"Kurtosis 3 is Gaussian; more means heavier tails. {note}".strip(),
+    )
+
+
+def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> Table:
+    quantized = [t for t in tensors if t.errors]
+    return Table(
+        columns=(Column("tensor", key=True), *(Column(s.scheme, numeric=True) for s in schemes)),
+        rows=tuple(
+            (
+                printable(t.info.name),
+                *(_with_gap(e.sqnr_db, e.gaussian_sqnr_db) for e in t.errors),
+            )
+            for t in quantized
+        ),
+        tones=tuple(_tone(t) for t in quantized),
         note=(
-            "Under each scheme: SQNR in dB, then how far above (+) or below (−) a Gaussian of "
-            "that shape. Kurtosis 3 is Gaussian; more means heavier tails. " + note
-        ).strip(),
+            "SQNR in dB, and how far above (+) or below (−) that of a Gaussian tensor of the "
+            "same shape it is."
+        ),
     )
 
 

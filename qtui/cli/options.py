@@ -1,0 +1,51 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+_COLORS = ("auto", "truecolor", "256", "16", "none")
+
+
+def appearance(command: Command) -> Command:
+    """`--color`, `--ascii` and `--debug`, which every command takes."""
+    for option in (
+        click.option("--debug", is_flag=True, help="Show the traceback of a failure."),
+        click.option("--ascii", is_flag=True, help="Write ASCII only, without box drawing."),
+        click.option(
+            "--color",
+            type=click.Choice(_COLORS),
+            default="auto",
+            show_default=True,
+            help="How many colours to use. NO_COLOR is obeyed.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def report_format(command: Command) -> Command:
+    """`--format`, `--json` and `-o FILE`; the command gets `format` (or None) and `output`."""
+    for option in (
+        click.option(
+            "-o",
+            "--output",
+            type=click.Path(dir_okay=False),
+            help="Write to this file; its suffix (.json, .md, .html) chooses the format.",
+        ),
+        click.option("--json", "format", flag_value="json", help="Short for --format json."),
+        click.option(
+            "--format",
+            "format",
+            type=click.Choice(("text", "json", "markdown", "html")),
+            default=None,
+            help="What to write.  [default: text]",
+        ),
+    ):
+        command = option(command)
+    return command
