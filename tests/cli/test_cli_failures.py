@@ -1,0 +1,231 @@
+"""Every failure is a sentence on stderr with the right exit code, and nothing on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+def header_file(path: Path, header: bytes, data: bytes = b"", length: int | None = None) -> Path:
+    path.write_bytes(struct.pack("<Q", len(header) if length is None else length) + header + data)
+    return path
+
+
+def entry(**changes: object) -> bytes:
+    fields = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16], **changes}
+    return json.dumps({"w": fields}).encode()
+
+
+SIXTEEN = bytes(16)
+
+LYING_HEADERS = {
+    "length past the end": (b"{}", b"", 10_000),
+    "gigabytes of header": (b"{}", b"", 5 << 30),
+    "not json": (b"{nope", b"", None),
+    "not an object": (b"[1]", b"", None),
+    "invalid utf-8": (b'{"\xff\xfe": 1}', b"", None),
+    "offset out of range": (entry(data_offsets=[0, 400]), SIXTEEN, None),
+    "size does not match shape": (entry(shape=[2, 3]), SIXTEEN, None),
+    "product of shape overflows": (entry(shape=[2**40, 2**40]), SIXTEEN, None),
+    "negative dimension": (entry(shape=[-2, 2]), SIXTEEN, None),
+    "backwards offsets": (entry(data_offsets=[16, 0]), SIXTEEN, None),
+    "duplicate names": (
+        b'{"w":' + entry()[6:-1] + b',"w":' + entry()[6:-1] + b"}", SIXTEEN, None,
+    ),
+    "overlapping": (
+        json.dumps(
+            {
+                "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+                "b": {"dtype": "F32", "shape": [4], "data_offsets": [8, 24]},
+            }
+        ).encode(),
+        bytes(24),
+        None,
+    ),
+}  # fmt: skip
+
+
+def assert_sentence(done: subprocess.CompletedProcess, code: int) -> None:
+    assert done.returncode == code, (done.returncode, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert 20 < len(done.stderr.strip()) < 700
+    assert done.stderr.isprintable() or "\n" in done.stderr
+
+
+@pytest.mark.parametrize("lie", LYING_HEADERS)
+def test_lying_headers(qtui, tmp_path, lie):
+    path = header_file(tmp_path / "model.safetensors", *LYING_HEADERS[lie])
+    assert_sentence(qtui("inspect", str(path)), 3)
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", bytes(8)])
+def test_truncated_files(qtui, tmp_path, content):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    assert_sentence(qtui("inspect", str(path)), 3)
+
+
+def test_missing_model(qtui, tmp_path):
+    assert_sentence(qtui("inspect", str(tmp_path / "nowhere")), 3)
+
+
+def test_folder_without_weights(qtui, tmp_path):
+    assert_sentence(qtui("inspect", str(tmp_path)), 3)
+
+
+def test_index_outside_the_folder(qtui, tmp_path):
+    index = {"weight_map": {"w": "../../etc/passwd"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert_sentence(qtui("inspect", str(tmp_path)), 3)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
+def test_a_pickle_is_refused_with_the_reason_and_the_cure(qtui, tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"\x80\x02}q\x00.")
+    done = qtui("inspect", str(path))
+    assert_sentence(done, 3)
+    assert "pickle" in done.stderr
+    assert "safetensors" in done.stderr
+
+
+def test_a_bare_config_has_nothing_to_measure(qtui, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    done = qtui("inspect", str(path))
+    assert done.returncode == 0
+    assert "LlamaForCausalLM" in done.stdout
+    assert "no weights" in done.stdout
+
+
+@pytest.mark.parametrize("scheme", ["int9", "nf4:row", "", "e4m3:group0", "wat", "bf16:dq", ","])
+def test_schemes_that_do_not_parse(qtui, checkpoint, scheme):
+    assert_sentence(qtui("inspect", str(checkpoint), "--schemes", scheme), 2)
+
+
+def test_no_network(qtui):
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    assert_sentence(qtui("inspect", "nobody/nothing", env=env), 3)
+
+
+def test_report_that_cannot_be_written(qtui, checkpoint, tmp_path):
+    done = qtui("inspect", str(checkpoint), "-o", str(tmp_path / "no" / "folder" / "r.json"))
+    assert_sentence(done, 1)
+
+
+def test_a_failed_report_leaves_no_file(qtui, tmp_path):
+    target = tmp_path / "r.json"
+    path = header_file(tmp_path / "model.safetensors", b"{nope")
+    qtui("inspect", str(path), "-o", str(target))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.safetensors"]
+
+
+def test_names_with_escape_codes_do_not_reach_the_terminal(qtui, tmp_path):
+    header = json.dumps(
+        {"evil\x1b[2Jname\n": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
+    ).encode()
+    path = header_file(tmp_path / "model.safetensors", header, SIXTEEN)
+    done = qtui("inspect", str(path))
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    wrong = qtui("inspect", str(path), "--tensors", "no\x1b[2J")
+    assert wrong.returncode == 2
+    assert "\x1b" not in wrong.stderr
+
+
+def test_the_app_without_a_terminal_names_inspect(qtui):
+    done = qtui("demo")
+    assert_sentence(done, 2)
+    assert "qtui inspect demo" in done.stderr
+
+
+def run_in_terminal(*args: str, env: dict[str, str]) -> tuple[int, str]:
+    """Exit code and everything written, of `qtui ARGS` under a pseudo-terminal."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qtui", *args],
+        stdin=follower, stdout=follower, stderr=follower, env={**os.environ, **env},
+    )  # fmt: skip
+    os.close(follower)
+    written = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # Linux says EIO when the other end is closed.
+            break
+        if not part:
+            break
+        written += part
+    os.close(leader)
+    return process.wait(timeout=60), written.decode(errors="replace")
+
+
+@pytest.mark.pty
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_dumb_terminal_is_refused_without_escape_codes(term):
+    code, written = run_in_terminal("demo", env={"TERM": term})
+    assert code == 2
+    assert "qtui inspect demo" in written
+    assert "\x1b" not in written
+
+
+@pytest.mark.pty
+def test_inspect_in_a_terminal_is_coloured_unless_no_color(checkpoint):
+    folder = str(checkpoint)
+    _, coloured = run_in_terminal("inspect", folder, env={"TERM": "xterm-256color"})
+    assert "\x1b[" in coloured
+    _, plain = run_in_terminal(
+        "inspect", folder, "--color", "none", env={"TERM": "xterm-256color", "NO_COLOR": "1"}
+    )
+    assert "\x1b[3" not in plain.split("Schemes, whole model")[1]
+
+
+@pytest.mark.pty
+def test_a_long_inspection_shows_progress_on_a_terminal(checkpoint):
+    _, written = run_in_terminal("inspect", str(checkpoint), env={"TERM": "xterm-256color"})
+    assert "reading" in written
+
+
+def test_interrupt_is_130(tmp_path):
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "big.safetensors"
+    save_file({f"w{i}": np.ones((1024, 1024), np.float32) for i in range(40)}, path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qtui", "inspect", str(path), "--full", "-o", "out.json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert out == ""
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["big.safetensors"]
+
+
+def test_a_reader_that_leaves_early_is_no_failure(checkpoint):
+    done = subprocess.run(
+        f"{sys.executable} -m qtui inspect {checkpoint} --json | head -1",
+        shell=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
+
+
+def test_an_unexpected_failure_is_a_sentence_and_debug_shows_the_traceback(qtui, checkpoint):
+    # An unreadable config is a failure of the machine and not of the program: use a folder
+    # in place of the output to reach click's own check, which must look the same.
+    done = qtui("inspect", str(checkpoint), "-o", str(checkpoint))
+    assert_sentence(done, 2)

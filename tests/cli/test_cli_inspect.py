@@ -1,0 +1,228 @@
+"""`qtui inspect` as a user runs it: real files in, four faces out."""
+
+from __future__ import annotations
+
+import json
+import math
+from html.parser import HTMLParser
+
+import bitsandbytes.functional as bnb
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+
+def inspect(qtui, *args):
+    done = qtui("inspect", *args, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_json_has_every_key_of_the_schema(qtui, checkpoint):
+    data = inspect(qtui, str(checkpoint), "--schemes", "nf4,int8")
+    assert data["schema_version"] == 1
+    assert data["model"]["architecture"] == "TestModel"
+    assert data["model"]["parameters"] == 192 * 128 * 2 + 128 + 192
+    assert set(data["model"]["dtypes"]) == {"F32", "F16"}
+    assert [t["name"] for t in data["tensors"] if t["errors"]] == [
+        "layers.0.down.weight",
+        "layers.0.up.weight",
+    ]
+    up = next(t for t in data["tensors"] if t["name"] == "layers.0.up.weight")
+    assert set(up) == {
+        "name", "shape", "dtype", "parameters", "bytes", "sampled_parameters", "statistics",
+        "outliers", "errors",
+    }  # fmt: skip
+    assert {"min", "max", "mean", "std", "absmax", "kurtosis"} <= set(up["statistics"])
+    assert set(up["errors"][0]) == {
+        "scheme", "bits_per_parameter", "mse", "relative_mse", "sqnr_db", "max_abs_error",
+        "gaussian_relative_mse",
+    }  # fmt: skip
+    assert {"scheme", "bits_per_parameter", "bytes", "relative_mse", "sqnr_db"} <= set(
+        data["schemes"][0]
+    )
+    assert data["memory"] is None
+
+
+def test_errors_of_nf4_are_those_of_bitsandbytes(qtui, checkpoint):
+    data = inspect(qtui, str(checkpoint), "--schemes", "nf4")
+    for tensor in data["tensors"]:
+        if not tensor["errors"]:
+            continue
+        x = load_file(checkpoint / "model.safetensors")[tensor["name"]].astype(np.float32)
+        flat = torch.from_numpy(x.reshape(-1).copy())
+        packed, state = bnb.quantize_4bit(flat, blocksize=64, quant_type="nf4")
+        y = bnb.dequantize_4bit(packed, state).numpy().reshape(x.shape)
+        squared = (x.astype(np.float64) - y) ** 2
+        error = tensor["errors"][0]
+        assert error["mse"] == pytest.approx(squared.mean(), rel=1e-6)
+        assert error["max_abs_error"] == pytest.approx(np.abs(x - y).max(), rel=1e-6)
+        relative = squared.sum() / (x.astype(np.float64) ** 2).sum()
+        assert error["sqnr_db"] == pytest.approx(-10 * math.log10(relative), abs=1e-4)
+
+
+def test_statistics_and_outliers_are_those_of_numpy(qtui, checkpoint):
+    data = inspect(qtui, str(checkpoint), "--schemes", "nf4")
+    weights = load_file(checkpoint / "model.safetensors")
+    for tensor in data["tensors"]:
+        x = weights[tensor["name"]].astype(np.float64)
+        stats = tensor["statistics"]
+        assert stats["mean"] == pytest.approx(x.mean(), abs=1e-9)
+        assert stats["std"] == pytest.approx(x.std(), rel=1e-6, abs=1e-12)
+        assert (stats["min"], stats["max"]) == (x.min(), x.max())
+        beyond = np.abs(x - x.mean()) > 6 * x.std() if x.std() else np.zeros(x.shape, bool)
+        assert tensor["outliers"]["count_6sigma"] == beyond.sum()
+    up = next(t for t in data["tensors"] if t["name"] == "layers.0.up.weight")
+    assert [(o["row"], o["column"]) for o in up["outliers"]["top"][:2]] == [(17, 5), (100, 5)]
+    assert up["outliers"]["columns"][0] == {"column": 5, "count": 2}
+
+
+def test_whole_model_bytes_count_scales_and_kept_tensors(qtui, checkpoint):
+    data = inspect(qtui, str(checkpoint), "--schemes", "int4:group64,int8:row")
+    matrices = 2 * 192 * 128
+    kept = 4 * (128 + 192)
+    int4, int8 = data["schemes"]
+    assert int4["bytes"] == kept + matrices // 2 + matrices // 64 * 4
+    assert int8["bytes"] == kept + matrices + 4 * (192 + 128)
+    parameters = data["model"]["parameters"]
+    assert int4["bits_per_parameter"] == pytest.approx(8 * int4["bytes"] / parameters)
+
+
+def test_tensors_option_selects_and_refuses_what_matches_nothing(qtui, checkpoint):
+    data = inspect(qtui, str(checkpoint), "--tensors", "*.up.*", "--schemes", "nf4")
+    assert [t["name"] for t in data["tensors"]] == ["layers.0.up.bias", "layers.0.up.weight"]
+    done = qtui("inspect", str(checkpoint), "--tensors", "*.nothing")
+    assert done.returncode == 2
+    assert "*.nothing" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class _Checked(HTMLParser):
+    """Collects tags and what a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.loads += [v for k, v in attrs if k in ("src", "href") and v]
+
+
+def test_html_is_one_self_contained_page(qtui, checkpoint, tmp_path):
+    target = tmp_path / "report.html"
+    done = qtui("inspect", str(checkpoint), "-o", str(target))
+    assert (done.returncode, done.stdout) == (0, "")
+    page = _Checked()
+    page.feed(target.read_text())
+    assert page.loads == []
+    assert "script" not in page.tags
+    assert page.tags.count("table") >= 3
+
+
+def test_the_four_faces_show_the_same_numbers(qtui, checkpoint):
+    data = inspect(qtui, str(checkpoint), "--schemes", "nf4")
+    faces = [
+        qtui("inspect", str(checkpoint), "--schemes", "nf4", "--format", face).stdout
+        for face in ("text", "markdown", "html")
+    ]
+    for face in faces:
+        assert f"{data['schemes'][0]['sqnr_db']:.1f}" in face
+        assert f"{data['schemes'][0]['bits_per_parameter']:.3f}" in face
+        assert data["conclusion"][:30] in face.replace("\\_", "_")
+
+
+def test_a_pipe_gets_no_escape_codes_and_unbroken_lines(qtui, checkpoint):
+    done = qtui("inspect", str(checkpoint))
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+    assert any(line.strip().startswith("layers.0.down.weight") for line in done.stdout.split("\n"))
+
+
+def test_ascii_is_ascii(qtui, checkpoint):
+    for face in ("text", "json"):
+        done = qtui("inspect", str(checkpoint), "--ascii", "--format", face)
+        assert done.stdout.isascii(), face
+
+
+def test_a_narrow_encoding_does_not_break_the_report(qtui, checkpoint):
+    done = qtui("inspect", str(checkpoint), env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+def test_the_demo_is_inspected_whole(qtui):
+    data = inspect(qtui, "demo")
+    assert data["model"]["architecture"] == "LlamaForCausalLM"
+    assert all(t["sampled_parameters"] == t["parameters"] for t in data["tensors"])
+    best = {s["scheme"]: s["sqnr_db"] for s in data["schemes"]}
+    assert best["nf4:block64"] > best["fp4:block64"]
+    assert data["conclusion"].endswith(".")
+
+
+def test_a_sample_is_stated_and_full_reads_all(qtui, tmp_path):
+    from safetensors.numpy import save_file
+
+    rows = np.random.default_rng(1).normal(size=(3000, 1024)).astype(np.float32)
+    path = tmp_path / "big.safetensors"
+    save_file({"w": rows}, path)
+    sampled = inspect(qtui, str(path), "--schemes", "int8:row")
+    assert sampled["tensors"][0]["sampled_parameters"] == 1 << 20
+    assert "sample" in sampled["sample"].lower()
+    full = inspect(qtui, str(path), "--schemes", "int8:row", "--full")
+    assert full["tensors"][0]["sampled_parameters"] == rows.size
+    assert full["tensors"][0]["statistics"]["absmax"] == np.abs(rows).max()
+    assert full["schemes"][0]["sqnr_db"] == pytest.approx(
+        sampled["schemes"][0]["sqnr_db"], abs=0.05
+    )
+
+
+def test_outlier_rows_of_a_sample_are_rows_of_the_tensor(qtui, tmp_path):
+    from safetensors.numpy import save_file
+
+    rows = np.random.default_rng(1).normal(size=(3000, 1024)).astype(np.float32)
+    rows[2999, 77] = 500.0
+    path = tmp_path / "big.safetensors"
+    save_file({"w": rows}, path)
+    top = inspect(qtui, str(path), "--schemes", "int8:row")["tensors"][0]["outliers"]["top"]
+    assert (top[0]["row"], top[0]["column"], top[0]["value"]) == (2999, 77, 500.0)
+
+
+def test_nan_and_infinity_are_counted_and_left_out(qtui, tmp_path):
+    from safetensors.numpy import save_file
+
+    x = np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32)
+    finite = x.copy()
+    x[3, 4], x[5, 6], x[7, 8] = np.nan, np.inf, -np.inf
+    path = tmp_path / "broken.safetensors"
+    save_file({"w": x}, path)
+    data = inspect(qtui, str(path), "--schemes", "nf4,int8")
+    stats = data["tensors"][0]["statistics"]
+    assert (stats["nan"], stats["inf"]) == (1, 2)
+    kept = finite[np.isfinite(x)].astype(np.float64)
+    assert stats["std"] == pytest.approx(kept.std(), rel=1e-6)
+    assert all(e["sqnr_db"] > 15 for e in data["tensors"][0]["errors"])
+    assert "NaN or infinite" in data["conclusion"]
+
+
+def test_empty_and_scalar_tensors_are_reported(qtui, tmp_path):
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "odd.safetensors"
+    save_file({"empty": np.zeros((0, 8), np.float32), "scalar": np.float32(3).reshape(())}, path)
+    data = inspect(qtui, str(path))
+    by_name = {t["name"]: t for t in data["tensors"]}
+    assert by_name["empty"]["statistics"] is None
+    assert by_name["scalar"]["statistics"]["max"] == 3.0
+    assert all(s["sqnr_db"] is None for s in data["schemes"])
+    for face in ("text", "markdown", "html"):
+        assert qtui("inspect", str(path), "--format", face).returncode == 0
+
+
+def test_headers_reads_no_values(qtui, checkpoint):
+    data = inspect(qtui, str(checkpoint), "--headers")
+    assert data["schemes"] == []
+    assert all(t["statistics"] is None for t in data["tensors"])
+    assert data["model"]["bytes"] == 192 * 128 * (4 + 2) + 4 * (128 + 192)

@@ -1,0 +1,56 @@
+"""What every test shares: running the real program, and small real checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def qtui() -> Run:
+    """Runs `python -m qtui ARGS` as a user would, without a terminal."""
+
+    def run(*args: str, env: dict[str, str] | None = None, **options: object):
+        return subprocess.run(
+            [sys.executable, "-m", "qtui", *args],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A folder with a small real checkpoint: matrices with planted outliers, a norm, a bias."""
+    random = np.random.default_rng(7)
+    folder = tmp_path / "small"
+    folder.mkdir()
+    up = random.normal(0, 0.02, (192, 128)).astype(np.float32)
+    up[17, 5] = 0.9
+    up[100, 5] = -0.8
+    save_file(
+        {
+            "layers.0.up.weight": up,
+            "layers.0.down.weight": random.normal(0, 0.05, (128, 192)).astype(np.float16),
+            "layers.0.norm.weight": np.ones(128, np.float32),
+            "layers.0.up.bias": np.zeros(192, np.float32),
+        },
+        folder / "model.safetensors",
+    )
+    (folder / "config.json").write_text(json.dumps({"architectures": ["TestModel"]}))
+    return folder

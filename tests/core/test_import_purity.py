@@ -1,0 +1,61 @@
+"""What each command may import, read from sys.modules of a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"textual", "rich", "numpy", "torch", "transformers", "huggingface_hub", "pynvml"}
+
+_PROBE = """
+import sys
+sys.argv = ["qtui", *{args!r}]
+from qtui.cli import main
+try:
+    main()
+except SystemExit as done:
+    assert not done.code, done.code
+print("MODULES", *sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+
+
+def modules_of(*args: str) -> set[str]:
+    """Top-level modules loaded after `qtui ARGS` succeeded."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE.format(args=args)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rsplit("MODULES", 1)[1].split())
+
+
+@pytest.mark.parametrize("args", [("--help",), ("--version",), ("inspect", "--help")])
+def test_help_and_version_load_nothing_heavy(args):
+    assert modules_of(*args).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("format", ["text", "json", "markdown", "html"])
+def test_a_header_only_census_loads_no_torch_and_no_numpy(checkpoint, format):
+    loaded = modules_of("inspect", str(checkpoint), "--headers", "--format", format)
+    assert loaded.isdisjoint({"torch", "numpy", "transformers", "textual", "huggingface_hub"})
+
+
+def test_measuring_weights_needs_numpy_and_no_torch(checkpoint):
+    loaded = modules_of("inspect", str(checkpoint), "--schemes", "nf4,int4,e4m3", "--json")
+    assert "numpy" in loaded
+    assert loaded.isdisjoint({"torch", "transformers", "textual", "huggingface_hub"})
+
+
+def test_a_value_in_every_format_needs_no_numpy():
+    assert modules_of("formats", "0.1", "--json").isdisjoint(HEAVY)
+
+
+def test_the_exact_formats_are_standard_library_only():
+    code = (
+        "import sys; from qtui_core.formats import E4M3, round_value; "
+        "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    extra = {name for name in done.stdout.split() if not name.startswith("_")}
+    assert extra <= {"qtui_core", "sitecustomize", "usercustomize"}
