@@ -1,0 +1,374 @@
+"""The screen's end of the engine: starts the child, asks it, and outlives it.
+
+Nothing here imports numpy or torch. The child is started by the first request. When it dies,
+is killed or says something that is no frame, every request in flight raises EngineLost and the
+client stays `lost` until `restart()`: a crash that was caused by the request must not repeat
+itself in a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from qtui.engine.protocol import Array, Frame, ProtocolError, encode_request, read_event
+from qtui_core.errors import ModelError, QtuiError, UsageError
+
+READ_BUFFER_BYTES = 1 << 20
+STDERR_LINES_KEPT = 200
+LOG_BYTES_KEPT = 1 << 20
+EXIT_SECONDS = 2.0
+
+ProgressCallback = Callable[[float, dict[str, Any]], None]
+
+
+class EngineState(StrEnum):
+    """`idle`: no child yet, or closed. `lost`: the child is gone and was not asked to go."""
+
+    IDLE = "idle"
+    STARTING = "starting"
+    RUNNING = "running"
+    LOST = "lost"
+
+
+class EngineLost(QtuiError):
+    """The child process went away before it answered."""
+
+
+class RequestCancelled(Exception):
+    """The request was cancelled, or a newer one of its kind took its place."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a request."""
+
+    data: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+@dataclass
+class _Call:
+    kind: str | None
+    future: asyncio.Future[Reply]
+    on_progress: ProgressCallback | None
+
+
+class _Same:
+    """Stands for "the kind of a request is its method"."""
+
+
+SAME_AS_METHOD: Final = _Same()
+_ERRORS = {error.exit_code: error for error in (QtuiError, UsageError, ModelError)}
+
+
+class EngineClient:
+    """One child process and the requests in flight.
+
+    `on_state` is called with every new state and a sentence (empty when there is nothing to
+    say). `log` receives what the child writes on stderr; the last lines are also kept in
+    `stderr_tail`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] | None = None,
+        *,
+        log: Path | None = None,
+        on_state: Callable[[EngineState, str], None] | None = None,
+    ) -> None:
+        self._command = tuple(command or (sys.executable, "-P", "-m", "qtui.engine.worker"))
+        self._log = log
+        self.on_state = on_state
+        self.state = EngineState.IDLE
+        self.detail = ""
+        self.stderr_tail: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
+        self._process: asyncio.subprocess.Process | None = None
+        self._start: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._calls: dict[int, _Call] = {}
+        self._next_id = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is in flight."""
+        return bool(self._calls)
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        kind: str | _Same | None = SAME_AS_METHOD,
+        on_progress: ProgressCallback | None = None,
+    ) -> Reply:
+        """Ask the engine, starting it if need be, and wait for the answer.
+
+        A request supersedes the ones of its `kind` (its method, unless named; None supersedes
+        nothing): they raise RequestCancelled. Cancelling the awaiting task cancels the
+        request. Raises QtuiError (UsageError, ModelError) as the engine reports it, and
+        EngineLost when the child is gone.
+        """
+        await self._ensure_running()
+        self._next_id += 1
+        request_id = self._next_id
+        name = method if isinstance(kind, _Same) else kind
+        line = encode_request(
+            {"id": request_id, "method": method, "params": dict(params or {}), "kind": name}
+        )
+        call = _Call(name, asyncio.get_running_loop().create_future(), on_progress)
+        self._calls[request_id] = call
+        try:
+            await self._write(line)
+            return await call.future
+        except asyncio.CancelledError:
+            self._send_cancel(request_id)
+            raise
+        finally:
+            self._calls.pop(request_id, None)
+
+    def cancel(self, kind: str) -> None:
+        """Ask for the requests of a kind to be given up; their callers see RequestCancelled."""
+        for request_id, call in self._calls.items():
+            if call.kind == kind:
+                self._send_cancel(request_id)
+
+    async def start(self) -> None:
+        """Start the child now instead of with the first request."""
+        await self._ensure_running()
+
+    async def restart(self) -> None:
+        """A fresh child, whatever state the old one is in."""
+        self._drop("The engine was restarted.")
+        self._set_state(EngineState.IDLE, "")
+        await self._ensure_running()
+
+    def kill(self) -> None:
+        """End the child at once (SIGKILL). Requests in flight raise EngineLost."""
+        if self._process is None and self._start is None:
+            return
+        self._lose("The engine was stopped.")
+
+    async def close(self) -> None:
+        """Let the child go: it exits when its stdin ends, and is killed when it does not."""
+        process = self._process
+        if process is not None and process.stdin is not None and process.returncode is None:
+            process.stdin.close()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), EXIT_SECONDS)
+        background = list(self._background)
+        self._drop("The engine was closed.")
+        self._set_state(EngineState.IDLE, "")
+        await asyncio.gather(*background, return_exceptions=True)
+
+    # Starting and losing the child
+
+    async def _ensure_running(self) -> None:
+        if self.state is EngineState.LOST:
+            raise EngineLost(self.detail)
+        if self.state is EngineState.RUNNING:
+            return
+        if self._start is None:
+            self._start = asyncio.create_task(self._launch())
+        start = self._start
+        try:
+            await asyncio.shield(start)
+        except asyncio.CancelledError:
+            if not start.cancelled():
+                raise  # the caller was cancelled, the start goes on
+            raise EngineLost(self.detail or "The engine was stopped.") from None
+        finally:
+            if start.done() and self._start is start:
+                self._start = None
+
+    async def _launch(self) -> None:
+        self._set_state(EngineState.STARTING, "")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=READ_BUFFER_BYTES,
+                env=_environment(),
+                # Its own process group, so that Ctrl+C in the terminal is not for it; but the
+                # same session, because some kernels apply `nice` only within a session.
+                process_group=0,
+            )
+        except OSError as error:
+            self._lose(f"The engine could not be started: {error}")
+            raise EngineLost(self.detail) from error
+        self._process = process
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise AssertionError("asyncio gave no pipes although all three were asked for")
+        stderr_task = self._spawn(self._read_stderr(process.stderr))
+        try:
+            ready = await read_event(process.stdout)
+        except ProtocolError as error:
+            self._lose(f"The engine spoke nonsense while starting: {error}")
+            raise EngineLost(self.detail) from error
+        if ready is None or ready.head["event"] != "ready":
+            await self._process_ended(process, stderr_task)
+            raise EngineLost(self.detail)
+        self._set_state(EngineState.RUNNING, "")
+        self._spawn(self._read_events(process, process.stdout, stderr_task))
+
+    async def _process_ended(
+        self, process: asyncio.subprocess.Process, stderr_task: asyncio.Task[None]
+    ) -> None:
+        """The child closed its output: say how it ended, with its last words."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), EXIT_SECONDS)
+            await asyncio.wait_for(asyncio.shield(stderr_task), EXIT_SECONDS)
+        if process is self._process:
+            self._lose(_obituary(process.returncode, self.stderr_tail))
+
+    def _lose(self, sentence: str) -> None:
+        self._drop(sentence)
+        self._set_state(EngineState.LOST, sentence)
+
+    def _drop(self, sentence: str) -> None:
+        """Kill the child and fail what waits for it."""
+        process, self._process = self._process, None
+        start, self._start = self._start, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        # The launch may be what is running right now; it ends by itself.
+        if start is not None and start is not asyncio.current_task():
+            start.cancel()
+        for call in self._calls.values():
+            if not call.future.done():
+                call.future.set_exception(EngineLost(sentence))
+
+    def _set_state(self, state: EngineState, detail: str) -> None:
+        if (state, detail) == (self.state, self.detail):
+            return
+        self.state, self.detail = state, detail
+        if self.on_state is not None:
+            self.on_state(state, detail)
+
+    def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    # Talking to the child
+
+    async def _write(self, line: bytes) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            raise EngineLost(self.detail or "The engine was stopped.")
+        process.stdin.write(line)
+        # A broken pipe means the child is dying; the reader sees the end of its output and
+        # tells every caller, this one included.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await process.stdin.drain()
+
+    def _send_cancel(self, request_id: int) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.is_closing():
+            return
+        head = {"id": 0, "method": "cancel", "params": {"id": request_id}}
+        process.stdin.write(encode_request(head))
+
+    async def _read_events(
+        self,
+        process: asyncio.subprocess.Process,
+        stream: asyncio.StreamReader,
+        stderr_task: asyncio.Task[None],
+    ) -> None:
+        try:
+            while (frame := await read_event(stream)) is not None:
+                self._deliver(frame)
+        except ProtocolError as error:
+            if process is self._process:
+                self._lose(f"The engine was stopped, because it spoke nonsense: {error}")
+            return
+        await self._process_ended(process, stderr_task)
+
+    def _deliver(self, frame: Frame) -> None:
+        head = frame.head
+        call = self._calls.get(head.get("id") or 0)
+        if call is None or call.future.done():
+            return  # its caller was cancelled, and the answer was already on the way
+        event = head["event"]
+        if event == "progress":
+            self._report_progress(head, call)
+        elif event == "result":
+            call.future.set_result(Reply(head.get("data", {}), frame.arrays))
+        elif event == "cancelled":
+            call.future.set_exception(RequestCancelled())
+        elif event == "error":
+            kind = _ERRORS.get(head.get("exit_code", 1), QtuiError)
+            call.future.set_exception(kind(head.get("message", "The engine failed.")))
+        else:
+            raise ProtocolError(f"An event is named {event!r}.")
+
+    def _report_progress(self, head: dict[str, Any], call: _Call) -> None:
+        if call.on_progress is None:
+            return
+        try:
+            call.on_progress(head.get("fraction", 0.0), head.get("data", {}))
+        except Exception as error:
+            # The fault is the caller's, so it goes to the caller and not to this reader.
+            call.future.set_exception(error)
+
+    async def _read_stderr(self, stream: asyncio.StreamReader) -> None:
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(_open_log(self._log)) if self._log is not None else None
+            while chunk := await stream.read(1 << 16):
+                text = chunk.decode(errors="replace")
+                self.stderr_tail.extend(text.splitlines())
+                if log is not None:
+                    log.write(text)
+                    log.flush()
+
+
+def _open_log(path: Path) -> Any:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    too_long = path.exists() and path.stat().st_size > LOG_BYTES_KEPT
+    return path.open("w" if too_long else "a", encoding="utf-8")
+
+
+def _environment() -> dict[str, str]:
+    """The child's environment: it must import the same qtui, also from a source tree.
+
+    `-P` keeps the current directory off its path, where a user's file may be named like a
+    library; a source tree is then named explicitly.
+    """
+    environment = dict(os.environ)
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        inherited = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join([root, *([inherited] if inherited else [])])
+    return environment
+
+
+def _obituary(returncode: int | None, last_words: Sequence[str]) -> str:
+    if returncode is None:
+        how = "The engine closed its output"
+    elif returncode == -signal.SIGKILL:
+        how = "The engine was killed, which is most often the system running out of memory"
+    elif returncode < 0:
+        how = f"The engine died of {signal.Signals(-returncode).name}"
+    else:
+        how = f"The engine ended with exit code {returncode}"
+    words = next((line.strip() for line in reversed(last_words) if line.strip()), "")
+    return f"{how}: {words}" if words else f"{how}."

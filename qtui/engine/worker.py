@@ -1,0 +1,221 @@
+"""The engine's child process: `python -m qtui.engine.worker`.
+
+The main thread only reads requests, so that a cancellation is seen while something is being
+computed; operations run in a few lanes (one thread each), in the order they came. Results
+leave on the descriptor that was stdout when the process started. Everything that libraries
+print goes to stderr instead, because one stray line would corrupt the stream.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO
+
+from qtui.engine.protocol import (
+    MAX_REQUEST_BYTES,
+    Array,
+    ProtocolError,
+    encode_event,
+    parse_request,
+)
+from qtui.engine.task import Cancelled, Operation, Task
+from qtui_core.errors import QtuiError
+
+# A screen redraws progress a few times a second; more would be bytes nobody sees.
+PROGRESS_SECONDS = 0.1
+# The computation gives way to the screen, which needs a few milliseconds now and then.
+NICENESS = 10
+
+
+class EventSink:
+    """Writes whole events to the parent; a parent that is gone ends this process."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def send(self, head: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> None:
+        frame = encode_event(head, arrays)
+        with self._lock:
+            try:
+                self._stream.write(frame)
+                self._stream.flush()
+            except (BrokenPipeError, ValueError):
+                os._exit(0)
+
+
+class Lane:
+    """One thread and its queue: operations of a lane run one after another."""
+
+    def __init__(self, name: str, worker: Worker) -> None:
+        self._worker = worker
+        self._waiting: deque[Task] = deque()
+        self._running: Task | None = None
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, task: Task) -> None:
+        """Queue a task; one of the same kind that waits or runs gives up for it."""
+        with self._changed:
+            if task.kind is not None:
+                self._cancel(lambda other: other.kind == task.kind)
+            self._waiting.append(task)
+            self._changed.notify()
+
+    def cancel(self, task_id: int) -> None:
+        with self._changed:
+            self._cancel(lambda task: task.id == task_id)
+
+    def _cancel(self, chosen: Any) -> None:
+        for task in [task for task in self._waiting if chosen(task)]:
+            self._waiting.remove(task)
+            self._worker.answer_cancelled(task)
+        if self._running is not None and chosen(self._running):
+            self._running.cancel()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    self._changed.wait()
+                self._running = task = self._waiting.popleft()
+            self._worker.perform(task)
+            with self._changed:
+                self._running = None
+
+
+class Worker:
+    """Reads requests from `source`, answers each with exactly one result, error or cancelled."""
+
+    def __init__(self, sink: EventSink, operations: Mapping[str, Operation]) -> None:
+        self._sink = sink
+        self._operations = operations
+        self._lanes: dict[str, Lane] = {}
+
+    def serve(self, source: BinaryIO) -> None:
+        """Answer until the parent closes its end (or dies, which is the same)."""
+        while line := source.readline(MAX_REQUEST_BYTES + 1):
+            if not line.endswith(b"\n") and len(line) <= MAX_REQUEST_BYTES:
+                break  # the parent died in the middle of a line
+            try:
+                self._accept(parse_request(line))
+            except ProtocolError as error:
+                print(f"engine: {error}", file=sys.stderr, flush=True)
+                self._sink.send(_error_head(None, error))
+                while line and not line.endswith(b"\n"):  # the rest of an overlong line
+                    line = source.readline(MAX_REQUEST_BYTES)
+
+    def _accept(self, request: dict[str, Any]) -> None:
+        task_id, method, params = request["id"], request["method"], request.get("params", {})
+        if method == "cancel":
+            for lane in self._lanes.values():
+                lane.cancel(params.get("id", -1))
+            return
+        operation = self._operations.get(method)
+        if operation is None:
+            error = ProtocolError(f"The engine knows no operation named {method!r}.")
+            self._sink.send(_error_head(task_id, error))
+            return
+        task = Task(task_id, method, params, request.get("kind"), self._progress_of(task_id))
+        if operation.lane not in self._lanes:
+            self._lanes[operation.lane] = Lane(operation.lane, self)
+        self._lanes[operation.lane].submit(task)
+
+    def perform(self, task: Task) -> None:
+        """Run one task in the calling thread and send its answer."""
+        try:
+            task.check()
+            result = self._operations[task.method].run(task)
+            task.check()
+        except Cancelled:
+            self.answer_cancelled(task)
+        except QtuiError as error:
+            self._sink.send(_error_head(task.id, error))
+        except MemoryError:
+            traceback.print_exc()
+            sentence = f"The machine ran out of memory in {task.method}."
+            self._sink.send(_error_head(task.id, QtuiError(sentence)))
+        except Exception as error:
+            # Anything else is a fault of this program: the screen gets one line, the log
+            # everything, and the next request is served as if nothing had happened.
+            traceback.print_exc()
+            sentence = f"Internal error in {task.method}: {type(error).__name__}: {error}"
+            self._sink.send(_error_head(task.id, QtuiError(sentence)))
+        else:
+            head = {"event": "result", "id": task.id, "data": result.data}
+            self._sink.send(head, result.arrays)
+
+    def answer_cancelled(self, task: Task) -> None:
+        self._sink.send({"event": "cancelled", "id": task.id})
+
+    def _progress_of(self, task_id: int) -> Any:
+        last = 0.0
+
+        def send(fraction: float, data: dict[str, Any] | None) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if data is None and now - last < PROGRESS_SECONDS:
+                return
+            last = now
+            self._sink.send(
+                {"event": "progress", "id": task_id, "fraction": fraction, "data": data or {}}
+            )
+
+        return send
+
+
+def _error_head(task_id: int | None, error: QtuiError) -> dict[str, Any]:
+    return {
+        "event": "error",
+        "id": task_id,
+        "error": type(error).__name__,
+        "message": str(error),
+        "exit_code": error.exit_code,
+    }
+
+
+def take_over_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The protocol's own ends of stdin and stdout.
+
+    Afterwards descriptor 0 is empty and descriptor 1 is stderr, for this process, for C code
+    in it, and for what it starts.
+    """
+    source, sink = os.dup(0), os.dup(1)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return os.fdopen(source, "rb"), os.fdopen(sink, "wb")
+
+
+def main(build: Callable[[], Mapping[str, Operation]]) -> None:
+    """Serve the operations that `build` returns until stdin ends.
+
+    Never returns: lanes may be in the middle of a computation. `build` runs when the streams
+    are safe, because importing a library may print.
+    """
+    source, sink = take_over_streams()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C belongs to the parent
+    os.nice(NICENESS)
+    operations = build()
+    events = EventSink(sink)
+    events.send({"event": "ready", "id": None, "pid": os.getpid()})
+    Worker(events, operations).serve(source)
+    os._exit(0)
+
+
+def _build() -> Mapping[str, Operation]:
+    from qtui.engine.operations import build_operations
+
+    return build_operations()
+
+
+if __name__ == "__main__":
+    main(_build)

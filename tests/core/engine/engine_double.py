@@ -1,0 +1,113 @@
+"""A real engine child whose operations misbehave on request.
+
+Run as a program by the engine tests: the worker's own loop, lanes and streams, with
+operations that print, wait, crash and write nonsense.
+"""
+
+import ctypes
+import os
+import signal
+import struct
+import sys
+import time
+
+from qtui.engine import worker
+from qtui.engine.protocol import Array
+from qtui.engine.task import Operation, Result, Task
+from qtui_core.errors import ModelError
+
+
+def echo(task: Task) -> Result:
+    return Result({"params": task.params, "pid": os.getpid()})
+
+
+def wait(task: Task) -> Result:
+    """Takes `seconds` in cooperative steps, with progress."""
+    steps = max(1, int(task.params["seconds"] / 0.01))
+    for step in range(steps):
+        task.check()
+        task.progress(step / steps, {"step": step} if task.params.get("steps") else None)
+        time.sleep(0.01)
+    return Result({"waited": task.params["seconds"]})
+
+
+def stubborn(task: Task) -> Result:
+    """Does not look at cancellations."""
+    time.sleep(task.params["seconds"])
+    return Result({})
+
+
+def noise(task: Task) -> Result:
+    """Everything a library can do to stdout."""
+    print("print from python")
+    os.write(1, b"write to descriptor 1\n")
+    libc = ctypes.CDLL(None)
+    libc.puts(b"puts from C")
+    libc.fflush(None)
+    os.system("echo from a child of the child")
+    return Result({"stdin": sys.stdin.read()})
+
+
+def picture(task: Task) -> Result:
+    rows, columns = task.params["shape"]
+    cells = struct.pack(f"<{rows * columns}f", *range(rows * columns))
+    empty = Array("<i8", (0, 2), b"")
+    return Result(
+        {"note": "ünï\ncode"}, {"cells": Array("<f4", (rows, columns), cells), "e": empty}
+    )
+
+
+def long_list(task: Task) -> Result:
+    return Result({"names": [f"model.layers.{i}.weight" for i in range(task.params["count"])]})
+
+
+def fail(task: Task) -> Result:
+    if task.params.get("kind") == "model":
+        raise ModelError("There is no such model.")
+    return Result({"x": [1, 2][task.params["index"]]})
+
+
+def die(task: Task) -> Result:
+    how = task.params["how"]
+    if how == "exit":
+        print("the last words", file=sys.stderr, flush=True)
+        os._exit(7)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raw = STREAM
+    if how == "mid-line":
+        os.write(raw, b'{"event": "resu')
+    elif how == "mid-array":
+        head = b'{"event": "result", "id": %d, "data": {}, "arrays": ' % task.id
+        head += b'[{"name": "a", "dtype": "<f4", "shape": [100], "nbytes": 400}]}\n'
+        os.write(raw, head + b"\0" * 100)
+    elif how == "nonsense":
+        os.write(raw, task.params["bytes"].encode("latin-1"))
+        time.sleep(30)
+    os._exit(0)
+
+
+STREAM = os.dup(1)  # the protocol's stream, taken before the worker does
+
+
+def build() -> dict[str, Operation]:
+    print("a library greets on import")
+    return {
+        "echo": Operation(echo, "quick"),
+        "wait": Operation(wait, "slow"),
+        "stubborn": Operation(stubborn, "slow"),
+        "noise": Operation(noise, "quick"),
+        "picture": Operation(picture, "quick"),
+        "long_list": Operation(long_list, "quick"),
+        "fail": Operation(fail, "quick"),
+        "die": Operation(die, "quick"),
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["never-ready"]:
+        print("cannot import torch", file=sys.stderr, flush=True)
+        sys.exit(3)
+    if sys.argv[1:] == ["greets"]:
+        print("Welcome to the library!", flush=True)
+    worker.main(build)

@@ -1,0 +1,407 @@
+"""The engine client against a real child process that is mistreated in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
+from qtui_core.errors import ModelError, QtuiError
+
+DOUBLE = str(Path(__file__).with_name("engine_double.py"))
+ROOT = str(Path(__file__).resolve().parents[3])
+
+
+@asynccontextmanager
+async def engine(*arguments: str, **options: object) -> AsyncIterator[EngineClient]:
+    client = EngineClient([sys.executable, "-P", DOUBLE, *arguments], **options)  # type: ignore[arg-type]
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+async def until_dead(pid: int, seconds: float = 5.0) -> bool:
+    for _ in range(int(seconds / 0.02)):
+        if not is_alive(pid):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_child_starts_with_the_first_request_and_goes_with_close() -> None:
+    states: list[str] = []
+    async with engine(on_state=lambda state, _: states.append(state)) as client:
+        assert client.state is EngineState.IDLE
+        assert client.pid is None
+        reply = await client.request("echo", {"x": [1, None, "ü"]})
+        assert reply.data["params"] == {"x": [1, None, "ü"]}
+        pid = client.pid
+        assert pid == reply.data["pid"]
+        await client.close()
+        assert await until_dead(pid)
+        assert client.pid is None
+    assert states == ["starting", "running", "idle"]
+
+
+async def test_many_first_requests_start_one_child() -> None:
+    async with engine() as client:
+        replies = await asyncio.gather(
+            *(client.request("echo", {"n": n}, kind=None) for n in range(20))
+        )
+    assert len({reply.data["pid"] for reply in replies}) == 1
+    assert [reply.data["params"]["n"] for reply in replies] == list(range(20))
+
+
+async def test_arrays_arrive_typed_and_shaped() -> None:
+    async with engine() as client:
+        reply = await client.request("picture", {"shape": [3, 4]})
+    cells = reply.arrays["cells"]
+    assert (cells.shape, cells.dtype) == ((3, 4), "<f4")
+    assert cells.tolist() == [float(i) for i in range(12)]
+    assert cells.view()[5] == 5.0
+    assert reply.arrays["e"].shape == (0, 2)
+    assert reply.arrays["e"].tolist() == []
+    assert reply.data["note"] == "ünï\ncode"
+
+
+async def test_a_line_longer_than_every_buffer_arrives() -> None:
+    async with engine() as client:
+        reply = await client.request("long_list", {"count": 200_000})
+    assert len(reply.data["names"]) == 200_000
+
+
+async def test_what_libraries_print_does_not_reach_the_protocol(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "engine.log"
+    async with engine(log=log) as client:
+        reply = await client.request("noise")
+        assert reply.data["stdin"] == ""
+        assert (await client.request("echo")).data["params"] == {}
+    text = log.read_text()
+    for line in (
+        "a library greets on import",
+        "print from python",
+        "write to descriptor 1",
+        "puts from C",
+        "echo from a child of the child".removeprefix("echo "),
+    ):
+        assert line in text
+    assert "puts from C" in list(client.stderr_tail)
+
+
+async def test_errors_keep_their_sentence_and_exit_code(tmp_path: Path) -> None:
+    async with engine(log=tmp_path / "log") as client:
+        with pytest.raises(ModelError, match=r"^There is no such model\.$"):
+            await client.request("fail", {"kind": "model"})
+        with pytest.raises(QtuiError, match=r"Internal error in fail: IndexError: list index"):
+            await client.request("fail", {"index": 5})
+        with pytest.raises(QtuiError, match="no operation named 'fly'"):
+            await client.request("fly")
+        assert (await client.request("fail", {"index": 1})).data == {"x": 2}
+    assert "Traceback" in (tmp_path / "log").read_text()
+
+
+async def test_progress_is_throttled_unless_it_carries_data() -> None:
+    seen: list[float] = []
+    steps: list[int] = []
+    async with engine() as client:
+        await client.request(
+            "wait", {"seconds": 0.5}, on_progress=lambda fraction, data: seen.append(fraction)
+        )
+        await client.request(
+            "wait",
+            {"seconds": 0.2, "steps": True},
+            on_progress=lambda fraction, data: steps.append(data["step"]),
+        )
+    assert 1 <= len(seen) <= 8
+    assert seen == sorted(seen)
+    assert steps == list(range(20))
+
+
+async def test_a_fault_in_the_progress_callback_reaches_its_own_caller() -> None:
+    def explode(fraction: float, data: object) -> None:
+        raise ZeroDivisionError
+
+    async with engine() as client:
+        with pytest.raises(ZeroDivisionError):
+            await client.request("wait", {"seconds": 0.2}, on_progress=explode)
+        assert client.state is EngineState.RUNNING
+
+
+async def test_a_cancelled_task_cancels_the_request() -> None:
+    async with engine() as client:
+        await client.start()
+        task = asyncio.create_task(client.request("wait", {"seconds": 30}))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # the lane is free again long before the 30 seconds
+        await asyncio.wait_for(client.request("wait", {"seconds": 0.01}), 3)
+        assert not client.busy
+
+
+async def test_cancel_by_kind_leaves_other_kinds_alone() -> None:
+    async with engine() as client:
+        await client.start()
+        first = asyncio.create_task(client.request("wait", {"seconds": 30}, kind="a"))
+        second = asyncio.create_task(client.request("wait", {"seconds": 0.05}, kind="b"))
+        await asyncio.sleep(0.1)
+        client.cancel("a")
+        with pytest.raises(RequestCancelled):
+            await first
+        assert (await asyncio.wait_for(second, 3)).data == {"waited": 0.05}
+
+
+async def test_the_newest_request_of_a_kind_wins() -> None:
+    async with engine() as client:
+        await client.start()
+        tasks = [
+            asyncio.create_task(client.request("wait", {"seconds": 0.2 + n / 1000}))
+            for n in range(50)
+        ]
+        results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+    assert all(isinstance(result, RequestCancelled) for result in results[:-1])
+    assert results[-1].data == {"waited": 0.249}  # type: ignore[union-attr]
+
+
+async def test_lanes_do_not_wait_for_each_other() -> None:
+    async with engine() as client:
+        await client.start()
+        slow = asyncio.create_task(client.request("stubborn", {"seconds": 1.0}))
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(client.request("echo"), 0.8)
+        assert not slow.done()
+        await slow
+
+
+async def test_a_thousand_quick_requests_are_all_answered() -> None:
+    async with engine() as client:
+        replies = await asyncio.wait_for(
+            asyncio.gather(*(client.request("echo", {"n": n}, kind=None) for n in range(1000))),
+            20,
+        )
+        assert [reply.data["params"]["n"] for reply in replies] == list(range(1000))
+        superseded = await asyncio.gather(
+            *(client.request("echo", {"n": n}) for n in range(1000)), return_exceptions=True
+        )
+        answered = [r for r in superseded if not isinstance(r, RequestCancelled)]
+        assert answered[-1].data["params"]["n"] == 999  # type: ignore[union-attr]
+        assert not client.busy
+
+
+async def test_kill_fails_what_is_in_flight_and_restart_heals() -> None:
+    states: list[tuple[str, str]] = []
+    async with engine(on_state=lambda *change: states.append(change)) as client:
+        await client.start()
+        pid = client.pid
+        assert pid is not None
+        task = asyncio.create_task(client.request("stubborn", {"seconds": 60}))
+        await asyncio.sleep(0.1)
+        client.kill()
+        assert client.state is EngineState.LOST
+        with pytest.raises(EngineLost, match="stopped"):
+            await task
+        assert await until_dead(pid)
+        with pytest.raises(EngineLost, match="stopped"):
+            await client.request("echo")
+        await client.restart()
+        reply = await client.request("echo")
+        assert reply.data["pid"] not in (None, pid)
+    assert [state for state, _ in states] == [
+        "starting", "running", "lost", "idle", "starting", "running", "idle",
+    ]  # fmt: skip
+
+
+async def test_kill_while_starting() -> None:
+    async with engine() as client:
+        task = asyncio.create_task(client.request("echo"))
+        await asyncio.sleep(0.01)
+        assert client.state is EngineState.STARTING
+        client.kill()
+        with pytest.raises(EngineLost):
+            await task
+        assert client.state is EngineState.LOST
+        await client.restart()
+        await client.request("echo")
+
+
+async def test_restart_of_a_running_engine() -> None:
+    async with engine() as client:
+        await client.start()
+        old = client.pid
+        task = asyncio.create_task(client.request("stubborn", {"seconds": 60}))
+        await asyncio.sleep(0.05)
+        await client.restart()
+        with pytest.raises(EngineLost, match="restarted"):
+            await task
+        assert client.pid != old
+        assert old is not None
+        assert await until_dead(old)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("exit", "exit code 7: the last words"),
+        ("kill", "running out of memory"),
+        ("mid-line", "ended inside a frame"),
+        ("mid-array", "ended inside a frame"),
+    ],
+)
+async def test_a_child_that_dies_is_said_to_be_lost(how: str, sentence: str) -> None:
+    async with engine() as client:
+        with pytest.raises(EngineLost, match=sentence):
+            await asyncio.wait_for(client.request("die", {"how": how}), 5)
+        assert client.state is EngineState.LOST
+        assert sentence in client.detail
+        await client.restart()
+        await client.request("echo")
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "Hello from a library\n",
+        "\xff\xfe\x00\n",
+        "[1, 2]\n",
+        "{}\n",
+        '{"event": "result", "id": 1, "arrays": 7}\n',
+        '{"event": "result", "id": 1, "arrays": [3]}\n',
+        '{"event": "result", "id": 1, "arrays": [{"name": "a"}]}\n',
+        '{"event":"result","id":1,"arrays":'
+        '[{"name":"a","dtype":"<f4","shape":[-1],"nbytes":-4}]}\n',
+        '{"event":"result","id":1,"arrays":[{"name":"a","dtype":"<f4","shape":[2],"nbytes":4}]}\n',
+        '{"event":"result","id":1,"arrays":'
+        '[{"name":"a","dtype":"<f4","shape":[1152921504606846976],"nbytes":4611686018427387904}]}\n',
+        '{"event":"result","id":1,"arrays":[{"name":"a","dtype":"O","shape":[1],"nbytes":8}]}\n',
+        '{"event": "poem", "id": 1}\n',
+    ],
+)
+async def test_a_child_that_speaks_nonsense_is_stopped(nonsense: str) -> None:
+    async with engine() as client:
+        await client.start()
+        pid = client.pid
+        assert pid is not None
+        with pytest.raises(EngineLost, match="nonsense"):
+            await asyncio.wait_for(client.request("die", {"how": "nonsense", "bytes": nonsense}), 5)
+        assert await until_dead(pid)
+        await client.restart()
+        await client.request("echo")
+
+
+async def test_a_child_that_cannot_start_is_lost_with_its_last_words() -> None:
+    async with engine("never-ready") as client:
+        with pytest.raises(EngineLost, match="exit code 3: cannot import torch"):
+            await client.request("echo")
+        assert client.state is EngineState.LOST
+    async with engine("greets") as client:
+        with pytest.raises(EngineLost, match="nonsense while starting"):
+            await client.request("echo")
+    missing = EngineClient(["/nonexistent/python"])
+    with pytest.raises(EngineLost, match="could not be started"):
+        await missing.request("echo")
+
+
+async def test_a_child_killed_from_outside_is_noticed_without_a_request() -> None:
+    async with engine() as client:
+        await client.start()
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        for _ in range(100):
+            if client.state is EngineState.LOST:
+                break
+            await asyncio.sleep(0.02)
+        assert client.state is EngineState.LOST
+
+
+async def test_a_request_that_is_too_long_is_refused_here() -> None:
+    async with engine() as client:
+        with pytest.raises(QtuiError, match="over 1,048,576"):
+            await client.request("echo", {"text": "x" * (1 << 21)})
+        await client.request("echo")
+
+
+def test_malformed_requests_are_answered_and_the_next_is_served() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-P", DOUBLE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": ROOT},
+    )
+    lines = [
+        b"not json\n",
+        b"[]\n",
+        b'{"id": "one", "method": "echo"}\n',
+        b'{"id": 1}\n',
+        b'{"id": 1, "method": "echo", "params": 3}\n',
+        b"\xff\xff\n",
+        b"x" * (3 << 20) + b"\n",
+        b"[" * 100_000 + b"\n",
+        b'{"id": 9, "method": "echo"}\n',
+    ]
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(b"".join(lines))
+    child.stdin.flush()
+    events = [json.loads(child.stdout.readline()) for _ in range(10)]
+    _, err = child.communicate(timeout=20)
+    assert [event["event"] for event in events] == ["ready", *["error"] * 8, "result"]
+    assert events[-1]["id"] == 9
+    assert child.returncode == 0
+    assert b"not JSON" in err
+
+
+def test_the_child_exits_when_its_parent_is_killed() -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from qtui.engine.client import EngineClient\n"
+        "async def main():\n"
+        "    client = EngineClient([sys.executable, '-P', sys.argv[1]])\n"
+        "    task = asyncio.create_task(client.request('stubborn', {'seconds': 60}))\n"
+        "    while client.pid is None or client.state != 'running': await asyncio.sleep(0.01)\n"
+        "    print(client.pid, flush=True)\n"
+        "    await task\n"
+        "asyncio.run(main())\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, DOUBLE],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": ROOT},
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert is_alive(pid)
+    parent.kill()
+    parent.wait()
+    assert asyncio.run(until_dead(pid))
+
+
+def test_the_client_loads_neither_numpy_nor_torch() -> None:
+    code = (
+        "import sys, qtui.engine.client\n"
+        "print([m for m in ('numpy', 'torch', 'textual', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.strip() == "[]"
