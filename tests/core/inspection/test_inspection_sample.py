@@ -1,0 +1,39 @@
+"""Which rows a sample takes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtui_core.inspection.sample import STRIPS, sample_rows
+
+sizes = st.integers(1, 200_000)
+
+
+@given(rows=sizes, columns=sizes, limit=st.integers(1, 1 << 20))
+def test_a_sample_is_ordered_disjoint_inside_and_bounded(rows, columns, limit):
+    sample = sample_rows(rows, columns, limit)
+    flat = [edge for strip in sample.strips for edge in strip]
+    assert flat == sorted(flat)
+    assert all(start < stop for start, stop in sample.strips)
+    assert all(a[1] <= b[0] for a, b in zip(sample.strips, sample.strips[1:], strict=False))
+    assert flat[0] == 0 or len(sample.strips) == 1
+    assert flat[-1] <= rows
+    assert sample.count == 1 or sample.count * columns <= limit
+    assert 1 <= sample.count <= rows
+    # Rounding the strips to equal heights loses at most one row a strip.
+    assert sample.count >= min(rows, limit // columns) - STRIPS + 1
+
+
+@given(rows=sizes, columns=sizes)
+def test_no_limit_takes_every_row(rows, columns):
+    sample = sample_rows(rows, columns, None)
+    assert sample.is_whole
+    assert sample.strips == ((0, rows),)
+
+
+@given(rows=st.integers(1, 5000), columns=st.integers(1, 500), limit=st.integers(1, 100_000))
+def test_positions_map_back_to_the_rows_taken(rows, columns, limit):
+    sample = sample_rows(rows, columns, limit)
+    taken = [row for start, stop in sample.strips for row in range(start, stop)]
+    assert [sample.original_row(i) for i in range(sample.count)] == taken
