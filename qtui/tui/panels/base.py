@@ -41,6 +41,9 @@ class Panel(Container):
     HELP: ClassVar[str] = ""
     """Markdown, shown by `?`. The keys are listed below it by the shell."""
 
+    KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = ()
+    """Widgets of this panel that declare bindings of their own, so that these can be rebound."""
+
     sentence: reactive[str] = reactive("", init=False)
 
     def compose(self) -> ComposeResult:

@@ -1,0 +1,68 @@
+"""Copying out of a terminal, by the first way that works here.
+
+In tmux, `tmux load-buffer -w -`: tmux by default silently drops the OSC 52 sequence an app sends.
+Elsewhere OSC 52, which travels over ssh. Where neither can be had, a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+# xterm and others cut an OSC 52 sequence that is longer than this many base64 bytes.
+_OSC52_LIMIT = 74_994
+
+LoadBuffer = Callable[[str], Awaitable[bool]]
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Where the text went, as words that follow "Copied to"."""
+
+    where: str
+
+
+async def copy_text(
+    text: str,
+    *,
+    send_osc52: Callable[[str], None] | None,
+    environment: Mapping[str, str] | None = None,
+    load_buffer: LoadBuffer | None = None,
+    file: Path | None = None,
+) -> Copied:
+    """Copies `text`; `send_osc52` is None where the terminal cannot take the sequence.
+
+    Raises OSError when even the file cannot be written.
+    """
+    env = os.environ if environment is None else environment
+    if env.get("TMUX") and await (load_buffer or _tmux_load_buffer)(text):
+        return Copied("the tmux buffer and its terminal's clipboard")
+    if send_osc52 and not env.get("TMUX") and len(text.encode()) * 4 / 3 <= _OSC52_LIMIT:
+        send_osc52(text)
+        return Copied("the terminal's clipboard (OSC 52)")
+    path = file or user_cache_path("qtui") / "copied.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return Copied(f"the file {path}")
+
+
+async def _tmux_load_buffer(text: str) -> bool:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "tmux",
+            "load-buffer",
+            "-w",
+            "-",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        await asyncio.wait_for(process.communicate(text.encode()), timeout=2)
+    except (FileNotFoundError, TimeoutError):
+        return False
+    return process.returncode == 0

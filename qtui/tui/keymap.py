@@ -1,0 +1,149 @@
+"""The shell's keys, and the ids by which a configuration rebinds any key of the app.
+
+Panels and widgets declare their own bindings beside the actions they call; every one of them has
+an id ("formats.next_value") and a tooltip. This module only gathers the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+
+from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+
+from qtui.tui.panels import PANELS
+from qtui_core.errors import UsageError
+
+PANEL_BINDINGS: tuple[Binding, ...] = tuple(
+    Binding(
+        str(entry.number),
+        f"show_panel({entry.id!r})",
+        entry.title,
+        show=False,
+        id=f"app.panel_{entry.id}",
+        tooltip=f"Show the {entry.title} panel",
+    )
+    for entry in PANELS
+)
+
+APP_BINDINGS: list[BindingType] = [
+    Binding("y", "copy", "Copy", id="app.copy", tooltip="Copy what the panel shows as text"),
+    Binding(
+        "e",
+        "export",
+        "Export",
+        id="app.export",
+        tooltip="Write a picture (SVG) and the panel's data (JSON) to files",
+    ),
+    Binding(
+        "z", "maximise", "Zoom", id="app.maximise", tooltip="Fill the screen with the main picture"
+    ),
+    Binding(
+        "ctrl+p",
+        "command_palette",
+        "Palette",
+        id="app.palette",
+        priority=True,
+        tooltip="Search every command that works now",
+    ),
+    Binding(
+        "question_mark,f1", "help", "Help", id="app.help", tooltip="Keys and help for this panel"
+    ),
+    Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave qtui"),
+    Binding(
+        "ctrl+q",
+        "quit",
+        "Quit",
+        show=False,
+        priority=True,
+        id="app.quit_now",
+        tooltip="Leave qtui, from anywhere",
+    ),
+    Binding(
+        "ctrl+c",
+        "help_quit",
+        "Quit",
+        show=False,
+        system=True,
+        id="app.interrupt",
+        tooltip="Say which key quits",
+    ),
+    Binding(
+        "ctrl+o",
+        "open_model",
+        "Open model",
+        show=False,
+        id="app.open_model",
+        tooltip="Open another model: a hub id, a folder, a .safetensors file, or demo",
+    ),
+    *PANEL_BINDINGS,
+]
+
+SCREEN_BINDINGS: list[BindingType] = [
+    Binding(
+        "tab",
+        "app.focus_next",
+        "Next",
+        show=False,
+        id="app.focus_next",
+        tooltip="Move to the next part of the panel",
+    ),
+    Binding(
+        "shift+tab",
+        "app.focus_previous",
+        "Previous",
+        show=False,
+        id="app.focus_previous",
+        tooltip="Move to the previous part of the panel",
+    ),
+    Binding(
+        "ctrl+c,super+c",
+        "screen.copy_text",
+        "Copy selection",
+        show=False,
+        id="app.copy_selection",
+        tooltip="Copy the text selected with the mouse",
+    ),
+]
+
+# How the shell's own actions are called in the palette: "noun: Verb".
+PALETTE_TITLES: Mapping[str, str] = {
+    "app.copy": "panel: Copy as text",
+    "app.export": "panel: Export picture and data",
+    "app.maximise": "panel: Zoom the main picture",
+    "app.help": "help: Show for this panel",
+    "app.open_model": "model: Open another",
+    "app.quit": "app: Quit",
+}
+
+
+def own_bindings(node: type[DOMNode]) -> Iterator[Binding]:
+    """The bindings a class declares itself."""
+    yield from Binding.make_bindings(node.__dict__.get("BINDINGS", ()))
+
+
+def known_ids() -> set[str]:
+    """Every id that a configuration may rebind. Imports all panels."""
+    declared = Binding.make_bindings([*APP_BINDINGS, *SCREEN_BINDINGS])
+    ids = {binding.id for binding in declared}
+    for entry in PANELS:
+        panel = entry.load()
+        for owner in (panel, *panel.KEYED_WIDGETS):
+            ids |= {binding.id for binding in own_bindings(owner)}
+    return {binding_id for binding_id in ids if binding_id}
+
+
+def checked_keymap(keys: Mapping[str, str]) -> Mapping[str, str]:
+    """The configured keys, if every id exists. Raises UsageError naming the nearest id."""
+    if not keys:
+        return keys
+    known = known_ids()
+    for binding_id, key in keys.items():
+        if binding_id not in known:
+            close = get_close_matches(binding_id, known, 1)
+            hint = f"Did you mean {close[0]!r}?" if close else "`?` in the app lists the ids."
+            raise UsageError(f"The configuration rebinds {binding_id!r}, no such action. {hint}")
+        if not all(part.strip() for part in key.split(",")):
+            raise UsageError(f"The configuration gives {binding_id!r} no key; write one like 'q'.")
+    return keys

@@ -1,0 +1,71 @@
+"""What the command palette lists: "noun: Verb", and only what can be done now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from qtui.tui.keymap import PALETTE_TITLES
+from qtui.tui.panels import PANELS
+from qtui.tui.panels.base import PaletteEntry
+
+if TYPE_CHECKING:
+    from qtui.tui.app import QtuiApp
+
+
+class QtuiCommands(Provider):
+    """The commands of the shell, of the panel shown, and of the widget that has the focus."""
+
+    @property
+    def qtui(self) -> QtuiApp:
+        return cast("QtuiApp", self.app)
+
+    def entries(self) -> Iterator[PaletteEntry]:
+        """Every command that is valid now, each once."""
+        yield from self._bindings()
+        panel = self.qtui.panel
+        if panel is not None:
+            yield from panel.palette()
+        for entry in PANELS:
+            if panel is None or entry.id != panel.PANEL_ID:
+                yield PaletteEntry(
+                    f"panel: Show {entry.title}",
+                    f"The key is {entry.number}",
+                    partial(self.qtui.action_show_panel, entry.id),
+                )
+        for name in sorted(self.qtui.available_themes, key=lambda n: (not n.startswith("qtui"), n)):
+            if name != self.qtui.theme and self.qtui.offers_theme(name):
+                yield PaletteEntry(
+                    f"theme: Switch to {name}",
+                    "For this session; `theme` in the configuration keeps it",
+                    partial(setattr, self.qtui, "theme", name),
+                )
+
+    def _bindings(self) -> Iterator[PaletteEntry]:
+        seen: set[str] = set()
+        for node, binding, enabled, tooltip in self.screen.active_bindings.values():
+            binding_id = binding.id or ""
+            noun = binding_id.partition(".")[0]
+            if noun == "app":
+                title = PALETTE_TITLES.get(binding_id, "")
+            else:
+                title = f"{noun}: {binding.description}" if binding_id else ""
+            if not enabled or not title or title in seen:
+                continue
+            seen.add(title)
+            run = partial(self.app.run_action, binding.action, node)
+            yield PaletteEntry(title, tooltip or binding.tooltip, run)
+
+    async def discover(self) -> Hits:
+        for entry in self.entries():
+            yield DiscoveryHit(entry.title, entry.run, help=entry.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for entry in self.entries():
+            score = matcher.match(entry.title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(entry.title), entry.run, help=entry.help)

@@ -1,0 +1,100 @@
+"""The app's screens: the shell around a panel, the help over it, and the prompt for a model."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import ContentSwitcher, Input, Label, Markdown, Static
+
+from qtui.tui.keymap import SCREEN_BINDINGS
+from qtui.tui.widgets.header import HeaderLine, TabBar
+from qtui.tui.widgets.key_footer import KeyFooter
+
+SMALLEST = (60, 16)
+
+
+class ShellScreen(Screen[None], inherit_bindings=False):
+    """Header, tabs, the panel, the keys. Below 60x16 it is one message."""
+
+    BINDINGS: ClassVar[list[BindingType]] = SCREEN_BINDINGS
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (0, "-too-narrow"),
+        (SMALLEST[0], "-narrow"),
+        (100, "-medium"),
+        (150, "-wide"),
+    ]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (0, "-too-short"),
+        (SMALLEST[1], "-short"),
+        (30, "-tall"),
+        (44, "-very-tall"),
+    ]
+    ALLOW_IN_MAXIMIZED_VIEW: ClassVar[str | None] = "KeyFooter"
+    AUTO_FOCUS: ClassVar[str | None] = ""
+
+    def compose(self) -> ComposeResult:
+        yield HeaderLine(id="header")
+        yield TabBar(id="tabs")
+        yield ContentSwitcher(id="panels")
+        yield KeyFooter(id="keys")
+        width, height = SMALLEST
+        yield Static(
+            f"qtui needs {width}x{height} cells.\nEnlarge the terminal, or q to quit.",
+            id="too-small",
+        )
+
+
+class HelpScreen(ModalScreen[None]):
+    """What a panel is for and the keys that work in it now."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "escape,question_mark,f1,q,enter",
+            "dismiss",
+            "Close",
+            id="help.close",
+            tooltip="Close the help",
+        ),
+        Binding("j", "scroll_down", "Down", show=False, id="help.down", tooltip="Scroll down"),
+        Binding("k", "scroll_up", "Up", show=False, id="help.up", tooltip="Scroll up"),
+    ]
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            dialog.border_subtitle = "Esc closes"
+            yield Markdown(self._text, open_links=False)
+
+    def action_scroll_down(self) -> None:
+        self.query_one(VerticalScroll).scroll_down()
+
+    def action_scroll_up(self) -> None:
+        self.query_one(VerticalScroll).scroll_up()
+
+
+class OpenModelScreen(ModalScreen[str | None]):
+    """Asks for a model: a hub id, a folder, a file, or demo."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Cancel", id="open.cancel", tooltip="Keep the open model"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -small") as dialog:
+            dialog.border_title = "Open a model"
+            dialog.border_subtitle = "Enter opens, Esc cancels"
+            yield Input(placeholder="org/name, a folder, a .safetensors file, or demo")
+            yield Label("Only the header is read first; weights are read when they are shown.")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value.strip() or None)

@@ -1,0 +1,102 @@
+"""The line of keys that work now. Every one can be clicked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual import events
+from textual.binding import Binding
+from textual.content import Content
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.widget import Widget
+
+
+@dataclass(frozen=True)
+class KeyHint:
+    """One key of the footer: what is shown and what a click presses."""
+
+    key: str
+    display: str
+    description: str
+    tooltip: str
+
+
+class KeyFooter(Widget):
+    """One line, rendered whole: Textual's own footer mounts a widget a key on every change of
+    focus. Keys that do not fit are left out from the end of the panel's part; those marked as
+    the shell's own (ids "app.…") keep their place at the right."""
+
+    COMPONENT_CLASSES = {"keys--key", "keys--description"}
+
+    hints: reactive[tuple[KeyHint, ...]] = reactive(())
+    shell_hints: reactive[tuple[KeyHint, ...]] = reactive(())
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self.refresh_keys)
+        self.refresh_keys(self.screen)
+
+    def refresh_keys(self, screen: Screen[object]) -> None:
+        """Reads the bindings that are active now."""
+        panel: dict[str, KeyHint] = {}
+        shell: dict[str, KeyHint] = {}
+        for _, binding, enabled, tooltip in screen.active_bindings.values():
+            if binding.show and enabled and binding.description:
+                part = shell if (binding.id or "").startswith("app.") else panel
+                part.setdefault(binding.action, self._hint(binding, tooltip))
+        self.hints = tuple(panel.values())
+        self.shell_hints = tuple(shell.values())
+
+    def _hint(self, binding: Binding, tooltip: str) -> KeyHint:
+        display = self.app.get_key_display(binding)
+        return KeyHint(binding.key, display, binding.description, tooltip or binding.description)
+
+    def _placed(self) -> list[tuple[int, KeyHint]]:
+        """The hints that fit, each with its column."""
+        right = sum(_width(hint) for hint in self.shell_hints)
+        placed: list[tuple[int, KeyHint]] = []
+        column = 0
+        for hint in self.hints:
+            if column + _width(hint) > self.size.width - right:
+                break
+            placed.append((column, hint))
+            column += _width(hint)
+        column = max(column, self.size.width - right)
+        for hint in self.shell_hints:
+            if column + _width(hint) > self.size.width:
+                break
+            placed.append((column, hint))
+            column += _width(hint)
+        return placed
+
+    def render(self) -> Content:
+        key = self.get_visual_style("keys--key")
+        description = self.get_visual_style("keys--description")
+        parts: list[str | tuple[str, object]] = []
+        column = 0
+        for start, hint in self._placed():
+            parts.append(" " * (start - column))
+            parts.append((f" {hint.display}", key))
+            parts.append((f" {hint.description} ", description))
+            column = start + _width(hint)
+        return Content.assemble(*parts)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        hint = self._at(event.x)
+        self.tooltip = hint.tooltip if hint else None
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        hint = self._at(event.x)
+        if hint:
+            self.app.simulate_key(hint.key)
+
+    def _at(self, column: int) -> KeyHint | None:
+        for start, hint in self._placed():
+            if start <= column < start + _width(hint):
+                return hint
+        return None
+
+
+def _width(hint: KeyHint) -> int:
+    return len(hint.display) + len(hint.description) + 3
