@@ -19,10 +19,9 @@ INTERRUPTED = 130
 
 def say(sentence: str) -> None:
     """A line of narration. Control characters that a file name brought are shown, not obeyed."""
-    shown = "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode()
-        for c in sentence
-    )
+    from qtui_core.models.quoting import printable
+
+    shown = "\n".join(printable(line) for line in sentence.splitlines())
     # A message may quote a name that the terminal's encoding cannot write.
     encoding = sys.stderr.encoding or "utf-8"
     print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)

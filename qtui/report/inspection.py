@@ -14,9 +14,9 @@ from qtui.report.numbers import (
     format_shape,
     format_signed,
     format_value,
-    printable,
 )
 from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
+from qtui_core.models.quoting import printable
 
 #: Tensors a text report lists before it says where the rest is.
 TEXT_TENSORS = 60
@@ -27,7 +27,9 @@ def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Documen
     census = inspection.census
     sections = [Section("Model", (_model_facts(inspection), _dtypes(inspection)))]
     if inspection.schemes:
-        sections.append(Section("Schemes, whole model", (_schemes(inspection),)))
+        whole = sum(t.info.nbytes for t in inspection.tensors) == census.nbytes
+        title = "Schemes, whole model" if whole else "Schemes, the chosen tensors"
+        sections.append(Section(title, (_schemes(inspection),)))
     if inspection.tensors:
         sections.append(_tensor_section(inspection, all_tensors))
     if inspection.measured:

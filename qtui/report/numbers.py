@@ -46,9 +46,3 @@ def format_signed(value: float | None, places: int = 1) -> str:
 
 def format_shape(shape: tuple[int, ...]) -> str:
     return " x ".join(str(size) for size in shape) or "scalar"
-
-
-def printable(text: str) -> str:
-    """`text` with control characters as escapes: a tensor name is data from a file and
-    must not move a terminal's cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

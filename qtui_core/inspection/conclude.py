@@ -38,7 +38,7 @@ def conclude(
     small = [t for t in ranked if t.bits_per_parameter <= 5.0] or ranked
     best = max(small, key=lambda t: t.sqnr_db or 0.0)
     index = list(totals).index(best)
-    shrink = census.nbytes / best.nbytes if best.nbytes else 1.0
+    shrink = sum(t.info.nbytes for t in tensors) / best.nbytes if best.nbytes else 1.0
     sentence = (
         f"{best.scheme} keeps {best.sqnr_db:.1f} dB at {best.bits_per_parameter:.2f} bits per "
         f"parameter"

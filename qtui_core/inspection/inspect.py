@@ -14,28 +14,36 @@ from qtui_core.inspection.report import Inspection, SchemeTotal, TensorReport
 from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, RowSample, sample_rows
 from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
 from qtui_core.models.arrays import RowReader
+from qtui_core.models.tensors import Role
 from qtui_core.quant import (
     ErrorReport,
     OutlierReport,
     PerModel,
     Scheme,
-    bits_per_parameter,
     find_outliers,
     measure,
     quantized_bytes,
     statistics,
 )
 
-#: Reports how far an inspection is: parameters done, parameters in all, tensor at work.
+SCALE_BYTES = 4
+#: Reports how far an inspection is: elements done, elements in all, tensor at work.
 Progress = Callable[[int, int, str], None]
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 
 def is_quantizable(info: TensorInfo) -> bool:
-    """Whether schemes are applied to a tensor: floating point with two dimensions or more.
-    Norms and biases stay in 16 or 32 bits, as every quantization library leaves them."""
-    return info.readable and info.dtype in FLOATS and len(info.shape) >= 2 and info.parameters > 0
+    """Whether schemes are applied to a tensor: plain floating-point values in two dimensions
+    or more. Norms and biases stay as stored, as quantization libraries leave them, and so
+    does what is quantized already."""
+    return (
+        info.readable
+        and info.role is Role.VALUES
+        and info.dtype in FLOATS
+        and len(info.shape) >= 2
+        and info.elements > 0
+    )
 
 
 def inspect_model(
@@ -66,14 +74,14 @@ def inspect_model(
     absmax = None
     if any(isinstance(s.granularity, PerModel) for s in schemes):
         absmax = _model_absmax(source, infos, limit)
-    total = sum(i.parameters for i in infos)
+    total = sum(i.elements for i in infos)
     done = 0
     reports = []
     for info in infos:
         if progress:
             progress(done, total, info.name)
         reports.append(_inspect_tensor(source, info, schemes, limit, absmax))
-        done += info.parameters
+        done += info.elements
     if progress:
         progress(total, total, "")
     tensors = tuple(reports)
@@ -119,7 +127,7 @@ def _inspect_tensor(
     limit: int | None,
     absmax: float | None,
 ) -> TensorReport:
-    if not info.readable or info.parameters == 0:
+    if not info.readable or info.elements == 0:
         return TensorReport(info, sampled_parameters=0)
     rows, sample = _open_rows(source, info, limit)
     stats = statistics(rows)
@@ -139,23 +147,21 @@ def _in_tensor_rows(outliers: OutlierReport, sample: RowSample) -> OutlierReport
 
 
 def _total(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
-    nbytes = 0
-    bits = 0.0
+    # The one scale of a whole model belongs to no tensor.
+    nbytes = SCALE_BYTES if isinstance(scheme.granularity, PerModel) else 0
     squared_error = signal = expected = 0.0
     worst, worst_sqnr = None, math.inf
     for tensor in tensors:
         info = tensor.info
         if not tensor.errors:
             nbytes += info.nbytes
-            bits += 8.0 * info.nbytes
             continue
         error = tensor.errors[index]
         shape = (rows_of(info), row_elements(info))
         nbytes += quantized_bytes(scheme, shape)
-        bits += bits_per_parameter(scheme, shape) * info.parameters
         if tensor.statistics is None or error.relative_mse is None:
             continue
-        power = (tensor.statistics.std**2 + tensor.statistics.mean**2) * info.parameters
+        power = (tensor.statistics.std**2 + tensor.statistics.mean**2) * info.elements
         squared_error += error.relative_mse * power
         expected += (error.gaussian_relative_mse or 0.0) * power
         signal += power
@@ -165,7 +171,7 @@ def _total(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Schem
     relative = squared_error / signal if signal else None
     return SchemeTotal(
         scheme=str(scheme),
-        bits_per_parameter=bits / parameters if parameters else 0.0,
+        bits_per_parameter=8 * nbytes / parameters if parameters else 0.0,
         nbytes=nbytes,
         relative_mse=relative,
         sqnr_db=_decibels(relative),
@@ -180,12 +186,12 @@ def _decibels(relative_mse: float | None) -> float | None:
 
 def _describe_sample(tensors: Sequence[TensorReport], full: bool) -> str:
     read = sum(t.sampled_parameters for t in tensors)
-    there = sum(t.info.parameters for t in tensors)
+    there = sum(t.info.elements for t in tensors)
     skipped = sum(1 for t in tensors if not t.info.readable)
     unread = f" {skipped} tensors of a dtype qtui does not read are listed only." if skipped else ""
-    if read == there - sum(t.info.parameters for t in tensors if not t.info.readable):
+    if read == there - sum(t.info.elements for t in tensors if not t.info.readable):
         return f"Every element was read: {read:,} of {there:,}.{unread}"
-    cut = sum(1 for t in tensors if 0 < t.sampled_parameters < t.info.parameters)
+    cut = sum(1 for t in tensors if 0 < t.sampled_parameters < t.info.elements)
     return (
         f"A sample: {read:,} of {there:,} elements ({read / there:.1%}), whole rows spread evenly "
         f"over {cut} tensors too large to read in full; scales per tensor, column or model are "
