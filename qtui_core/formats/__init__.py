@@ -1,0 +1,83 @@
+"""What a number format is, and what it does to a value. Exact, and without numpy.
+
+The same verbs on numpy arrays are in qtui_core.formats.array.
+"""
+
+from qtui_core.formats.catalog import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M0,
+    E3M2,
+    E3M4,
+    E4M3,
+    E4M3_IEEE,
+    E4M3B11FNUZ,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    FORMATS,
+    FP16,
+    FP32,
+    FP64,
+    INT4,
+    INT8,
+    INT16,
+    MXINT8,
+    TF32,
+    get_format,
+)
+from qtui_core.formats.neighbours import (
+    Interval,
+    next_code_down,
+    next_code_up,
+    rounding_interval,
+    ulp,
+)
+from qtui_core.formats.rounding import Rounding
+from qtui_core.formats.scalar import Decoded, Exact, Kind, decode, encode, exact, round_value
+from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials
+
+__all__ = [
+    "BF16",
+    "E2M1",
+    "E2M3",
+    "E3M0",
+    "E3M2",
+    "E3M4",
+    "E4M3",
+    "E4M3B11FNUZ",
+    "E4M3FNUZ",
+    "E4M3_IEEE",
+    "E5M2",
+    "E5M2FNUZ",
+    "E8M0",
+    "FORMATS",
+    "FP16",
+    "FP32",
+    "FP64",
+    "INT4",
+    "INT8",
+    "INT16",
+    "MXINT8",
+    "TF32",
+    "Decoded",
+    "Exact",
+    "FloatFormat",
+    "Format",
+    "IntFormat",
+    "Interval",
+    "Kind",
+    "Rounding",
+    "Specials",
+    "decode",
+    "encode",
+    "exact",
+    "get_format",
+    "next_code_down",
+    "next_code_up",
+    "round_value",
+    "rounding_interval",
+    "ulp",
+]

@@ -1,0 +1,181 @@
+"""What lies around a code: the numbers next to it, the spacing, the reals that round to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from qtui_core.formats.rounding import Rounding, rounds_toward_zero
+from qtui_core.formats.scalar import Exact, Kind, decode, is_odd
+from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials, power_of_two
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A stretch of the real line, infinities included where an infinite end is closed."""
+
+    lower: Exact
+    upper: Exact
+    lower_closed: bool
+    upper_closed: bool
+
+    @property
+    def is_empty(self) -> bool:
+        return self.lower == self.upper and not (self.lower_closed and self.upper_closed)
+
+    def __contains__(self, value: Exact) -> bool:
+        above = value > self.lower or (self.lower_closed and value == self.lower)
+        below = value < self.upper or (self.upper_closed and value == self.upper)
+        return above and below
+
+    def mirrored(self) -> Interval:
+        return Interval(-self.upper, -self.lower, self.upper_closed, self.lower_closed)
+
+
+#: No real rounds there.
+EMPTY = Interval(Fraction(0), Fraction(0), False, False)
+
+
+def next_code_up(fmt: Format, code: int) -> int | None:
+    """The code of the next larger value; None above the largest and for NaN.
+
+    An infinity counts as a value; both zeros are followed by the smallest positive number.
+    """
+    return _next_code(fmt, code, up=True)
+
+
+def next_code_down(fmt: Format, code: int) -> int | None:
+    """The code of the next smaller value; None below the lowest and for NaN."""
+    return _next_code(fmt, code, up=False)
+
+
+def _next_code(fmt: Format, code: int, up: bool) -> int | None:
+    decoded = decode(fmt, code)
+    if isinstance(fmt, IntFormat):
+        if decoded.value == (fmt.max if up else fmt.min):
+            return None
+        return (code + (1 if up else -1)) & (fmt.code_count - 1)
+    if decoded.kind is Kind.NAN:
+        return None
+    magnitude = code & ~fmt.sign_bit
+    negative = bool(decoded.sign)
+    if negative != up:  # away from zero
+        last = fmt.max_code + int(fmt.has_infinity)
+        return code + 1 if magnitude < last else None
+    if magnitude == 0:  # across zero
+        return 1 | (0 if up else fmt.sign_bit) if fmt.signed else None
+    return code - 1 if magnitude > 1 or not negative or fmt.has_negative_zero else 0
+
+
+def ulp(fmt: Format, code: int) -> Fraction | None:
+    """The weight of the last mantissa bit of the code: the distance to the next number away from
+    zero, as if the format had no largest one. None for infinity and NaN."""
+    if isinstance(fmt, IntFormat):
+        return fmt.step
+    decoded = decode(fmt, code)
+    if decoded.exponent is None:
+        return None
+    return power_of_two(decoded.exponent - fmt.mantissa_bits)
+
+
+def rounding_interval(
+    fmt: Format,
+    code: int,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    saturate: bool | None = None,
+) -> Interval:
+    """The reals that `encode` turns into this code; for STOCHASTIC those that may become it.
+
+    Empty where no real does, and for NaN codes that more than one stretch leads to (FNUZ, E8M0).
+    The real 0 belongs to +0, so the interval of -0 holds negative numbers only. For integers
+    that do not saturate, only the stretch inside the range is given, not what wraps onto it.
+    """
+    if saturate is None:
+        saturate = fmt.saturates
+    decoded = decode(fmt, code)
+    negative = bool(decoded.sign)
+    if isinstance(fmt, IntFormat):
+        magnitude = abs(int(decoded.value / fmt.step))
+        last = int(abs(fmt.min if negative else fmt.max) / fmt.step)
+    else:
+        magnitude = code & ~fmt.sign_bit
+        last = fmt.max_code
+        if decoded.kind in (Kind.INFINITY, Kind.NAN):
+            overflow_code = magnitude == last + 1 and fmt.signed
+            return _overflow(fmt, last, rounding, saturate, negative) if overflow_code else EMPTY
+        saturate = saturate or fmt.specials is Specials.FINITE
+
+    interval = _stretch(fmt, magnitude, last, rounding, saturate, negative)
+    if magnitude == 0 and fmt.sign_bit and not fmt.has_negative_zero:
+        low_side = _stretch(fmt, 0, last, rounding, saturate, negative=True)
+        if not low_side.is_empty:
+            low_side = low_side.mirrored()
+            return Interval(
+                low_side.lower, interval.upper, low_side.lower_closed, interval.upper_closed
+            )
+    return interval.mirrored() if negative else interval
+
+
+def _stretch(
+    fmt: Format, magnitude: int, last: int, rounding: Rounding, saturate: bool, negative: bool
+) -> Interval:
+    """The magnitudes, of numbers of one sign, that round to magnitude number `magnitude`."""
+    lower: Exact
+    upper: Exact
+    if magnitude:
+        lower, lower_closed = _boundary(fmt, magnitude, rounding, negative, stochastic_from=-1)
+    else:
+        # Zero itself is positive. Without a zero, everything down to it rounds to code 0.
+        lower, lower_closed = Fraction(0), not negative if fmt.has_zero else saturate
+    if magnitude < last or not (saturate or rounds_toward_zero(rounding, negative)):
+        upper, upper_open = _boundary(fmt, magnitude + 1, rounding, negative, stochastic_from=0)
+        upper_closed = not upper_open and rounding is not Rounding.STOCHASTIC
+    else:
+        upper, upper_closed = math.inf, saturate
+    return Interval(lower, upper, lower_closed, upper_closed)
+
+
+def _overflow(
+    fmt: FloatFormat, last: int, rounding: Rounding, saturate: bool, negative: bool
+) -> Interval:
+    """The reals that leave the range: for the code of infinity, or of NaN in FN formats."""
+    if saturate:
+        return EMPTY
+    if rounds_toward_zero(rounding, negative):
+        interval = Interval(math.inf, math.inf, True, True)
+    else:
+        lower, closed = _boundary(fmt, last + 1, rounding, negative, stochastic_from=-1)
+        interval = Interval(lower, math.inf, closed, True)
+    return interval.mirrored() if negative else interval
+
+
+def _boundary(
+    fmt: Format, magnitude: int, rounding: Rounding, negative: bool, stochastic_from: int
+) -> tuple[Fraction, bool]:
+    """Where magnitude number `magnitude` - 1 gives way to `magnitude`, and whether that point
+    itself belongs to the upper one. For STOCHASTIC both reach to the other, which is excluded:
+    the point is that of `magnitude` - 1 for the upper (-1), of `magnitude` for the lower (0)."""
+    below = _magnitude_value(fmt, magnitude - 1)
+    above = _magnitude_value(fmt, magnitude)
+    match rounding:
+        case Rounding.NEAREST_EVEN:
+            odd_below = is_odd(fmt, magnitude - 1)
+            return (below + above) / 2, odd_below
+        case Rounding.NEAREST_AWAY:
+            return (below + above) / 2, True
+        case Rounding.STOCHASTIC:
+            return (below if stochastic_from else above), False
+    if rounds_toward_zero(rounding, negative):
+        return above, True
+    return below, False
+
+
+def _magnitude_value(fmt: Format, magnitude: int) -> Fraction:
+    """The value of the n-th magnitude, continued past the largest as if there were no end."""
+    if isinstance(fmt, IntFormat):
+        return magnitude * fmt.step
+    field, mantissa = divmod(magnitude, 1 << fmt.mantissa_bits)
+    hidden = not (field == 0 and fmt.zero_exponent_is_subnormal)
+    exponent = field - fmt.bias if hidden else fmt.min_exponent
+    return (int(hidden) + mantissa * fmt.epsilon) * power_of_two(exponent)

@@ -1,0 +1,81 @@
+"""The rounding modes, and the one decision each of them is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fractions import Fraction
+
+#: More random bits than any generator delivers in one word; keeps the array version in 64 bits.
+MAX_RANDOM_BITS = 32
+
+_HALF = Fraction(1, 2)
+
+
+class Rounding(StrEnum):
+    """Which neighbour a value between two representable ones becomes."""
+
+    #: The nearer one; of two equally near, the one whose last significand bit is 0.
+    NEAREST_EVEN = "nearest-even"
+    #: The nearer one; of two equally near, the one farther from zero.
+    NEAREST_AWAY = "nearest-away"
+    #: Drop what does not fit.
+    TOWARD_ZERO = "toward-zero"
+    #: Toward plus infinity.
+    UP = "up"
+    #: Toward minus infinity.
+    DOWN = "down"
+    #: Away from zero with a probability equal to the part that does not fit.
+    STOCHASTIC = "stochastic"
+
+
+def rounds_toward_zero(rounding: Rounding, negative: bool) -> bool:
+    """True where the mode never moves a number of this sign away from zero."""
+    return (
+        rounding is Rounding.TOWARD_ZERO
+        or (rounding is Rounding.DOWN and not negative)
+        or (rounding is Rounding.UP and negative)
+    )
+
+
+def moves_away_from_zero(
+    rounding: Rounding,
+    fraction: Fraction,
+    *,
+    odd: bool,
+    negative: bool,
+    random_bits: int = 0,
+    random_bit_count: int = 0,
+) -> bool:
+    """Does a magnitude, `fraction` of the way from one representable magnitude to the next
+    (0 <= fraction < 1), become the next one?
+
+    `odd` says whether the last significand bit of the lower magnitude is 1.
+
+    STOCHASTIC adds `random_bits`, a number of `random_bit_count` bits, to the first
+    `random_bit_count` bits of the fraction and looks at the carry: of all 2^k patterns exactly
+    floor(fraction · 2^k) round away. With k at least the number of dropped bits this is the
+    hardware recipe "add random bits below the mantissa, then truncate".
+    """
+    if fraction == 0:
+        return False
+    match rounding:
+        case Rounding.NEAREST_EVEN:
+            return fraction > _HALF or (fraction == _HALF and odd)
+        case Rounding.NEAREST_AWAY:
+            return fraction >= _HALF
+        case Rounding.STOCHASTIC:
+            kept = (fraction.numerator << random_bit_count) // fraction.denominator
+            return kept + random_bits >= 1 << random_bit_count
+    return not rounds_toward_zero(rounding, negative)
+
+
+def check_random_bits(rounding: Rounding, random_bits: int, random_bit_count: int) -> None:
+    """Raises ValueError where STOCHASTIC has no bits to decide with, or bits that do not fit."""
+    if rounding is not Rounding.STOCHASTIC:
+        return
+    if not 1 <= random_bit_count <= MAX_RANDOM_BITS:
+        raise ValueError(
+            f"stochastic rounding needs 1 to {MAX_RANDOM_BITS} random bits, not {random_bit_count}"
+        )
+    if not 0 <= random_bits < 1 << random_bit_count:
+        raise ValueError(f"{random_bits} is not a number of {random_bit_count} bits")

@@ -1,0 +1,280 @@
+"""What a number format is: its fields, its rules for special values, and what follows from them.
+
+A *code* is the integer made of the bits of the format, the sign the highest. Where a format sits
+in a wider word (TF32: 19 bits in a 32-bit word) the code leaves the padding out; `word` puts it
+back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+from qtui_core.formats.rounding import Rounding
+
+
+class Specials(Enum):
+    """Which codes are not finite numbers."""
+
+    #: The highest exponent field is reserved: mantissa 0 is infinity, the others are NaN.
+    IEEE = "IEEE 754: infinities and NaN"
+    #: "Finite, NaN": only the code of all ones (per sign) is NaN, there is no infinity.
+    FN = "finite and NaN, no infinity"
+    #: "Finite, NaN, unsigned zero": as FN, but the one NaN is the code minus zero would have.
+    FNUZ = "finite, one NaN in the place of -0, no infinity"
+    #: Every code is a finite number.
+    FINITE = "finite numbers only"
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """A binary floating-point format: sign, exponent field, mantissa field, from high to low.
+
+    A code with exponent field E > 0 and mantissa field M is worth
+    ±(1 + M/2^mantissa_bits) · 2^(E - bias); with E = 0 the hidden 1 is dropped and the exponent
+    stays 1 - bias. Raises ValueError where the fields and the special values contradict.
+    """
+
+    #: What schemes and commands call it: "e4m3".
+    name: str
+    #: What tables call it: "E4M3".
+    title: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    specials: Specials
+    signed: bool = True
+    #: False where exponent field 0 keeps the hidden 1 (E8M0): no subnormals and no zero.
+    zero_exponent_is_subnormal: bool = True
+    #: Bits of the stored word below the mantissa that carry nothing (TF32: 13).
+    padding_bits: int = 0
+    #: How the hardware that made the format known rounds into it.
+    hardware_rounding: Rounding = Rounding.NEAREST_EVEN
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.exponent_bits < 1 or self.mantissa_bits < 0:
+            raise ValueError(f"{self.name}: needs an exponent field and no negative mantissa")
+        if self.specials is Specials.IEEE and self.mantissa_bits == 0:
+            raise ValueError(f"{self.name}: IEEE needs mantissa bits to tell NaN from infinity")
+        if self.specials is Specials.FNUZ and not self.signed:
+            raise ValueError(f"{self.name}: FNUZ puts its NaN where -0 would be; unsigned has none")
+
+    # --- width
+
+    @property
+    def bits(self) -> int:
+        """Bits that carry the value."""
+        return int(self.signed) + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def storage_bits(self) -> int:
+        """Bits of the word it is kept in."""
+        return self.bits + self.padding_bits
+
+    @property
+    def code_count(self) -> int:
+        return 1 << self.bits
+
+    @property
+    def sign_bit(self) -> int:
+        """The sign bit as a code, 0 where the format is unsigned."""
+        return 1 << (self.bits - 1) if self.signed else 0
+
+    def word(self, code: int) -> int:
+        """The stored word of a code."""
+        return code << self.padding_bits
+
+    # --- what it has
+
+    @property
+    def has_infinity(self) -> bool:
+        return self.specials is Specials.IEEE
+
+    @property
+    def has_nan(self) -> bool:
+        return self.specials is not Specials.FINITE
+
+    @property
+    def has_zero(self) -> bool:
+        return self.zero_exponent_is_subnormal
+
+    @property
+    def has_negative_zero(self) -> bool:
+        return self.signed and self.has_zero and self.specials is not Specials.FNUZ
+
+    @property
+    def saturates(self) -> bool:
+        """Whether overflow becomes the largest number unless told otherwise.
+
+        False where there is an infinity for it. True for FN and FNUZ, as the frameworks cast
+        into them for training; without saturation they give NaN. FINITE always saturates.
+        """
+        return self.specials is not Specials.IEEE
+
+    # --- codes, magnitudes only: without the sign bit
+
+    @property
+    def max_code(self) -> int:
+        """The code of the largest number."""
+        top = 1 << (self.exponent_bits + self.mantissa_bits)
+        match self.specials:
+            case Specials.IEEE:
+                return top - (1 << self.mantissa_bits) - 1
+            case Specials.FN:
+                return top - 2
+        return top - 1
+
+    @property
+    def infinity_code(self) -> int | None:
+        return self.max_code + 1 if self.has_infinity else None
+
+    @property
+    def nan_code(self) -> int | None:
+        """The NaN that encode writes: the quiet one with no payload where there are several."""
+        match self.specials:
+            case Specials.IEEE:
+                return self.max_code + 1 + (1 << (self.mantissa_bits - 1))
+            case Specials.FN:
+                return self.max_code + 1
+            case Specials.FNUZ:
+                return self.sign_bit
+        return None
+
+    # --- limits
+
+    @property
+    def min_exponent(self) -> int:
+        """The exponent of the smallest number that has its hidden 1, and of the subnormals."""
+        return int(self.zero_exponent_is_subnormal) - self.bias
+
+    @property
+    def max_exponent(self) -> int:
+        """floor(log2(max))."""
+        return (self.max_code >> self.mantissa_bits) - self.bias
+
+    @property
+    def max(self) -> Fraction:
+        """The largest finite number."""
+        mantissa = self.max_code & ((1 << self.mantissa_bits) - 1)
+        significand = (1 << self.mantissa_bits) + mantissa
+        return significand * power_of_two(self.max_exponent - self.mantissa_bits)
+
+    @property
+    def min(self) -> Fraction:
+        """The lowest finite number: -max, or the smallest positive one where there is no sign."""
+        return -self.max if self.signed else self.min_positive
+
+    @property
+    def min_normal(self) -> Fraction:
+        return power_of_two(self.min_exponent)
+
+    @property
+    def min_subnormal(self) -> Fraction | None:
+        """The smallest positive subnormal; None where no mantissa bit is left to make one."""
+        if not self.zero_exponent_is_subnormal or self.mantissa_bits == 0:
+            return None
+        return power_of_two(self.min_exponent - self.mantissa_bits)
+
+    @property
+    def min_positive(self) -> Fraction:
+        return self.min_subnormal or self.min_normal
+
+    @property
+    def epsilon(self) -> Fraction:
+        """From 1 to the next number above it."""
+        return power_of_two(-self.mantissa_bits)
+
+    @property
+    def decimal_digits(self) -> float:
+        """Significant decimal digits: log10 of 2^(mantissa bits + the hidden one)."""
+        return (self.mantissa_bits + 1) * math.log10(2)
+
+
+@dataclass(frozen=True)
+class IntFormat:
+    """Two's-complement (or unsigned) integers counting steps of 2^-fraction_bits.
+
+    Overflow saturates unless told otherwise; without saturation it wraps modulo 2^bits, as a
+    plain integer cast does. There is no NaN and no infinity.
+    """
+
+    name: str
+    title: str
+    bits: int
+    signed: bool = True
+    #: Binary places after the point (MXINT8: 6).
+    fraction_bits: int = 0
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.bits < 1 + int(self.signed):
+            raise ValueError(f"{self.name}: {self.bits} bits leave no room for a number")
+
+    @property
+    def storage_bits(self) -> int:
+        return self.bits
+
+    @property
+    def code_count(self) -> int:
+        return 1 << self.bits
+
+    @property
+    def sign_bit(self) -> int:
+        return 1 << (self.bits - 1) if self.signed else 0
+
+    def word(self, code: int) -> int:
+        """The stored word of a code: the code itself."""
+        return code
+
+    @property
+    def has_infinity(self) -> bool:
+        return False
+
+    @property
+    def has_nan(self) -> bool:
+        return False
+
+    @property
+    def has_zero(self) -> bool:
+        return True
+
+    @property
+    def has_negative_zero(self) -> bool:
+        return False
+
+    @property
+    def saturates(self) -> bool:
+        return True
+
+    @property
+    def step(self) -> Fraction:
+        """The distance of neighbours, the same everywhere."""
+        return power_of_two(-self.fraction_bits)
+
+    @property
+    def max(self) -> Fraction:
+        return ((1 << (self.bits - int(self.signed))) - 1) * self.step
+
+    @property
+    def min(self) -> Fraction:
+        return -self.sign_bit * self.step
+
+    @property
+    def min_positive(self) -> Fraction:
+        return self.step
+
+    @property
+    def decimal_digits(self) -> float:
+        """Significant decimal digits of the largest magnitude."""
+        return (self.bits - int(self.signed)) * math.log10(2)
+
+
+Format = FloatFormat | IntFormat
+
+
+def power_of_two(exponent: int) -> Fraction:
+    """2^exponent, exactly, for any sign of the exponent."""
+    return Fraction(1 << exponent) if exponent >= 0 else Fraction(1, 1 << -exponent)
