@@ -1,0 +1,101 @@
+"""From the headers of a model's files to a ModelSource."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qtui_core.errors import ModelError
+from qtui_core.models.jsontext import load_object
+from qtui_core.models.layout import WeightFiles, merge_headers, read_index
+from qtui_core.models.local import read_text_file
+from qtui_core.models.quoting import listed, printable, quoted
+from qtui_core.models.recognise import recognise, with_roles
+from qtui_core.models.safetensors import Header
+from qtui_core.models.source import ModelSource, TensorFile
+
+#: Told how many of the model's files have had their headers read, and how many there are.
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Weights:
+    """The weights of a model as they are found: which files, then their headers.
+
+    Attributes:
+        names: files of the model.
+        index: the index they were named by, if one was.
+        weight_map: what that index says: tensor name -> file.
+        missing: why there are no files, when there are none.
+        headers, files: filled in as the files are opened.
+    """
+
+    names: list[str]
+    index: str | None = None
+    weight_map: Mapping[str, str] | None = None
+    missing: str | None = None
+    headers: list[Header] = field(default_factory=list)
+    files: dict[str, TensorFile] = field(default_factory=dict)
+
+
+def find_weights(chosen: WeightFiles, read: Callable[[str], bytes]) -> Weights:
+    """The files that `chosen` stands for; `read` gets the text of an index by its name.
+
+    Raises:
+        ModelError: the index cannot be read, or is not one.
+    """
+    if chosen.index is None:
+        return Weights(list(chosen.files), missing=chosen.missing)
+    weight_map = read_index(read(chosen.index), chosen.index)
+    return Weights(sorted(set(weight_map.values())), chosen.index, weight_map)
+
+
+def check_complete(weights: Weights, there: Callable[[str], bool], where: str) -> None:
+    """Raises ModelError when files that an index names are not there."""
+    absent = [name for name in weights.names if not there(name)]
+    if absent:
+        raise ModelError(
+            f"The index {quoted(weights.index)} names {len(weights.names):,} shards, and "
+            f"{len(absent):,} of them are missing from {where}: {listed(absent)}."
+        )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.json. A key given twice counts as the last one, as transformers reads it.
+
+    Raises:
+        ModelError: it cannot be read, or is no JSON object.
+    """
+    return load_object(read_text_file(path), f"The configuration {quoted(path)}", unique=False)
+
+
+def assemble(
+    *,
+    name: str,
+    origin: str,
+    location: Path | str,
+    config: Mapping[str, Any] | None,
+    weights: Weights,
+    commit: str | None = None,
+) -> ModelSource:
+    """The model that these files make up.
+
+    Raises:
+        ModelError: the files contradict each other or their index.
+    """
+    tensors, metadata = merge_headers(weights.headers, weights.weight_map, weights.index)
+    quantization = recognise(config, tensors)
+    return ModelSource(
+        id=printable(name),
+        origin=origin,
+        location=printable(str(location)),
+        config=config,
+        tensors=with_roles(tensors, quantization),
+        quantization=quantization,
+        metadata=metadata,
+        commit=commit,
+        missing_weights=weights.missing,
+        files=weights.files,
+    )

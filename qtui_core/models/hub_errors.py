@@ -1,0 +1,97 @@
+"""What goes wrong between here and the hub, as sentences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from qtui_core.errors import ModelError
+from qtui_core.models.quoting import quoted
+
+
+class Unreachable(ModelError):
+    """The hub gave no answer: no network, no server, or offline mode."""
+
+
+class Unknown(ModelError):
+    """The hub has no such model, or does not show it to this user."""
+
+
+def refused(status: int, headers: Mapping[str, str], subject: str) -> ModelError:
+    """The sentence for an HTTP status of the hub.
+
+    Args:
+        status: HTTP status code.
+        headers: of the response; `X-Error-Code` is GatedRepo, RevisionNotFound, …
+        subject: what was asked for: "org/name", "org/name@revision", or that and a file.
+    """
+    code = headers.get("x-error-code")
+    name = quoted(subject)
+    repo = subject.partition("@")[0].partition(" ")[0]
+    if code == "GatedRepo":
+        return ModelError(
+            f"{name} is gated: ask for access on its page on the hub, then log in with "
+            f"`hf auth login` or set HF_TOKEN."
+        )
+    if code == "RevisionNotFound":
+        return ModelError(f"{quoted(repo)} is on the hub, but has no such revision: {name}.")
+    if code == "EntryNotFound":
+        return ModelError(f"{name} is not on the hub.")
+    if headers.get("x-error-message", "").startswith("Invalid credentials"):
+        return ModelError(
+            f"The hub rejects the login token it was shown for {name}; log in again with "
+            f"`hf auth login`, or unset HF_TOKEN."
+        )
+    if status in (401, 404) or code == "RepoNotFound":
+        return Unknown(
+            f"The hub knows no model {quoted(repo)}, or it is private and needs a login "
+            f"(`hf auth login`, or HF_TOKEN)."
+        )
+    if status == 403:
+        return ModelError(
+            f"The hub refuses access to {name}; ask for access on its page, and check what "
+            f"your token permits."
+        )
+    if status == 429:
+        return ModelError(f"The hub limits requests at the moment; ask for {name} again later.")
+    if status >= 500:
+        return Unreachable(f"The hub has a problem (it answered {status}); try {name} again later.")
+    return ModelError(f"The hub answered {status} when asked for {name}.")
+
+
+def unreachable(subject: str, endpoint: str, error: BaseException) -> Unreachable:
+    """The sentence for a hub that gave no answer."""
+    name = quoted(subject)
+    if type(error).__name__ == "OfflineModeIsEnabled":
+        variable = next(
+            (v for v in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(v)),
+            "HF_HUB_OFFLINE",
+        )
+        return Unreachable(f"{name} is not in the hub cache, and {variable} forbids to fetch it.")
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return Unreachable(
+        f"Could not get {name} from {endpoint} ({quoted(reason, 120)[1:-1]}). Check the network "
+        f"connection, or open a model that is already on this machine."
+    )
+
+
+def explained(error: Exception, subject: str, endpoint: str) -> ModelError:
+    """The sentence for whatever huggingface_hub raised.
+
+    It passes on the exceptions of its HTTP library (requests, httpx or httpx2, by version),
+    so the response decides where there is one, and its absence where there is none.
+    """
+    from huggingface_hub.errors import HFValidationError
+
+    if isinstance(error, HFValidationError):
+        return ModelError(f"{quoted(subject)} is not a model id the hub could have.")
+    cause: BaseException | None = error
+    while cause is not None:
+        response: Any = getattr(cause, "response", None)
+        if response is not None:
+            return refused(response.status_code, response.headers, subject)
+        if cause.__cause__ is None:
+            break
+        cause = cause.__cause__
+    return unreachable(subject, endpoint, cause or error)

@@ -1,0 +1,109 @@
+"""Models on the hub, and what its cache holds of them when it cannot be asked."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from qtui_core.errors import ModelError
+from qtui_core.models import hub
+from qtui_core.models.assemble import (
+    Progress,
+    Weights,
+    assemble,
+    check_complete,
+    find_weights,
+    read_config,
+)
+from qtui_core.models.layout import CONFIG, choose_weights
+from qtui_core.models.local import LocalFile, read_header, read_text_file
+from qtui_core.models.opening_local import list_folder, read_headers
+from qtui_core.models.quoting import quoted
+from qtui_core.models.remote import read_remote_header
+from qtui_core.models.safetensors import Header
+from qtui_core.models.source import ModelSource
+
+#: Requests in flight; a large model has more than a hundred files.
+PARALLEL = 8
+
+
+def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
+    """The model at the commit its revision means now. When the hub gives no listing of it,
+    whatever the reason, what was fetched of it earlier is opened from the hub cache.
+
+    Raises:
+        ModelError: it is unknown, gated, unreachable, or cannot be opened.
+    """
+    try:
+        listing = hub.list_files(hub_id)
+    except ModelError:
+        snapshot = hub.cached_snapshot(hub_id)
+        if snapshot is None:
+            raise
+        return _open_snapshot(hub_id, snapshot, progress)
+    where = f"the repository {quoted(hub_id)}"
+    config = None
+    if CONFIG in listing.files:
+        config = read_config(hub.fetch_small(hub_id, CONFIG))
+    chosen = choose_weights(listing.files, where)
+    if chosen.missing and config is None:
+        raise ModelError(chosen.missing)
+    weights = find_weights(chosen, lambda n: read_text_file(hub.fetch_small(hub_id, n)))
+    there = frozenset(listing.files)
+    check_complete(weights, there.__contains__, where)
+    _read_headers(weights, hub_id, listing.commit, progress)
+    return assemble(
+        name=str(hub_id),
+        origin="hub",
+        location=f"{hub.endpoint()}/{hub_id.repo}/tree/{listing.commit}",
+        config=config,
+        weights=weights,
+        commit=listing.commit,
+    )
+
+
+def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None) -> ModelSource:
+    names = list_folder(snapshot)
+    config = read_config(snapshot / CONFIG) if CONFIG in names else None
+    chosen = choose_weights(names, f"the hub cache of {quoted(hub_id)}")
+    weights = find_weights(chosen, lambda n: read_text_file(snapshot / n))
+    if weights.missing or not all((snapshot / n).is_file() for n in weights.names):
+        # Usual after headers were read by range: the description was kept, the weights not.
+        weights = Weights(
+            [],
+            missing=f"The hub cache holds the description of {quoted(hub_id)} but not its "
+            f"weights, and the hub cannot be asked now.",
+        )
+    read_headers(weights, snapshot, progress)
+    return assemble(
+        name=str(hub_id),
+        origin="hub",
+        location=snapshot,
+        config=config,
+        weights=weights,
+        commit=snapshot.name,
+    )
+
+
+def _read_headers(
+    weights: Weights, hub_id: hub.HubId, commit: str, progress: Progress | None
+) -> None:
+    """Fill in headers and files: from the hub cache where it holds a file, else by range."""
+    headers: dict[str, Header] = {}
+    remote = {}
+    for name in weights.names:
+        path = hub.cached_file(hub_id, name, commit)
+        if path is not None:
+            headers[name], weights.files[name] = read_header(path, name), LocalFile(path)
+        else:
+            weights.files[name] = remote[name] = hub.remote_file(hub_id, name, commit)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        waiting = {pool.submit(read_remote_header, f, name): name for name, f in remote.items()}
+        try:
+            for future in as_completed(waiting):
+                headers[waiting[future]] = future.result()
+                if progress:
+                    progress(len(headers), len(weights.names))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    weights.headers.extend(headers[name] for name in weights.names)

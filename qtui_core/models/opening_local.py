@@ -1,0 +1,116 @@
+"""Models on this machine: a folder, one file, a bare configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from qtui_core.errors import ModelError
+from qtui_core.models.assemble import (
+    Progress,
+    Weights,
+    assemble,
+    check_complete,
+    find_weights,
+    read_config,
+)
+from qtui_core.models.layout import (
+    CONFIG,
+    INDEX_SUFFIX,
+    SUFFIX,
+    WeightFiles,
+    choose_weights,
+    refuse_file,
+)
+from qtui_core.models.local import LocalFile, read_header, read_text_file, unreadable
+from qtui_core.models.quoting import listed, quoted
+from qtui_core.models.source import ModelSource
+
+
+def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
+    """The model at a path that exists; `name` is what it was asked for as.
+
+    Raises:
+        ModelError: it cannot be opened.
+    """
+    if path.is_dir():
+        return open_folder(path, name, "folder", progress)
+    lowered = path.name.lower()
+    if lowered.endswith(INDEX_SUFFIX):
+        return open_folder(path.parent, name, "folder", progress, index=path.name)
+    if lowered.endswith(".json"):
+        reason = f"{quoted(name)} is a configuration alone; it has no weights to read."
+        return assemble(
+            name=name,
+            origin="config",
+            location=path,
+            config=read_config(path),
+            weights=Weights([], missing=reason),
+        )
+    refusal = refuse_file(name)
+    if refusal is not None:
+        raise refusal
+    weights = Weights([path.name])
+    read_headers(weights, path.parent, None)
+    beside = path.parent / CONFIG
+    return assemble(
+        name=name,
+        origin="file",
+        location=path,
+        config=read_config(beside) if beside.is_file() else None,
+        weights=weights,
+    )
+
+
+def open_folder(
+    folder: Path, name: str, origin: str, progress: Progress | None, index: str | None = None
+) -> ModelSource:
+    """The model in a folder; a config.json without weights is a model without tensors.
+
+    Raises:
+        ModelError: there is neither, or what there is cannot be opened.
+    """
+    where = f"the folder {quoted(name)}"
+    names = list_folder(folder)
+    config = read_config(folder / CONFIG) if CONFIG in names else None
+    chosen = WeightFiles(index=index) if index else choose_weights(names, where)
+    if chosen.missing and config is None:
+        raise ModelError(_nothing_to_open(chosen.missing, where, folder, names))
+    weights = find_weights(chosen, lambda n: read_text_file(folder / n))
+    check_complete(weights, lambda n: os.path.lexists(folder / n), where)
+    read_headers(weights, folder, progress)
+    return assemble(name=name, origin=origin, location=folder, config=config, weights=weights)
+
+
+def read_headers(weights: Weights, folder: Path, progress: Progress | None) -> None:
+    """Fill in the headers and files of weights that are in a folder.
+
+    Raises:
+        ModelError: a file cannot be read, or its header is not true of it.
+    """
+    for name in weights.names:
+        # Links are followed: the hub cache is made of them, and people link weights too.
+        weights.headers.append(read_header(folder / name, name))
+        weights.files[name] = LocalFile(folder / name)
+        if progress:
+            progress(len(weights.headers), len(weights.names))
+
+
+def list_folder(folder: Path) -> list[str]:
+    """Names in a folder, sorted. Raises ModelError when it cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise unreadable(folder, error) from error
+
+
+def _nothing_to_open(reason: str, where: str, folder: Path, names: Sequence[str]) -> str:
+    if not reason.startswith("There are no weights"):
+        return reason
+    for name in names[:200]:
+        below = folder / name
+        if below.is_dir() and any(n.endswith(SUFFIX) for n in list_folder(below)):
+            return f"{reason} Perhaps {quoted(below)} is meant?"
+    held = f"it holds {listed(list(names))}" if names else "it is empty"
+    return f"There is neither a {SUFFIX} file nor a {CONFIG} in {where}; {held}."

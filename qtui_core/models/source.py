@@ -1,0 +1,140 @@
+"""An open model: what its headers say, and its rows on request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from qtui_core.errors import ModelError
+from qtui_core.models.quoting import printable, quoted
+from qtui_core.models.recognise import QuantizationInfo
+from qtui_core.models.tensors import TensorInfo, row_elements, rows_of
+
+
+class TensorFile(Protocol):
+    """Where the bytes of one file come from."""
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Bytes [begin, end) of the file. Raises ModelError when they cannot be had."""
+
+    def close(self) -> None:
+        """Let go of what is held open."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model whose headers were read and whose values were not.
+
+    Attributes:
+        id: the model as it was asked for: hub id, path or "demo".
+        origin: "demo", "folder", "file", "config" or "hub".
+        location: where it was found: a path, or the address and commit on the hub.
+        config: config.json, or None where there is none.
+        tensors: by name, in natural order. Empty when there are no weights to read.
+        quantization: what the weights are already quantized with, if anything.
+        metadata: `__metadata__` of the files.
+        commit: the commit on the hub everything is read from; None for local models.
+        missing_weights: a sentence that says why there are no tensors; None when there are.
+    """
+
+    id: str
+    origin: str
+    location: str
+    config: Mapping[str, Any] | None = None
+    tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
+    quantization: QuantizationInfo | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    commit: str | None = None
+    missing_weights: str | None = None
+    files: Mapping[str, TensorFile] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def architecture(self) -> str | None:
+        """Class name from the config ("LlamaForCausalLM"), else its model type."""
+        if self.config is None:
+            return None
+        names = self.config.get("architectures")
+        if isinstance(names, list) and names and isinstance(names[0], str):
+            return printable(names[0])
+        kind = self.config.get("model_type")
+        return printable(kind) if isinstance(kind, str) else None
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model: packed codes count as what they unpack to, scales as 0."""
+        return sum(t.parameters for t in self.tensors.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, scales too, headers not."""
+        return sum(t.nbytes for t in self.tensors.values())
+
+    @property
+    def dtypes(self) -> dict[str, int]:
+        """Parameters by stored dtype, most bytes first; sums to `parameters`."""
+        nbytes: dict[str, int] = {}
+        parameters: dict[str, int] = {}
+        for t in self.tensors.values():
+            nbytes[t.dtype] = nbytes.get(t.dtype, 0) + t.nbytes
+            parameters[t.dtype] = parameters.get(t.dtype, 0) + t.parameters
+        return {d: parameters[d] for d in sorted(nbytes, key=lambda d: (-nbytes[d], d))}
+
+    def tensor(self, name: str) -> TensorInfo:
+        """The tensor of that name. Raises ModelError when there is none."""
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise ModelError(f"{quoted(self.id)} has no tensor {quoted(name)}.") from None
+
+    def require_weights(self) -> None:
+        """Raises ModelError, with the reason, when there are no tensors to read."""
+        if not self.tensors:
+            raise ModelError(self.missing_weights or f"{quoted(self.id)} has no tensors to read.")
+
+    def read_rows(self, name: str, start: int, stop: int) -> memoryview:
+        """Raw little-endian bytes of rows [start, stop), C order, read-only.
+
+        Rows are along dimension 0; each element of a vector is a row, a scalar is one row.
+        Local files are not copied: the view is of the mapped file. From the hub, only these
+        bytes travel.
+
+        Raises:
+            ModelError: no such tensor, a dtype that is not read, or the bytes cannot be had.
+            ValueError: not 0 <= start <= stop <= rows.
+        """
+        info = self.tensor(name)
+        if not info.readable:
+            raise ModelError(
+                f"Tensor {quoted(name)} is stored as {quoted(info.dtype)}, which qtui lists "
+                f"but does not read."
+            )
+        rows = rows_of(info)
+        if not 0 <= start <= stop <= rows:
+            raise ValueError(f"rows [{start}, {stop}) of a tensor of {rows} rows")
+        row_bytes = info.nbytes // rows if rows else 0
+        begin = info.begin + start * row_bytes
+        end = info.begin + stop * row_bytes
+        if begin == end:
+            return memoryview(b"")
+        return self.files[info.file].read(begin, end)
+
+    def close(self) -> None:
+        """Let go of files and connections. Rows already read stay valid."""
+        for file in self.files.values():
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+__all__ = ["ModelSource", "TensorFile", "TensorInfo", "row_elements", "rows_of"]
