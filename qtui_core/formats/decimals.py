@@ -1,0 +1,109 @@
+"""Exact values written in decimal, cut or rounded without a detour through floating point."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from qtui_core.formats.scalar import Exact
+
+#: Up to this many digits before the point are written out; more become an exponent.
+_LONGEST_WHOLE = 17
+#: Rounding an integer shorter than this would hide more than it saves.
+_LARGEST_SHORT_INTEGER = 10**6
+#: An exact fraction with more bits than this is only a wall of digits.
+_LONGEST_FRACTION_BITS = 128
+
+
+def format_exact(value: Exact, digits: int = 17, ellipsis: str = "…") -> str:
+    """The value in decimal: all of it where `digits` significant digits hold it, and else its
+    first `digits` digits, cut and not rounded, and an ellipsis: "0.100000001490116…"."""
+    if isinstance(value, float):
+        return _special_text(value)
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    exponent = floor_log10(magnitude)
+    scaled = magnitude * Fraction(10) ** (digits - 1 - exponent)
+    whole = scaled.numerator // scaled.denominator
+    sign = "-" if value < 0 else ""
+    if scaled == whole:
+        text = str(whole).rstrip("0")
+        if -5 <= exponent < _LONGEST_WHOLE:
+            return sign + _positional(text, exponent)
+        return sign + _scientific(text, exponent)
+    text = str(whole)
+    if -5 <= exponent < digits:
+        return sign + _positional(text, exponent, ellipsis)
+    return sign + _scientific(text, exponent, ellipsis)
+
+
+def format_rounded(value: Exact, digits: int = 3, signed: bool = False) -> str:
+    """The value rounded to `digits` significant digits, half to even, trailing zeros dropped;
+    `signed` writes the plus too. For errors: "+1.49e-9", "-2.44e-5", "0". Integers under a
+    million are written in full."""
+    if isinstance(value, float):
+        return _special_text(value)
+    if value == 0:
+        return "0"
+    magnitude = abs(value)
+    sign = "-" if value < 0 else "+" if signed else ""
+    if magnitude.denominator == 1 and magnitude < _LARGEST_SHORT_INTEGER:
+        return f"{sign}{magnitude}"
+    exponent = floor_log10(magnitude)
+    whole = round(magnitude * Fraction(10) ** (digits - 1 - exponent))
+    if whole == 10**digits:
+        whole, exponent = whole // 10, exponent + 1
+    text = str(whole).rstrip("0")
+    if -2 <= exponent < digits:
+        return sign + _positional(text, exponent)
+    return sign + _scientific(text, exponent)
+
+
+def exact_fraction_text(value: Exact) -> str:
+    """The value as a fraction: "13/128", "65504", with a power of two where that is shorter
+    ("13421773 × 2^-27"), in decimal where no fraction is readable."""
+    if isinstance(value, float):
+        return _special_text(value)
+    numerator, denominator = value.numerator, value.denominator
+    power = denominator.bit_length() - 1
+    if denominator == 1 and abs(numerator) >= 1 << 24:
+        twos = (numerator & -numerator).bit_length() - 1
+        numerator, power = numerator >> twos, -twos
+    if numerator.bit_length() > _LONGEST_FRACTION_BITS:
+        return format_exact(value)
+    if value == numerator * Fraction(2) ** -power and not 0 <= power <= 10:
+        factor = {1: "", -1: "-"}.get(numerator, f"{numerator} × ")
+        return f"{factor}2^{-power}"
+    return str(value) if denominator.bit_length() <= _LONGEST_FRACTION_BITS else format_exact(value)
+
+
+def floor_log10(magnitude: Fraction) -> int:
+    """floor(log10(magnitude)) of a positive Fraction: estimated from bit lengths, then corrected
+    exactly."""
+    bits = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    exponent = math.floor(bits * math.log10(2))
+    while Fraction(10) ** exponent > magnitude:
+        exponent -= 1
+    while Fraction(10) ** (exponent + 1) <= magnitude:
+        exponent += 1
+    return exponent
+
+
+def _special_text(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "-0" if value == 0 else ("-inf" if value < 0 else "inf")
+
+
+def _scientific(digits: str, exponent: int, tail: str = "") -> str:
+    """Digits d1d2d3… worth d1.d2d3… · 10^exponent."""
+    return f"{digits[0]}{'.' if digits[1:] else ''}{digits[1:]}{tail}e{exponent:+d}"
+
+
+def _positional(digits: str, exponent: int, tail: str = "") -> str:
+    if exponent < 0:
+        return "0." + "0" * (-exponent - 1) + digits + tail
+    digits = digits.ljust(exponent + 1, "0")
+    whole, places = digits[: exponent + 1], digits[exponent + 1 :]
+    return f"{whole}{'.' if places or tail else ''}{places}{tail}"
