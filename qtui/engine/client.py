@@ -41,6 +41,9 @@ class EngineState(StrEnum):
     LOST = "lost"
 
 
+StateListener = Callable[[EngineState, str], None]
+
+
 class EngineLost(QtuiError):
     """The child process went away before it answered."""
 
@@ -75,9 +78,8 @@ _ERRORS = {error.exit_code: error for error in (QtuiError, UsageError, ModelErro
 class EngineClient:
     """One child process and the requests in flight.
 
-    `on_state` is called with every new state and a sentence (empty when there is nothing to
-    say). `log` receives what the child writes on stderr; the last lines are also kept in
-    `stderr_tail`.
+    `log` receives what the child writes on stderr; the last lines are also kept in
+    `stderr_tail`. `detail` is a sentence about the state, empty when there is nothing to say.
     """
 
     def __init__(
@@ -85,11 +87,10 @@ class EngineClient:
         command: Sequence[str] | None = None,
         *,
         log: Path | None = None,
-        on_state: Callable[[EngineState, str], None] | None = None,
     ) -> None:
         self._command = tuple(command or (sys.executable, "-P", "-m", "qtui.engine.worker"))
         self._log = log
-        self.on_state = on_state
+        self._listeners: list[StateListener] = []
         self.state = EngineState.IDLE
         self.detail = ""
         self.stderr_tail: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
@@ -108,6 +109,11 @@ class EngineClient:
     def busy(self) -> bool:
         """Whether a request is in flight."""
         return bool(self._calls)
+
+    def subscribe(self, listener: StateListener) -> Callable[[], None]:
+        """Have `listener(state, detail)` called with every change; returns how to stop it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     async def request(
         self,
@@ -260,8 +266,8 @@ class EngineClient:
         if (state, detail) == (self.state, self.detail):
             return
         self.state, self.detail = state, detail
-        if self.on_state is not None:
-            self.on_state(state, detail)
+        for listener in tuple(self._listeners):
+            listener(state, detail)
 
     def _spawn(self, coroutine: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(coroutine)

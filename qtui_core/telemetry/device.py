@@ -7,6 +7,7 @@ itself, and a machine without a driver simply has no devices.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ def read_devices(nvml: Any = None) -> tuple[Device, ...]:
     """
     if nvml is None:
         try:
-            import pynvml as nvml
+            nvml = importlib.import_module("pynvml")
         except ImportError:
             return ()
     try:

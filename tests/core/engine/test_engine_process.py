@@ -49,7 +49,8 @@ async def until_dead(pid: int, seconds: float = 5.0) -> bool:
 
 async def test_child_starts_with_the_first_request_and_goes_with_close() -> None:
     states: list[str] = []
-    async with engine(on_state=lambda state, _: states.append(state)) as client:
+    async with engine() as client:
+        unsubscribe = client.subscribe(lambda state, _: states.append(state))
         assert client.state is EngineState.IDLE
         assert client.pid is None
         reply = await client.request("echo", {"x": [1, None, "ü"]})
@@ -59,6 +60,8 @@ async def test_child_starts_with_the_first_request_and_goes_with_close() -> None
         await client.close()
         assert await until_dead(pid)
         assert client.pid is None
+        unsubscribe()
+        await client.start()
     assert states == ["starting", "running", "idle"]
 
 
@@ -210,7 +213,8 @@ async def test_a_thousand_quick_requests_are_all_answered() -> None:
 
 async def test_kill_fails_what_is_in_flight_and_restart_heals() -> None:
     states: list[tuple[str, str]] = []
-    async with engine(on_state=lambda *change: states.append(change)) as client:
+    async with engine() as client:
+        client.subscribe(lambda *change: states.append(change))
         await client.start()
         pid = client.pid
         assert pid is not None

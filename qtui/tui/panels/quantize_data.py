@@ -1,0 +1,114 @@
+"""What the engine answers, typed, for the Quantize panel. No numpy here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from qtui.tui.widgets.tensor_list import TensorEntry
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class ModelIndex:
+    """An open model: what its headers say. `note` is a sentence about weights that are
+    missing or already quantized, empty otherwise."""
+
+    id: str
+    origin: str
+    architecture: str | None
+    parameters: int
+    nbytes: int
+    note: str
+    tensors: tuple[TensorEntry, ...]
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> ModelIndex:
+        tensors = tuple(
+            TensorEntry(name, dtype, tuple(shape), elements, nbytes, readable, quantizable)
+            for name, dtype, shape, elements, nbytes, readable, quantizable in data["tensors"]
+        )
+        return build(cls, {**data, "tensors": tensors})
+
+
+@dataclass(frozen=True)
+class SchemeParts:
+    """A scheme, part by part; None where its format has no such part."""
+
+    text: str
+    format: str
+    granularity: str | None
+    size: int | None
+    symmetric: bool | None
+    scale_rule: str | None
+    double_quantization: bool | None
+
+
+@dataclass(frozen=True)
+class TensorNumbers:
+    """Statistics of all elements of a tensor; floats are over the finite ones. None where
+    there is nothing to compute from. A normal distribution has kurtosis 3."""
+
+    count: int
+    nan: int
+    inf: int
+    zeros: int
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    absmax: float | None
+    kurtosis: float | None
+    outliers: int
+    outlier_share: float
+    outlier_columns: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ErrorNumbers:
+    """What a scheme does to a tensor, beside what it would do to a Gaussian one."""
+
+    bits_per_parameter: float
+    nbytes: int
+    sqnr_db: float | None
+    gaussian_sqnr_db: float | None
+    relative_mse: float | None
+    gaussian_relative_mse: float | None
+    max_abs_error: float | None
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element under a scheme. `scale` is None for a cast, `zero_point` where there is
+    none; `where` says who shares the scale; `levels` are the values that group can have."""
+
+    row: int
+    column: int
+    value: float
+    quantized: float
+    error: float
+    scale: float | None
+    zero_point: int | None
+    where: str
+    levels: tuple[float, ...]
+
+    @property
+    def exact(self) -> Fraction | float:
+        """The value as the Formats panel takes it; a float for what no Fraction holds."""
+        if not math.isfinite(self.value) or (
+            self.value == 0 and math.copysign(1, self.value) < 0
+        ):
+            return self.value
+        return Fraction(self.value)
+
+
+def build(record: type[Record], data: Mapping[str, Any]) -> Record:
+    """The dataclass from the keys it has; others are left out."""
+    names = [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+    return record(**{name: data[name] for name in names})

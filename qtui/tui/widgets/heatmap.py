@@ -1,0 +1,386 @@
+"""A grid of magnitudes as a picture with axes, a legend and a cursor."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.widget import Widget
+
+from qtui.report.numbers import format_value
+from qtui.tui.widgets.axis import column_labels, row_labels
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.heatgrid import HeatGrid, display_range, levels_of
+
+# A frame of 120x40 half blocks is the most that a slow SSH line redraws without a stutter.
+MAX_COLUMNS, MAX_LINES = 120, 40
+# Two lines of axis (marks and numbers) where there is height for them, else one.
+TWO_AXIS_LINES_FROM = 12
+# A short tensor (a vector is one row) is drawn taller than it is, but not as a wall.
+TALLEST_CELL = 8
+
+
+class Heatmap(Widget, can_focus=True):
+    """The picture of a HeatGrid, on a logarithmic scale from its smallest cell above zero.
+
+    Two cells share a character where the terminal has colours; elsewhere shades carry the
+    level. The cursor is also marked on both axes, so it is never told by colour alone.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "heatmap--axis", "heatmap--title", "heatmap--cursor", "heatmap--mark", "heatmap--message",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    Heatmap {
+        & > .heatmap--axis { color: $quiet; }
+        & > .heatmap--title { color: $foreground; }
+        & > .heatmap--cursor { color: #ff4f81; text-style: bold; }
+        & > .heatmap--mark { color: $warning; }
+        & > .heatmap--message { color: $quiet; }
+        &:focus > .heatmap--title { color: $primary; text-style: bold; }
+        &:nocolor > .heatmap--cursor { text-style: bold reverse; }
+        &:ansi > .heatmap--cursor { color: ansi_bright_magenta; text-style: bold reverse; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "move(0, -1)", "Left", show=False, id="heatmap.left",
+                tooltip="Move the cursor one cell left"),
+        Binding("right,l", "move(0, 1)", "Right", show=False, id="heatmap.right",
+                tooltip="Move the cursor one cell right"),
+        Binding("up,k", "move(-1, 0)", "Up", show=False, id="heatmap.up",
+                tooltip="Move the cursor one cell up"),
+        Binding("down,j", "move(1, 0)", "Down", show=False, id="heatmap.down",
+                tooltip="Move the cursor one cell down"),
+        Binding("shift+left,H", "move(0, -10)", "Far left", show=False, id="heatmap.far_left",
+                tooltip="Move the cursor ten cells left"),
+        Binding("shift+right,L", "move(0, 10)", "Far right", show=False, id="heatmap.far_right",
+                tooltip="Move the cursor ten cells right"),
+        Binding("shift+up,K", "move(-10, 0)", "Far up", show=False, id="heatmap.far_up",
+                tooltip="Move the cursor ten cells up"),
+        Binding("shift+down,J", "move(10, 0)", "Far down", show=False, id="heatmap.far_down",
+                tooltip="Move the cursor ten cells down"),
+        Binding("m", "peak", "Worst", id="heatmap.peak",
+                tooltip="Move the cursor to the largest error"),
+        Binding("enter", "choose", "To Formats", id="heatmap.choose",
+                tooltip="Show this element's bits in the Formats panel"),
+    ]  # fmt: skip
+
+    title: reactive[str] = reactive("")
+    message: reactive[str] = reactive("")
+    """What is said in place of a picture, while there is none."""
+
+    class CursorMoved(Message):
+        """The cursor is on another cell."""
+
+        def __init__(self, grid_row: int, grid_column: int) -> None:
+            super().__init__()
+            self.grid_row = grid_row
+            self.grid_column = grid_column
+
+    class Chosen(Message):
+        """The cell under the cursor was asked for."""
+
+    class CapacityChanged(Message):
+        """The widget was resized: another number of cells would fill it."""
+
+    def __init__(self, drawing: Drawing, **options: str) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.drawing = drawing
+        self._grid: HeatGrid | None = None
+        self._levels: list[int] = []
+        self._range = (0.0, 0.0)
+        self.cursor = (0, 0)
+
+    # What is shown
+
+    @property
+    def grid(self) -> HeatGrid | None:
+        return self._grid
+
+    def show(self, grid: HeatGrid | None, cursor: tuple[int, int] | None = None) -> None:
+        """Draw another grid, the cursor on the given cell or on the largest magnitude."""
+        self._grid = grid
+        if grid is not None:
+            self._range = display_range(grid.cells)
+            self._levels = levels_of(grid.cells, self._range, self.drawing.ramp)
+            row, column = grid.peak if cursor is None else cursor
+            self.cursor = (min(row, grid.grid_rows - 1), min(column, grid.grid_columns - 1))
+        self.refresh()
+
+    def redraw(self) -> None:
+        """The drawing changed: levels and styles are computed anew."""
+        if self._grid is not None:
+            self._levels = levels_of(self._grid.cells, self._range, self.drawing.ramp)
+        self.refresh()
+
+    def capacity(self) -> tuple[int, int]:
+        """Rows and columns of the largest grid that can be drawn now, at least 1 x 1."""
+        area = self._area
+        lines = max(1, min(MAX_LINES, area.height))
+        return lines * self._rows_per_line, max(1, min(MAX_COLUMNS, area.width))
+
+    @property
+    def _rows_per_line(self) -> int:
+        return 2 if self.drawing.half_blocks else 1
+
+    # Where things are
+
+    @property
+    def _gutter(self) -> int:
+        rows = self._grid.rows if self._grid is not None else 0
+        return len(f"{max(rows - 1, 0):,}") + 2
+
+    @property
+    def _axis_lines(self) -> int:
+        return 2 if self.size.height >= TWO_AXIS_LINES_FROM else 1
+
+    @property
+    def _area(self) -> Region:
+        """The picture inside the widget, axes and title left out."""
+        gutter, axis = self._gutter, self._axis_lines
+        width, height = self.size.width - gutter - 1, self.size.height - 1 - axis
+        return Region(gutter, 1, max(0, width), max(0, height))
+
+    def _drawn(self, grid: HeatGrid) -> tuple[int, int]:
+        """Half rows (or rows) and columns of the picture: whole multiples of the grid."""
+        area = self._area
+        rows = min(MAX_LINES, area.height) * self._rows_per_line
+        columns = min(MAX_COLUMNS, area.width)
+        tallest = TALLEST_CELL * self._rows_per_line
+        if grid.grid_rows <= rows:
+            rows = grid.grid_rows * min(rows // grid.grid_rows, tallest)
+        if grid.grid_columns <= columns:
+            columns = grid.grid_columns * (columns // grid.grid_columns)
+        return rows, columns
+
+    def _cell_at(self, x: int, y: int) -> tuple[int, int] | None:
+        grid, area = self._grid, self._area
+        if grid is None:
+            return None
+        rows, columns = self._drawn(grid)
+        row, column = (y - area.y) * self._rows_per_line, x - area.x
+        if not (0 <= row < rows and 0 <= column < columns):
+            return None
+        return row * grid.grid_rows // rows, column * grid.grid_columns // columns
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return container.width
+
+    # Drawing
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if self._grid is None:
+            return self._message_line(y, width)
+        if y == 0:
+            return self._title_line(self._grid, width)
+        area = self._area
+        rows, columns = self._drawn(self._grid)
+        lines = -(-rows // self._rows_per_line)
+        if y < area.y + lines and columns:
+            segments = self._picture_line(self._grid, y - area.y, rows, columns)
+        elif y < area.y + lines + self._axis_lines and columns:
+            segments = self._axis_line(self._grid, y - area.y - lines, columns)
+        else:
+            segments = []
+        return self._strip(segments, width)
+
+    def _strip(self, segments: list[Segment], width: int) -> Strip:
+        # Every segment carries a style: Textual's NO_COLOR filter fails on one without.
+        return Strip(segments).adjust_cell_length(width, self.rich_style).crop(0, width)
+
+    def _message_line(self, y: int, width: int) -> Strip:
+        lines = self.message.splitlines()
+        first = max(0, (self.size.height - len(lines)) // 2)
+        if not first <= y < first + len(lines):
+            return Strip.blank(width, self.rich_style)
+        text = lines[y - first][:width]
+        style = self.get_component_rich_style("heatmap--message")
+        pad = (width - len(text)) // 2
+        return self._strip([Segment(" " * pad, self.rich_style), Segment(text, style)], width)
+
+    def _title_line(self, grid: HeatGrid, width: int) -> Strip:
+        times = self.drawing.glyphs.times
+        high, wide = grid.pool
+        pooled = f", max over {high}{times}{wide}" if high * wide > 1 else ""
+        segments = [
+            Segment(f"{self.title}{pooled}", self.get_component_rich_style("heatmap--title"))
+        ]
+        scale = self._scale_segments()
+        room = width - sum(len(s.text) for s in (*segments, *scale))
+        if room < 2:
+            return self._strip(segments, width)
+        return self._strip([*segments, Segment(" " * room, self.rich_style), *scale], width)
+
+    def _scale_segments(self) -> list[Segment]:
+        low, high = self._range
+        quiet = self.get_component_rich_style("heatmap--axis")
+        if high <= 0:
+            return [Segment("no error anywhere", quiet)]
+        ramp = self.drawing.ramp
+        blank = self.rich_style
+        bar = []
+        for step in range(8):
+            level = 1 + round(step * (ramp.levels - 2) / 7)
+            style = blank + ramp.fill(level) if ramp.has_colors else blank
+            bar.append(Segment(" " if ramp.has_colors else ramp.glyph(level), style))
+        return [
+            Segment(f"{format_value(low, 2)} ", quiet), *bar,
+            Segment(f" {format_value(high, 2)} log", quiet),
+        ]  # fmt: skip
+
+    def _picture_line(self, grid: HeatGrid, line: int, rows: int, columns: int) -> list[Segment]:
+        first = line * self._rows_per_line
+        top = first * grid.grid_rows // rows
+        bottom = (first + 1) * grid.grid_rows // rows if first + 1 < rows else None
+        segments = [*self._row_label(grid, line, rows, top, bottom)]
+        line_columns = [x * grid.grid_columns // columns for x in range(columns)]
+        if self._rows_per_line == 2:
+            cells = self._half_block_cells(grid, top, bottom, line_columns)
+        else:
+            cells = self._shade_cells(grid, top, line_columns)
+        previous, count, glyph = cells[0][1], 0, ""
+        for text, style in cells:  # runs of equal cells become one segment
+            if style is previous and text == glyph:
+                count += 1
+                continue
+            if count:
+                segments.append(Segment(glyph * count, previous))
+            previous, count, glyph = style, 1, text
+        segments.append(Segment(glyph * count, previous))
+        return segments
+
+    def _half_block_cells(
+        self, grid: HeatGrid, top: int, bottom: int | None, line_columns: list[int]
+    ) -> list[tuple[str, Style]]:
+        ramp, glyphs = self.drawing.ramp, self.drawing.glyphs
+        cursor_style = self.get_component_rich_style("heatmap--cursor")
+        blank = self.rich_style
+        levels, width = self._levels, grid.grid_columns
+        cursor_row, cursor_column = self.cursor
+        on_top, on_bottom = cursor_row == top, cursor_row == bottom
+        cells = []
+        for column in line_columns:
+            upper = levels[top * width + column]
+            lower = levels[bottom * width + column] if bottom is not None else None
+            here = column == cursor_column and (on_top or on_bottom)
+            if upper < 0 or (lower is not None and lower < 0):
+                cells.append((glyphs.times, cursor_style if here else blank))
+            elif here:
+                # The cursor's half in its own colour, the other half as it is.
+                ink = cursor_style.color
+                top_color = ink if on_top else ramp.color(upper)
+                low_color = None if lower is None else ink if on_bottom else ramp.color(lower)
+                if on_top and on_bottom:
+                    cells.append((glyphs.full, Style(color=ink, bgcolor=blank.bgcolor)))
+                else:
+                    style = Style(color=top_color, bgcolor=low_color or blank.bgcolor)
+                    cells.append((glyphs.upper_half, style))
+            elif lower is None:
+                cells.append((glyphs.upper_half, blank + ramp.ink(upper)))
+            elif upper == lower:
+                cells.append((" ", ramp.fill(upper)))
+            else:
+                cells.append((glyphs.upper_half, ramp.pair(upper, lower)))
+        return cells
+
+    def _shade_cells(
+        self, grid: HeatGrid, row: int, line_columns: list[int]
+    ) -> list[tuple[str, Style]]:
+        ramp, blank = self.drawing.ramp, self.rich_style
+        ink = [blank + ramp.ink(level) for level in range(ramp.levels)]
+        cursor_style = blank + self.get_component_rich_style("heatmap--cursor")
+        levels, width = self._levels, grid.grid_columns
+        cells = []
+        for column in line_columns:
+            level = levels[row * width + column]
+            glyph = self.drawing.glyphs.times if level < 0 else ramp.glyph(level)
+            here = (row, column) == self.cursor
+            cells.append((glyph, cursor_style if here else ink[max(level, 0)]))
+        return cells
+
+    def _row_label(
+        self, grid: HeatGrid, line: int, rows: int, top: int, bottom: int | None
+    ) -> list[Segment]:
+        quiet = self.get_component_rich_style("heatmap--axis")
+        lines = -(-rows // self._rows_per_line)
+        labels = row_labels(lines, lambda n: grid.first_row(
+            n * self._rows_per_line * grid.grid_rows // rows
+        ))  # fmt: skip
+        text = f"{labels.get(line, '')} ".rjust(self._gutter - 1)
+        if self.cursor[0] in (top, bottom):
+            row = grid.first_row(self.cursor[0])
+            text = f"{row:,} ".rjust(self._gutter - 1)
+            pointer = Segment(
+                self.drawing.glyphs.pointer, self.get_component_rich_style("heatmap--cursor")
+            )
+            return [Segment(text, self.get_component_rich_style("heatmap--title")), pointer]
+        return [Segment(f"{text} ", quiet)]
+
+    def _axis_line(self, grid: HeatGrid, line: int, columns: int) -> list[Segment]:
+        """Marks under the picture (line 0 of two), numbers below them."""
+        quiet = self.get_component_rich_style("heatmap--axis")
+        gutter = Segment(" " * self._gutter, quiet)
+        step = columns / grid.grid_columns
+        at = int(self.cursor[1] * step)
+        here = grid.first_column(self.cursor[1])
+        if line == 0 and self._axis_lines == 2:
+            marks = [" "] * columns
+            for marked in grid.marked_columns:
+                cell = (marked * grid.grid_columns) // max(1, grid.columns)
+                marks[int(cell * step)] = self.drawing.glyphs.outlier
+            style = self.get_component_rich_style("heatmap--mark")
+            cursor = Segment(
+                self.drawing.glyphs.marker, self.get_component_rich_style("heatmap--cursor")
+            )
+            before, after = "".join(marks[:at]), "".join(marks[at + 1 :])
+            return [gutter, Segment(before, style), cursor, Segment(after, style)]
+        text = column_labels(
+            columns, at, here,
+            lambda x: grid.first_column(x * grid.grid_columns // columns),
+        )  # fmt: skip
+        return [gutter, Segment(text, quiet)]
+
+    # Moving
+
+    def action_move(self, rows: int, columns: int) -> None:
+        if self._grid is None:
+            return
+        row = max(0, min(self._grid.grid_rows - 1, self.cursor[0] + rows))
+        column = max(0, min(self._grid.grid_columns - 1, self.cursor[1] + columns))
+        self._go((row, column))
+
+    def action_peak(self) -> None:
+        if self._grid is not None:
+            self._go(self._grid.peak)
+
+    def action_choose(self) -> None:
+        if self._grid is not None:
+            self.post_message(self.Chosen())
+
+    def _go(self, cell: tuple[int, int]) -> None:
+        if cell == self.cursor:
+            return
+        self.cursor = cell
+        self.refresh()
+        self.post_message(self.CursorMoved(*cell))
+
+    def on_click(self, event: events.Click) -> None:
+        cell = self._cell_at(event.x, event.y)
+        if cell is None:
+            return
+        event.stop()
+        if event.chain == 2 and cell == self.cursor:
+            self.action_choose()
+        else:
+            self._go(cell)
+
+    def on_resize(self) -> None:
+        self.post_message(self.CapacityChanged())

@@ -1,0 +1,118 @@
+"""The two schemes that are compared, one a line, every part of the active one a knob."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A part of a scheme: what it is called in a request, its label and its value."""
+
+    part: str
+    label: str
+    value: str
+
+
+@dataclass(frozen=True)
+class SchemeLine:
+    """A scheme as the bar shows it."""
+
+    letter: str
+    text: str
+    knobs: tuple[Knob, ...]
+
+
+class SchemeBar(Widget):
+    """A click on a value takes the next one, with Shift (or the right button) the one before;
+    a click on the other scheme's line makes it the active one."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "schemes--letter", "schemes--value", "schemes--label", "schemes--quiet",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    SchemeBar {
+        height: 2;
+        padding: 0 1;
+        & > .schemes--letter { color: $primary; text-style: bold; }
+        & > .schemes--value { color: $foreground; text-style: bold; }
+        & > .schemes--label { color: $quiet; }
+        & > .schemes--quiet { color: $quiet; }
+    }
+    """
+
+    lines: reactive[tuple[SchemeLine, ...]] = reactive(())
+    active: reactive[int] = reactive(0)
+    pointer: reactive[str] = reactive("")
+
+    class Turned(Message):
+        """A knob of the active scheme was turned."""
+
+        def __init__(self, part: str, direction: int) -> None:
+            super().__init__()
+            self.part = part
+            self.direction = direction
+
+    class Activated(Message):
+        """The other scheme was clicked."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    def _order(self) -> list[int]:
+        """The lines that fit, the active one always among them."""
+        if self.size.height >= len(self.lines):
+            return list(range(len(self.lines)))
+        return [self.active]
+
+    def _spans(self, index: int) -> list[tuple[str, str, Knob | None]]:
+        """A line as (text, style, knob) from left to right."""
+        line = self.lines[index]
+        active = index == self.active
+        mark = self.pointer if active else " "
+        spans: list[tuple[str, str, Knob | None]] = [
+            (f"{mark}{line.letter} ", "letter" if active else "quiet", None)
+        ]
+        if not active:
+            return [*spans, (f" {line.text}", "quiet", None)]
+        for knob in line.knobs:
+            spans.append((f" {knob.label} " if knob.label else " ", "label", knob))
+            spans.append((f"{knob.value} ", "value", knob))
+        return spans
+
+    def render(self) -> Content:
+        rows = []
+        for index in self._order():
+            spans = self._spans(index)
+            rows.append(
+                Content.assemble(
+                    *((text, self.get_visual_style(f"schemes--{style}")) for text, style, _ in spans)
+                )
+            )
+        return Content("\n").join(rows)
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        order = self._order()
+        offset = event.get_content_offset(self)
+        if offset is None or offset.y >= len(order):
+            return
+        index = order[offset.y]
+        if index != self.active:
+            self.post_message(self.Activated(index))
+            return
+        start = 0
+        for text, _, knob in self._spans(index):
+            if start <= offset.x < start + len(text) and knob is not None:
+                back = event.shift or event.button == 3
+                self.post_message(self.Turned(knob.part, -1 if back else 1))
+                return
+            start += len(text)

@@ -1,0 +1,291 @@
+"""The tensors of a model: choose, filter, order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from qtui.report.numbers import format_decibels, printable
+from qtui.tui.widgets.drawing import Drawing
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A line of the list. `elements` are those stored; `readable` is False for a dtype that
+    is listed and not read; `quantizable` is what a quantization library would quantize."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int
+    nbytes: int
+    readable: bool
+    quantizable: bool
+
+
+class Order(StrEnum):
+    """`model`: as the files have them, natural order. `worst`: lowest SQNR first."""
+
+    MODEL = "model"
+    NAME = "name"
+    WORST = "worst"
+
+
+class TensorList(ScrollView, can_focus=True):
+    """One line a tensor, drawn on demand, so that 100,000 tensors cost no more than 40.
+
+    A filter is text that the name contains, whatever the case; words separated by spaces
+    must all be there. After the filter is closed, `n` and `N` go from match to match.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "tensors--chosen", "tensors--quiet", "tensors--match", "tensors--name",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    TensorList {
+        scrollbar-size-vertical: 1;
+        overflow-x: hidden;
+        & > .tensors--name { color: $foreground; }
+        & > .tensors--quiet { color: $quiet; }
+        & > .tensors--match { color: $warning; text-style: bold; }
+        & > .tensors--chosen { background: $cursor; color: $foreground; text-style: bold; }
+        &:nocolor > .tensors--chosen { text-style: bold reverse; }
+        &:ansi > .tensors--chosen { color: ansi_bright_white; text-style: bold; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "Down", show=False, id="tensors.down",
+                tooltip="Next tensor"),
+        Binding("up,k", "move(-1)", "Up", show=False, id="tensors.up",
+                tooltip="Previous tensor"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="tensors.page_down",
+                tooltip="One page down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="tensors.page_up",
+                tooltip="One page up"),
+        Binding("home", "edge(0)", "First", show=False, id="tensors.first",
+                tooltip="First tensor"),
+        Binding("end", "edge(-1)", "Last", show=False, id="tensors.last",
+                tooltip="Last tensor"),
+        Binding("enter", "choose", "Choose", show=False, id="tensors.choose",
+                tooltip="Work on this tensor and move to its picture"),
+    ]  # fmt: skip
+
+    class Highlighted(Message):
+        """Another tensor is under the cursor."""
+
+        def __init__(self, entry: TensorEntry) -> None:
+            super().__init__()
+            self.entry = entry
+
+    class Chosen(Message):
+        """Enter, or a click on the tensor under the cursor."""
+
+        def __init__(self, entry: TensorEntry) -> None:
+            super().__init__()
+            self.entry = entry
+
+    def __init__(self, drawing: Drawing, **options: str) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.drawing = drawing
+        self._entries: tuple[TensorEntry, ...] = ()
+        self._shown: list[TensorEntry] = []
+        self._order = Order.MODEL
+        self._sqnr: Mapping[str, float | None] = {}
+        self._filter = ""
+        self._pattern = ""
+        self._index = 0
+
+    # What is listed
+
+    @property
+    def current(self) -> TensorEntry | None:
+        return self._shown[self._index] if self._shown else None
+
+    @property
+    def order(self) -> Order:
+        return self._order
+
+    @property
+    def filter_text(self) -> str:
+        return self._filter
+
+    @property
+    def shown(self) -> Sequence[TensorEntry]:
+        """The tensors that the filter lets through, in the current order."""
+        return self._shown
+
+    @property
+    def entries(self) -> tuple[TensorEntry, ...]:
+        return self._entries
+
+    def load(self, entries: Iterable[TensorEntry]) -> None:
+        """Another model's tensors; filter and order start anew."""
+        self._entries = tuple(entries)
+        self._order, self._filter, self._pattern, self._sqnr = Order.MODEL, "", "", {}
+        self._index = 0
+        self._arrange(None)
+
+    def set_order(self, order: Order, sqnr: Mapping[str, float | None] | None = None) -> None:
+        """Sort again; `sqnr` is in dB by name, for the tensors it is known of."""
+        self._order = order
+        if sqnr is not None:
+            self._sqnr = dict(sqnr)
+        self._arrange(self.current)
+
+    def set_filter(self, text: str) -> None:
+        """Show only the tensors whose names match; an empty text shows all."""
+        self._filter = text
+        if text:
+            self._pattern = text
+        self._arrange(self.current)
+
+    def select(self, name: str) -> None:
+        """Put the cursor on a tensor, if it is shown."""
+        for index, entry in enumerate(self._shown):
+            if entry.name == name:
+                self._go(index)
+                return
+
+    def step_match(self, direction: int) -> bool:
+        """Move to the next (1) or previous (-1) tensor that the last filter matches, around
+        the end. False where none does."""
+        count = len(self._shown)
+        for distance in range(1, count + 1):
+            index = (self._index + direction * distance) % count
+            if _matches(self._shown[index].name, self._pattern):
+                self._go(index)
+                return True
+        return False
+
+    def _arrange(self, keep: TensorEntry | None) -> None:
+        shown = [entry for entry in self._entries if _matches(entry.name, self._filter)]
+        if self._order is Order.NAME:
+            shown.sort(key=lambda entry: entry.name)
+        elif self._order is Order.WORST:
+            # Tensors without a number go last; sort is stable, so ties keep the model's order.
+            shown.sort(key=lambda entry: _sqnr_key(self._sqnr.get(entry.name)))
+        before = self.current.name if self._index < len(self._shown) and self._shown else None
+        self._shown = shown
+        self._index = shown.index(keep) if keep in shown else 0
+        self.virtual_size = Size(0, len(shown))
+        self._scroll_to_cursor()
+        self.refresh()
+        current = self.current
+        if current is not None and current.name != before:
+            self.post_message(self.Highlighted(current))
+
+    # Moving
+
+    def _go(self, index: int) -> None:
+        if not self._shown:
+            return
+        index = max(0, min(len(self._shown) - 1, index))
+        if index == self._index:
+            return
+        self._index = index
+        self._scroll_to_cursor()
+        self.refresh()
+        self.post_message(self.Highlighted(self._shown[index]))
+
+    def _scroll_to_cursor(self) -> None:
+        self.scroll_to_region(Region(0, self._index, 1, 1), animate=False)
+
+    def action_move(self, lines: int) -> None:
+        self._go(self._index + lines)
+
+    def action_page(self, pages: int) -> None:
+        self._go(self._index + pages * max(1, self.size.height - 1))
+
+    def action_edge(self, index: int) -> None:
+        self._go(index if index >= 0 else len(self._shown) - 1)
+
+    def action_choose(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Chosen(self.current))
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        index = event.y + self.scroll_offset.y
+        if index >= len(self._shown):
+            return
+        if index == self._index:
+            self.action_choose()
+        else:
+            self._go(index)
+
+    # Drawing
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        index = y + self.scroll_offset.y
+        if index >= len(self._shown):
+            return Strip.blank(width, self.rich_style)
+        entry = self._shown[index]
+        chosen = index == self._index
+        base = self.get_component_rich_style("tensors--chosen" if chosen else "tensors--name")
+        quiet = base if chosen else self.get_component_rich_style("tensors--quiet")
+        pointer = f"{self.drawing.glyphs.pointer} " if chosen else "  "
+        right = self._right(entry)
+        room = width - len(pointer) - len(right) - 1
+        name = shorten(printable(entry.name), room, self.drawing.glyphs.ellipsis)
+        if not entry.readable and not chosen:
+            base = quiet
+        segments = [
+            Segment(pointer, base),
+            *self._name_segments(name, base),
+            Segment(" " * (room - len(name) + 1), base),
+            Segment(right, quiet),
+        ]
+        return Strip(segments).adjust_cell_length(width, base).crop(0, width)
+
+    def _right(self, entry: TensorEntry) -> str:
+        if self._order is Order.WORST:
+            sqnr = self._sqnr.get(entry.name)
+            return f"{format_decibels(sqnr)} dB" if sqnr is not None else ""
+        if self.size.width < 34:
+            return ""
+        times = self.drawing.glyphs.times
+        return times.join(str(size) for size in entry.shape) or "scalar"
+
+    def _name_segments(self, name: str, base: Style) -> list[Segment]:
+        """The name, with what the filter found in it marked."""
+        words = (self._filter or self._pattern).lower().split()
+        at = name.lower().find(words[0]) if words else -1
+        if at < 0:
+            return [Segment(name, base)]
+        end = at + len(words[0])
+        match = base + self.get_component_rich_style("tensors--match").without_color
+        match += Style(color=self.get_component_rich_style("tensors--match").color)
+        parts = [(name[:at], base), (name[at:end], match), (name[end:], base)]
+        return [Segment(text, style) for text, style in parts if text]
+
+
+def shorten(name: str, room: int, ellipsis: str) -> str:
+    """A tensor's name in `room` characters. What is dropped is the start and the word
+    "weight" at the end, which tell tensors apart least."""
+    if len(name) <= room:
+        return name
+    name = name.removesuffix(".weight")
+    if len(name) <= room:
+        return name
+    return (ellipsis + name[len(name) - max(0, room - len(ellipsis)) :])[: max(0, room)]
+
+
+def _matches(name: str, text: str) -> bool:
+    lowered = name.lower()
+    return all(word in lowered for word in text.lower().split())
+
+
+def _sqnr_key(sqnr: float | None) -> tuple[bool, float]:
+    return sqnr is None, sqnr if sqnr is not None else 0.0
