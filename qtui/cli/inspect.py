@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from qtui.cli.options import appearance, report_format
+from qtui.cli.progress import progress_on_stderr
 from qtui.report.inspection import inspection_document
 from qtui.report.render import choose_format, write_report
 from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
     from qtui_core.inspection import Inspection
-    from qtui_core.inspection.inspect import Progress
     from qtui_core.models import ModelSource
 
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
@@ -86,30 +83,5 @@ def _measure(
 ) -> Inspection:
     from qtui_core.inspection.inspect import inspect_model
 
-    with _progress_bar(source.id) as progress:
+    with progress_on_stderr("reading") as progress:
         return inspect_model(source, schemes, full=full, pattern=pattern, progress=progress)
-
-
-@contextmanager
-def _progress_bar(model: str) -> Iterator[Progress | None]:
-    """A bar on stderr when that is a terminal; nothing otherwise."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[tensor]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None, tensor="")
-
-        def report(done: int, total: int, tensor: str) -> None:
-            bar.update(task, completed=done, total=total, tensor=tensor)
-
-        yield report

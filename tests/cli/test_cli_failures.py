@@ -191,17 +191,28 @@ def test_inspect_in_a_terminal_is_coloured_unless_no_color(checkpoint):
     assert "\x1b[3" not in plain.split("Schemes, whole model")[1]
 
 
+def big_checkpoint(folder: Path, tensors: int) -> Path:
+    """Tensors of 1024 x 1024, enough of them that reading all takes seconds."""
+    from safetensors.numpy import save_file
+
+    path = folder / "big.safetensors"
+    save_file({f"w{i}": np.ones((1024, 1024), np.float32) for i in range(tensors)}, path)
+    return path
+
+
 @pytest.mark.pty
-def test_a_long_inspection_shows_progress_on_a_terminal(checkpoint):
+def test_only_a_long_inspection_shows_progress(checkpoint, tmp_path):
     _, written = run_in_terminal("inspect", str(checkpoint), env={"TERM": "xterm-256color"})
+    assert "reading" not in written
+    path = big_checkpoint(tmp_path, 40)
+    _, written = run_in_terminal(
+        "inspect", str(path), "--schemes", "nf4,int4,int8", "--full", env={"TERM": "xterm-256color"}
+    )
     assert "reading" in written
 
 
 def test_interrupt_is_130(tmp_path):
-    from safetensors.numpy import save_file
-
-    path = tmp_path / "big.safetensors"
-    save_file({f"w{i}": np.ones((1024, 1024), np.float32) for i in range(40)}, path)
+    path = big_checkpoint(tmp_path, 40)
     process = subprocess.Popen(
         [sys.executable, "-m", "qtui", "inspect", str(path), "--full", "-o", "out.json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
@@ -224,8 +235,21 @@ def test_a_reader_that_leaves_early_is_no_failure(checkpoint):
     assert done.stderr == ""
 
 
-def test_an_unexpected_failure_is_a_sentence_and_debug_shows_the_traceback(qtui, checkpoint):
-    # An unreadable config is a failure of the machine and not of the program: use a folder
-    # in place of the output to reach click's own check, which must look the same.
-    done = qtui("inspect", str(checkpoint), "-o", str(checkpoint))
-    assert_sentence(done, 2)
+def test_a_folder_in_place_of_the_output_file(qtui, checkpoint):
+    assert_sentence(qtui("inspect", str(checkpoint), "-o", str(checkpoint)), 2)
+
+
+def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_the_traceback():
+    # No input is known that reaches this, so a command is broken on purpose.
+    code = (
+        "import sys, qtui.cli.main as m, qtui_core.formats.text as t;"
+        "sys.argv = ['qtui', 'formats', '0.1', *sys.argv[1:]];"
+        "t.parse_input = lambda *_: 1 / 0; m.main()"
+    )
+    for extra, shows in ((), False), (("--debug",), True):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *extra], capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert "ZeroDivisionError" in done.stderr
+        assert ("Traceback" in done.stderr) is shows

@@ -1,0 +1,84 @@
+"""`qtui formats [VALUE]`: a value in every number format."""
+
+from __future__ import annotations
+
+import click
+
+from qtui.cli.options import appearance, report_format
+from qtui.report.formats import catalogue_document, value_document
+from qtui.report.render import choose_format, write_report
+from qtui_core.errors import UsageError
+from qtui_core.formats import FORMATS, Rounding, get_format
+from qtui_core.formats.table import describe_value
+from qtui_core.formats.text import parse_input
+
+
+@click.command(
+    "formats",
+    # -0.1 is a value and not an option.
+    context_settings={"help_option_names": ["-h", "--help"], "ignore_unknown_options": True},
+)
+@click.argument("value", required=False)
+@click.option(
+    "--rounding",
+    type=click.Choice([str(mode) for mode in Rounding]),
+    default=str(Rounding.NEAREST_EVEN),
+    show_default=True,
+    help="How a value between two representable ones is rounded.",
+)
+@click.option(
+    "--saturate/--no-saturate",
+    default=None,
+    help="Overflow becomes the largest number, or infinity or NaN.  [default: as the format has it]",
+)
+@click.option(
+    "--random-bits",
+    metavar="HEX",
+    help="The draw of stochastic rounding, as 0x… of any length.  [default: the middle one]",
+)
+@click.option(
+    "--only", metavar="F,F", help="These formats only, in this order, e.g. bf16,e4m3."
+)
+@report_format
+@appearance
+def command(
+    value: str | None,
+    rounding: str,
+    saturate: bool | None,
+    random_bits: str | None,
+    only: str | None,
+    format: str | None,
+    output: str | None,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """VALUE in every number format: bits, exact value, error, neighbours, what happened.
+
+    VALUE is a number (0.1, 1e-3, -1/3, 0x1.8p3, inf, nan) or a code of a format (e4m3:0x3d).
+    Without VALUE the formats and their ranges are listed.
+    """
+    if value is not None and value.startswith("--"):
+        raise UsageError(f"{value} is no option of `qtui formats`; see `qtui formats --help`.")
+    if value is None:
+        document = catalogue_document()
+    else:
+        mode = Rounding(rounding)
+        typed = parse_input(value)
+        formats = (
+            [get_format(name) for name in only.split(",")] if only else list(FORMATS.values())
+        )
+        draw, count = _parse_draw(random_bits)
+        rows = describe_value(typed.value, mode, saturate, formats, draw, count)
+        document = value_document(typed, rows, mode, saturate)
+    write_report(document, choose_format(format, output), output, color=color, ascii=ascii)
+
+
+def _parse_draw(text: str | None) -> tuple[int | None, int]:
+    """The random bits and how many there are: four for every hex digit."""
+    if text is None:
+        return None, 16
+    digits = text.lower().removeprefix("0x")
+    if not digits or len(digits) > 64 or any(c not in "0123456789abcdef" for c in digits):
+        raise UsageError(f"--random-bits takes 1 to 64 hex digits such as 0x8000, not {text!r}.")
+    return int(digits, 16), 4 * len(digits)

@@ -1,0 +1,58 @@
+"""A progress bar on stderr, for work that turns out to be long."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+#: Work that is done sooner needs no bar.
+PATIENCE_SECONDS = 0.7
+
+
+@contextmanager
+def progress_on_stderr(verb: str) -> Iterator[Callable[[int, int, str], None] | None]:
+    """Gives a function to call with what is done, what there is and what is at work; None
+    where stderr is no terminal. The bar goes away when the work ends."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    started = time.monotonic()
+    bar: Progress | None = None
+
+    def report(done: int, total: int, item: str) -> None:
+        nonlocal bar
+        if bar is None:
+            if time.monotonic() - started < PATIENCE_SECONDS:
+                return
+            bar = _make_bar()
+            bar.add_task(verb, total=total, item="")
+            bar.start()
+        bar.update(bar.task_ids[0], completed=done, total=total, item=item)
+
+    try:
+        yield report
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _make_bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TimeRemainingColumn(),
+        # A tensor name may hold square brackets, which are not markup.
+        TextColumn("{task.fields[item]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )

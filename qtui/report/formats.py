@@ -1,0 +1,211 @@
+"""The documents of `qtui formats`: one value in every format, or the formats themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from qtui.report.document import Column, Document, Section, Table, Tone
+from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Rounding
+from qtui_core.formats.decimals import exact_fraction_text, format_exact, format_rounded
+from qtui_core.formats.summary import summarize
+from qtui_core.formats.table import FormatRow, Outcome
+from qtui_core.formats.text import Typed
+
+_TONES: dict[Outcome, Tone] = {
+    Outcome.OVERFLOW: "bad",
+    Outcome.SATURATED: "bad",
+    Outcome.UNDERFLOW: "bad",
+    Outcome.NOT_REPRESENTABLE: "dim",
+}
+
+
+def value_document(
+    typed: Typed, rows: Sequence[FormatRow], rounding: Rounding, saturate: bool | None
+) -> Document:
+    """`rows` as `describe_value` gives them."""
+    asked = format_exact(typed.value)
+    mode = {None: "as each format has it", True: "on", False: "off"}[saturate]
+    return Document(
+        title=f"{asked} in every format, rounding {rounding}, saturation {mode}",
+        sections=(
+            Section("Value", (_values(rows),)),
+            Section("Range of the formats", (_ranges([row.format for row in rows]),)),
+        ),
+        conclusion=summarize(rows),
+        data={
+            "value": {"text": asked, "fraction": _fraction(typed.value), "float": _float(typed.value)},
+            "rounding": str(rounding),
+            "saturate": saturate,
+            "formats": [{**_format_data(row.format), **_row_data(row)} for row in rows],
+        },
+    )
+
+
+def catalogue_document() -> Document:
+    """Every format with its fields and limits, without a value."""
+    formats = list(FORMATS.values())
+    floats = [f for f in formats if isinstance(f, FloatFormat) and f.bits <= 16 and f.has_zero]
+    widest = max(floats, key=lambda f: f.max / f.min_subnormal)
+    finest = min(floats, key=lambda f: f.epsilon)
+    return Document(
+        title="Number formats",
+        sections=(Section("Range of the formats", (_ranges(formats),)),),
+        conclusion=(
+            f"Of the formats of 16 bits and under, {widest.title} reaches furthest (up to "
+            f"{format_rounded(widest.max)}) and {finest.title} resolves finest (steps of "
+            f"{format_rounded(finest.epsilon)} at 1): give `qtui formats` a value to see which "
+            f"of the two it needs."
+        ),
+        data={"value": None, "formats": [_format_data(f) for f in formats]},
+    )
+
+
+def _values(rows: Sequence[FormatRow]) -> Table:
+    return Table(
+        columns=(
+            Column("format", key=True),
+            Column("bits s|e|m", key=True),
+            Column("hex"),
+            Column("value"),
+            Column("error", numeric=True),
+            Column("relative", numeric=True),
+            Column("ulp", numeric=True),
+            Column("below", numeric=True),
+            Column("above", numeric=True),
+            Column("what happened"),
+        ),
+        rows=tuple(_value_cells(row) for row in rows),
+        tones=tuple(_TONES.get(row.outcome, "") for row in rows),
+    )
+
+
+def _value_cells(row: FormatRow) -> tuple[str, ...]:
+    if row.value is None:
+        return (row.format.title, *("–",) * 8, str(row.outcome))
+    fields = (row.sign_bits, row.exponent_bits, row.mantissa_bits)
+    return (
+        row.format.title,
+        "|".join(part for part in fields if part),
+        row.hex,
+        format_exact(row.value, 12),
+        _rounded(row.error, signed=True),
+        _percent(row.relative_error),
+        _rounded(row.ulp),
+        _rounded(row.below, 6),
+        _rounded(row.above, 6),
+        f"{row.outcome}, {row.kind}",
+    )
+
+
+def _ranges(formats: Sequence[Format]) -> Table:
+    return Table(
+        columns=(
+            Column("format", key=True),
+            Column("fields", key=True),
+            *(
+                Column(title, numeric=True)
+                for title in ("max", "min normal", "min subnormal", "epsilon", "digits")
+            ),
+            Column("special values"),
+        ),
+        rows=tuple(_range_cells(f) for f in formats),
+    )
+
+
+def _range_cells(fmt: Format) -> tuple[str, ...]:
+    if isinstance(fmt, FloatFormat):
+        sign = "1s " if fmt.signed else ""
+        subnormal = fmt.min_subnormal if fmt.has_zero else None
+        return (
+            fmt.title,
+            f"{sign}{fmt.exponent_bits}e {fmt.mantissa_bits}m, bias {fmt.bias}",
+            format_rounded(fmt.max, 6),
+            _rounded(fmt.min_normal),
+            _rounded(subnormal),
+            _rounded(fmt.epsilon),
+            str(fmt.decimal_digits),
+            fmt.specials.value,
+        )
+    return (
+        fmt.title,
+        f"{'1s ' if fmt.signed else ''}{fmt.bits - fmt.signed} bits",
+        format_rounded(fmt.max, 6),
+        "–",
+        "–",
+        _rounded(fmt.step),
+        "–",
+        f"from {format_rounded(fmt.min, 6)} in steps of {format_rounded(fmt.step)}",
+    )
+
+
+def _rounded(value: Exact | None, digits: int = 3, signed: bool = False) -> str:
+    return "–" if value is None else format_rounded(value, digits, signed)
+
+
+def _percent(relative: Fraction | None) -> str:
+    return "–" if relative is None else f"{format_rounded(relative * 100, 3, signed=True)} %"
+
+
+def _format_data(fmt: Format) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "name": fmt.name,
+        "title": fmt.title,
+        "bits": fmt.bits,
+        "storage_bits": fmt.storage_bits,
+        "max": _float(fmt.max),
+        "min": _float(fmt.min),
+    }
+    if isinstance(fmt, FloatFormat):
+        data |= {
+            "exponent_bits": fmt.exponent_bits,
+            "mantissa_bits": fmt.mantissa_bits,
+            "bias": fmt.bias,
+            "specials": fmt.specials.name,
+            "min_normal": _float(fmt.min_normal),
+            "min_subnormal": _float(fmt.min_subnormal) if fmt.has_zero else None,
+            "epsilon": _float(fmt.epsilon),
+            "decimal_digits": fmt.decimal_digits,
+        }
+    else:
+        data |= {"step": _float(fmt.step)}
+    return data
+
+
+def _row_data(row: FormatRow) -> dict[str, Any]:
+    return {
+        "outcome": str(row.outcome),
+        "code": row.code,
+        "hex": row.hex or None,
+        "sign_bits": row.sign_bits,
+        "exponent_field_bits": row.exponent_bits,
+        "mantissa_field_bits": row.mantissa_bits,
+        "kind": None if row.kind is None else str(row.kind),
+        "exponent": row.decoded.exponent if row.decoded else None,
+        "significand": _float(row.decoded.significand) if row.decoded else None,
+        "value": _float(row.value),
+        # JSON has no infinity and no NaN, and a double not every exact value: text has.
+        "value_text": None if row.value is None else format_exact(row.value, 60),
+        "value_fraction": _fraction(row.value),
+        "error": _float(row.error),
+        "relative_error": _float(row.relative_error),
+        "ulp": _float(row.ulp),
+        "below": _float(row.below),
+        "above": _float(row.above),
+    }
+
+
+def _fraction(value: Exact | None) -> str | None:
+    return None if value is None else exact_fraction_text(value)
+
+
+def _float(value: Exact | None) -> float | None:
+    """The nearest double, null where there is none."""
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
