@@ -1,0 +1,86 @@
+"""What every family of formats can do to a segment of grouped elements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.quant.elements import Float32
+from qtui_core.quant.grouping import Extent
+from qtui_core.quant.layout import Layout
+from qtui_core.quant.parallel import Scratch
+
+Codes = npt.NDArray[Any]
+
+#: Smallest normal float32. Scales are kept at or above it, as torchao does, so that their
+#: reciprocal is finite; groups whose values are smaller still become zeros.
+SMALLEST_NORMAL = np.float32(2.0**-126)
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class GroupScales:
+    """`scale` float32 `[groups]` and, for asymmetric integers, `zero_point` uint8 `[groups]`."""
+
+    scale: Float32
+    zero_point: npt.NDArray[np.uint8] | None = None
+
+
+NO_SCALES = GroupScales(np.empty(0, np.float32))
+
+
+class Coder(ABC):
+    """Turns elements into codes and back, given the scales of their groups.
+
+    Elements are finite: in the place of a NaN the caller puts 0 and of an infinity the largest
+    float32 of its sign, and overwrites the code where the format has one for it. All arrays
+    are flat and of one segment.
+    """
+
+    extent: ClassVar[Extent | None]
+    code_dtype: np.dtype[Any]
+    nan_code: int | None = None
+    #: Codes of +inf and -inf.
+    infinity_codes: tuple[int, int] | None = None
+    #: Largest finite value of the format before scaling.
+    largest: float = LARGEST
+
+    @abstractmethod
+    def scales(self, extents: Float32, size: int) -> GroupScales:
+        """Scales of groups of these extents, `[extent.width, groups]`, which hold `size`
+        elements together."""
+
+    @abstractmethod
+    def encode(
+        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
+    ) -> None:
+        """Codes of the elements, written to `codes` (`code_count(x.size)` of them)."""
+
+    @abstractmethod
+    def decode(
+        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        """Values of the codes, written to `out` (one for each element)."""
+
+    def round_trip(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        """What `decode` gives for the codes of `encode`, possibly without making them."""
+        codes = scratch.take("codes", self.code_count(x.size), self.code_dtype)
+        self.encode(layout, x, scales, codes, scratch)
+        self.decode(layout, codes, scales, out, scratch)
+
+    def code_count(self, elements: int) -> int:
+        """Length of the array of codes of so many elements."""
+        return elements
+
+
+def keep_finite(out: Float32, scales: GroupScales) -> None:
+    """Takes products that overflowed back to the largest float32. Only scales so large that a
+    level times the scale may overflow cost a pass over `out`."""
+    if scales.scale.size and float(np.abs(scales.scale).max()) > LARGEST / 2**17:
+        np.clip(out, -LARGEST, LARGEST, out=out)

@@ -1,0 +1,169 @@
+"""The elements of a tensor as a stream of float32 segments, whatever holds the tensor.
+
+A numpy array, a torch tensor (torch is not imported here; the caller had it) or a reader that
+gives rows on request all become the same: consecutive pieces of the flattened tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.quant.layout import matrix_shape
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+#: Elements worked on at a time: 512 KB of float32, so that a segment and its scratch stay in
+#: the second-level cache.
+SEGMENT = 1 << 17
+
+
+class RowSource(Protocol):
+    """Anything that gives rows on request: `rows(start, stop)` returns float32
+    `[stop - start, columns]`. A shape of one number means a vector whose rows are elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any]: ...
+
+
+TensorLike: TypeAlias = "npt.NDArray[Any] | RowSource | Any"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Elements [start, start + size) of the flattened tensor. `raw` is what was read;
+    `float32()` converts, so that a worker thread can do it."""
+
+    start: int
+    raw: npt.NDArray[Any]
+    convert: Callable[[npt.NDArray[Any]], Float32]
+
+    @property
+    def size(self) -> int:
+        return self.raw.size
+
+    def float32(self) -> Float32:
+        """The elements, `[size]`, contiguous; may share memory with the tensor: read only."""
+        return self.convert(self.raw)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A tensor to be streamed, possibly several times."""
+
+    shape: tuple[int, ...]
+    _flat: npt.NDArray[Any] | None
+    _convert: Callable[[npt.NDArray[Any]], Float32]
+    _rows: Callable[[int, int], npt.NDArray[Any]]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """(rows, columns) as `matrix_shape` gives them."""
+        return matrix_shape(self.shape)
+
+    def segments(self, multiple: int = 1, target: int = SEGMENT) -> Iterator[Segment]:
+        """The elements in order, about `target` at a time; every segment but the last is a
+        multiple of `multiple` long. Rows of a reader larger than `target` are read whole."""
+        step = max(multiple, target // multiple * multiple)
+        if self._flat is not None:
+            for start in range(0, self.count, step):
+                yield Segment(start, self._flat[start : start + step], self._convert)
+        else:
+            yield from self._segments_of_rows(multiple, step)
+
+    def _segments_of_rows(self, multiple: int, step: int) -> Iterator[Segment]:
+        rows = self.shape[0]
+        columns = math.prod(self.shape[1:])
+        if rows * columns == 0:
+            return
+        height = max(1, step // columns)
+        left = np.empty(0, np.float32)
+        start = 0
+        for row in range(0, rows, height):
+            stop = min(rows, row + height)
+            piece = self._rows(row, stop).reshape(-1)
+            if piece.size != (stop - row) * columns:
+                raise QtuiError(
+                    f"Rows {row} to {stop} of a tensor of shape {self.shape} came with "
+                    f"{piece.size:,} elements; the file may have changed while it was read."
+                )
+            if left.size:
+                piece = np.concatenate([left, piece])
+            usable = piece.size if stop == rows else piece.size // multiple * multiple
+            for begin in range(0, usable, step):
+                part = piece[begin : min(begin + step, usable)]
+                yield Segment(start, part, self._convert)
+                start += part.size
+            left = piece[usable:].copy()
+
+
+def elements_of(x: TensorLike) -> Elements:
+    """The elements of a numpy array (any real dtype), a torch tensor or a row source.
+
+    Raises UsageError when `x` is none of these or is not made of real numbers.
+    """
+    if isinstance(x, np.ndarray):
+        return _from_array(x, _to_float32)
+    if type(x).__module__.split(".")[0] == "torch" and hasattr(x, "detach"):
+        return _from_torch(x)
+    if hasattr(x, "rows") and hasattr(x, "shape"):
+        source: RowSource = x
+        shape = tuple(int(n) for n in source.shape)
+        if not shape:
+            return Elements(shape, _to_float32(np.asarray(source.rows(0, 1))), _to_float32, _none)
+        return Elements(shape, None, _to_float32, source.rows)
+    array = np.asarray(x)
+    if array.dtype == object:
+        raise UsageError(f"A {type(x).__name__} is not a tensor; give an array of numbers.")
+    return _from_array(array, _to_float32)
+
+
+def _from_torch(tensor: Any) -> Elements:
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":
+        int16 = sys.modules["torch"].int16
+        return _from_array(tensor.view(int16).numpy().view(np.uint16), _from_bfloat16)
+    try:
+        return _from_array(tensor.numpy(), _to_float32)
+    except TypeError:  # the 8-bit floats of torch, which numpy has no dtype for
+        return _from_array(tensor.float().numpy(), _to_float32)
+
+
+def _from_array(array: npt.NDArray[Any], convert: Callable[..., Float32]) -> Elements:
+    if array.dtype.kind not in "fiub":
+        raise UsageError(f"A tensor of dtype {array.dtype} cannot be quantized; real numbers can.")
+    if array.flags.c_contiguous or array.ndim < 2:
+        return Elements(array.shape, array.reshape(-1), convert, _none)
+
+    def rows(start: int, stop: int) -> npt.NDArray[Any]:
+        return np.ascontiguousarray(array[start:stop])
+
+    return Elements(array.shape, None, convert, rows)
+
+
+def _none(start: int, stop: int) -> npt.NDArray[Any]:
+    raise AssertionError("a flat tensor is never read by rows")
+
+
+def _to_float32(raw: npt.NDArray[Any]) -> Float32:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ascontiguousarray(raw, dtype=np.float32).reshape(-1)
+
+
+def _from_bfloat16(raw: npt.NDArray[Any]) -> Float32:
+    """bfloat16 is the upper half of float32."""
+    wide = np.left_shift(raw, 16, dtype=np.uint32)
+    return wide.view(np.float32)

@@ -1,0 +1,210 @@
+"""Floating-point formats: float32 rounded to fewer bits, by arithmetic on whole segments.
+
+These are the fast twins of `qtui_core.formats.array`, held equal to it by the tests: rounding
+to nearest, saturating at the largest finite number. An infinity stays one in a format that
+has it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.formats import BF16, FP16, FloatFormat, Rounding, decode
+from qtui_core.quant.coder import (
+    NO_SCALES,
+    SMALLEST_NORMAL,
+    Coder,
+    Codes,
+    GroupScales,
+    keep_finite,
+)
+from qtui_core.quant.elements import Float32
+from qtui_core.quant.grouping import Extent, group_views
+from qtui_core.quant.layout import Layout
+from qtui_core.quant.parallel import Scratch
+
+Bits = npt.NDArray[np.uint32]
+
+FLOAT32_MANTISSA = 23
+FLOAT32_BIAS = 127
+MAGNITUDE = np.uint32(0x7FFF_FFFF)
+SIGN = np.uint32(0x8000_0000)
+EXPONENT = np.uint32(0x7F80_0000)
+
+
+class NarrowRounder:
+    """Rounds to a format whose exponents lie well inside those of float32 (16 bits and fewer).
+
+    Adding M = 2^(e + 23 - m), where e is the exponent of the value and m the mantissa bits
+    kept, leaves exactly m bits behind the point of the sum: the addition itself rounds to
+    nearest even, and the low bits of the sum are the rounded significand as an integer.
+    """
+
+    def __init__(self, fmt: FloatFormat) -> None:
+        self.largest = np.float32(float(fmt.max))
+        self.lowest_exponent = np.uint32((fmt.min_exponent + FLOAT32_BIAS) << FLOAT32_MANTISSA)
+        self.dropped = np.uint32(FLOAT32_MANTISSA - fmt.mantissa_bits)
+        self.sign_shift = np.uint32(32 - fmt.bits)
+
+    def _add(self, x: Float32, scratch: Scratch) -> tuple[Float32, Bits]:
+        """|x| + M and the bits of M."""
+        total = scratch.take("sum", x.size, np.float32)
+        addend = scratch.take("addend", x.size, np.uint32)
+        np.abs(x, out=total)
+        np.minimum(total, self.largest, out=total)
+        np.bitwise_and(total.view(np.uint32), EXPONENT, out=addend)
+        np.maximum(addend, self.lowest_exponent, out=addend)
+        addend += self.dropped << np.uint32(FLOAT32_MANTISSA)
+        total += addend.view(np.float32)
+        return total, addend
+
+    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
+        """The nearest number of the format, -0 included. `out` may be `x`."""
+        sign = np.bitwise_and(x.view(np.uint32), SIGN, out=scratch.take("sign", x.size, np.uint32))
+        total, addend = self._add(x, scratch)
+        np.subtract(total, addend.view(np.float32), out=out)
+        np.bitwise_or(out.view(np.uint32), sign, out=out.view(np.uint32))
+
+    def codes(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
+        """The codes of what `round` gives."""
+        total, addend = self._add(x, scratch)
+        result = total.view(np.uint32)
+        result -= addend  # the significand as an integer, hidden bit included
+        addend -= self.lowest_exponent + (self.dropped << np.uint32(FLOAT32_MANTISSA))
+        addend >>= self.dropped
+        result += addend
+        sign = np.bitwise_and(x.view(np.uint32), SIGN, out=addend)
+        sign >>= self.sign_shift
+        result |= sign
+        np.copyto(codes, result, casting="unsafe")
+
+
+class WideRounder:
+    """Rounds to a format with the exponents of float32 (BF16, TF32) by integer arithmetic on
+    the word: to nearest even, or with ties away from zero where the hardware does (TF32)."""
+
+    def __init__(self, fmt: FloatFormat) -> None:
+        self.largest = np.float32(float(fmt.max))
+        self.dropped = np.uint32(32 - fmt.bits)
+        half = 1 << int(self.dropped - 1)
+        self.ties_away = fmt.hardware_rounding is Rounding.NEAREST_AWAY
+        self.addend = np.uint32(half if self.ties_away else half - 1)
+
+    def _words(self, x: Float32, words: Bits, scratch: Scratch) -> None:
+        sign = np.bitwise_and(x.view(np.uint32), SIGN, out=scratch.take("sign", x.size, np.uint32))
+        np.bitwise_and(x.view(np.uint32), MAGNITUDE, out=words)
+        np.minimum(words, self.largest.view(np.uint32), out=words)
+        if not self.ties_away:
+            odd = scratch.take("odd", x.size, np.uint32)
+            np.right_shift(words, self.dropped, out=odd)
+            odd &= np.uint32(1)
+            words += odd
+        words += self.addend
+        words &= np.uint32(0xFFFF_FFFF) << self.dropped
+        words |= sign
+
+    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
+        """The nearest number of the format."""
+        self._words(x, out.view(np.uint32), scratch)
+
+    def codes(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
+        """The codes of what `round` gives."""
+        words = scratch.take("words", x.size, np.uint32)
+        self._words(x, words, scratch)
+        words >>= self.dropped
+        np.copyto(codes, words, casting="unsafe")
+
+
+class _FloatCoder(Coder):
+    """What scaled floats and casts share."""
+
+    def __init__(self, fmt: FloatFormat) -> None:
+        narrow = fmt.exponent_bits < BF16.exponent_bits
+        self.rounder = NarrowRounder(fmt) if narrow else WideRounder(fmt)
+        self.largest = float(fmt.max)
+        self.nan_code = fmt.nan_code
+        if fmt.infinity_code is not None:
+            self.infinity_codes = (fmt.infinity_code, fmt.infinity_code | fmt.sign_bit)
+        width = 8 if fmt.bits <= 8 else 16 if fmt.bits <= 16 else 32
+        self.code_dtype = np.dtype(f"uint{width}")
+        self.dropped = np.uint32(32 - fmt.bits)
+        self.is_half = fmt is FP16
+        self.table: Float32 | None = None
+        if fmt.bits <= 8:
+            values = [decode(fmt, code).to_float() for code in range(fmt.code_count)]
+            self.table = np.array(values, np.float32)
+
+    def _values(self, codes: Codes, out: Float32) -> None:
+        if self.table is not None:
+            # Codes are in range by construction; "clip" only spares numpy a buffered copy.
+            np.take(self.table, codes, out=out, mode="clip")
+        elif self.is_half:
+            np.copyto(out, codes.view(np.float16))
+        else:
+            words = out.view(np.uint32)
+            np.copyto(words, codes)
+            words <<= self.dropped
+
+
+class ScaledFloatCoder(_FloatCoder):
+    """A small float under a scale: scale = absmax / largest number, and x / scale is rounded
+    to nearest even. A division, not a multiplication by the reciprocal, as in torchao."""
+
+    extent = Extent.ABSMAX
+
+    def scales(self, extents: Float32, size: int) -> GroupScales:
+        scale = extents[0] / np.float32(self.largest)
+        return GroupScales(np.maximum(scale, SMALLEST_NORMAL))
+
+    def _scaled(self, layout: Layout, x: Float32, scales: GroupScales, scratch: Scratch) -> Float32:
+        scaled: Float32 = scratch.take("scaled", x.size, np.float32)
+        for (view, out), (scale,) in group_views(layout, (x, scaled), (scales.scale,)):
+            np.divide(view, scale, out=out)
+        return scaled
+
+    def encode(
+        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
+    ) -> None:
+        self.rounder.codes(self._scaled(layout, x, scales, scratch), codes, scratch)
+
+    def decode(
+        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        self._values(codes, out)
+        self._multiply(layout, scales, out)
+
+    def round_trip(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        self.rounder.round(self._scaled(layout, x, scales, scratch), out, scratch)
+        self._multiply(layout, scales, out)
+
+    def _multiply(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
+        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
+            np.multiply(view, scale, out=view)
+        keep_finite(out, scales)
+
+
+class CastCoder(_FloatCoder):
+    """A format used as it is, without a scale."""
+
+    extent = None
+
+    def scales(self, extents: Float32, size: int) -> GroupScales:
+        return NO_SCALES
+
+    def encode(
+        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
+    ) -> None:
+        self.rounder.codes(x, codes, scratch)
+
+    def decode(
+        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        self._values(codes, out)
+
+    def round_trip(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        self.rounder.round(x, out, scratch)

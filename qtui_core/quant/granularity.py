@@ -1,0 +1,117 @@
+"""How many elements share one scale.
+
+A tensor of any rank is seen as a matrix `[rows, columns]`: dimension 0 is the rows, the
+rest is flattened into columns. A vector of n elements is one row `[1, n]`, a scalar `[1, 1]`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from qtui_core.errors import UsageError
+
+#: Largest group or block. A group is quantized in one piece, so this bounds the memory a
+#: streamed measurement needs; no scheme in use comes near it.
+MAX_SIZE = 1 << 20
+
+
+@dataclass(frozen=True)
+class PerModel:
+    """One scale for every tensor of the model: `[rows, columns]` -> scale `[1]`, which is
+    counted with the model and not with the tensor."""
+
+    def __str__(self) -> str:
+        return "model"
+
+
+@dataclass(frozen=True)
+class PerTensor:
+    """One scale for the tensor: `[rows, columns]` -> scale `[1]`."""
+
+    def __str__(self) -> str:
+        return "tensor"
+
+
+@dataclass(frozen=True)
+class PerRow:
+    """One scale for each row, that is for each output channel of a weight:
+    `[rows, columns]` -> scale `[rows, 1]`."""
+
+    def __str__(self) -> str:
+        return "row"
+
+
+@dataclass(frozen=True)
+class PerColumn:
+    """One scale for each column: `[rows, columns]` -> scale `[1, columns]`."""
+
+    def __str__(self) -> str:
+        return "column"
+
+
+@dataclass(frozen=True)
+class PerGroup:
+    """One scale for `size` consecutive elements of a row: `[rows, columns]` -> scale
+    `[rows, ceil(columns / size)]`. The last group of a row may be short; no group spans
+    two rows."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_size("group", self.size)
+
+    def __str__(self) -> str:
+        return f"group{self.size}"
+
+
+@dataclass(frozen=True)
+class PerBlock:
+    """One scale for `size` consecutive elements of the flattened tensor, whatever the rows
+    (the convention of bitsandbytes): n elements -> scale `[ceil(n / size)]`. The last block
+    may be short."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_size("block", self.size)
+
+    def __str__(self) -> str:
+        return f"block{self.size}"
+
+
+Granularity = PerModel | PerTensor | PerRow | PerColumn | PerGroup | PerBlock
+
+GRANULARITY_HELP = "model, tensor, row, column, group128 or block64 (with any size)"
+
+_PLAIN: dict[str, Granularity] = {
+    str(g): g for g in (PerModel(), PerTensor(), PerRow(), PerColumn())
+}
+_SIZED = re.compile(r"(group|block)(-?[0-9]*)")
+
+
+def parse_granularity(text: str) -> Granularity | None:
+    """The granularity that `text` names, or None when it names none.
+
+    Raises UsageError when it names one with an impossible size.
+    """
+    if text in _PLAIN:
+        return _PLAIN[text]
+    match = _SIZED.fullmatch(text)
+    if match is None:
+        return None
+    kind, digits = match.groups()
+    if not digits.isdigit() or len(digits) > 9:
+        raise UsageError(
+            f"{text!r} needs a size from 1 to {MAX_SIZE:,} right after the word, "
+            f"for example {kind}64."
+        )
+    return PerGroup(int(digits)) if kind == "group" else PerBlock(int(digits))
+
+
+def _check_size(kind: str, size: int) -> None:
+    if not 1 <= size <= MAX_SIZE:
+        raise UsageError(
+            f"A {kind} of {size:,} elements is not possible: the size of a {kind} is from 1 "
+            f"to {MAX_SIZE:,}."
+        )

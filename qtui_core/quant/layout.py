@@ -1,0 +1,146 @@
+"""Which consecutive elements share a scale, once the shape of the tensor is known.
+
+Every granularity comes down to one of four layouts of the flattened tensor, so the kernels
+know four cases and not six times the corner cases.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from qtui_core.quant.granularity import (
+    Granularity,
+    PerBlock,
+    PerColumn,
+    PerGroup,
+    PerModel,
+    PerRow,
+    PerTensor,
+)
+
+
+def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """`[rows, columns]` of a tensor: dimension 0, and everything else flattened. A vector is
+    one row, a scalar one element."""
+    if len(shape) >= 2:
+        return shape[0], math.prod(shape[1:])
+    return 1, math.prod(shape)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One scale for all elements."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One scale for each `size` consecutive elements of the flattened tensor; the last run
+    may be short."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """Rows of `columns` elements, each cut into runs of `size` that does not divide it: every
+    row ends in a short run."""
+
+    columns: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One scale for each of `columns` columns."""
+
+    columns: int
+
+
+Layout = Whole | Runs | RaggedRows | Columns
+
+
+def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout:
+    """The layout of a tensor of this shape; Whole where there is no scale at all."""
+    rows, columns = matrix_shape(shape)
+    count = rows * columns
+    match granularity:
+        case PerColumn() if rows > 1:
+            return Columns(columns)
+        case PerColumn():
+            return Runs(1)
+        case PerGroup(size) if rows > 1 and size < columns and columns % size:
+            return RaggedRows(columns, size)
+        case PerGroup(size):
+            run = min(size, columns)
+        case PerRow():
+            run = columns
+        case PerBlock(size):
+            run = size
+        case _:
+            return Whole()
+    return Runs(run) if 0 < run < count else Whole()
+
+
+def scale_shape(granularity: Granularity | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the array of scales, as the docstrings of the granularities give it."""
+    rows, columns = matrix_shape(shape)
+    if granularity is None or rows * columns == 0:
+        return (0,)
+    match granularity:
+        case PerModel() | PerTensor():
+            return (1,)
+        case PerRow():
+            return (rows, 1)
+        case PerColumn():
+            return (1, columns)
+        case PerGroup(size):
+            return (rows, -(-columns // size))
+        case PerBlock(size):
+            return (-(-rows * columns // size),)
+
+
+def scale_index(
+    granularity: Granularity | None, shape: tuple[int, ...], row: int, column: int
+) -> int | None:
+    """Where in the flattened scales the scale of element [row, column] is; None without
+    scales."""
+    columns = matrix_shape(shape)[1]
+    match granularity:
+        case None:
+            return None
+        case PerModel() | PerTensor():
+            return 0
+        case PerRow():
+            return row
+        case PerColumn():
+            return column
+        case PerGroup(size):
+            return row * -(-columns // size) + column // size
+        case PerBlock(size):
+            return (row * columns + column) // size
+
+
+def run_lengths(granularity: Granularity | None, shape: tuple[int, ...]) -> dict[int, int]:
+    """How many groups there are of each length: `{64: 1000, 12: 1}`. Empty without scales."""
+    rows, columns = matrix_shape(shape)
+    count = rows * columns
+    if granularity is None or count == 0:
+        return {}
+    match layout_of(granularity, shape):
+        case Columns(width):
+            return {rows: width}
+        case Runs(size):
+            return _cut(count, size, 1)
+        case RaggedRows(width, size):
+            return _cut(width, size, rows)
+        case Whole():
+            return {count: 1}
+
+
+def _cut(length: int, size: int, times: int) -> dict[int, int]:
+    full, rest = divmod(length, size)
+    lengths = {size: full * times} if full else {}
+    if rest:
+        lengths[rest] = times
+    return lengths

@@ -1,0 +1,244 @@
+"""A scheme set up for one tensor: the coder, the layout and the scales known beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.errors import UsageError
+from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.affine import AsymmetricCoder, SignedCoder, SymmetricCoder
+from qtui_core.quant.codebook import LEVELS, CodebookCoder
+from qtui_core.quant.coder import LARGEST, NO_SCALES, Coder, Codes, GroupScales
+from qtui_core.quant.double_quant import NestedScales, quantize_scales
+from qtui_core.quant.elements import Elements, Float32, Segment
+from qtui_core.quant.floats import CastCoder, ScaledFloatCoder
+from qtui_core.quant.granularity import PerBlock, PerModel
+from qtui_core.quant.grouping import (
+    Extent,
+    group_extents,
+    merge_extents,
+    segment_multiple,
+)
+from qtui_core.quant.layout import Columns, Layout, Whole, layout_of
+from qtui_core.quant.parallel import Scratch, map_segments
+from qtui_core.quant.scheme import NESTED_BLOCK, Family, Scheme
+
+#: The largest magnitude of a model, or its smallest and largest value.
+ModelExtent: TypeAlias = float | tuple[float, float]
+
+
+def make_coder(scheme: Scheme) -> Coder:
+    """The coder of a scheme's format and scale rule."""
+    match scheme.family:
+        case Family.CODEBOOK:
+            assert isinstance(scheme.granularity, PerBlock)
+            return CodebookCoder(LEVELS[scheme.format], scheme.granularity.size)
+        case Family.INTEGER:
+            if not scheme.symmetric:
+                return AsymmetricCoder(scheme.bits)
+            if scheme.scale_rule == "signed":
+                return SignedCoder(scheme.bits)
+            return SymmetricCoder(scheme.bits, scheme.scale_rule)
+    fmt = get_format(scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    return CastCoder(fmt) if scheme.family is Family.CAST else ScaledFloatCoder(fmt)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How segments of one tensor are processed.
+
+    `fixed` holds the scales where they are not local to a segment: per tensor, model or
+    column. `offset` is the mean absmax under double quantization.
+    """
+
+    scheme: Scheme
+    coder: Coder
+    layout: Layout
+    fixed: GroupScales | None = None
+    offset: float | None = None
+
+    @property
+    def multiple(self) -> int:
+        """Segments must be multiples of this long."""
+        whole_groups = segment_multiple(self.layout)
+        if self.scheme.double_quantization:
+            whole_groups *= NESTED_BLOCK
+        if self.scheme.family is Family.CODEBOOK:
+            whole_groups = math.lcm(whole_groups, 2)
+        return whole_groups
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The elements of a segment made ready: `x` is finite, `scales` are those of its groups.
+
+    `nonfinite` is a mask of NaN and infinities, None where there are none; `values` are the
+    elements as they came.
+    """
+
+    values: Float32
+    x: Float32
+    nonfinite: npt.NDArray[np.bool_] | None
+    scales: GroupScales
+    nested: NestedScales | None
+    absmax: float
+
+    @property
+    def decoding_scales(self) -> GroupScales:
+        """The scales as a reader of the stored tensor has them."""
+        if self.nested is None:
+            return self.scales
+        return GroupScales(self.nested.dequantize())
+
+
+def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
+    """Scales and finite elements of a segment."""
+    values = segment.float32()
+    kind = plan.coder.extent
+    local = plan.fixed is None and kind is not None
+    if local:
+        assert kind is not None
+        extents = group_extents(kind, plan.layout, values, scratch)
+    else:
+        extents = group_extents(Extent.ABSMAX, Whole(), values, scratch)
+    nonfinite = None
+    x = values
+    if not np.isfinite(extents).all():
+        nonfinite = ~np.isfinite(values)
+        extents = _extents_of_finite(kind if local else None, plan.layout, values, scratch)
+        x = np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+    absmax = float(np.abs(extents).max()) if extents.size else 0.0
+    scales = plan.fixed or NO_SCALES
+    if local:
+        scales = plan.coder.scales(extents, values.size)
+    nested = None
+    if plan.offset is not None:
+        nested = quantize_scales(scales.scale, plan.offset)
+    return Prepared(values, x, nonfinite, scales, nested, absmax)
+
+
+def _extents_of_finite(
+    kind: Extent | None, layout: Layout, values: Float32, scratch: Scratch
+) -> Float32:
+    finite = np.where(np.isfinite(values), values, np.float32(0))
+    if kind is None:
+        return group_extents(Extent.ABSMAX, Whole(), finite, scratch)
+    return group_extents(kind, layout, finite, scratch)
+
+
+def encode(plan: Plan, prepared: Prepared, codes: Codes, scratch: Scratch) -> None:
+    """Codes of a prepared segment. NaN takes the NaN code of a float format that has one and
+    the code of zero elsewhere; an infinity takes the infinity of the format if it has one,
+    else the outermost level of its sign."""
+    coder = plan.coder
+    coder.encode(plan.layout, prepared.x, prepared.scales, codes, scratch)
+    if prepared.nonfinite is None:
+        return
+    if coder.nan_code is not None:
+        codes[np.isnan(prepared.values)] = coder.nan_code
+    if coder.infinity_codes is not None:
+        positive, negative = coder.infinity_codes
+        codes[np.isposinf(prepared.values)] = positive
+        codes[np.isneginf(prepared.values)] = negative
+
+
+def round_trip(plan: Plan, prepared: Prepared, scratch: Scratch) -> Float32:
+    """Dequantized values of the finite elements of a segment, in scratch memory."""
+    coder = plan.coder
+    out: Float32 = scratch.take("out", prepared.x.size, np.float32)
+    if prepared.nested is None:
+        coder.round_trip(plan.layout, prepared.x, prepared.scales, out, scratch)
+        return out
+    codes = scratch.take("codes", coder.code_count(out.size), coder.code_dtype)
+    coder.encode(plan.layout, prepared.x, prepared.scales, codes, scratch)
+    coder.decode(plan.layout, codes, prepared.decoding_scales, out, scratch)
+    return out
+
+
+def make_plan(
+    elements: Elements,
+    scheme: Scheme,
+    model_absmax: ModelExtent | None = None,
+    *,
+    threads: int = 1,
+    advance: Callable[[int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Plan:
+    """The plan for a tensor. Reads all elements once where `needs_first_pass` says so.
+
+    Raises UsageError when `model_absmax` is not a magnitude or a (min, max) pair.
+    """
+    coder = make_coder(scheme)
+    layout = layout_of(scheme.granularity, elements.shape)
+    plan = Plan(scheme, coder, layout)
+    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
+        assert coder.extent is not None
+        extents = _extents_of_model(coder.extent, model_absmax)
+        return replace(plan, fixed=coder.scales(extents, elements.count))
+    if not needs_first_pass(scheme, elements.shape, model_absmax):
+        return plan
+    kind = coder.extent
+    assert kind is not None
+
+    def extents_of(segment: Segment, scratch: Scratch) -> Float32:
+        values = segment.float32()
+        extents = group_extents(kind, layout, values, scratch)
+        if not np.isfinite(extents).all():
+            extents = _extents_of_finite(kind, layout, values, scratch)
+        return extents
+
+    found = map_segments(
+        extents_of,
+        elements.segments(plan.multiple),
+        threads=threads,
+        advance=advance,
+        cancelled=cancelled,
+    )
+    if scheme.double_quantization:
+        # In float64, so that the mean does not depend on how the tensor was cut.
+        total = count = 0.0
+        for extents in found:
+            total += float(extents.sum(dtype=np.float64))
+            count += extents.shape[1]
+        return replace(plan, offset=float(np.float32(total / count)) if count else 0.0)
+    merged: Float32 | None = None
+    for extents in found:
+        merged = merge_extents(kind, merged, extents)
+    if merged is None:
+        return plan
+    return replace(plan, fixed=coder.scales(merged, elements.count))
+
+
+def needs_first_pass(
+    scheme: Scheme, shape: tuple[int, ...], model_absmax: ModelExtent | None
+) -> bool:
+    """Whether something about all elements must be known before the first can be quantized."""
+    if scheme.family is Family.CAST:
+        return False
+    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
+        return False
+    layout = layout_of(scheme.granularity, shape)
+    return scheme.double_quantization or isinstance(layout, Whole | Columns)
+
+
+def _extents_of_model(kind: Extent, extent: ModelExtent) -> Float32:
+    low, high = extent if isinstance(extent, tuple) else (-extent, extent)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise UsageError(
+            f"The extent of a model is its largest magnitude or its (min, max), finite "
+            f"numbers; got {extent!r}."
+        )
+    match kind:
+        case Extent.ABSMAX:
+            return np.array([[max(abs(low), abs(high))]], np.float32)
+        case Extent.MIN_MAX:
+            return np.array([[min(low, 0.0), max(high, 0.0)]], np.float32).T.copy()
+        case Extent.SIGNED:
+            return np.array([[low if abs(low) > abs(high) else high]], np.float32)

@@ -1,0 +1,190 @@
+"""Quantizing a tensor into codes and scales, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.quant.codebook import unpack_nibbles
+from qtui_core.quant.coder import NO_SCALES, Coder, Codes, GroupScales
+from qtui_core.quant.double_quant import NestedScales
+from qtui_core.quant.elements import Float32, Segment, TensorLike, elements_of
+from qtui_core.quant.grouping import group_count
+from qtui_core.quant.layout import Columns, Whole, layout_of, scale_index, scale_shape
+from qtui_core.quant.parallel import Scratch, map_segments, thread_count
+from qtui_core.quant.process import ModelExtent, Plan, encode, make_coder, make_plan, prepare
+from qtui_core.quant.scheme import NESTED_BLOCK, Family, Scheme
+from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedTensor:
+    """A tensor as a scheme stores it.
+
+    Attributes:
+        scheme: what was done.
+        shape: of the tensor that was quantized.
+        codes: for nf4 and fp4 packed bytes as bitsandbytes keeps them, uint8
+            `[ceil(n / 2), 1]`, the first of two codes in the high nibble. Otherwise one code
+            an element in the shape of the tensor: int8 for symmetric integers, uint8 for
+            asymmetric ones and the small floats, uint16 for bf16 and fp16, uint32 (19 bits
+            used) for tf32.
+        scales: float32, what a level is multiplied by; the absmax of each block for nf4 and
+            fp4, reconstructed from `nested` under double quantization. Shape as the
+            granularity says, `[0]` for casts and empty tensors.
+        zero_points: uint8 in the shape of `scales`, asymmetric integers only.
+        nested: the 8-bit scales of double quantization.
+        nonfinite: NaN and infinities in the tensor. They are left out of the scales; NaN has
+            the NaN code of a float format that has one, else the code of zero; an infinity
+            that of the format, else the outermost code of its sign.
+    """
+
+    scheme: Scheme
+    shape: tuple[int, ...]
+    codes: Codes
+    scales: Float32
+    zero_points: npt.NDArray[np.uint8] | None
+    nested: NestedScales | None
+    nonfinite: int
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits of storage for each element, scales and zero points counted."""
+        return bits_per_parameter(self.scheme, self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of storage, codes packed at their width."""
+        return quantized_bytes(self.scheme, self.shape)
+
+    @property
+    def unpacked_codes(self) -> Codes:
+        """One code an element, in the shape of the tensor."""
+        if self.scheme.family is not Family.CODEBOOK:
+            return self.codes
+        count = int(np.prod(self.shape, dtype=np.int64))
+        return unpack_nibbles(self.codes, count).reshape(self.shape)
+
+    def scale_at(self, row: int, column: int) -> tuple[float, int] | None:
+        """Scale and zero point (0 where there is none) of element [row, column] of the tensor
+        seen as a matrix; None for a cast."""
+        index = scale_index(self.scheme.granularity, self.shape, row, column)
+        if index is None:
+            return None
+        zero_point = 0 if self.zero_points is None else int(self.zero_points.reshape(-1)[index])
+        return float(self.scales.reshape(-1)[index]), zero_point
+
+    def dequantize(self, *, out: Float32 | None = None, threads: int | None = None) -> Float32:
+        """The values the codes stand for, float32 in the shape of the tensor. `out`, flat or
+        of that shape and contiguous, is written to and returned in place of a new array."""
+        count = int(np.prod(self.shape, dtype=np.int64))
+        target = np.empty(count, np.float32) if out is None else out.reshape(-1)
+        coder = make_coder(self.scheme)
+        plan = Plan(self.scheme, coder, layout_of(self.scheme.granularity, self.shape))
+        whole = GroupScales(
+            self.scales.reshape(-1),
+            None if self.zero_points is None else self.zero_points.reshape(-1),
+        )
+        shared = isinstance(plan.layout, Whole | Columns) or whole.scale.size == 0
+        codes = self.codes.reshape(-1)
+
+        def work(segment: Segment, scratch: Scratch) -> None:
+            scales = whole if shared else _slice_scales(plan, whole, segment)
+            part = codes[_code_slice(coder, segment)]
+            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+                coder.decode(plan.layout, part, scales, segment.raw, scratch)
+
+        segments = elements_of(target).segments(plan.multiple)
+        for _ in map_segments(work, segments, threads=thread_count(count, threads)):
+            pass
+        return target.reshape(self.shape)
+
+
+def quantize(
+    x: TensorLike,
+    scheme: Scheme,
+    *,
+    model_absmax: ModelExtent | None = None,
+    threads: int | None = None,
+) -> QuantizedTensor:
+    """Codes and scales of a tensor under a scheme.
+
+    Args:
+        x: a numpy array or torch tensor of real numbers, any shape, or an object with
+            `.shape` and `.rows(start, stop)`. Converted to float32.
+        scheme: what to do.
+        model_absmax: with granularity `model`, the largest magnitude of the model, or its
+            (min, max); without it the tensor is the whole model.
+        threads: how many to use; chosen by size when None. The result is the same to the bit.
+
+    Raises UsageError when `x` is not a tensor of real numbers.
+    """
+    elements = elements_of(x)
+    count = thread_count(elements.count, threads)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        plan = make_plan(elements, scheme, model_absmax, threads=count)
+    coder = plan.coder
+    codes = np.empty(coder.code_count(elements.count), coder.code_dtype)
+    shape = scale_shape(scheme.granularity, elements.shape)
+    scales = np.empty(shape, np.float32)
+    zero_points = np.empty(shape, np.uint8) if not scheme.symmetric else None
+    nested = None
+    if scheme.double_quantization:
+        nested_count = -(-scales.size // NESTED_BLOCK)
+        nested = NestedScales(
+            np.empty(scales.size, np.uint8),
+            np.empty(nested_count, np.float32),
+            plan.offset or 0.0,
+        )
+    if plan.fixed is not None:
+        scales.reshape(-1)[...] = plan.fixed.scale
+        if zero_points is not None and plan.fixed.zero_point is not None:
+            zero_points.reshape(-1)[...] = plan.fixed.zero_point
+
+    def work(segment: Segment, scratch: Scratch) -> int:
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            prepared = prepare(plan, segment, scratch)
+            encode(plan, prepared, codes[_code_slice(coder, segment)], scratch)
+        if plan.fixed is None and scales.size:
+            groups = _group_slice(plan, segment)
+            scales.reshape(-1)[groups] = prepared.decoding_scales.scale
+            if zero_points is not None and prepared.scales.zero_point is not None:
+                zero_points.reshape(-1)[groups] = prepared.scales.zero_point
+            if nested is not None and prepared.nested is not None:
+                nested.codes[groups] = prepared.nested.codes
+                first = groups.start // NESTED_BLOCK
+                blocks = slice(first, first + prepared.nested.absmax.size)
+                nested.absmax[blocks] = prepared.nested.absmax
+        return 0 if prepared.nonfinite is None else int(np.count_nonzero(prepared.nonfinite))
+
+    nonfinite = sum(map_segments(work, elements.segments(plan.multiple), threads=count))
+    packed = scheme.family is Family.CODEBOOK
+    return QuantizedTensor(
+        scheme=scheme,
+        shape=elements.shape,
+        codes=codes.reshape(-1, 1) if packed else codes.reshape(elements.shape),
+        scales=scales,
+        zero_points=zero_points,
+        nested=nested,
+        nonfinite=nonfinite,
+    )
+
+
+def _code_slice(coder: Coder, segment: Segment) -> slice:
+    # Segments start at even elements, so the codes before one are a whole number of bytes.
+    return slice(coder.code_count(segment.start), coder.code_count(segment.start + segment.size))
+
+
+def _group_slice(plan: Plan, segment: Segment) -> slice:
+    first = group_count(plan.layout, segment.start) if segment.start else 0
+    return slice(first, first + group_count(plan.layout, segment.size))
+
+
+def _slice_scales(plan: Plan, scales: GroupScales, segment: Segment) -> GroupScales:
+    groups = _group_slice(plan, segment)
+    if scales.scale.size == 0:
+        return NO_SCALES
+    zero_point = None if scales.zero_point is None else scales.zero_point[groups]
+    return GroupScales(scales.scale[groups], zero_point)
