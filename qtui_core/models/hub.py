@@ -21,6 +21,8 @@ from qtui_core.models.remote import RemoteFile
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _HUB_ID = re.compile(rf"({_PART}(?:/{_PART})?)(?:@([^\s@]+))?")
+#: The longest name the hub gives out, characters.
+_MAX_ID = 96
 #: One of these is in every snapshot of a model that was ever used.
 _LANDMARKS = (CONFIG, SINGLE, INDEX, "consolidated.safetensors")
 
@@ -47,7 +49,9 @@ class Listing:
 def parse_hub_id(text: str) -> HubId | None:
     """`org/name` or `name`, with an optional `@revision`; None when it cannot be one."""
     match = _HUB_ID.fullmatch(text)
-    return HubId(match[1], match[2]) if match else None
+    if match is None or len(match[1]) > _MAX_ID:
+        return None
+    return HubId(match[1], match[2])
 
 
 def endpoint() -> str:

@@ -114,7 +114,7 @@ def declared_method(settings: Mapping[str, Any] | None) -> str | None:
         if eight is True or method == "bitsandbytes_8bit":
             return "bitsandbytes-int8"
         return "bitsandbytes" if method else None
-    return printable(method) if isinstance(method, str) else None
+    return (printable(method[:40]) or None) if isinstance(method, str) else None
 
 
 def _refine(packed: Packed, declared: str | None) -> str:

@@ -1,0 +1,396 @@
+"""What a person may point at on this machine, and what is said when it cannot be opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+
+from qtui_core.errors import ModelError
+from qtui_core.models import open_model
+from qtui_core.models.layout import natural_key
+from qtui_core.models.opening import DEMO_FOLDER
+
+
+def save(path: Path, **tensors: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({n.replace("__", "."): t for n, t in tensors.items()}, path)
+
+
+def write_index(folder: Path, weight_map: object, name: str = "model.safetensors.index.json") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+B = np.ones(4, np.float16)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    save(tmp_path / "model-00001-of-00002.safetensors", a=A)
+    save(tmp_path / "model-00002-of-00002.safetensors", b=B)
+    write_index(
+        tmp_path,
+        {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"},
+    )
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    return tmp_path
+
+
+def test_a_folder_of_shards(sharded):
+    progress = []
+    with open_model(sharded, progress=lambda *p: progress.append(p)) as source:
+        assert source.origin == "folder"
+        assert source.architecture == "LlamaForCausalLM"
+        assert {n: t.file for n, t in source.tensors.items()} == {
+            "a": "model-00001-of-00002.safetensors",
+            "b": "model-00002-of-00002.safetensors",
+        }
+        assert source.read_rows("a", 1, 2) == A[1:].tobytes()
+        assert source.read_rows("b", 0, 4) == B.tobytes()
+        assert (source.parameters, source.nbytes) == (10, 32)
+        assert source.dtypes == {"F32": 6, "F16": 4}
+        assert source.missing_weights is None
+        source.require_weights()
+    assert progress == [(1, 2), (2, 2)]
+    assert open_model(str(sharded / "model.safetensors.index.json")).parameters == 10
+
+
+@pytest.mark.parametrize(
+    "present",
+    [
+        ["model.safetensors"],
+        ["model.safetensors", "adapter_model.safetensors", "pytorch_model.bin"],
+        ["model.safetensors", "consolidated.safetensors"],
+        ["consolidated.safetensors", "other.safetensors"],
+        ["odd name.safetensors"],
+        ["odd.safetensors", "config.json", "notes.txt"],
+    ],
+)
+def test_the_weights_of_a_folder(tmp_path, present):
+    for name in present:
+        if name.endswith(".safetensors"):
+            save(tmp_path / name, **{"w": A} if name == present[0] else {"x": B})
+        else:
+            (tmp_path / name).write_text("{}")
+    source = open_model(tmp_path)
+    assert [t.file for t in source.tensors.values()] == [present[0]]
+
+
+def test_shards_without_an_index_are_taken_when_complete(sharded):
+    (sharded / "model.safetensors.index.json").unlink()
+    assert open_model(sharded).parameters == 10
+    (sharded / "model-00001-of-00002.safetensors").unlink()
+    (sharded / "model-00002-of-00002.safetensors").rename(sharded / "model-00003-of-00009.safetensors")
+    save(sharded / "model-00004-of-00009.safetensors", c=A)
+    with pytest.raises(ModelError, match="2 of 9 shards"):
+        open_model(sharded)
+
+
+def test_files_that_compete_are_not_guessed_between(tmp_path):
+    save(tmp_path / "one.safetensors", a=A)
+    save(tmp_path / "two.safetensors", b=A)
+    with pytest.raises(ModelError, match="Open one of them by its path"):
+        open_model(tmp_path)
+    assert list(open_model(tmp_path / "two.safetensors").tensors) == ["b"]
+
+
+def test_one_file_takes_the_config_beside_it(tmp_path):
+    save(tmp_path / "w.safetensors", a=A)
+    source = open_model(tmp_path / "w.safetensors")
+    assert (source.origin, source.config, source.architecture) == ("file", None, None)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    assert open_model(tmp_path / "w.safetensors").architecture == "gpt2"
+
+
+def test_a_bare_config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "hidden_size": 64, "limit": [0.0, Infinity]}')
+    source = open_model(path)
+    assert (source.origin, dict(source.tensors), source.parameters) == ("config", {}, 0)
+    assert source.config["hidden_size"] == 64
+    with pytest.raises(ModelError, match="configuration alone"):
+        source.require_weights()
+    assert open_model(tmp_path).config == source.config
+    with pytest.raises(ModelError, match="no weights"):
+        open_model(tmp_path).require_weights()
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "", "{", '{"a": 1', "\xff"])
+def test_a_config_that_is_none(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    for path in (tmp_path, tmp_path / "config.json"):
+        with pytest.raises(ModelError, match="The configuration"):
+            open_model(path)
+
+
+def test_names_are_in_natural_order(tmp_path):
+    names = [f"layers.{i}.w" for i in (10, 2, 0, 1, 11)] + ["embed", "norm", "9" * 5000]
+    save_file({n: B for n in names}, tmp_path / "m.safetensors")
+    assert list(open_model(tmp_path).tensors) == [
+        "9" * 5000,
+        "embed",
+        *(f"layers.{i}.w" for i in (0, 1, 2, 10, 11)),
+        "norm",
+    ]
+    assert sorted(["a01", "a1", "a", "1a", "a1b2", "a1b10"], key=natural_key) == [
+        "1a", "a", "a1", "a1b2", "a1b10", "a01",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.safetensors",
+        "/etc/x.safetensors",
+        "a/../../x.safetensors",
+        "..\\x.safetensors",
+        "C:\\x.safetensors",
+        "C:x.safetensors",
+        "\\\\host\\x.safetensors",
+        "./x.safetensors",
+        "a//x.safetensors",
+        "x\n.safetensors",
+        "",
+    ],
+)
+def test_an_index_may_not_name_files_elsewhere(tmp_path, name):
+    folder = tmp_path / "model"
+    save(tmp_path / "x.safetensors", a=A)
+    write_index(folder, {"a": name})
+    with pytest.raises(ModelError, match="outside the model's folder") as caught:
+        open_model(folder)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "says"),
+    [
+        (None, "names no shards"),
+        ({}, "names no shards"),
+        ([], "names no shards"),
+        ({"a": 3}, "must map text to text"),
+        ({"a": "pytorch_model.bin"}, "not a safetensors file"),
+        ({"a": "missing.safetensors"}, r"1 of them are missing.*'missing.safetensors'"),
+    ],
+)
+def test_an_index_that_is_wrong(tmp_path, weight_map, says):
+    write_index(tmp_path, weight_map)
+    with pytest.raises(ModelError, match=says):
+        open_model(tmp_path)
+
+
+def test_an_index_and_its_shards_must_agree(sharded):
+    first, second = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
+    for weight_map in ({"a": first, "b": first}, {"a": first, "b": second, "c": second}):
+        write_index(sharded, weight_map)
+        with pytest.raises(ModelError, match="but it is not"):
+            open_model(sharded)
+    write_index(sharded, {"a": first})  # shard 2 is not part of this model
+    assert list(open_model(sharded).tensors) == ["a"]
+    save(sharded / second, a=A, b=B)
+    write_index(sharded, {"a": first, "b": second})
+    with pytest.raises(ModelError, match="in two shards"):
+        open_model(sharded)
+
+
+def test_a_tensor_named_twice_in_an_index(sharded):
+    (sharded / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x", "a": "y"}}')
+    with pytest.raises(ModelError, match="'a' twice"):
+        open_model(sharded)
+
+
+def test_links_are_followed_as_the_hub_cache_needs(tmp_path):
+    save(tmp_path / "blobs" / "abc", a=A)
+    folder = tmp_path / "snapshots" / "123"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").symlink_to("../../blobs/abc")
+    assert open_model(folder).read_rows("a", 0, 2) == A.tobytes()
+    assert list(open_model(tmp_path / "blobs" / "abc").tensors) == ["a"]
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("gone")
+    with pytest.raises(ModelError, match="no such file"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".PT"])
+def test_pickles_are_refused_with_the_reason(tmp_path, suffix):
+    path = tmp_path / f"model{suffix}"
+    with pytest.raises(ModelError, match="no file or folder"):
+        open_model(path)
+    path.write_bytes(b"\x80\x02.")
+    with pytest.raises(ModelError, match="runs code"):
+        open_model(path)
+
+
+@pytest.mark.slow
+def test_the_command_that_converts_a_pickle_works(tmp_path):
+    path = tmp_path / "my model's.bin"
+    shared = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4)
+    torch.save({"a": shared.t(), "b": shared}, path)
+    with pytest.raises(ModelError) as caught:
+        open_model(path)
+    command = shlex.split(str(caught.value).partition("trust it: ")[2])
+    assert command[0] == "python"
+    subprocess.run([sys.executable, *command[1:]], check=True)
+    with open_model(tmp_path / "my model's.safetensors") as source:
+        assert source.read_rows("a", 0, 4) == shared.t().contiguous().view(torch.uint8).numpy().tobytes()
+        assert source.tensors["b"].shape == (3, 4)
+
+
+def test_a_folder_of_pickles(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02.")
+    with pytest.raises(ModelError, match="pickles"):
+        open_model(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    source = open_model(tmp_path)  # enough to estimate memory
+    assert source.config == {"model_type": "gpt2"}
+    with pytest.raises(ModelError, match="runs code from the file"):
+        source.require_weights()
+
+
+def test_gguf_is_named(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    for path in (tmp_path, tmp_path / "model.gguf"):
+        with pytest.raises(ModelError, match="GGUF"):
+            open_model(path)
+
+
+def test_a_folder_with_nothing_in_it(tmp_path):
+    with pytest.raises(ModelError, match="it is empty"):
+        open_model(tmp_path)
+    (tmp_path / "notes\x1b[31m.txt").write_text("x")
+    with pytest.raises(ModelError, match="it holds 'notes") as caught:
+        open_model(tmp_path)
+    assert str(caught.value).isprintable()
+    save(tmp_path / "weights" / "model.safetensors", a=A)
+    with pytest.raises(ModelError, match="weights' is meant"):
+        open_model(tmp_path)
+
+
+def test_missing_paths_suggest_what_is_there(tmp_path, monkeypatch):
+    save(tmp_path / "llama-small" / "model.safetensors", a=A)
+    with pytest.raises(ModelError, match="there is '.*llama-small'"):
+        open_model(tmp_path / "llama-smal")
+    with pytest.raises(ModelError, match="There is no file or folder '/nowhere/x'"):
+        open_model("/nowhere/x")
+    with pytest.raises(ModelError, match="hub id"):
+        open_model("a/b/c")
+    with pytest.raises(ModelError, match="address"):
+        open_model("https://example.com/org/name")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match="there is 'llama-small'"):
+        open_model("./llama-smal")
+
+
+def test_a_path_is_meant_before_a_hub_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(Path("org/name/model.safetensors"), a=A)
+    source = open_model("org/name")
+    assert (source.id, source.origin) == ("org/name", "folder")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_model("~/org/name").origin == "folder"
+
+
+def test_what_is_no_file(tmp_path):
+    (tmp_path / "x.safetensors").mkdir()
+    with pytest.raises(ModelError, match="neither"):
+        open_model(tmp_path / "x.safetensors")
+    folder = tmp_path / "y"
+    (folder / "model.safetensors").mkdir(parents=True)
+    with pytest.raises(ModelError, match="is a folder; a file was expected"):
+        open_model(folder)
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(ModelError, match="not a regular file"):
+        open_model(tmp_path / "pipe.safetensors")
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ModelError, match="not a regular file"):
+        open_model(tmp_path / "config.json")
+
+
+def test_what_may_not_be_read(sharded, monkeypatch):
+    def refuse(self, *args, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(ModelError, match="permission denied"):
+            open_model(sharded)
+    source = open_model(sharded)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(ModelError, match="Permission denied"):
+            source.read_rows("a", 0, 1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_the_system_does_not_let_one_read(sharded):
+    for name in ("config.json", "model-00001-of-00002.safetensors"):
+        (sharded / name).chmod(0)
+        with pytest.raises(ModelError, match="permission denied"):
+            open_model(sharded)
+        (sharded / name).chmod(0o600)
+
+
+def test_an_absurdly_long_config_is_not_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.touch()
+    os.truncate(path, 5 << 30)
+    with pytest.raises(ModelError, match="no configuration is that long"):
+        open_model(path)
+    path.unlink()
+
+
+def test_the_same_key_twice_in_a_config_is_not_our_quarrel(tmp_path):
+    (tmp_path / "config.json").write_text('{"a": 1, "a": 2}')
+    assert open_model(tmp_path).config == {"a": 2}
+
+
+def test_control_characters_in_a_config_are_not_passed_on(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["A\\u001b[31m"]}')
+    assert open_model(tmp_path).architecture == "A\\x1b[31m"
+
+
+@pytest.mark.skipif(not (DEMO_FOLDER / "model.safetensors").exists(), reason="not trained yet")
+def test_the_demo_model():
+    with open_model("demo") as source:
+        assert (source.id, source.origin) == ("demo", "demo")
+        assert source.tensors.keys() == load_file(DEMO_FOLDER / "model.safetensors").keys()
+        assert source.parameters > 1_000_000
+        name = next(iter(source.tensors))
+        assert source.read_rows(name, 0, 1).nbytes > 0
+
+
+def test_large_models_do_not_stay_in_memory(tmp_path):
+    """Rows already looked at do not count as memory of the process: 1 GiB is walked through
+    in a process of its own, whose resident size stays far below."""
+    size = 1 << 30
+    header = json.dumps({"a": {"dtype": "U8", "shape": [1024, 1 << 20], "data_offsets": [0, size]}})
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    os.truncate(path, 8 + len(header) + size)
+    program = (
+        "import resource, sys\n"
+        "from qtui_core.models import open_model\n"
+        "source = open_model(sys.argv[1])\n"
+        "total = sum(sum(source.read_rows('a', i, i + 1)[::4096]) for i in range(1024))\n"
+        "print(total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+    )
+    total, mebibytes = map(int, done.stdout.split())
+    assert total == 0
+    assert mebibytes < 400
+    path.unlink()

@@ -1,0 +1,349 @@
+"""The header reader against the safetensors library, and against files that lie."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
+
+from qtui_core.errors import ModelError
+from qtui_core.models import Role, open_model, row_elements, rows_of
+from qtui_core.models.safetensors import MAX_HEADER
+from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
+
+A = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+
+
+def one(dtype: object, shape: object, offsets: object, **more: object) -> dict:
+    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": offsets, **more}}
+
+
+def library_reads(path: Path) -> dict[str, tuple[str, list[int], bytes]] | None:
+    """What safetensors itself makes of a file; None when it refuses it."""
+    try:
+        tensors = deserialize(path.read_bytes())
+    except SafetensorError:
+        return None
+    return {n: (t["dtype"], list(t["shape"]), bytes(t["data"])) for n, t in tensors}
+
+
+def qtui_reads(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
+    with open_model(path) as source:
+        return {
+            n: (t.dtype, list(t.shape), bytes(source.read_rows(n, 0, rows_of(t))))
+            for n, t in source.tensors.items()
+            if t.readable
+        }
+
+
+dtypes = st.sampled_from(sorted(DTYPE_BITS))
+shapes = st.lists(st.integers(0, 5), max_size=4)
+names = st.text(st.characters(codec="utf-8"), min_size=0, max_size=12).filter(
+    lambda n: n != "__metadata__"
+)
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(names, st.tuples(dtypes, shapes), max_size=6),
+    st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), st.text(max_size=5), max_size=2),
+    st.integers(0, 9),
+    st.randoms(use_true_random=False),
+)
+def test_agrees_with_the_library_on_files_it_accepts(tmp_path, tensors, metadata, padding, random):
+    try:
+        json.dumps([tensors, metadata], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return
+    header: dict = {"__metadata__": metadata} if metadata else {}
+    position = 0
+    for name, (dtype, shape) in tensors.items():
+        size = int(np.prod(shape, dtype=object)) * DTYPE_BITS[dtype]
+        if size % 8:
+            shape, size = [8, *shape], size * 8
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + size // 8]}
+        position += size // 8
+    raw = json.dumps(header, ensure_ascii=random.random() < 0.5).encode() + b" " * padding
+    path = tmp_path / "made.safetensors"
+    path.write_bytes(struct.pack("<Q", len(raw)) + raw + random.randbytes(position))
+
+    expected = library_reads(path)
+    assert expected is not None
+    found = qtui_reads(path)
+    assert found == {n: t for n, t in expected.items() if t[0] in READABLE_DTYPES}
+    with open_model(path) as source:
+        listing = {n: (t.dtype, list(t.shape), t.nbytes) for n, t in source.tensors.items()}
+        assert listing == {n: (t[0], t[1], len(t[2])) for n, t in expected.items()}
+        assert source.metadata == metadata
+
+
+def test_reads_what_numpy_and_torch_write(tmp_path):
+    random = np.random.default_rng(1)
+    arrays = {
+        f"{kind}": (random.normal(0, 50, (3, 4, 5)) * 3).astype(kind)
+        for kind in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "u2", "u4", "u8", "bool")
+    }
+    save_file(arrays, tmp_path / "n.safetensors")
+    with open_model(tmp_path / "n.safetensors") as source:
+        for name, array in arrays.items():
+            assert source.read_rows(name, 0, 3) == array.tobytes()
+            assert source.read_rows(name, 1, 2) == array[1:2].tobytes()
+    bits = torch.arange(256, dtype=torch.uint8)
+    tensors = {
+        "bf16": torch.randn(7, 3).to(torch.bfloat16),
+        "e4m3": bits.view(torch.float8_e4m3fn),
+        "e5m2": bits.clone().view(torch.float8_e5m2),
+        "e8m0": bits.clone().view(torch.float8_e8m0fnu),
+        "c64": torch.randn(2, dtype=torch.complex64),
+    }
+    save_torch(tensors, str(tmp_path / "t.safetensors"))
+    with open_model(tmp_path / "t.safetensors") as source:
+        raw = tensors["bf16"].view(torch.uint8).numpy().tobytes()
+        assert source.read_rows("bf16", 2, 5) == raw[2 * 6 : 5 * 6]
+        assert source.tensors["e4m3"].dtype == "F8_E4M3"
+        assert bytes(source.read_rows("e5m2", 10, 20)) == bytes(range(10, 20))
+        assert source.tensors["c64"].readable is False
+
+
+def test_every_dtype_the_library_knows_has_its_size(tmp_path, write):
+    for dtype, bits in DTYPE_BITS.items():
+        path = write(one(dtype, [8], [0, bits]), bytes(bits))
+        assert library_reads(path) is not None
+        assert open_model(path).tensors["a"].nbytes == bits
+
+
+# Each of these is refused by the library too: what is malformed is not a matter of taste.
+MALFORMED: dict[str, tuple[object, bytes]] = {
+    "not json": ("{", b""),
+    "a list": ("[]", b""),
+    "a number": ("1", b""),
+    "nothing": ("", b""),
+    "invalid utf-8": (b'{"\xff":1}', b""),
+    "byte order mark": ("\ufeff" + A, b"1234"),
+    "control character in a name": ('{"a\x01":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"1234"),
+    "lone surrogate": (A.replace('"a"', '"\\ud800"'), b"1234"),
+    "tensor is a number": ('{"a":1}', b""),
+    "tensor is null": ('{"a":null}', b""),
+    "tensor is NaN": ('{"a":NaN}', b""),
+    "no dtype": ('{"a":{"shape":[1],"data_offsets":[0,4]}}', b"1234"),
+    "no shape": ('{"a":{"dtype":"F32","data_offsets":[0,4]}}', b"1234"),
+    "no offsets": ('{"a":{"dtype":"F32","shape":[1]}}', b"1234"),
+    "dtype is a number": (one(4, [1], [0, 4]), b"1234"),
+    "shape is a number": (one("F32", 1, [0, 4]), b"1234"),
+    "negative dimension": (one("F32", [-1], [0, 4]), b"1234"),
+    "two negative dimensions": (one("F32", [-1, -1], [0, 4]), b"1234"),
+    "dimension is a float": (one("F32", [1.0], [0, 4]), b"1234"),
+    "dimension is true": (one("F32", [True], [0, 4]), b"1234"),
+    "dimension is text": (one("F32", ["1"], [0, 4]), b"1234"),
+    "dimension is null": (one("F32", [None], [0, 4]), b"1234"),
+    "dimension beyond 64 bits": (one("F32", [2**64], [0, 4]), b"1234"),
+    "product beyond 64 bits": (one("F32", [2**32, 2**32], [0, 4]), b"1234"),
+    "product times the dtype beyond 64 bits": (one("F32", [2**62], [0, 4]), b"1234"),
+    "one offset": (one("F32", [1], [0]), b"1234"),
+    "three offsets": (one("F32", [1], [0, 4, 4]), b"1234"),
+    "offsets backwards": (one("F32", [1], [4, 0]), b"1234"),
+    "negative offset": (one("F32", [1], [-4, 0]), b"1234"),
+    "size is not the shape's": (one("F32", [2], [0, 4]), b"1234"),
+    "half a byte": (one("F4", [3], [0, 2]), b"12"),
+    "does not begin at 0": (one("F32", [1], [4, 8]), b"12345678"),
+    "past the end": (one("F32", [2], [0, 8]), b"1234"),
+    "bytes of no tensor": (one("F32", [1], [0, 4]), b"12345"),
+    "hole": (one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}, bytes(12)),
+    "overlap": (one("F32", [2], [0, 8]) | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, bytes(12)),
+    "same place": (one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+    "metadata is text": ('{"__metadata__":"x"}', b""),
+    "metadata of numbers": ('{"__metadata__":{"format":1}}', b""),
+    "metadata is a list": ('{"__metadata__":[]}', b""),
+    "deep": ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", b""),
+    "deep objects": ('{"a":' * 5_000 + "1" + "}" * 5_000, b""),
+    "number of many digits": ('{"a":{"dtype":"F32","shape":[' + "9" * 5000 + '],"data_offsets":[0,4]}}', b"1234"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_headers_are_one_sentence(write, case):
+    header, data = MALFORMED[case]
+    path = write(header, data)
+    assert library_reads(path) is None
+    with pytest.raises(ModelError) as caught:
+        open_model(path)
+    assert_sentence(str(caught.value))
+
+
+def assert_sentence(message: str) -> None:
+    assert message.endswith(".")
+    assert message.isprintable()
+    assert len(message) < 600
+    assert message[0].isupper() or message[0] in "'\""
+
+
+# Stricter than the library, on purpose.
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (A[:-1] + "," + A[1:], "twice"),
+        ('{"__metadata__":{"k":"1","k":"2"}}', "twice"),
+        (one("F32", [1] * 65, [0, 4]), "dimensions"),
+    ],
+)
+def test_ambiguous_headers_are_refused(write, header, says):
+    with pytest.raises(ModelError, match=says):
+        open_model(write(header, b"1234"))
+
+
+@pytest.mark.parametrize("length", [MAX_HEADER + 1, 5 << 30, 2**63, 2**64 - 1])
+def test_a_header_of_gigabytes_is_not_read(write, length):
+    path = write(A, b"1234", length=length)
+    os.truncate(path, 6 << 30)  # sparse: the file is as long as it claims, and takes no disk
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match="claims a header"):
+            open_model(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+        path.unlink()
+
+
+def test_a_header_may_not_ask_for_more_memory_than_its_text_is_worth(write):
+    path = write("[" + "[]," * 10_000_000 + "[]]")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match="more than any real model"):
+            open_model(path)
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_header_longer_than_the_file(write):
+    with pytest.raises(ModelError, match="cut off"):
+        open_model(write(A, b"1234", length=len(A) + 5))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 7, 8, 9, 40, -1])
+def test_truncated_files(write, keep):
+    path = write(A, b"1234")
+    os.truncate(path, keep if keep >= 0 else path.stat().st_size + keep)
+    with pytest.raises(ModelError, match=r"cut off"):
+        open_model(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "git lfs pull"),
+        (b"GGUF\x03\x00\x00\x00" + bytes(30), "GGUF"),
+        (b"PK\x03\x04\x00\x00\x08\x08" + bytes(30), "zip archive"),
+        (b"\x80\x02}q\x00(X\x01" + bytes(30), "pickle"),
+        (b"<!DOCTYPE html><html></html>", "web page"),
+    ],
+)
+def test_other_files_under_this_name_are_told_apart(tmp_path, content, says):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=says):
+        open_model(path)
+
+
+def test_a_length_that_begins_like_another_format_is_a_length(write):
+    # 0x0280 = 640: the first two bytes of a pickle. 0x3c: the first byte of a web page.
+    for length in (0x280, 0x13C):
+        path = write(A + " " * (length - len(A)), b"1234")
+        assert path.read_bytes()[0] in (0x80, 0x3C)
+        assert list(open_model(path).tensors) == ["a"]
+
+
+def test_unknown_dtypes_are_listed_and_not_read(write):
+    header = {
+        "mystery": {"dtype": "F3_E1M1", "shape": [5, 5], "data_offsets": [0, 7]},
+        "plain": {"dtype": "U8", "shape": [2], "data_offsets": [7, 9]},
+    }
+    source = open_model(write(header, b"1234567ab"))
+    info = source.tensors["mystery"]
+    assert (info.dtype, info.shape, info.nbytes, info.readable) == ("F3_E1M1", (5, 5), 7, False)
+    assert info.parameters == 25
+    with pytest.raises(ModelError, match="does not read"):
+        source.read_rows("mystery", 0, 1)
+    assert source.read_rows("plain", 0, 2) == b"ab"
+
+
+def test_empty_tensors_and_scalars(write):
+    header = {
+        "none": {"dtype": "F32", "shape": [0, 5], "data_offsets": [0, 0]},
+        "narrow": {"dtype": "F32", "shape": [5, 0], "data_offsets": [0, 0]},
+        "scalar": {"dtype": "F16", "shape": [], "data_offsets": [0, 2]},
+        "vector": {"dtype": "U8", "shape": [3], "data_offsets": [2, 5]},
+    }
+    source = open_model(write(header, b"hiabc"))
+    rows = {n: (rows_of(t), row_elements(t)) for n, t in source.tensors.items()}
+    assert rows == {"none": (0, 5), "narrow": (5, 0), "scalar": (1, 1), "vector": (3, 1)}
+    assert source.read_rows("none", 0, 0) == b""
+    assert source.read_rows("narrow", 1, 4) == b""
+    assert source.read_rows("scalar", 0, 1) == b"hi"
+    assert source.read_rows("vector", 1, 3) == b"bc"
+    assert source.parameters == 4
+    assert all(t.role is Role.VALUES for t in source.tensors.values())
+
+
+def test_rows_out_of_range_are_a_mistake_of_the_caller(write):
+    source = open_model(write(A, b"1234"))
+    for start, stop in ((-1, 1), (0, 2), (1, 0)):
+        with pytest.raises(ValueError, match="of 1 rows"):
+            source.read_rows("a", start, stop)
+    with pytest.raises(ModelError, match="no tensor 'b'"):
+        source.read_rows("b", 0, 1)
+
+
+def test_names_are_data_and_messages_quote_them(write):
+    name = "w\x1b[31m\u202e\n"
+    header = {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    assert list(open_model(write(header, b"1234")).tensors) == [name]
+    header[name]["shape"] = [2]
+    with pytest.raises(ModelError) as caught:
+        open_model(write(header, b"1234"))
+    assert str(caught.value).isprintable()
+    assert "\\x1b[31m" in str(caught.value)
+
+
+def test_rows_are_views_of_the_file_not_copies(write):
+    path = write({"a": {"dtype": "U8", "shape": [1 << 24], "data_offsets": [0, 1 << 24]}}, bytes(1 << 24))
+    source = open_model(path)
+    tracemalloc.start()
+    try:
+        view = source.read_rows("a", 5, 1 << 24)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    finally:
+        tracemalloc.stop()
+    assert view.readonly
+    source.close()
+    assert view[100] == 0  # what was read stays valid
+    assert source.read_rows("a", 0, 1) == b"\0"  # and a closed source opens again on demand
+
+
+def test_a_file_that_shrank_after_it_was_opened(write):
+    path = write({"a": {"dtype": "U8", "shape": [9000], "data_offsets": [0, 9000]}}, bytes(9000))
+    source = open_model(path)
+    os.truncate(path, 4000)
+    with pytest.raises(ModelError, match="shorter"):
+        source.read_rows("a", 8000, 9000)
+    path.unlink()
+    source.close()
+    with pytest.raises(ModelError, match="cannot be read"):
+        source.read_rows("a", 0, 1)
+
+
+def test_offsets_need_no_alignment(write):
+    source = open_model(write(A + " " * 3, struct.pack("<f", 1.5)))
+    assert struct.unpack("<f", source.read_rows("a", 0, 1)) == (1.5,)
