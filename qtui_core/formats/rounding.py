@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
@@ -28,6 +29,16 @@ class Rounding(StrEnum):
     STOCHASTIC = "stochastic"
 
 
+@dataclass(frozen=True)
+class Casting:
+    """How to get into a format: every choice that is not the value's own."""
+
+    rounding: Rounding
+    saturate: bool
+    #: How many random bits each value comes with; looked at by STOCHASTIC only.
+    random_bit_count: int = 0
+
+
 def rounds_toward_zero(rounding: Rounding, negative: bool) -> bool:
     """True where the mode never moves a number of this sign away from zero."""
     return (
@@ -38,35 +49,29 @@ def rounds_toward_zero(rounding: Rounding, negative: bool) -> bool:
 
 
 def moves_away_from_zero(
-    rounding: Rounding,
-    fraction: Fraction,
-    *,
-    odd: bool,
-    negative: bool,
-    random_bits: int = 0,
-    random_bit_count: int = 0,
+    how: Casting, fraction: Fraction, *, odd: bool, negative: bool, random_bits: int = 0
 ) -> bool:
     """Does a magnitude, `fraction` of the way from one representable magnitude to the next
     (0 <= fraction < 1), become the next one?
 
     `odd` says whether the last significand bit of the lower magnitude is 1.
 
-    STOCHASTIC adds `random_bits`, a number of `random_bit_count` bits, to the first
-    `random_bit_count` bits of the fraction and looks at the carry: of all 2^k patterns exactly
-    floor(fraction · 2^k) round away. With k at least the number of dropped bits this is the
-    hardware recipe "add random bits below the mantissa, then truncate".
+    STOCHASTIC adds `random_bits`, a number of k = `how.random_bit_count` bits, to the first k bits
+    of the fraction and looks at the carry: of all 2^k patterns exactly floor(fraction · 2^k) round
+    away. With k at least the number of dropped bits this is the hardware recipe "add random bits
+    below the mantissa, then truncate".
     """
     if fraction == 0:
         return False
-    match rounding:
+    match how.rounding:
         case Rounding.NEAREST_EVEN:
             return fraction > _HALF or (fraction == _HALF and odd)
         case Rounding.NEAREST_AWAY:
             return fraction >= _HALF
         case Rounding.STOCHASTIC:
-            kept = (fraction.numerator << random_bit_count) // fraction.denominator
-            return kept + random_bits >= 1 << random_bit_count
-    return not rounds_toward_zero(rounding, negative)
+            kept = (fraction.numerator << how.random_bit_count) // fraction.denominator
+            return kept + random_bits >= 1 << how.random_bit_count
+    return not rounds_toward_zero(how.rounding, negative)
 
 
 def check_random_bits(rounding: Rounding, random_bits: int, random_bit_count: int) -> None:

@@ -36,6 +36,7 @@ from typing import SupportsFloat
 
 from qtui_core.errors import UsageError
 from qtui_core.formats.rounding import (
+    Casting,
     Rounding,
     check_random_bits,
     moves_away_from_zero,
@@ -148,14 +149,13 @@ def encode(
     infinity into wrapping integers), ValueError for random bits that are missing or do not fit.
     """
     check_random_bits(rounding, random_bits, random_bit_count)
-    if saturate is None:
-        saturate = fmt.saturates
+    how = Casting(rounding, fmt.saturates if saturate is None else saturate, random_bit_count)
     given = exact(value)
     if isinstance(given, float) and math.isnan(given):
         return _encode_nan(fmt, negative=is_negative(given))
     if isinstance(fmt, IntFormat):
-        return _encode_int(fmt, given, rounding, saturate, random_bits, random_bit_count)
-    return _encode_float(fmt, given, rounding, saturate, random_bits, random_bit_count)
+        return _encode_int(fmt, given, how, random_bits)
+    return _encode_float(fmt, given, how, random_bits)
 
 
 def round_value(
@@ -177,15 +177,9 @@ def _encode_nan(fmt: Format, negative: bool) -> int:
     return fmt.nan_code | (fmt.sign_bit if negative else 0)
 
 
-def _encode_float(
-    fmt: FloatFormat,
-    value: Exact,
-    rounding: Rounding,
-    saturate: bool,
-    random_bits: int,
-    random_bit_count: int,
-) -> int:
+def _encode_float(fmt: FloatFormat, value: Exact, how: Casting, random_bits: int) -> int:
     negative = is_negative(value)
+    saturate = how.saturate or fmt.specials is Specials.FINITE
     if value == 0:
         if fmt.has_zero:
             return fmt.sign_bit if negative and fmt.has_negative_zero else 0
@@ -194,20 +188,19 @@ def _encode_float(
         return _encode_nan(fmt, negative=False)
     sign = fmt.sign_bit if negative else 0
 
-    overflows_to_max = saturate or fmt.specials is Specials.FINITE
+    overflows_to_max = saturate
     if isinstance(value, float):  # an infinity
         code = fmt.max_code + 1
     else:
         code, fraction = unbounded_code(fmt, abs(value))
         code += moves_away_from_zero(
-            rounding,
+            how,
             fraction,
             odd=is_odd(fmt, code),
             negative=negative,
             random_bits=random_bits,
-            random_bit_count=random_bit_count,
         )
-        overflows_to_max |= rounds_toward_zero(rounding, negative)
+        overflows_to_max |= rounds_toward_zero(how.rounding, negative)
 
     if code > fmt.max_code:
         if overflows_to_max:
@@ -255,18 +248,11 @@ def floor_log2(magnitude: Fraction) -> int:
     return exponent if power_of_two(exponent) <= magnitude else exponent - 1
 
 
-def _encode_int(
-    fmt: IntFormat,
-    value: Exact,
-    rounding: Rounding,
-    saturate: bool,
-    random_bits: int,
-    random_bit_count: int,
-) -> int:
+def _encode_int(fmt: IntFormat, value: Exact, how: Casting, random_bits: int) -> int:
     negative = is_negative(value)
     lowest, highest = int(fmt.min / fmt.step), int(fmt.max / fmt.step)
     if isinstance(value, float) and value != 0:  # an infinity
-        if not saturate:
+        if not how.saturate:
             raise UsageError(
                 f"{fmt.title} has no infinity to wrap. Saturate, or replace the infinity first."
             )
@@ -275,14 +261,13 @@ def _encode_int(
         steps = abs(Fraction(value)) / fmt.step
         count = steps.numerator // steps.denominator
         count += moves_away_from_zero(
-            rounding,
+            how,
             steps - count,
             odd=is_odd(fmt, count),
             negative=negative,
             random_bits=random_bits,
-            random_bit_count=random_bit_count,
         )
         count = -count if negative else count
-        if saturate:
+        if how.saturate:
             count = min(max(count, lowest), highest)
     return count & (fmt.code_count - 1)

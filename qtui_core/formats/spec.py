@@ -61,6 +61,8 @@ class FloatFormat:
             raise ValueError(f"{self.name}: IEEE needs mantissa bits to tell NaN from infinity")
         if self.specials is Specials.FNUZ and not self.signed:
             raise ValueError(f"{self.name}: FNUZ puts its NaN where -0 would be; unsigned has none")
+        if self.specials is Specials.FINITE and not self.signed:
+            raise ValueError(f"{self.name}: unsigned formats need a NaN for negative numbers")
 
     # --- width
 
