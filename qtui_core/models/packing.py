@@ -15,19 +15,23 @@ Tensors = Mapping[str, TensorInfo]
 Finding = tuple[str, str, int | None, list[str]]
 
 _BNB_COMPANIONS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
-_SCALED_COMPANIONS = (
-    "weight_scale",
-    "weight_scale_inv",
-    "weight_scale_2",
-    "weight_zero_point",
-    "weight_shape",
-    "weight_g_idx",
-    "weight_global_scale",
+#: Behind the name of the weight ("…weight" + "_scale"), and beside it in its module.
+_WEIGHT_COMPANIONS = (
+    "_scale",
+    "_scale_inv",
+    "_scale_2",
+    "_zero_point",
+    "_shape",
+    "_g_idx",
+    "_global_scale",
+)
+_MODULE_COMPANIONS = (
     "input_scale",
     "input_zero_point",
     "input_global_scale",
     "output_scale",
     "output_zero_point",
+    "activation_scale",
 )
 
 
@@ -138,38 +142,40 @@ def _qweight_layout(
 def _compressed(
     tensors: Tensors, settings: Mapping[str, Any], declared: str | None
 ) -> Iterator[Finding]:
+    # X.weight_packed: dense codes in I32 words or in bytes, along the last dimension.
     for name, info in tensors.items():
-        stem = name.removesuffix("weight_packed")
-        if stem == name:
+        weight = name.removesuffix("_packed")
+        if weight == name or not weight.endswith("weight"):
             continue
-        bits = 4 if info.dtype == "U8" else _bits(settings)
+        bits = _bits(settings) or (4 if info.dtype == "U8" else None)
         count = 8 * info.nbytes // bits if bits else None
-        yield "compressed-tensors", name, count, _scaled_companions(tensors, stem)
+        yield "compressed-tensors", name, count, _companions(tensors, weight)
 
 
 def _scaled(
     tensors: Tensors, settings: Mapping[str, Any], declared: str | None
 ) -> Iterator[Finding]:
-    # X.weight in 8 bits or packed, its scale in a tensor of a similar name.
+    # X in 8 bits, or packed in bytes, and X_scale or X_scale_inv.
     for name, info in tensors.items():
-        stem = name.removesuffix("weight")
-        if stem == name or (stem and not stem.endswith(".")):
+        if f"{name}_scale" not in tensors and f"{name}_scale_inv" not in tensors:
             continue
-        companions = _scaled_companions(tensors, stem)
-        if not any(c.startswith(f"{stem}weight_scale") for c in companions):
-            continue
+        companions = _companions(tensors, name)
         if info.dtype.startswith("F8_"):
             yield "fp8", name, info.elements, companions
         elif info.dtype == "I8":
             yield "int8", name, info.elements, companions
-        elif info.dtype == "U8" and f"{stem}weight_scale_2" in tensors:
+        elif info.dtype == "U8" and f"{name}_scale_2" in tensors:
             yield "nvfp4", name, 2 * info.elements, companions
         elif info.dtype == "U8" and declared == "bitnet":
             yield "bitnet", name, 4 * info.elements, companions
 
 
-def _scaled_companions(tensors: Tensors, stem: str) -> list[str]:
-    return [n for c in _SCALED_COMPANIONS if (n := f"{stem}{c}") in tensors]
+def _companions(tensors: Tensors, weight: str) -> list[str]:
+    module = weight.rpartition(".")[0]
+    stem = f"{module}." if module else ""
+    names = [f"{weight}{c}" for c in _WEIGHT_COMPANIONS]
+    names += [f"{stem}{c}" for c in _MODULE_COMPANIONS]
+    return [n for n in names if n in tensors]
 
 
 def _mxfp4_blocks(

@@ -1,0 +1,173 @@
+"""Stored bytes to float32: against numpy, torch and ml_dtypes, over every code there is."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from qtui_core.errors import ModelError
+from qtui_core.models import open_model
+from qtui_core.models.arrays import RowReader, decoder, read_float32
+from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
+
+CODES8 = np.arange(256, dtype=np.uint8)
+CODES16 = np.arange(1 << 16, dtype=np.uint16)
+
+EVERY_CODE = {
+    "BF16": (CODES16, CODES16.view(ml_dtypes.bfloat16)),
+    "F16": (CODES16, CODES16.view(np.float16)),
+    "F8_E4M3": (CODES8, CODES8.view(ml_dtypes.float8_e4m3fn)),
+    "F8_E5M2": (CODES8, CODES8.view(ml_dtypes.float8_e5m2)),
+    "F8_E4M3FNUZ": (CODES8, CODES8.view(ml_dtypes.float8_e4m3fnuz)),
+    "F8_E5M2FNUZ": (CODES8, CODES8.view(ml_dtypes.float8_e5m2fnuz)),
+    "F8_E8M0": (CODES8, CODES8.view(ml_dtypes.float8_e8m0fnu)),
+    "I8": (CODES8, CODES8.view(np.int8)),
+    "U8": (CODES8, CODES8),
+    "I16": (CODES16, CODES16.view(np.int16)),
+    "U16": (CODES16, CODES16),
+    "BOOL": (CODES8, CODES8 != 0),
+}
+
+
+@pytest.mark.parametrize("dtype", EVERY_CODE)
+def test_every_code(dtype):
+    codes, values = EVERY_CODE[dtype]
+    found = decoder(dtype)(memoryview(codes.tobytes()))
+    expected = values.astype(np.float32)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    numbers = ~np.isnan(expected)
+    assert (np.signbit(found) == np.signbit(expected))[numbers].all()
+
+
+def test_bfloat16_and_float32_keep_every_bit():
+    found = decoder("BF16")(memoryview(CODES16.tobytes()))
+    np.testing.assert_array_equal(found.view(np.uint32), CODES16.astype(np.uint32) << 16)
+    words = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16, dtype=np.uint32)
+    found = decoder("F32")(memoryview(words.tobytes()))
+    np.testing.assert_array_equal(found.view(np.uint32), words)
+
+
+@pytest.mark.parametrize("dtype", ["F64", "I32", "I64", "U32", "U64"])
+def test_wide_numbers_round_to_float32(dtype):
+    kind = {"F64": "f8", "I32": "i4", "I64": "i8", "U32": "u4", "U64": "u8"}[dtype]
+    random = np.random.default_rng(3)
+    raw = random.integers(0, 256, 8 * 4096, dtype=np.uint8).tobytes()
+    if dtype == "F64":
+        special = [1e300, -1e300, np.inf, -np.inf, np.nan, -0.0, 1e-320, 0.1]
+        raw = np.array(special, "f8").tobytes() + raw
+    found = decoder(dtype)(memoryview(raw))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(found, np.frombuffer(raw, kind).astype(np.float32))
+    if dtype == "F64":
+        assert list(found[:4]) == [np.inf, -np.inf, np.inf, -np.inf]
+        assert np.isnan(found[4])
+        assert found[7] == np.float32(0.1)
+
+
+def test_what_is_readable_has_a_decoder_and_the_rest_has_none():
+    for dtype in DTYPE_BITS:
+        if dtype in READABLE_DTYPES:
+            assert decoder(dtype)(memoryview(bytes(DTYPE_BITS[dtype] // 8))).shape == (1,)
+        else:
+            with pytest.raises(ModelError, match="does not read"):
+                decoder(dtype)
+
+
+@pytest.fixture
+def model(tmp_path: Path):
+    random = np.random.default_rng(5)
+    arrays = {
+        "matrix": random.normal(size=(20, 7)).astype(np.float16),
+        "cube": random.normal(size=(4, 3, 5)).astype(np.float32),
+        "vector": random.normal(size=9).astype(np.float64),
+        "scalar": np.array(2.5, np.float32),
+        "none": np.zeros((0, 4), np.float32),
+        "narrow": np.zeros((4, 0), np.float32),
+        "bf16": random.normal(size=(8, 6)).astype(ml_dtypes.bfloat16).view(np.uint16),
+    }
+    save_file(arrays, tmp_path / "m.safetensors")
+    with open_model(tmp_path / "m.safetensors") as source:
+        yield source, arrays
+
+
+def test_rows(model):
+    source, arrays = model
+    for name in ("matrix", "cube", "vector"):
+        whole = arrays[name].astype(np.float32).reshape(len(arrays[name]), -1)
+        np.testing.assert_array_equal(read_float32(source, name), whole)
+        np.testing.assert_array_equal(read_float32(source, name, 1, 3), whole[1:3])
+        reader = RowReader(source, name)
+        assert reader.shape == whole.shape
+        assert reader.dtype == source.tensors[name].dtype
+        parts = [reader.rows(i, min(i + 3, len(whole))) for i in range(0, len(whole), 3)]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert read_float32(source, "scalar").tolist() == [[2.5]]
+    assert read_float32(source, "none").shape == (0, 4)
+    assert read_float32(source, "narrow").shape == (4, 0)
+    assert read_float32(source, "matrix", 2, 2).shape == (0, 7)
+
+
+def test_mistakes(model):
+    source, _ = model
+    with pytest.raises(ValueError, match="of 20 rows"):
+        read_float32(source, "matrix", 5, 21)
+    with pytest.raises(ModelError, match="no tensor"):
+        RowReader(source, "absent")
+
+
+def test_results_are_new_arrays_that_outlive_the_file(model):
+    source, arrays = model
+    for name in ("matrix", "cube"):
+        rows = read_float32(source, name)
+        assert rows.flags.owndata or rows.base is not None
+        assert rows.flags.writeable
+        rows[:] = 0
+        assert read_float32(source, name).any()
+    kept = read_float32(source, "cube")
+    source.close()
+    np.testing.assert_array_equal(kept.reshape(4, 3, 5), arrays["cube"])
+
+
+def test_unaligned_data(write):
+    header = '{"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[1],"data_offsets":[16,18]}}'
+    for padding in range(8):
+        path = write(header + " " * padding, struct.pack("<ddH", 1.5, -2.0, 0x3F80))
+        with open_model(path) as source:
+            assert read_float32(source, "a").tolist() == [[1.5], [-2.0]]
+            assert read_float32(source, "b").tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("dtype", sorted(READABLE_DTYPES))
+def test_memory_is_the_result_and_little_more(tmp_path, write, dtype):
+    elements = 1 << 21
+    nbytes = elements * DTYPE_BITS[dtype] // 8
+    path = write({"a": {"dtype": dtype, "shape": [2048, 1024], "data_offsets": [0, nbytes]}}, bytes(nbytes))
+    with open_model(path) as source:
+        decoder(dtype)  # its table is made once
+        tracemalloc.start()
+        try:
+            read_float32(source, "a")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 1.6 * 4 * elements
+
+
+def test_headers_need_no_numpy_and_arrays_no_torch():
+    program = (
+        "import sys\n"
+        "from qtui_core.models import open_model\n"
+        "assert not {'numpy', 'torch', 'huggingface_hub', 'safetensors'} & sys.modules.keys()\n"
+        "import qtui_core.models.arrays\n"
+        "assert not {'torch', 'huggingface_hub'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
