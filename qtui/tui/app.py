@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -16,26 +16,28 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console
 from textual.app import App
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from qtui.tui import messages
+from qtui.tui.ascii_only import AsciiOnly
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, load_config, log_file
-from qtui.tui.depth import Depth, detect_depth, require_terminal, resolve_depth
+from qtui.tui.depth import Depth, detect_depth, resolve_depth
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry
 from qtui.tui.panels.base import Panel
-from qtui.tui.screens import HelpScreen, OpenModelScreen, ShellScreen
-from qtui.tui.theme import DEFAULT_THEME, theme_variable_defaults, themes
+from qtui.tui.screens import HelpScreen, KeyLine, OpenModelScreen, ShellScreen
+from qtui.tui.theme import theme_variable_defaults, themes
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.header import HeaderLine, TabBar
-from qtui_core.errors import QtuiError, UsageError
+from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from qtui.engine.client import EngineClient
+    from qtui.engine.client import EngineClient, EngineState
 
 log = logging.getLogger("qtui.tui")
 
@@ -100,7 +102,10 @@ class QtuiApp(App[None], inherit_bindings=False):
         """The child process that owns torch. It starts on its first request."""
         from qtui.engine.client import EngineClient
 
-        return EngineClient()
+        return EngineClient(log=log_file().with_name("engine.log"), on_state=self._engine_state)
+
+    def _engine_state(self, state: EngineState, detail: str) -> None:
+        self.post_message(messages.EngineStateChanged(state.value, detail))
 
     async def on_unmount(self) -> None:
         if "engine" in self.__dict__:
@@ -113,6 +118,10 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.current_theme)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        filters = super().get_line_filters()
+        return [*filters, AsciiOnly()] if self.drawing.ascii else filters
 
     def offers_theme(self, name: str) -> bool:
         """Whether a theme keeps its colours at this depth; foreign ones only do at 24 bits."""
@@ -186,6 +195,12 @@ class QtuiApp(App[None], inherit_bindings=False):
         assert show_value is not None
         show_value(message.value, message.origin)
 
+    def on_engine_state_changed(self, message: messages.EngineStateChanged) -> None:
+        """Told to every panel that has been built; a panel's handler has the same name."""
+        log.info("engine %s %s", message.state, message.detail)
+        for panel in self.shell.query(Panel):
+            panel.engine_state_changed(message.state, message.detail)
+
     def on_model_opened(self, message: messages.ModelOpened) -> None:
         if message.model == self.model:
             self.shell.query_one(HeaderLine).model = message.title
@@ -206,21 +221,18 @@ class QtuiApp(App[None], inherit_bindings=False):
     def action_help(self) -> None:
         panel = self.panel
         if panel is not None and not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen(f"{panel.NUMBER} {panel.TITLE}", self.help_text(panel)))
+            self.push_screen(HelpScreen(f"{panel.NUMBER} {panel.TITLE}", panel.HELP, self._key_lines()))
 
-    def help_text(self, panel: Panel) -> str:
-        """A panel's help with the keys that work now, as Markdown."""
-        rows: dict[str, tuple[list[str], Binding]] = {}
-        for _, binding, enabled, _tip in self.shell.active_bindings.values():
+    def _key_lines(self) -> list[KeyLine]:
+        """The keys that work now, each action once, the panel's own first."""
+        lines: dict[str, KeyLine] = {}
+        for _, binding, enabled, tooltip in self.shell.active_bindings.values():
             if enabled and binding.id:
-                keys, _ = rows.setdefault(binding.id, ([], binding))
-                keys.append(self.get_key_display(binding.with_key(binding.key)))
-        lines = [panel.HELP.strip(), "", "| key | what it does | id |", "|---|---|---|"]
-        for binding_id, (keys, binding) in rows.items():
-            shown = " ".join(f"`{key}`" for key in keys if key != "|")
-            lines.append(f"| {shown} | {binding.tooltip or binding.description} | {binding_id} |")
-        lines += ["", "Any key can be changed in the configuration by its id."]
-        return "\n".join(lines)
+                key = self.get_key_display(binding.with_key(binding.key))
+                line = lines.get(binding.id)
+                keys = f"{line.keys} {key}" if line else key
+                lines[binding.id] = KeyLine(keys, tooltip or binding.description, binding.id)
+        return list(lines.values())
 
     async def action_copy(self) -> None:
         panel = self.panel
@@ -337,15 +349,12 @@ def run(
 ) -> int:
     """Runs the app in this terminal and returns its exit code.
 
-    Raises UsageError where there is no terminal, or for a wrong configuration.
+    There must be a terminal: the command line sees to that. Raises UsageError for a wrong
+    configuration.
     """
-    require_terminal()
     app = QtuiApp(model, config=load_config(), color=color, ascii=ascii, debug=debug)
     no_log = start_log(debug)
     if no_log:
         app.call_later(app.tell, no_log, "warning")
     app.run()
     return app.return_code or 0
-
-
-__all__ = ["DEFAULT_THEME", "QtuiApp", "QtuiError", "run"]

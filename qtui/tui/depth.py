@@ -1,12 +1,8 @@
-"""How many colours this terminal shows, and whether it can hold the app at all.
-
-Standard library only: the command line asks here before anything heavy is imported.
-"""
+"""How many colours this terminal shows. Standard library only."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -57,22 +53,3 @@ def resolve_depth(color: str, environment: Mapping[str, str] | None = None) -> D
     except ValueError:
         choices = ", ".join(COLOR_CHOICES)
         raise UsageError(f"Unknown colour depth {color!r}; it is one of {choices}.") from None
-
-
-def require_terminal(environment: Mapping[str, str] | None = None) -> None:
-    """Refuses, as a UsageError that names the way out, where the app could not be seen.
-
-    Textual itself would draw on stderr and wait forever without a terminal, and would send
-    24-bit escapes to TERM=dumb.
-    """
-    env = os.environ if environment is None else environment
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(
-            "The terminal app needs a terminal on stdin and stdout. "
-            "Without one, use `qtui inspect MODEL` (or `qtui inspect MODEL --json`)."
-        )
-    if env.get("TERM", "") in ("", "dumb", "unknown"):
-        raise UsageError(
-            f"TERM is {env.get('TERM', '')!r}, a terminal the app cannot draw on. "
-            "Set TERM, or use `qtui inspect MODEL` (or `qtui inspect MODEL --json`)."
-        )

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Literal
 
 from textual.message import Message
+from textual.widget import Widget
 
 Severity = Literal["information", "warning", "error"]
 
@@ -59,3 +60,15 @@ class Notice(Message):
         super().__init__()
         self.text = text
         self.severity = severity
+
+
+class Resized(Message):
+    """A widget that draws for its size has a new one; whoever feeds it may feed it anew."""
+
+    def __init__(self, widget: Widget) -> None:
+        super().__init__()
+        self.widget = widget
+
+    @property
+    def control(self) -> Widget:
+        return self.widget

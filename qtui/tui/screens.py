@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen, Screen
+from textual.style import Style
 from textual.widgets import ContentSwitcher, Input, Label, Markdown, Static
 
 from qtui.tui.keymap import SCREEN_BINDINGS
@@ -24,13 +28,14 @@ class ShellScreen(Screen[None], inherit_bindings=False):
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
         (0, "-too-narrow"),
         (SMALLEST[0], "-narrow"),
-        (100, "-medium"),
-        (150, "-wide"),
+        (116, "-medium"),
+        (160, "-wide"),
     ]
     VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
         (0, "-too-short"),
-        (SMALLEST[1], "-short"),
-        (30, "-tall"),
+        (SMALLEST[1], "-low"),
+        (21, "-short"),
+        (32, "-tall"),
         (44, "-very-tall"),
     ]
     ALLOW_IN_MAXIMIZED_VIEW: ClassVar[str | None] = "KeyFooter"
@@ -48,6 +53,15 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         )
 
 
+@dataclass(frozen=True)
+class KeyLine:
+    """One action in the help: its keys, what it does, and the id that rebinds it."""
+
+    keys: str
+    meaning: str
+    id: str
+
+
 class HelpScreen(ModalScreen[None]):
     """What a panel is for and the keys that work in it now."""
 
@@ -63,16 +77,34 @@ class HelpScreen(ModalScreen[None]):
         Binding("k", "scroll_up", "Up", show=False, id="help.up", tooltip="Scroll up"),
     ]
 
-    def __init__(self, title: str, text: str) -> None:
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"help--key", "help--id"}
+
+    def __init__(self, title: str, text: str, keys: Sequence[KeyLine]) -> None:
         super().__init__()
         self._title = title
         self._text = text
+        self._keys = keys
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as dialog:
             dialog.border_title = self._title
             dialog.border_subtitle = "Esc closes"
             yield Markdown(self._text, open_links=False)
+            yield Static(id="help-keys")
+
+    def on_mount(self) -> None:
+        self.query_one("#help-keys", Static).update(self._key_table())
+
+    def _key_table(self) -> Content:
+        key, quiet = self.get_visual_style("help--key"), self.get_visual_style("help--id")
+        width = min(16, max((len(line.keys) for line in self._keys), default=0))
+        parts: list[str | Content | tuple[str, Style]] = []
+        for line in self._keys:
+            parts.append((f"{line.keys:<{width}}  ", key))
+            parts.append(f"{line.meaning}  ")
+            parts.append((f"{line.id}\n", quiet))
+        parts.append(("\nThe configuration can give any of them other keys, by the id.", quiet))
+        return Content.assemble(*parts)
 
     def action_scroll_down(self) -> None:
         self.query_one(VerticalScroll).scroll_down()

@@ -14,8 +14,6 @@ from textual.theme import Theme
 
 from qtui.tui.depth import Depth
 
-DEFAULT_THEME = "qtui-dark"
-
 # Variables a theme of another origin does not have; see QtuiApp.get_theme_variable_defaults.
 FIELDS_ON_DARK: Mapping[str, str] = {
     "field-sign": "#e58fb2",

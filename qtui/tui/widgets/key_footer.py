@@ -24,13 +24,15 @@ class KeyHint:
 
 class KeyFooter(Widget):
     """One line, rendered whole: Textual's own footer mounts a widget a key on every change of
-    focus. Keys that do not fit are left out from the end of the panel's part; those marked as
-    the shell's own (ids "app.…") keep their place at the right."""
+    focus. Help, palette and quit keep their place at the right; then come the panel's keys and
+    the rest of the shell's (ids "app.…"), as many as fit."""
+
+    ALWAYS = ("app.palette", "app.help", "app.quit")
 
     COMPONENT_CLASSES = {"keys--key", "keys--description"}
 
     hints: reactive[tuple[KeyHint, ...]] = reactive(())
-    shell_hints: reactive[tuple[KeyHint, ...]] = reactive(())
+    always: reactive[tuple[KeyHint, ...]] = reactive(())
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self.refresh_keys)
@@ -40,12 +42,16 @@ class KeyFooter(Widget):
         """Reads the bindings that are active now."""
         panel: dict[str, KeyHint] = {}
         shell: dict[str, KeyHint] = {}
+        always: dict[str, KeyHint] = {}
         for _, binding, enabled, tooltip in screen.active_bindings.values():
-            if binding.show and enabled and binding.description:
-                part = shell if (binding.id or "").startswith("app.") else panel
-                part.setdefault(binding.action, self._hint(binding, tooltip))
-        self.hints = tuple(panel.values())
-        self.shell_hints = tuple(shell.values())
+            if not (binding.show and enabled and binding.description):
+                continue
+            part = panel
+            if binding.id and binding.id.startswith("app."):
+                part = always if binding.id in self.ALWAYS else shell
+            part.setdefault(binding.action, self._hint(binding, tooltip))
+        self.hints = (*panel.values(), *shell.values())
+        self.always = tuple(always.values())
 
     def _hint(self, binding: Binding, tooltip: str) -> KeyHint:
         display = self.app.get_key_display(binding)
@@ -53,18 +59,15 @@ class KeyFooter(Widget):
 
     def _placed(self) -> list[tuple[int, KeyHint]]:
         """The hints that fit, each with its column."""
-        right = sum(_width(hint) for hint in self.shell_hints)
         placed: list[tuple[int, KeyHint]] = []
-        column = 0
+        column, right = 0, self.size.width - sum(_width(hint) for hint in self.always)
         for hint in self.hints:
-            if column + _width(hint) > self.size.width - right:
+            if column + _width(hint) > right:
                 break
             placed.append((column, hint))
             column += _width(hint)
-        column = max(column, self.size.width - right)
-        for hint in self.shell_hints:
-            if column + _width(hint) > self.size.width:
-                break
+        column = max(column, right)
+        for hint in self.always:
             placed.append((column, hint))
             column += _width(hint)
         return placed

@@ -1,0 +1,49 @@
+"""`--ascii`, for everything that reaches the terminal: our drawings and Textual's own parts."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+
+_PAIRS = {
+    "─━═╌┄┈▔▁": "-",
+    "│┃║╎┆▏▕▎▌▐": "|",
+    "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝": "+",
+    "█▓▀▄▆▇▅": "#",
+    "▒": "*",
+    "░▂▃": ":",
+    "…": "~",
+    "·•": ".",
+    "×": "x",
+    "−–—": "-",
+    "±": "+",
+    "←": "<",
+    "→▸▶": ">",
+    "↑▲": "^",
+    "↓▼": "v",
+    "“”": '"',
+    "‘’": "'",
+    "●◆": "*",
+    "○": "o",
+}
+_TABLE = {ord(character): ascii for group, ascii in _PAIRS.items() for character in group}
+
+
+@lru_cache(maxsize=4096)
+def to_ascii(text: str) -> str:
+    """`text` in as many cells of ASCII; what has no likeness becomes a question mark."""
+    if text.isascii():
+        return text
+    known = text.translate(_TABLE)
+    return "".join(c if c.isascii() else "?" * cell_len(c) for c in known)
+
+
+class AsciiOnly(LineFilter):
+    """Translates the text of every segment, the styles stay."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [Segment(to_ascii(text), style, control) for text, style, control in segments]

@@ -1,0 +1,328 @@
+"""Panel 1: the bits of one value in every format at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import Input, Label
+
+from qtui.tui.messages import Resized
+from qtui.tui.panels import formats_state as verbs
+from qtui.tui.panels.base import PaletteEntry, Panel
+from qtui.tui.panels.formats_facts import interval_of, limit_facts, value_facts
+from qtui.tui.panels.formats_line import ZOOM_RANGE, companions, ruler
+from qtui.tui.panels.formats_rows import View, bit_row, grid_layout, table_text
+from qtui.tui.panels.formats_state import FORMAT_LIST, SATURATION, FormatsState, initial_state
+from qtui.tui.widgets.bits import BitGrid
+from qtui.tui.widgets.choice import Choice
+from qtui.tui.widgets.facts import FactSheet
+from qtui.tui.widgets.number_line import NumberLine
+from qtui_core.errors import UsageError
+from qtui_core.formats import Exact, Rounding
+from qtui_core.formats.table import FormatRow
+
+HELP = """\
+One value, and the bits that stand for it in every format: **s**ign, **e**xponent, **m**antissa,
+**i**nteger. A star marks the format whose bits made the value.
+
+Type a number (`0.1`, `-1/3`, `1e-3`, `0x1.8p3`, `inf`, `nan`), or the bits of the chosen format
+as hex (`0x3d`) or binary (`0b00111101`); `e4m3:0x3d` names the format itself.
+
+The line at the bottom shows the numbers of several formats around the value: a tick is one
+number, a bar is many (higher for every doubling), the diamond is what the value becomes, and the
+bracket holds all that becomes the same.
+"""
+
+
+def _binding(
+    key: str, action: str, description: str, id: str, tooltip: str, display: str | None = None
+) -> Binding:
+    """A binding with a footer entry exactly where it has a `display` of its own."""
+    return Binding(
+        key,
+        action,
+        description,
+        show=display is not None,
+        key_display=display or None,
+        id=f"formats.{id}",
+        tooltip=tooltip,
+    )
+
+
+class FormatsPanel(Panel):
+    """The value is one state; everything drawn is computed from it anew."""
+
+    PANEL_ID = "formats"
+    TITLE = "Formats"
+    NUMBER = 1
+    HELP = HELP
+    KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (Choice,)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _binding("left,h", "move_bit(-1)", "Bit", "bit_left", "Move to the bit at the left", "←→"),
+        _binding("right,l", "move_bit(1)", "Bit", "bit_right", "Move to the bit at the right"),
+        _binding("up,k", "move_row(-1)", "Format", "row_up", "Choose the format above", "↑↓"),
+        _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
+        _binding("space,enter", "toggle", "Flip", "toggle", "Flip the bit under the cursor", "Spc"),
+        _binding("i,slash", "edit", "Type", "edit", "Type a number, hex (0x) or bits (0b)", "i"),
+        _binding("escape", "leave", "Back", "leave", "Leave the field, keep the value", "Esc"),
+        _binding(
+            "plus,equals_sign", "step(1)", "Next", "next", "Next larger number of the format", "+"
+        ),
+        _binding("minus", "step(-1)", "Previous", "previous", "Next smaller number of the format"),
+        _binding("r", "next_rounding", "Rounding", "rounding", "Next rounding mode", "r"),
+        _binding(
+            "s",
+            "next_saturation",
+            "Saturate",
+            "saturation",
+            "What too large values become: by format, always the largest number, or overflow",
+            "s",
+        ),
+        _binding("d", "draw", "Draw", "draw", "Draw new bits for stochastic rounding", "d"),
+        _binding("t", "next_view", "Ranges", "view", "Show what each format can hold", "t"),
+        _binding("right_square_bracket", "zoom(-1)", "Zoom in", "zoom_in", "Narrow the line"),
+        _binding("left_square_bracket", "zoom(1)", "Zoom out", "zoom_out", "Widen the line"),
+        _binding("home", "move_bit(-64)", "First bit", "first_bit", "Move to the sign bit"),
+        _binding("end", "move_bit(64)", "Last bit", "last_bit", "Move to the lowest bit"),
+    ]
+
+    state: reactive[FormatsState] = reactive(initial_state, init=False)
+    view: reactive[View] = reactive(View.VALUE, init=False)
+    zoom: reactive[int] = reactive(0, init=False)
+
+    def compose_body(self) -> ComposeResult:
+        with Horizontal(id="formats-controls"):
+            yield Label("value", classes="control-label")
+            yield Input("0.1", compact=True, select_on_focus=True, id="formats-value")
+            yield Choice(
+                "rounding",
+                [mode.value for mode in Rounding],
+                tooltip="How a value between two numbers of a format is rounded (r)",
+                id="formats-rounding",
+            )
+            yield Choice(
+                "saturate",
+                list(SATURATION),
+                tooltip="What a value beyond the largest number becomes (s)",
+                id="formats-saturate",
+            )
+            yield Label("", id="formats-origin")
+        with Container(id="formats-main"):
+            yield BitGrid(id="formats-grid")
+            yield FactSheet(id="formats-facts")
+        yield NumberLine(self.drawing, id="formats-line")
+
+    def on_mount(self) -> None:
+        self.grid = self.query_one(BitGrid)
+        self.grid.glyphs = self.drawing.glyphs
+        self.rows: tuple[FormatRow, ...] = ()
+        self._show_all()
+
+    def activate(self) -> None:
+        self.grid.focus()
+
+    def maximise_target(self) -> Widget | None:
+        line = self.query_one(NumberLine)
+        return line if line.has_focus else self.grid
+
+    # Showing the state
+
+    def watch_state(self) -> None:
+        self._show_all()
+
+    def watch_view(self) -> None:
+        self._show_rows()
+        self.refresh_bindings()
+
+    def watch_zoom(self) -> None:
+        self._show_line()
+
+    @on(Resized, "#formats-grid")
+    def _grid_resized(self) -> None:
+        self._show_rows()
+
+    @on(Resized, "#formats-facts")
+    def _facts_resized(self) -> None:
+        self._show_facts()
+
+    @on(Resized, "#formats-line")
+    def _line_resized(self) -> None:
+        self._show_line()
+
+    def _show_all(self) -> None:
+        self.rows = self.state.rows()
+        self._show_rows()
+        self._show_facts()
+        self._show_line()
+        self.query_one("#formats-origin", Label).update(f"from {self.state.origin}")
+        self.refresh_bindings()
+
+    @property
+    def chosen_row(self) -> FormatRow:
+        return self.rows[FORMAT_LIST.index(self.state.chosen)]
+
+    def _show_rows(self) -> None:
+        grid, state = self.grid, self.state
+        layout = grid_layout(grid.size.width, self.view)
+        grid.name_width = layout.name_width
+        grid.exponent_width = layout.exponent_width
+        grid.bits_width = layout.bits_width
+        grid.columns = layout.columns
+        grid.rows = tuple(
+            bit_row(row, layout, pinned=row.format is state.source) for row in self.rows
+        )
+        grid.chosen = FORMAT_LIST.index(state.chosen)
+        grid.bit = min(grid.bit, state.chosen.bits - 1)
+
+    def _show_facts(self) -> None:
+        sheet = self.query_one(FactSheet)
+        width = sheet.size.width
+        sheet.columns = max(1, width // 38) if width > 60 else 1
+        facts = value_facts(self.state, self.chosen_row, width // sheet.columns)
+        sheet.facts = facts + limit_facts(self.state.chosen)
+
+    def _show_line(self) -> None:
+        line, row = self.query_one(NumberLine), self.chosen_row
+        shown = {row.format: row.value for row in self.rows}
+        others = [(fmt, shown[fmt]) for fmt in companions(row.format, line.track_room - 1)]
+        line.ruler = ruler(
+            row.format,
+            self.state.value,
+            row.value,
+            interval_of(self.state, row),
+            others,
+            cells=line.cells,
+            zoom=self.zoom,
+        )
+
+    # Verbs from outside
+
+    def show_value(self, value: Exact, origin: str) -> None:
+        """Looks at a value that another panel sent."""
+        self._set(verbs.with_value(self.state, value, origin))
+        self.grid.focus()
+
+    def _set(self, state: FormatsState) -> None:
+        """A new value: the field shows it too, unless it is being typed there."""
+        self.state = state
+        field = self.query_one(Input)
+        if not field.has_focus:
+            with field.prevent(Input.Changed):
+                field.value = verbs.value_text(state.value)
+
+    # Typing
+
+    def action_edit(self) -> None:
+        self.query_one(Input).focus()
+
+    def action_leave(self) -> None:
+        self.grid.focus()
+        self._set(self.state)
+
+    @on(Input.Submitted, "#formats-value")
+    def _typed(self, event: Input.Submitted) -> None:
+        event.stop()
+        try:
+            state = verbs.with_text(self.state, event.value)
+        except UsageError as error:
+            self.sentence = str(error)
+            return
+        self.grid.focus()
+        self._set(state)
+
+    # The bit cursor
+
+    def action_move_bit(self, by: int) -> None:
+        self.grid.bit = max(0, min(self.grid.bit + by, self.state.chosen.bits - 1))
+
+    def action_move_row(self, by: int) -> None:
+        index = FORMAT_LIST.index(self.state.chosen) + by
+        self._choose(max(0, min(index, len(FORMAT_LIST) - 1)))
+
+    def _choose(self, index: int) -> None:
+        self.state = verbs.with_chosen(self.state, FORMAT_LIST[index])
+
+    def action_toggle(self) -> None:
+        self._set(verbs.with_bit_toggled(self.state, self.state.chosen, self.grid.bit))
+
+    def on_bit_grid_row_chosen(self, message: BitGrid.RowChosen) -> None:
+        self._choose(message.row)
+
+    def on_bit_grid_bit_clicked(self, message: BitGrid.BitClicked) -> None:
+        self.grid.bit = message.bit
+        self._set(verbs.with_bit_toggled(self.state, FORMAT_LIST[message.row], message.bit))
+
+    def action_step(self, direction: int) -> None:
+        state = verbs.stepped(self.state, up=direction > 0)
+        if state is None:
+            end = "above" if direction > 0 else "below"
+            self.sentence = f"{self.state.chosen.title} has no number {end} this one."
+            return
+        self._set(state)
+
+    # Settings
+
+    @on(Choice.Changed)
+    def _setting_changed(self, event: Choice.Changed) -> None:
+        event.stop()
+        if event.choice.id == "formats-rounding":
+            self.state = verbs.with_rounding(self.state, Rounding(event.value))
+        else:
+            self.state = verbs.with_saturation(self.state, SATURATION[event.value])
+
+    def action_next_rounding(self) -> None:
+        self.query_one("#formats-rounding", Choice).action_step(1)
+
+    def action_next_saturation(self) -> None:
+        self.query_one("#formats-saturate", Choice).action_step(1)
+
+    def action_draw(self) -> None:
+        self.state = verbs.with_new_draw(self.state)
+
+    def action_next_view(self) -> None:
+        self.view = View.RANGE if self.view is View.VALUE else View.VALUE
+
+    def action_zoom(self, by: int) -> None:
+        self.zoom = max(ZOOM_RANGE.start, min(self.zoom + by, ZOOM_RANGE.stop - 1))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        typing = self.is_mounted and self.query_one(Input).has_focus
+        if action == "leave":
+            return typing
+        if action in ("toggle", "move_bit"):
+            return not typing and self.view is View.VALUE
+        if action == "draw":
+            return self.state.rounding is Rounding.STOCHASTIC
+        return True
+
+    # What the shell asks for
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        for name, value in verbs.landmarks(self.state.chosen):
+            title = self.state.chosen.title
+            yield PaletteEntry(
+                f"value: Set to the {name} of {title}",
+                "Every format then shows what it makes of it",
+                partial(self.show_value, value, f"{name} of {title}"),
+            )
+
+    def copy_text(self) -> str | None:
+        return table_text(self.rows)
+
+    def export_data(self) -> dict[str, Any] | None:
+        return None
+
+    def drawing_changed(self) -> None:
+        self.grid.refresh()
+        self.query_one(NumberLine).refresh()
+
+

@@ -1,0 +1,192 @@
+"""The rows of the format table as the bit grid draws them, at any width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from qtui.tui.widgets.bits import BitField, BitRow, Column
+from qtui_core.formats import Exact, FloatFormat, Format, IntFormat
+from qtui_core.formats.decimals import format_exact, format_rounded
+from qtui_core.formats.table import FormatRow, Outcome
+
+
+class View(StrEnum):
+    """Which columns stand right of the names when there is not room for all."""
+
+    VALUE = "value"
+    RANGE = "range"
+
+# What is said in place of an error, where the size of the error is not the point.
+LOST = {
+    Outcome.UNDERFLOW: "underflow",
+    Outcome.SATURATED: "saturated",
+    Outcome.OVERFLOW: "overflow",
+    Outcome.NOT_REPRESENTABLE: "no code",
+}
+
+
+@dataclass(frozen=True)
+class GridLayout:
+    """How wide the parts of the grid are."""
+
+    name_width: int
+    exponent_width: int
+    bits_width: int
+    columns: tuple[Column, ...]
+
+
+_FP32_BITS = 4 + 11 + 2 + 23
+_FP64_BITS = 4 + 14 + 2 + 52
+
+_ERROR = Column("error", 10, right=True)
+_RELATIVE = Column("relative", 9, right=True)
+_ULP = Column("ulp", 9, right=True)
+_HEX = Column("hex", 18)
+_CLASS = Column("class", 9)
+_RANGE = (
+    Column("max", 10, right=True),
+    Column("min normal", 10, right=True),
+    Column("subnormal", 10, right=True),
+    Column("epsilon", 9, right=True),
+    Column("digits", 6, right=True),
+)
+
+
+def grid_layout(width: int, view: View) -> GridLayout:
+    """What fits: names, bits and the value always; error, then class, ulp, relative error and
+    hex; where even the ranges fit they stand beside the values."""
+    name = 12 if width >= 76 else 9
+    left = width - 2 - name - 1
+    if view is View.RANGE and width < 160:
+        bits = _FP32_BITS if left >= _FP32_BITS + 50 else 0
+        return GridLayout(name, 8, bits, _RANGE)
+    value = 14
+    bits = max(12, min(_FP32_BITS, left - value - 1 - _ERROR.width))
+    columns = [Column("value", min(value, left - bits)), _ERROR]
+    room = left - bits - sum(column.width + 1 for column in columns) + 1
+    ranges = sum(column.width + 1 for column in _RANGE)
+    exponent = 8
+    if room >= ranges:
+        columns += _RANGE
+        room -= ranges
+    for extra in (_ULP, _CLASS, _RELATIVE):
+        if room >= extra.width + 1:
+            columns.insert(2, extra)
+            room -= extra.width + 1
+    if room >= _FP64_BITS - bits:
+        exponent, room, bits = 11, room - (_FP64_BITS - bits), _FP64_BITS
+    if room >= _HEX.width + 1:
+        columns.insert(2, _HEX)
+        room -= _HEX.width + 1
+    widest = max(columns[0].width, min(columns[0].width + room, 26))
+    columns[0] = Column("value", widest)
+    return GridLayout(name, exponent, bits, tuple(columns))
+
+
+def bit_row(row: FormatRow, layout: GridLayout, *, pinned: bool) -> BitRow:
+    """One line of the grid. `pinned` marks the format whose bits the value was made from."""
+    cells = tuple(_CELLS[column.title](row, column.width) for column in layout.columns)
+    name = row.format.title + ("*" if pinned else "")
+    return BitRow(name, fields_of(row) if layout.bits_width else (), cells)
+
+
+def fields_of(row: FormatRow) -> tuple[BitField, ...]:
+    """The fields with their letters; a value without a code shows none of its bits as digits."""
+    fmt = row.format
+    fields: list[BitField] = []
+    if fmt.signed:
+        fields.append(BitField("s", row.sign_bits or "-", "sign"))
+    if isinstance(fmt, IntFormat):
+        fields.append(BitField("i", row.mantissa_bits or "-" * (fmt.bits - fmt.signed), "integer"))
+        return tuple(fields)
+    fields.append(BitField("e", row.exponent_bits or "-" * fmt.exponent_bits, "exponent"))
+    if fmt.mantissa_bits:
+        fields.append(BitField("m", row.mantissa_bits or "-" * fmt.mantissa_bits, "mantissa"))
+    if fmt.padding_bits:
+        fields.append(BitField("", "." * fmt.padding_bits, "padding"))
+    return tuple(fields)
+
+
+def fitted(value: Exact | None, width: int) -> str:
+    """The value in as many digits as `width` holds, with an ellipsis where that is not all."""
+    if value is None:
+        return ""
+    digits = min(26, width)
+    text = format_exact(value, digits)
+    while len(text) > width and digits > 1:
+        digits -= max(1, min(len(text) - width, digits - 1))
+        text = format_exact(value, digits)
+    return text
+
+
+def _value(row: FormatRow, width: int) -> str:
+    return "no code for it" if row.code is None else fitted(row.value, width)
+
+
+def _error(row: FormatRow, _width: int) -> str:
+    if row.outcome in LOST and row.code is not None:
+        return LOST[row.outcome]
+    return "" if row.error is None else format_rounded(row.error, 3, signed=True)
+
+
+def _relative(row: FormatRow, _width: int) -> str:
+    if row.relative_error is None:
+        return ""
+    return percent(row.relative_error * 100)
+
+
+def percent(value: Exact) -> str:
+    text = format_rounded(value, 3, signed=True)
+    return f"{text} %"
+
+
+def _limit(name: str) -> Callable[[FormatRow, int], str]:
+    def cell(row: FormatRow, _width: int) -> str:
+        value = getattr(row.format, name, None)
+        return "none" if value is None else format_rounded(value, 4)
+
+    return cell
+
+
+def _class(row: FormatRow, _width: int) -> str:
+    return row.kind.value if row.kind else ""
+
+
+_CELLS: dict[str, Callable[[FormatRow, int], str]] = {
+    "value": _value,
+    "error": _error,
+    "relative": _relative,
+    "ulp": lambda row, _: "" if row.ulp is None else format_rounded(row.ulp, 3),
+    "hex": lambda row, _: row.hex,
+    "class": _class,
+    "max": _limit("max"),
+    "min normal": lambda row, _: limit_text(row.format, "min_normal"),
+    "subnormal": lambda row, _: limit_text(row.format, "min_subnormal"),
+    "epsilon": lambda row, _: limit_text(row.format, "epsilon"),
+    "digits": lambda row, _: f"{row.format.decimal_digits:.1f}",
+}
+
+
+def limit_text(fmt: Format, name: str, digits: int = 4) -> str:
+    """A limit of a format rounded to `digits`; integers have a step in place of the small ones."""
+    if isinstance(fmt, FloatFormat):
+        value = getattr(fmt, name)
+        return "none" if value is None else format_rounded(value, digits)
+    return format_rounded(fmt.step, digits)
+
+
+def table_text(rows: Sequence[FormatRow]) -> str:
+    """The table as plain text, for the clipboard: one line a format, columns by tabs."""
+    lines = ["format\tbits\thex\tvalue\terror\tulp\tclass"]
+    for row in rows:
+        bits = " ".join(field.bits for field in fields_of(row) if field.kind != "padding")
+        value = "" if row.value is None else format_exact(row.value, 40)
+        lines.append(
+            "\t".join(
+                (row.format.title, bits, row.hex, value, _error(row, 0), _CELLS["ulp"](row, 0))
+            )
+            + f"\t{_class(row, 0)}"
+        )
+    return "\n".join(lines)

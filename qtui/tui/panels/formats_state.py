@@ -1,0 +1,161 @@
+"""What the Formats panel is looking at, and the verbs that change it. No widgets here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from qtui_core.formats import (
+    E4M3,
+    FORMATS,
+    Exact,
+    FloatFormat,
+    Format,
+    Rounding,
+    decode,
+    next_code_down,
+    next_code_up,
+    ulp,
+)
+from qtui_core.formats.decimals import format_exact
+from qtui_core.formats.table import FormatRow, describe_code, describe_value
+from qtui_core.formats.text import parse_input, parse_value
+
+FORMAT_LIST: tuple[Format, ...] = tuple(FORMATS.values())
+RANDOM_BIT_COUNT = 32
+
+# How saturation is chosen: the format's own rule, or one for all.
+SATURATION: dict[str, bool | None] = {"by format": None, "on": True, "off": False}
+
+
+@dataclass(frozen=True)
+class FormatsState:
+    """One value seen through every format.
+
+    `code` is set while the value was made from a bit pattern of `source`: that format then shows
+    exactly those bits (one NaN of many, -0) instead of encoding the value again.
+    """
+
+    value: Exact
+    origin: str
+    rounding: Rounding = Rounding.NEAREST_EVEN
+    saturate: bool | None = None
+    chosen: Format = E4M3
+    source: Format | None = None
+    code: int | None = None
+    random_bits: int = 1 << (RANDOM_BIT_COUNT - 1)
+
+    def rows(self) -> tuple[FormatRow, ...]:
+        """The value in every format, in the catalogue's order."""
+        rows = describe_value(
+            self.value,
+            self.rounding,
+            self.saturate,
+            random_bits=self.random_bits,
+            random_bit_count=RANDOM_BIT_COUNT,
+        )
+        if self.source is None or self.code is None:
+            return rows
+        pinned = describe_code(self.source, self.code)
+        return tuple(pinned if row.format is self.source else row for row in rows)
+
+    def row(self, fmt: Format) -> FormatRow:
+        """The value in one format."""
+        if fmt is self.source and self.code is not None:
+            return describe_code(fmt, self.code)
+        (row,) = describe_value(
+            self.value,
+            self.rounding,
+            self.saturate,
+            (fmt,),
+            random_bits=self.random_bits,
+            random_bit_count=RANDOM_BIT_COUNT,
+        )
+        return row
+
+
+def initial_state() -> FormatsState:
+    """One tenth: no format here holds it."""
+    return FormatsState(parse_value("0.1"), "one tenth")
+
+
+def with_value(state: FormatsState, value: Exact, origin: str) -> FormatsState:
+    return replace(state, value=value, origin=origin, source=None, code=None)
+
+
+def with_text(state: FormatsState, text: str) -> FormatsState:
+    """A number sets the value; hex or bits set the code of the chosen format, or of the format
+    that is named before a colon. Raises UsageError."""
+    typed = parse_input(text, state.chosen)
+    if typed.format is None or typed.code is None:
+        return with_value(state, typed.value, "typed")
+    return with_code(state, typed.format, typed.code, f"bits typed for {typed.format.title}")
+
+
+def with_code(state: FormatsState, fmt: Format, code: int, origin: str) -> FormatsState:
+    """The value is now what `code` of `fmt` stands for, and `fmt` is the one chosen."""
+    value = decode(fmt, code).value
+    return replace(state, value=value, origin=origin, chosen=fmt, source=fmt, code=code)
+
+
+def with_bit_toggled(state: FormatsState, fmt: Format, bit: int) -> FormatsState:
+    """Flips bit `bit` (0 the highest) of the value's code in `fmt`; the outcome is the value."""
+    # Where the format has no code for the value (NaN in INT8), start from all zeros.
+    code = state.row(fmt).code or 0
+    flipped = code ^ (1 << (fmt.bits - 1 - bit))
+    return with_code(state, fmt, flipped, f"bits of {fmt.title}")
+
+
+def stepped(state: FormatsState, up: bool) -> FormatsState | None:
+    """The nearest number of the chosen format above (below) the value; None where there is none."""
+    row = state.row(state.chosen)
+    if row.code is None or row.value is None:
+        return None
+    already_there = row.value > state.value if up else row.value < state.value
+    step: Callable[[Format, int], int | None] = next_code_up if up else next_code_down
+    code = row.code if already_there else step(state.chosen, row.code)
+    if code is None:
+        return None
+    return with_code(state, state.chosen, code, f"next number of {state.chosen.title}")
+
+
+def with_new_draw(state: FormatsState) -> FormatsState:
+    """Other random bits for stochastic rounding."""
+    return replace(state, random_bits=random.getrandbits(RANDOM_BIT_COUNT))
+
+
+def landmarks(fmt: Format) -> list[tuple[str, Exact]]:
+    """Values worth looking at in a format, with what they are."""
+    values: list[tuple[str, Exact]] = [("largest number", fmt.max), ("lowest number", fmt.min)]
+    if isinstance(fmt, FloatFormat):
+        values.append(("smallest normal", fmt.min_normal))
+        if fmt.min_subnormal is not None:
+            values.append(("smallest subnormal", fmt.min_subnormal))
+        values.append(("first number past one", 1 + fmt.epsilon))
+        spacing = ulp(fmt, fmt.max_code)
+        assert spacing is not None
+        values.append(("one step past the largest", fmt.max + spacing))
+    return [*values, ("infinity", float("inf")), ("NaN", float("nan"))]
+
+
+def with_chosen(state: FormatsState, fmt: Format) -> FormatsState:
+    return replace(state, chosen=fmt)
+
+
+def with_rounding(state: FormatsState, rounding: Rounding) -> FormatsState:
+    return replace(state, rounding=rounding)
+
+
+def with_saturation(state: FormatsState, saturate: bool | None) -> FormatsState:
+    return replace(state, saturate=saturate)
+
+
+def value_text(value: Exact) -> str:
+    """The value as the field shows it: text that, typed again, gives the same value."""
+    text = format_exact(value, 17)
+    if "…" not in text:
+        return text
+    assert isinstance(value, Fraction)
+    return f"{value.numerator}/{value.denominator}"
