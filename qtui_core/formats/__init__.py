@@ -28,6 +28,8 @@ from qtui_core.formats.catalog import (
     TF32,
     get_format,
 )
+from qtui_core.formats.conclude import conclude
+from qtui_core.formats.decimals import exact_fraction_text, format_exact, format_rounded
 from qtui_core.formats.neighbours import (
     Interval,
     next_code_down,
@@ -38,6 +40,8 @@ from qtui_core.formats.neighbours import (
 from qtui_core.formats.rounding import Rounding
 from qtui_core.formats.scalar import Decoded, Exact, Kind, decode, encode, exact, round_value
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials
+from qtui_core.formats.table import FormatRow, Outcome, describe_code, describe_value
+from qtui_core.formats.text import Typed, parse_code, parse_input, parse_value
 
 __all__ = [
     "BF16",
@@ -66,17 +70,29 @@ __all__ = [
     "Exact",
     "FloatFormat",
     "Format",
+    "FormatRow",
     "IntFormat",
     "Interval",
     "Kind",
+    "Outcome",
     "Rounding",
     "Specials",
+    "Typed",
+    "conclude",
     "decode",
+    "describe_code",
+    "describe_value",
     "encode",
     "exact",
+    "exact_fraction_text",
+    "format_exact",
+    "format_rounded",
     "get_format",
     "next_code_down",
     "next_code_up",
+    "parse_code",
+    "parse_input",
+    "parse_value",
     "round_value",
     "rounding_interval",
     "ulp",
