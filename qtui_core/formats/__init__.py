@@ -28,7 +28,6 @@ from qtui_core.formats.catalog import (
     TF32,
     get_format,
 )
-from qtui_core.formats.conclude import conclude
 from qtui_core.formats.decimals import exact_fraction_text, format_exact, format_rounded
 from qtui_core.formats.neighbours import (
     Interval,
@@ -40,6 +39,7 @@ from qtui_core.formats.neighbours import (
 from qtui_core.formats.rounding import Rounding
 from qtui_core.formats.scalar import Decoded, Exact, Kind, decode, encode, exact, round_value
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials
+from qtui_core.formats.summary import summarize
 from qtui_core.formats.table import FormatRow, Outcome, describe_code, describe_value
 from qtui_core.formats.text import Typed, parse_code, parse_input, parse_value
 
@@ -78,7 +78,6 @@ __all__ = [
     "Rounding",
     "Specials",
     "Typed",
-    "conclude",
     "decode",
     "describe_code",
     "describe_value",
@@ -95,5 +94,6 @@ __all__ = [
     "parse_value",
     "round_value",
     "rounding_interval",
+    "summarize",
     "ulp",
 ]

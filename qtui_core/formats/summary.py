@@ -16,7 +16,7 @@ _OUT_OF_RANGE = (Outcome.SATURATED, Outcome.OVERFLOW)
 _COMPARED_BITS = (16, 8, 6, 4)
 
 
-def conclude(rows: Sequence[FormatRow]) -> str:
+def summarize(rows: Sequence[FormatRow]) -> str:
     """What the table says about its value and what to do about it; "" for no rows.
 
     `rows` are those of one value, as describe_value gives them.
@@ -96,11 +96,14 @@ def _conclude_finite(asked: Fraction, rows: Sequence[FormatRow]) -> str:
     if near:
         head += f": {', '.join(near)}"
     high = [r for r in rows if r.outcome in _OUT_OF_RANGE]
+    joint = ";"
+    if len(rows) == 1 and rows[0].outcome is not Outcome.ROUNDED:
+        head, joint = shown, ":"
     low = [r for r in rows if r.outcome is Outcome.UNDERFLOW]
     if high:
-        return f"{head}; {_too_large(asked, high)}."
+        return f"{head}{joint} {_too_large(asked, high)}."
     if low:
-        return f"{head}; {_too_small(asked, low)}."
+        return f"{head}{joint} {_too_small(asked, low)}."
     finer = "a smaller step" if isinstance(rows[0].format, IntFormat) else "more mantissa bits"
     return f"{head}; it is inside every range, so only {finer} would bring it closer."
 
