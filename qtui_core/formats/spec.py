@@ -191,8 +191,8 @@ class FloatFormat:
 
     @property
     def decimal_digits(self) -> float:
-        """Significant decimal digits: log10 of 2^(mantissa bits + the hidden one)."""
-        return (self.mantissa_bits + 1) * math.log10(2)
+        """Significant decimal digits, to one place: log10 of 2^(mantissa bits + the hidden one)."""
+        return round((self.mantissa_bits + 1) * math.log10(2), 1)
 
 
 @dataclass(frozen=True)
@@ -270,8 +270,8 @@ class IntFormat:
 
     @property
     def decimal_digits(self) -> float:
-        """Significant decimal digits of the largest magnitude."""
-        return (self.bits - int(self.signed)) * math.log10(2)
+        """Significant decimal digits of the largest magnitude, to one place."""
+        return round((self.bits - int(self.signed)) * math.log10(2), 1)
 
 
 Format = FloatFormat | IntFormat
