@@ -1,4 +1,4 @@
-"""Trains the demo model and writes everything the package ships of it.
+"""Trains the demo model and writes everything the package ships of it but the card.
 
     python -m qtui_core.models.demo.train OUTPUT_FOLDER [--steps N]
 
