@@ -73,8 +73,6 @@ def _values(rows: Sequence[FormatRow]) -> Table:
             Column("error", numeric=True),
             Column("relative", numeric=True),
             Column("ulp", numeric=True),
-            Column("below", numeric=True),
-            Column("above", numeric=True),
             Column("what happened"),
         ),
         rows=tuple(_value_cells(row) for row in rows),
@@ -84,7 +82,7 @@ def _values(rows: Sequence[FormatRow]) -> Table:
 
 def _value_cells(row: FormatRow) -> tuple[str, ...]:
     if row.value is None:
-        return (row.format.title, *("–",) * 8, str(row.outcome))
+        return (row.format.title, *("–",) * 6, str(row.outcome))
     fields = (row.sign_bits, row.exponent_bits, row.mantissa_bits)
     return (
         row.format.title,
@@ -94,8 +92,6 @@ def _value_cells(row: FormatRow) -> tuple[str, ...]:
         _rounded(row.error, signed=True),
         _percent(row.relative_error),
         _rounded(row.ulp),
-        _rounded(row.below, 6),
-        _rounded(row.above, 6),
         f"{row.outcome}, {row.kind}",
     )
 
