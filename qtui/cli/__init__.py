@@ -1,5 +1,5 @@
 """The command line: `qtui` and its commands. Thin; each command is one file."""
 
-from qtui.cli.main import main
+from qtui.cli.program import main
 
 __all__ = ["main"]

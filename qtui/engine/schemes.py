@@ -72,7 +72,7 @@ def _step_format(scheme: Scheme, direction: int) -> Scheme:
     )
     for changes in attempts:
         try:
-            return replace(scheme, **changes)  # type: ignore[arg-type]
+            return replace(scheme, **changes)
         except UsageError:
             continue  # this much of the old scheme does not go with the new format
     return Scheme(name)

@@ -137,7 +137,10 @@ class Worker:
         except Cancelled:
             self.answer_cancelled(task)
         except QtuiError as error:
-            self._sink.send(_error_head(task.id, error))
+            if task.is_cancelled():  # the library's own way of saying so
+                self.answer_cancelled(task)
+            else:
+                self._sink.send(_error_head(task.id, error))
         except MemoryError:
             traceback.print_exc()
             sentence = f"The machine ran out of memory in {task.method}."

@@ -19,8 +19,10 @@ from qtui_core.models.layout import CONFIG, INDEX, SINGLE
 from qtui_core.models.quoting import quoted
 from qtui_core.models.remote import RemoteFile
 
-_PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _HUB_ID = re.compile(rf"({_PART}(?:/{_PART})?)(?:@([^\s@]+))?")
+#: The hub gives out no name with these in it (huggingface_hub, `validate_repo_id`).
+_FORBIDDEN = re.compile(r"--|\.\.|[-.](/|$)|\.git$")
 #: The longest name the hub gives out, characters.
 _MAX_ID = 96
 #: One of these is in every snapshot of a model that was ever used.
@@ -49,7 +51,7 @@ class Listing:
 def parse_hub_id(text: str) -> HubId | None:
     """`org/name` or `name`, with an optional `@revision`; None when it cannot be one."""
     match = _HUB_ID.fullmatch(text)
-    if match is None or len(match[1]) > _MAX_ID:
+    if match is None or len(match[1]) > _MAX_ID or _FORBIDDEN.search(match[1]):
         return None
     return HubId(match[1], match[2])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,5 +79,13 @@ def quantize_scales(absmax: Float32, offset: float) -> NestedScales:
     largest = np.abs(padded.reshape(nested, NESTED_BLOCK)).max(axis=1, initial=0)
     divisor = np.repeat(np.where(largest > 0, largest, np.float32(1)), NESTED_BLOCK)
     scaled = deviation * (np.float32(1) / divisor[: deviation.size])
-    codes = np.searchsorted(_thresholds(), scaled, side="left").astype(np.uint8)
-    return NestedScales(codes, largest, offset)
+    return NestedScales(_nearest_codes(scaled), largest, offset)
+
+
+def round_to_map(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The entry of the dynamic map nearest to each value."""
+    return dynamic_map()[_nearest_codes(values)].astype(np.float64)
+
+
+def _nearest_codes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.searchsorted(_thresholds(), values, side="left").astype(np.uint8)

@@ -20,6 +20,9 @@ from qtui_core.quant.layout import matrix_shape
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 
+#: The largest magnitude of a model, or its smallest and largest value.
+ModelExtent: TypeAlias = float | tuple[float, float]
+
 #: Elements worked on at a time: 512 KB of float32, so that a segment and its scratch stay in
 #: the second-level cache.
 SEGMENT = 1 << 17

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from qtui_core.quant.affine import AsymmetricCoder, SignedCoder, SymmetricCoder
 from qtui_core.quant.codebook import LEVELS, CodebookCoder
 from qtui_core.quant.coder import LARGEST, NO_SCALES, Coder, Codes, GroupScales
 from qtui_core.quant.double_quant import NestedScales, quantize_scales
-from qtui_core.quant.elements import Elements, Float32, Segment
+from qtui_core.quant.elements import Elements, Float32, ModelExtent, Segment
 from qtui_core.quant.floats import CastCoder, ScaledFloatCoder
 from qtui_core.quant.granularity import PerBlock, PerModel
 from qtui_core.quant.grouping import (
@@ -28,9 +27,6 @@ from qtui_core.quant.grouping import (
 from qtui_core.quant.layout import Columns, Layout, Whole, layout_of
 from qtui_core.quant.parallel import Scratch, map_segments
 from qtui_core.quant.scheme import NESTED_BLOCK, Family, Scheme
-
-#: The largest magnitude of a model, or its smallest and largest value.
-ModelExtent: TypeAlias = float | tuple[float, float]
 
 
 def make_coder(scheme: Scheme) -> Coder:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from qtui_core.quant.codebook import unpack_nibbles
 from qtui_core.quant.coder import NO_SCALES, Coder, Codes, GroupScales
 from qtui_core.quant.double_quant import NestedScales
-from qtui_core.quant.elements import Float32, Segment, TensorLike, elements_of
+from qtui_core.quant.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.grouping import group_count
 from qtui_core.quant.layout import Columns, Whole, layout_of, scale_index, scale_shape
 from qtui_core.quant.parallel import Scratch, map_segments, thread_count
-from qtui_core.quant.process import ModelExtent, Plan, encode, make_coder, make_plan, prepare
+from qtui_core.quant.process import Plan, encode, make_coder, make_plan, prepare
 from qtui_core.quant.scheme import NESTED_BLOCK, Family, Scheme
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 

@@ -242,7 +242,7 @@ def test_a_folder_in_place_of_the_output_file(qtui, checkpoint):
 def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_the_traceback():
     # No input is known that reaches this, so a command is broken on purpose.
     code = (
-        "import sys, qtui.cli.main as m, qtui_core.formats.text as t;"
+        "import sys, qtui.cli as m, qtui_core.formats.text as t;"
         "sys.argv = ['qtui', 'formats', '0.1', *sys.argv[1:]];"
         "t.parse_input = lambda *_: 1 / 0; m.main()"
     )

@@ -27,7 +27,9 @@ from qtui.tui.widgets.facts import FactSheet
 from qtui.tui.widgets.number_line import NumberLine
 from qtui_core.errors import UsageError
 from qtui_core.formats import Exact, Rounding
+from qtui_core.formats.summary import summarize
 from qtui_core.formats.table import FormatRow
+from qtui_core.formats.text import Typed
 
 HELP = """\
 One value, and the bits that stand for it in every format: **s**ign, **e**xponent, **m**antissa,
@@ -163,6 +165,7 @@ class FormatsPanel(Panel):
         self._show_facts()
         self._show_line()
         self.query_one("#formats-origin", Label).update(f"from {self.state.origin}")
+        self.sentence = summarize(self.rows)
         self.refresh_bindings()
 
     @property
@@ -171,6 +174,8 @@ class FormatsPanel(Panel):
 
     def _show_rows(self) -> None:
         grid, state = self.grid, self.state
+        if not grid.size.width:
+            return  # not laid out yet; its first size brings it back here
         layout = grid_layout(grid.size.width, self.view)
         grid.name_width = layout.name_width
         grid.exponent_width = layout.exponent_width
@@ -185,12 +190,16 @@ class FormatsPanel(Panel):
     def _show_facts(self) -> None:
         sheet = self.query_one(FactSheet)
         width = sheet.size.width
+        if not width:
+            return
         sheet.columns = max(1, width // 38) if width > 60 else 1
         facts = value_facts(self.state, self.chosen_row, width // sheet.columns)
         sheet.facts = facts + limit_facts(self.state.chosen)
 
     def _show_line(self) -> None:
         line, row = self.query_one(NumberLine), self.chosen_row
+        if not line.size.width:
+            return
         shown = {row.format: row.value for row in self.rows}
         others = [(fmt, shown[fmt]) for fmt in companions(row.format, line.track_room - 1)]
         line.ruler = ruler(
@@ -319,7 +328,11 @@ class FormatsPanel(Panel):
         return table_text(self.rows)
 
     def export_data(self) -> dict[str, Any] | None:
-        return None
+        from qtui.report.formats import value_document
+
+        state = self.state
+        typed = Typed(state.value, state.source, state.code)
+        return value_document(typed, self.rows, state.rounding, state.saturate).data
 
     def drawing_changed(self) -> None:
         self.grid.refresh()

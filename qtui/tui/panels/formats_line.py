@@ -17,8 +17,8 @@ from qtui_core.formats.scalar import is_finite, unbounded_code
 STEPS_SHOWN = 12
 ZOOM_RANGE = range(-6, 13)
 
-# What the chosen format is compared with, as far as there is room.
-COMPANIONS = ("fp32", "bf16", "fp16", "e4m3", "e5m2", "e2m1", "int8", "tf32", "e3m2", "e2m3")
+# What the chosen format is compared with, as far as there is room; then the others.
+FIRST_COMPANIONS = ("fp32", "bf16", "fp16", "e4m3", "e5m2", "e2m1", "int8", "tf32", "e3m2", "e2m3")
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def track(fmt: Format, window: Window, represented: Exact | None) -> Track:
 
 def companions(chosen: Format, count: int) -> list[Format]:
     """The formats drawn under the chosen one."""
-    others = [FORMATS[name] for name in COMPANIONS if name != chosen.name]
-    return others[: max(0, count)]
+    names = [*FIRST_COMPANIONS, *(name for name in FORMATS if name not in FIRST_COMPANIONS)]
+    return [FORMATS[name] for name in names if name != chosen.name][: max(0, count)]
 
 
 def ruler(

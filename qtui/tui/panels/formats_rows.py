@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qtui.tui.widgets.bits import BitField, BitRow, Column
-from qtui_core.formats import Exact, FloatFormat, Format, IntFormat
+from qtui_core.formats import Exact, IntFormat
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.table import FormatRow, Outcome
 
@@ -121,6 +121,14 @@ def fitted(value: Exact | None, width: int) -> str:
     return text
 
 
+def compact(value: Exact, width: int) -> str:
+    """The value exactly where that fits, else rounded: 0.015625, but 3.403e+38."""
+    text = format_exact(value, width)
+    if len(text) <= width and "…" not in text:
+        return text
+    return format_rounded(value, max(1, width - 6))
+
+
 def _value(row: FormatRow, width: int) -> str:
     return "no code for it" if row.code is None else fitted(row.value, width)
 
@@ -142,39 +150,40 @@ def percent(value: Exact) -> str:
     return f"{text} %"
 
 
-def _limit(name: str) -> Callable[[FormatRow, int], str]:
-    def cell(row: FormatRow, _width: int) -> str:
-        value = getattr(row.format, name, None)
-        return "none" if value is None else format_rounded(value, 4)
-
-    return cell
-
-
 def _class(row: FormatRow, _width: int) -> str:
     return row.kind.value if row.kind else ""
+
+
+def _ulp(row: FormatRow, width: int) -> str:
+    return "" if row.ulp is None else compact(row.ulp, width)
+
+
+def _limit(name: str) -> Callable[[FormatRow, int], str]:
+    """A cell with a limit of the format. Integers have a step and neither kind of small number."""
+
+    def cell(row: FormatRow, width: int) -> str:
+        fmt = row.format
+        if isinstance(fmt, IntFormat) and name == "epsilon":
+            return compact(fmt.step, width)
+        value = getattr(fmt, name, None)
+        return "-" if value is None else compact(value, width)
+
+    return cell
 
 
 _CELLS: dict[str, Callable[[FormatRow, int], str]] = {
     "value": _value,
     "error": _error,
     "relative": _relative,
-    "ulp": lambda row, _: "" if row.ulp is None else format_rounded(row.ulp, 3),
+    "ulp": _ulp,
     "hex": lambda row, _: row.hex,
     "class": _class,
     "max": _limit("max"),
-    "min normal": lambda row, _: limit_text(row.format, "min_normal"),
-    "subnormal": lambda row, _: limit_text(row.format, "min_subnormal"),
-    "epsilon": lambda row, _: limit_text(row.format, "epsilon"),
+    "min normal": _limit("min_normal"),
+    "subnormal": _limit("min_subnormal"),
+    "epsilon": _limit("epsilon"),
     "digits": lambda row, _: f"{row.format.decimal_digits:.1f}",
 }
-
-
-def limit_text(fmt: Format, name: str, digits: int = 4) -> str:
-    """A limit of a format rounded to `digits`; integers have a step in place of the small ones."""
-    if isinstance(fmt, FloatFormat):
-        value = getattr(fmt, name)
-        return "none" if value is None else format_rounded(value, digits)
-    return format_rounded(fmt.step, digits)
 
 
 def table_text(rows: Sequence[FormatRow]) -> str:
@@ -185,7 +194,7 @@ def table_text(rows: Sequence[FormatRow]) -> str:
         value = "" if row.value is None else format_exact(row.value, 40)
         lines.append(
             "\t".join(
-                (row.format.title, bits, row.hex, value, _error(row, 0), _CELLS["ulp"](row, 0))
+                (row.format.title, bits, row.hex, value, _error(row, 0), _ulp(row, 12))
             )
             + f"\t{_class(row, 0)}"
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
+from qtui.tui.widgets.heatgrid import HeatGrid
 from qtui.tui.widgets.tensor_list import TensorEntry
 
 Record = TypeVar("Record")
@@ -74,13 +75,27 @@ class ErrorNumbers:
     """What a scheme does to a tensor, beside what it would do to a Gaussian one."""
 
     bits_per_parameter: float
-    nbytes: int
+    bytes: int
+    saturated: int
     sqnr_db: float | None
     gaussian_sqnr_db: float | None
     relative_mse: float | None
     gaussian_relative_mse: float | None
     max_abs_error: float | None
     sentence: str
+
+
+@dataclass(frozen=True)
+class ErrorMap:
+    """|error| pooled to a picture, and for each cell the element it is largest at."""
+
+    grid: HeatGrid
+    peak_rows: tuple[int, ...]
+    peak_columns: tuple[int, ...]
+
+    def element_at(self, grid_row: int, grid_column: int) -> tuple[int, int]:
+        index = grid_row * self.grid.grid_columns + grid_column
+        return self.peak_rows[index], self.peak_columns[index]
 
 
 @dataclass(frozen=True)
@@ -101,9 +116,7 @@ class Element:
     @property
     def exact(self) -> Fraction | float:
         """The value as the Formats panel takes it; a float for what no Fraction holds."""
-        if not math.isfinite(self.value) or (
-            self.value == 0 and math.copysign(1, self.value) < 0
-        ):
+        if not math.isfinite(self.value) or (self.value == 0 and math.copysign(1, self.value) < 0):
             return self.value
         return Fraction(self.value)
 

@@ -202,7 +202,8 @@ class BitGrid(Widget, can_focus=True):
         more = f"{below} more" if below > 0 else f"{self._top} above" if self._top else "format"
         line.put(2, more, style)
         start = 2 + self.name_width
-        for name, column in (("s", 0), ("exponent", 4), ("mantissa", 4 + self.exponent_width + 3)):
+        names = (("s", 0), ("exponent", 4), ("mantissa", 4 + self.exponent_width + 3))
+        for name, column in names if self.bits_width else ():
             line.put(start + column, name, style)
         at = self._cells_start()
         for column in self.columns:
@@ -230,7 +231,7 @@ class BitGrid(Widget, can_focus=True):
             at += column.width + 1
         if chosen:
             line.paint(0, line.width, self._style("chosen"))
-            if self.has_focus:
+            if self.has_focus and self.bits_width:
                 cursor = self._cursor_column(index)
                 line.paint(cursor, cursor + 1, self._style("cursor"))
 

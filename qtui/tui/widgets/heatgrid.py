@@ -22,7 +22,7 @@ class HeatGrid:
 
     `cells` is flat, `grid_rows` x `grid_columns`, NaN where there is nothing to show; cell
     (i, j) covers the rows from `i * rows // grid_rows` up to the next cell's first, and the
-    columns likewise. `marked_columns` are columns of the matrix to be pointed at.
+    columns likewise.
     """
 
     rows: int
@@ -30,7 +30,15 @@ class HeatGrid:
     grid_rows: int
     grid_columns: int
     cells: Sequence[float] = field(repr=False)
-    marked_columns: tuple[int, ...] = ()
+
+    def like(self, other: HeatGrid) -> bool:
+        """Whether the two have the same cells, of matrices of the same shape."""
+        return (self.rows, self.columns, self.grid_rows, self.grid_columns) == (
+            other.rows,
+            other.columns,
+            other.grid_rows,
+            other.grid_columns,
+        )
 
     def first_row(self, grid_row: int) -> int:
         return grid_row * self.rows // self.grid_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -44,6 +45,7 @@ class Heatmap(Widget, can_focus=True):
         & > .heatmap--cursor { color: #ff4f81; text-style: bold; }
         & > .heatmap--mark { color: $warning; }
         & > .heatmap--message { color: $quiet; }
+        &.-trouble > .heatmap--message { color: $error; }
         &:focus > .heatmap--title { color: $primary; text-style: bold; }
         &:nocolor > .heatmap--cursor { text-style: bold reverse; }
         &:ansi > .heatmap--cursor { color: ansi_bright_magenta; text-style: bold reverse; }
@@ -75,6 +77,9 @@ class Heatmap(Widget, can_focus=True):
     title: reactive[str] = reactive("")
     message: reactive[str] = reactive("")
     """What is said in place of a picture, while there is none."""
+
+    marked_columns: reactive[tuple[int, ...]] = reactive(())
+    """Columns of the matrix that are pointed at below the picture."""
 
     class CursorMoved(Message):
         """The cursor is on another cell."""
@@ -197,7 +202,11 @@ class Heatmap(Widget, can_focus=True):
         return Strip(segments).adjust_cell_length(width, self.rich_style).crop(0, width)
 
     def _message_line(self, y: int, width: int) -> Strip:
-        lines = self.message.splitlines()
+        lines = [
+            line
+            for paragraph in self.message.splitlines()
+            for line in wrap(paragraph, max(8, width - 4))
+        ]
         first = max(0, (self.size.height - len(lines)) // 2)
         if not first <= y < first + len(lines):
             return Strip.blank(width, self.rich_style)
@@ -333,7 +342,7 @@ class Heatmap(Widget, can_focus=True):
         here = grid.first_column(self.cursor[1])
         if line == 0 and self._axis_lines == 2:
             marks = [" "] * columns
-            for marked in grid.marked_columns:
+            for marked in self.marked_columns:
                 cell = (marked * grid.grid_columns) // max(1, grid.columns)
                 marks[int(cell * step)] = self.drawing.glyphs.outlier
             style = self.get_component_rich_style("heatmap--mark")

@@ -94,7 +94,10 @@ class SchemeBar(Widget):
             spans = self._spans(index)
             rows.append(
                 Content.assemble(
-                    *((text, self.get_visual_style(f"schemes--{style}")) for text, style, _ in spans)
+                    *(
+                        (text, self.get_visual_style(f"schemes--{style}"))
+                        for text, style, _ in spans
+                    )
                 )
             )
         return Content("\n").join(rows)

@@ -16,8 +16,9 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from qtui.report.numbers import format_decibels, printable
+from qtui.report.numbers import format_decibels
 from qtui.tui.widgets.drawing import Drawing
+from qtui_core.models.quoting import printable
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class TensorList(ScrollView, can_focus=True):
         elif self._order is Order.WORST:
             # Tensors without a number go last; sort is stable, so ties keep the model's order.
             shown.sort(key=lambda entry: _sqnr_key(self._sqnr.get(entry.name)))
-        before = self.current.name if self._index < len(self._shown) and self._shown else None
+        before = self._shown[self._index].name if self._index < len(self._shown) else None
         self._shown = shown
         self._index = shown.index(keep) if keep in shown else 0
         self.virtual_size = Size(0, len(shown))

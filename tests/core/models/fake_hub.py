@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class FakeHub:
     ignore_range: bool = False
     cut_to: list[int] = field(default_factory=list)  # body bytes of the next storage replies
     failures: list[int] = field(default_factory=list)  # statuses of the next storage replies
+    stalls: int = 0  # storage replies that never come
     expire_links: bool = False  # every signed address works once
     redirect_to: str | None = None  # instead of the storage host
     shift_range: int = 0  # lie about where the bytes begin
@@ -53,7 +55,9 @@ class FakeHub:
 
     def weight_bytes(self) -> int:
         """Bytes of file bodies served for safetensors files."""
-        return sum(r.served for r in self.requests if ".safetensors" in r.path and "json" not in r.path)
+        return sum(
+            r.served for r in self.requests if ".safetensors" in r.path and "json" not in r.path
+        )
 
     def of(self, host: str, method: str = "GET") -> list[Request]:
         return [r for r in self.requests if r.host == host and r.method == method]
@@ -89,7 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._resolve()
 
-    def _reply(self, status: int, headers: dict[str, str], body: bytes = b"", cut: int | None = None) -> None:
+    def _reply(
+        self, status: int, headers: dict[str, str], body: bytes = b"", cut: int | None = None
+    ) -> None:
         self.entry.status = status
         self.send_response(status)
         for key, value in headers.items():
@@ -113,7 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(status, headers, b"{}")
 
     def _listing(self) -> None:
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+|[^/]+)(?:/revision/(.+))?", unquote(self.path))
+        match = re.fullmatch(
+            r"/api/models/([^/]+/[^/]+|[^/]+)(?:/revision/(.+))?", unquote(self.path)
+        )
         files = self.hub.repos.get(match[1]) if match else None
         if match is None or files is None:
             return self._error(401, None, "Invalid username or password.")
@@ -140,13 +148,25 @@ class _Handler(BaseHTTPRequestHandler):
         etag = f'"{hashlib.sha256(content).hexdigest()}"'
         headers = {"X-Repo-Commit": COMMIT, "ETag": etag}
         if match[3].endswith(".safetensors"):
-            target = self.hub.redirect_to or f"{self.hub.storage_url}/{match[1]}/{match[3]}?signed={len(self.hub.requests)}"
-            headers |= {"X-Linked-Etag": etag, "X-Linked-Size": str(len(content)), "Location": target}
+            target = (
+                self.hub.redirect_to
+                or f"{self.hub.storage_url}/{match[1]}/{match[3]}?signed={len(self.hub.requests)}"
+            )
+            headers |= {
+                "X-Linked-Etag": etag,
+                "X-Linked-Size": str(len(content)),
+                "Location": target,
+            }
             return self._reply(302, headers)
         return self._send_file(content, headers)
 
     def _storage(self) -> None:
         path, _, signed = unquote(self.path)[1:].partition("?signed=")
+        if self.hub.stalls:
+            self.hub.stalls -= 1
+            self.close_connection = True
+            time.sleep(1.0)
+            return None
         if self.hub.failures:
             return self._error(self.hub.failures.pop(0))
         uses = [r for r in self.hub.requests if r.host == "storage" and r.path == self.entry.path]

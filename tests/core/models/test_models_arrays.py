@@ -150,7 +150,9 @@ def test_unaligned_data(write):
 def test_memory_is_the_result_and_little_more(tmp_path, write, dtype):
     elements = 1 << 21
     nbytes = elements * DTYPE_BITS[dtype] // 8
-    path = write({"a": {"dtype": dtype, "shape": [2048, 1024], "data_offsets": [0, nbytes]}}, bytes(nbytes))
+    path = write(
+        {"a": {"dtype": dtype, "shape": [2048, 1024], "data_offsets": [0, nbytes]}}, bytes(nbytes)
+    )
     with open_model(path) as source:
         decoder(dtype)  # its table is made once
         tracemalloc.start()

@@ -33,7 +33,9 @@ json_values = st.recursive(
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(["F32", "BF16", "F4", "weight", "gptq", "bitsandbytes", 0, 1, 4, 2**63]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -58,9 +60,7 @@ def reads_or_says(path) -> bool:
 
 @fuzzing
 @given(
-    st.lists(
-        st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=6
-    ),
+    st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=6),
     st.integers(0, len(FILE) + 40),
 )
 def test_flipped_bytes_and_other_lengths(tmp_path, flips, length):
@@ -137,17 +137,25 @@ setting_names = st.sampled_from(
     st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=18, max_size=18),
     st.sampled_from(["", "layer.", "a.b."]),
 )
-def test_any_settings_with_any_names_are_recognised_or_not(tmp_path, chosen, names, dtypes, shapes, stem):
+def test_any_settings_with_any_names_are_recognised_or_not(
+    tmp_path, chosen, names, dtypes, shapes, stem
+):
     sizes = {"U8": 1, "I8": 1, "I32": 4, "F16": 2, "F8_E4M3": 1}
     header, position = {}, 0
     for name, dtype, shape in zip(names, dtypes, shapes, strict=False):
         size = sizes[dtype]
         for dimension in shape:
             size *= dimension
-        header[stem + name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + size]}
+        header[stem + name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [position, position + size],
+        }
         position += size
     raw = json.dumps(header).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + bytes(position))
+    (tmp_path / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(raw)) + raw + bytes(position)
+    )
     (tmp_path / "config.json").write_text(json.dumps({"quantization_config": chosen}))
     with open_model(tmp_path) as source:
         found = source.quantization
@@ -158,7 +166,10 @@ def test_any_settings_with_any_names_are_recognised_or_not(tmp_path, chosen, nam
         assert sum(source.dtypes.values()) == source.parameters
 
 
-@pytest.mark.parametrize("text", ["\0", "", "  ", "a" * 5000, "/" + "a" * 300, "\udcff", "x@", "@x", "a/b/c/d", "http://x/y"])
+@pytest.mark.parametrize(
+    "text",
+    ["\0", "", "  ", "a" * 5000, "/" + "a" * 300, "\udcff", "x@", "@x", "a/b/c/d", "http://x/y"],
+)
 def test_odd_texts_name_no_model(text):
     with pytest.raises(ModelError) as caught:
         open_model(text)

@@ -27,7 +27,9 @@ def save(path: Path, **tensors: np.ndarray) -> None:
     save_file({n.replace("__", "."): t for n, t in tensors.items()}, path)
 
 
-def write_index(folder: Path, weight_map: object, name: str = "model.safetensors.index.json") -> None:
+def write_index(
+    folder: Path, weight_map: object, name: str = "model.safetensors.index.json"
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
@@ -92,7 +94,9 @@ def test_shards_without_an_index_are_taken_when_complete(sharded):
     (sharded / "model.safetensors.index.json").unlink()
     assert open_model(sharded).parameters == 10
     (sharded / "model-00001-of-00002.safetensors").unlink()
-    (sharded / "model-00002-of-00002.safetensors").rename(sharded / "model-00003-of-00009.safetensors")
+    (sharded / "model-00002-of-00002.safetensors").rename(
+        sharded / "model-00003-of-00009.safetensors"
+    )
     save(sharded / "model-00004-of-00009.safetensors", c=A)
     with pytest.raises(ModelError, match="2 of 9 shards"):
         open_model(sharded)
@@ -245,7 +249,10 @@ def test_the_command_that_converts_a_pickle_works(tmp_path):
     assert command[0] == "python"
     subprocess.run([sys.executable, *command[1:]], check=True)
     with open_model(tmp_path / "my model's.safetensors") as source:
-        assert source.read_rows("a", 0, 4) == shared.t().contiguous().view(torch.uint8).numpy().tobytes()
+        assert (
+            source.read_rows("a", 0, 4)
+            == shared.t().contiguous().view(torch.uint8).numpy().tobytes()
+        )
         assert source.tensors["b"].shape == (3, 4)
 
 

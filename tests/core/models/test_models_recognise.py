@@ -176,9 +176,7 @@ def test_fp8_with_block_scales(tmp_path):
         "experts.gate_up_proj_scale_inv": zeros(4, 1, 1, dtype=torch.float32),
         "embed.weight": zeros(10, IN),
     }
-    source = checkpoint(
-        tmp_path, state, {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    )
+    source = checkpoint(tmp_path, state, {"quant_method": "fp8", "weight_block_size": [128, 128]})
     assert source.quantization.method == "fp8"
     assert "blocks of 128x128" in source.quantization.detail
     assert source.parameters == 5 * OUT * IN + 10 * IN
@@ -247,7 +245,12 @@ def test_where_configs_keep_it(tmp_path, holder):
 
 
 def test_plain_models_are_plain(tmp_path):
-    state = {"up.weight": zeros(OUT, IN), "scales": zeros(3), "x_blocks": zeros(2), "weight_scale": zeros(1)}
+    state = {
+        "up.weight": zeros(OUT, IN),
+        "scales": zeros(3),
+        "x_blocks": zeros(2),
+        "weight_scale": zeros(1),
+    }
     for settings in (None, {}, {"load_in_4bit": False}):
         source = checkpoint(tmp_path, state, settings)
         assert source.quantization is None

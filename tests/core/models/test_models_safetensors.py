@@ -54,10 +54,14 @@ names = st.text(st.characters(codec="utf-8"), min_size=0, max_size=12).filter(
 )
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.dictionaries(names, st.tuples(dtypes, shapes), max_size=6),
-    st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), st.text(max_size=5), max_size=2),
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=5), st.text(max_size=5), max_size=2
+    ),
     st.integers(0, 9),
     st.randoms(use_true_random=False),
 )
@@ -72,7 +76,11 @@ def test_agrees_with_the_library_on_files_it_accepts(tmp_path, tensors, metadata
         size = int(np.prod(shape, dtype=object)) * DTYPE_BITS[dtype]
         if size % 8:
             shape, size = [8, *shape], size * 8
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + size // 8]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [position, position + size // 8],
+        }
         position += size // 8
     raw = json.dumps(header, ensure_ascii=random.random() < 0.5).encode() + b" " * padding
     path = tmp_path / "made.safetensors"
@@ -131,7 +139,10 @@ MALFORMED: dict[str, tuple[object, bytes]] = {
     "nothing": ("", b""),
     "invalid utf-8": (b'{"\xff":1}', b""),
     "byte order mark": ("\ufeff" + A, b"1234"),
-    "control character in a name": ('{"a\x01":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"1234"),
+    "control character in a name": (
+        '{"a\x01":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+        b"1234",
+    ),
     "lone surrogate": (A.replace('"a"', '"\\ud800"'), b"1234"),
     "tensor is a number": ('{"a":1}', b""),
     "tensor is null": ('{"a":null}', b""),
@@ -159,15 +170,27 @@ MALFORMED: dict[str, tuple[object, bytes]] = {
     "does not begin at 0": (one("F32", [1], [4, 8]), b"12345678"),
     "past the end": (one("F32", [2], [0, 8]), b"1234"),
     "bytes of no tensor": (one("F32", [1], [0, 4]), b"12345"),
-    "hole": (one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}, bytes(12)),
-    "overlap": (one("F32", [2], [0, 8]) | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}}, bytes(12)),
-    "same place": (one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+    "hole": (
+        one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}},
+        bytes(12),
+    ),
+    "overlap": (
+        one("F32", [2], [0, 8]) | {"b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},
+        bytes(12),
+    ),
+    "same place": (
+        one("F32", [1], [0, 4]) | {"b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+        bytes(4),
+    ),
     "metadata is text": ('{"__metadata__":"x"}', b""),
     "metadata of numbers": ('{"__metadata__":{"format":1}}', b""),
     "metadata is a list": ('{"__metadata__":[]}', b""),
     "deep": ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", b""),
     "deep objects": ('{"a":' * 5_000 + "1" + "}" * 5_000, b""),
-    "number of many digits": ('{"a":{"dtype":"F32","shape":[' + "9" * 5000 + '],"data_offsets":[0,4]}}', b"1234"),
+    "number of many digits": (
+        '{"a":{"dtype":"F32","shape":[' + "9" * 5000 + '],"data_offsets":[0,4]}}',
+        b"1234",
+    ),
 }
 
 
@@ -318,7 +341,9 @@ def test_names_are_data_and_messages_quote_them(write):
 
 
 def test_rows_are_views_of_the_file_not_copies(write):
-    path = write({"a": {"dtype": "U8", "shape": [1 << 24], "data_offsets": [0, 1 << 24]}}, bytes(1 << 24))
+    path = write(
+        {"a": {"dtype": "U8", "shape": [1 << 24], "data_offsets": [0, 1 << 24]}}, bytes(1 << 24)
+    )
     source = open_model(path)
     tracemalloc.start()
     try:

@@ -1,0 +1,449 @@
+"""Panel 2: what a quantization scheme does to a real tensor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Any, ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from qtui.engine.client import EngineLost, EngineState, RequestCancelled
+from qtui.report.numbers import format_bytes, format_count
+from qtui.tui.messages import DeviceSeen, ModelOpened, SendValue
+from qtui.tui.panels.base import PaletteEntry, Panel
+from qtui.tui.panels.quantize_data import ErrorMap, ModelIndex, SchemeParts, TensorNumbers
+from qtui.tui.panels.quantize_export import panel_data, panel_text
+from qtui.tui.panels.quantize_feed import QuantizeFeed
+from qtui.tui.panels.quantize_keys import HELP, QUANTIZE_BINDINGS
+from qtui.tui.panels.quantize_loading import Look, SchemeErrors, findings
+from qtui.tui.panels.quantize_numbers import NumberTable, all_rows
+from qtui.tui.panels.quantize_schemes import LETTERS, SchemeControls
+from qtui.tui.panels.quantize_shown import Phase, Shown
+from qtui.tui.panels.quantize_side import TensorSide
+from qtui.tui.widgets.heatmap import Heatmap
+from qtui.tui.widgets.histogram import Histogram, HistogramData
+from qtui.tui.widgets.scheme_bar import SchemeBar
+from qtui.tui.widgets.task_title import TaskTitle
+from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.models.quoting import printable
+
+FIRST_SCHEMES = ("int4", "nf4")
+# Someone who holds an arrow key down wants the tensor they stop at.
+PAUSE_SECONDS = 0.08
+NARROW, WIDE = 100, 150
+SHORT, BRIEF = 26, 24
+
+
+class QuantizePanel(Panel):
+    """Asks the engine and shows what it finds; computes nothing itself."""
+
+    PANEL_ID = "quantize"
+    TITLE = "Quantize"
+    NUMBER = 2
+    HELP = HELP
+    KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap)
+    BINDINGS: ClassVar[list[BindingType]] = QUANTIZE_BINDINGS
+    DEFAULT_CSS = """
+    QuantizePanel {
+        SchemeControls { margin: 0 0 1 0; }
+        #quantize-main { height: 1fr; }
+        #quantize-centre { width: 1fr; padding: 0 1; }
+        TaskTitle { margin: 0 0 1 0; }
+        Heatmap { height: 1fr; }
+        Histogram { height: 9; margin: 1 0 0 0; }
+        NumberTable { width: 33; padding: 0 1; }
+        &.-wide TensorSide { width: 46; }
+        &.-wide NumberTable { width: 40; }
+        &.-wide Histogram { height: 12; }
+        &.-narrow TensorSide { display: none; }
+        &.-narrow NumberTable { width: 30; }
+        &.-narrow.-listing TensorSide { display: block; width: 30; }
+        &.-narrow.-listing NumberTable { display: none; }
+        &.-short Histogram { height: 5; margin: 0; }
+        &.-short SchemeControls { margin: 0; }
+        &.-short SchemeBar { height: 1; }
+        &.-short TaskTitle { margin: 0; }
+    }
+    """
+
+    phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
+
+    def compose_body(self) -> ComposeResult:
+        yield SchemeControls()
+        with Horizontal(id="quantize-main"):
+            yield TensorSide(self.drawing)
+            with Vertical(id="quantize-centre"):
+                yield TaskTitle()
+                yield Heatmap(self.drawing)
+                yield Histogram(self.drawing)
+            yield NumberTable()
+
+    def on_mount(self) -> None:
+        self.controls = self.query_one(SchemeControls)
+        self.side = self.query_one(TensorSide)
+        self.tensors = self.query_one(TensorList)
+        self.title_line = self.query_one(TaskTitle)
+        self.heatmap = self.query_one(Heatmap)
+        self.histogram = self.query_one(Histogram)
+        self.table = self.query_one(NumberTable)
+        glyphs = self.drawing.glyphs
+        self.controls.bar.pointer = glyphs.pointer
+        self.table.ellipsis = glyphs.ellipsis
+        self.title_line.done_glyph, self.title_line.left_glyph = glyphs.shades[4], glyphs.shades[1]
+        self.heatmap.title = "|error|"
+        self.histogram.title = "values"
+        self.feed = QuantizeFeed(self.qtui.engine)
+        self.shown = Shown(self.qtui.model)
+        self._unsubscribe = self.qtui.engine.subscribe(self._engine_changed)
+
+    def on_unmount(self) -> None:
+        self._unsubscribe()
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        self.set_class(width < NARROW, "-narrow")
+        self.set_class(width >= WIDE, "-wide")
+        self.set_class(height < SHORT, "-short")
+        self._show_numbers()
+
+    # What the shell asks for
+
+    def activate(self) -> None:
+        (self.heatmap if self.has_class("-narrow") else self.tensors).focus()
+
+    def maximise_target(self) -> Widget | None:
+        return self.heatmap
+
+    def drawing_changed(self) -> None:
+        self.heatmap.redraw()
+        self.histogram.refresh()
+        self.tensors.refresh()
+        self.table.refresh()
+
+    def copy_text(self) -> str | None:
+        return panel_text(self.shown, self.sentence)
+
+    def export_data(self) -> dict[str, Any] | None:
+        return panel_data(self.shown)
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        engine = self.qtui.engine
+        if engine.state is EngineState.RUNNING:
+            yield PaletteEntry("engine: Stop", "End the engine's process at once", engine.kill)
+
+    # Opening a model
+
+    def open_model(self, model: str) -> None:
+        self.shown = Shown(model, schemes=self.shown.schemes, active=self.shown.active)
+        self.side.load(())
+        self._say(Phase.OPENING, f"Opening {printable(model)}")
+        self._do(self._open(model), "open")
+
+    async def _open(self, model: str) -> None:
+        shown = self.shown
+        if not shown.schemes:
+            shown.schemes = [await self.feed.scheme(text) for text in FIRST_SCHEMES]
+        self.controls.show(shown.schemes, shown.active)
+        index = await self.feed.open(model)
+        shown.index = index
+        self.post_message(ModelOpened(model, _headline(index)))
+        self._do(self._ask_device(), "device")
+        if not index.tensors:
+            self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
+            return
+        self.side.load(index.tensors)
+        self.tensors.select(_first_choice(index).name)
+
+    async def _ask_device(self) -> None:
+        self.post_message(DeviceSeen(await self.feed.device()))
+
+    # Looking at a tensor
+
+    @on(TensorList.Highlighted)
+    def _tensor_changed(self, message: TensorList.Highlighted) -> None:
+        message.stop()
+        self.shown.choose(message.entry)
+        self._look(pause=True)
+
+    @on(TensorList.Chosen)
+    def _tensor_chosen(self, message: TensorList.Chosen) -> None:
+        message.stop()
+        self.remove_class("-listing")
+        self.heatmap.focus()
+        if self.phase is Phase.STOPPED:
+            self._look()
+
+    @on(Heatmap.CapacityChanged)
+    @on(Histogram.CapacityChanged)
+    def _room_changed(self) -> None:
+        if self.phase in (Phase.READY, Phase.WORKING):
+            self._look(pause=True)
+
+    def _look(self, *, pause: bool = False) -> None:
+        """Read the chosen tensor under the schemes; what was being read gives up."""
+        entry, shown = self.shown.entry, self.shown
+        if entry is None or not shown.schemes:
+            return
+        shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
+        self.title_line.subject = printable(entry.name)
+        self.title_line.details = f"{shape}  {entry.dtype}  all {entry.elements:,} elements"
+        self._show_numbers()
+        if not entry.readable:
+            self._say(Phase.FAILED, f"{printable(entry.dtype)} is a dtype that is not read yet.")
+        elif not entry.elements:
+            self._say(Phase.FAILED, "This tensor is empty: there is nothing to quantize.")
+        else:
+            self._say(Phase.WORKING, "Reading", keep_picture=shown.map is not None)
+            self._do(self._read(entry, pause), "tensor")
+
+    async def _read(self, entry: TensorEntry, pause: bool) -> None:
+        if pause:
+            await asyncio.sleep(PAUSE_SECONDS)
+        shown = self.shown
+        look = Look(
+            model=shown.model,
+            tensor=entry.name,
+            schemes=tuple(scheme.text for scheme in shown.schemes),
+            active=shown.active,
+            cells=self.heatmap.capacity(),
+            bins=self.histogram.capacity(),
+        )
+        async for finding in findings(self.feed, look, self._show_activity):
+            match finding:
+                case ErrorMap():
+                    self._show_map(finding)
+                case SchemeErrors():
+                    shown.errors[finding.slot] = finding.numbers
+                case HistogramData():
+                    self.histogram.show(finding)
+                case TensorNumbers():
+                    shown.numbers = finding
+                    self.heatmap.marked_columns = tuple(c for c, _ in finding.outlier_columns)
+            self._show_numbers()
+        self._say(Phase.READY, "", keep_picture=True)
+
+    def _show_activity(self, label: str, fraction: float) -> None:
+        self.title_line.activity = label
+        self.title_line.fraction = fraction
+
+    def _show_map(self, found: ErrorMap) -> None:
+        same_tensor = self.shown.map is not None and self.shown.map.grid.like(found.grid)
+        self.shown.map = found
+        self.heatmap.show(found.grid, self.heatmap.cursor if same_tensor else None)
+        self._look_at_cursor()
+
+    def _show_numbers(self) -> None:
+        if self.shown.schemes:
+            self.table.rows = all_rows(self.shown, brief=self.size.height < BRIEF)
+        errors = self.shown.errors[self.shown.active] if self.shown.errors else None
+        if errors is not None:
+            self.sentence = errors.sentence
+
+    # The element under the cursor
+
+    @on(Heatmap.CursorMoved)
+    def _cursor_moved(self, message: Heatmap.CursorMoved) -> None:
+        message.stop()
+        self._look_at_cursor()
+
+    def _look_at_cursor(self) -> None:
+        self._do(self._read_element(), "element")
+
+    async def _read_element(self) -> None:
+        shown = self.shown
+        if shown.map is None or shown.entry is None:
+            return
+        row, column = shown.map.element_at(*self.heatmap.cursor)
+        element = await self.feed.element(
+            shown.model, shown.entry.name, shown.scheme.text, row, column
+        )
+        shown.element = element
+        self.histogram.ticks = element.levels
+        self.histogram.marker = element.value
+        self.histogram.note = f"{len(element.levels)} levels" if element.levels else ""
+        self._show_numbers()
+
+    @on(Heatmap.Chosen)
+    def _send_element(self, message: Heatmap.Chosen) -> None:
+        message.stop()
+        self._do(self._send(), "send")
+
+    async def _send(self) -> None:
+        await self._read_element()
+        element, entry = self.shown.element, self.shown.entry
+        if element is not None and entry is not None:
+            origin = f"{printable(entry.name)} at ({element.row:,}, {element.column:,})"
+            self.post_message(SendValue(element.exact, origin))
+
+    # Schemes
+
+    @on(SchemeBar.Turned)
+    def _knob_clicked(self, message: SchemeBar.Turned) -> None:
+        message.stop()
+        self.action_turn(message.part, message.direction)
+
+    @on(SchemeBar.Activated)
+    def action_swap(self) -> None:
+        if self.shown.schemes:
+            self.shown.active = (self.shown.active + 1) % len(LETTERS)
+            self._schemes_changed()
+
+    def action_turn(self, part: str, direction: int) -> None:
+        if self.shown.schemes:
+            self._do(self._turn(part, direction), "scheme")
+
+    async def _turn(self, part: str, direction: int) -> None:
+        scheme = await self.feed.step_scheme(self.shown.scheme.text, part, direction)
+        self._take_scheme(scheme)
+
+    def action_type_scheme(self) -> None:
+        if self.shown.schemes:
+            self.controls.start_typing(self.shown.scheme.text)
+
+    @on(SchemeControls.Typed)
+    def _scheme_typed(self, message: SchemeControls.Typed) -> None:
+        message.stop()
+        self._do(self._parse_scheme(message.text), "scheme")
+
+    async def _parse_scheme(self, text: str) -> None:
+        scheme = await self.feed.scheme(text)
+        self.controls.stop_typing()
+        self.activate()
+        self._take_scheme(scheme)
+
+    def _take_scheme(self, scheme: SchemeParts) -> None:
+        self.shown.set_scheme(scheme)
+        self._schemes_changed()
+
+    def _schemes_changed(self) -> None:
+        self.controls.show(self.shown.schemes, self.shown.active)
+        if self.side.list.order is Order.WORST:
+            self._rank()
+        self._look(pause=True)
+
+    # Tensors
+
+    def action_filter(self) -> None:
+        self.add_class("-listing")
+        self.side.start_filter()
+
+    def action_tensors(self) -> None:
+        self.add_class("-listing")
+        self.tensors.focus()
+
+    def action_match(self, direction: int) -> None:
+        self.tensors.step_match(direction)
+
+    def action_order(self) -> None:
+        if self.side.next_order() is Order.WORST:
+            self._rank()
+
+    def _rank(self) -> None:
+        self.side.forget_ranks()
+        self._do(self._measure_all(), "rank")
+
+    async def _measure_all(self) -> None:
+        scheme = self.shown.scheme.text
+        sampled = await self.feed.rank(self.shown.model, scheme, self.side.add_rank)
+        self.side.ranks_done(scheme, sampled=sampled)
+
+    # Stopping, failing, starting again
+
+    def action_back(self) -> None:
+        if self.controls.typing:
+            self.controls.stop_typing()
+            self.activate()
+        elif self.side.typing:
+            self.side.drop_filter()
+        elif self.has_class("-narrow", "-listing"):
+            self.remove_class("-listing")
+            self.heatmap.focus()
+        elif self.phase is Phase.WORKING:
+            self.workers.cancel_group(self, "tensor")
+            self._say(Phase.STOPPED, "Stopped. r reads it again.", keep_picture=True)
+
+    def action_restart(self) -> None:
+        if self.phase is Phase.LOST:
+            self._say(Phase.OPENING, "Starting the engine")
+            self._do(self._restart(), "open")
+        elif self.shown.index is None:
+            self.open_model(self.shown.model)
+        else:
+            self._look()
+
+    async def _restart(self) -> None:
+        await self.qtui.engine.restart()
+        entry = self.shown.entry
+        if self.shown.index is None or entry is None:
+            self.open_model(self.shown.model)
+        else:
+            self._look()
+
+    def action_counts(self) -> None:
+        self.histogram.logarithmic = not self.histogram.logarithmic
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        if not self.is_mounted:
+            return True
+        if action == "restart":
+            return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+        if action == "back":
+            typing = self.controls.typing or self.side.typing
+            return typing or self.phase is Phase.WORKING or self.has_class("-listing")
+        return True
+
+    def watch_phase(self) -> None:
+        self.refresh_bindings()
+
+    def _say(self, phase: Phase, text: str, *, keep_picture: bool = False) -> None:
+        """Go to another phase; `text` stands where the picture is, or in the title."""
+        self.phase = phase
+        self.title_line.activity = text if keep_picture else ""
+        self.title_line.fraction = None
+        self.heatmap.message = text
+        self.heatmap.set_class(phase in (Phase.FAILED, Phase.LOST), "-trouble")
+        if not keep_picture:
+            self.heatmap.show(None)
+            self.histogram.show(None)
+        if phase in (Phase.FAILED, Phase.LOST):
+            self.sentence = text
+
+    def _engine_changed(self, state: EngineState, detail: str) -> None:
+        if state is EngineState.LOST:
+            self._say(Phase.LOST, f"{detail}\nr starts it again.")
+
+    def _do(self, work: Awaitable[None], group: str) -> None:
+        """Work that waits for the engine; newer work of the group takes its place."""
+        self.run_worker(self._guarded(work), group=group, exclusive=True)
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except RequestCancelled:
+            pass  # something newer is on its way
+        except EngineLost:
+            pass  # told by the engine's change of state
+        except UsageError as error:
+            self.sentence = str(error)
+        except QtuiError as error:
+            self._say(Phase.FAILED, str(error))
+
+
+def _headline(index: ModelIndex) -> str:
+    architecture = f"{index.architecture}  " if index.architecture else ""
+    size = f"{format_count(index.parameters)} parameters, {format_bytes(index.nbytes)}"
+    return f"{printable(index.id)}  {architecture}{size}"
+
+
+def _first_choice(index: ModelIndex) -> TensorEntry:
+    """A weight that a quantization library would quantize: these leave embeddings alone."""
+    good = [entry for entry in index.tensors if entry.quantizable]
+    return next((e for e in good if "embed" not in e.name), (good or list(index.tensors))[0])

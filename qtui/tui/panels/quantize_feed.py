@@ -1,0 +1,167 @@
+"""What the Quantize panel asks of the engine, typed, and remembered while it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qtui.engine.client import EngineClient, ProgressCallback
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.quantize_data import (
+    Element,
+    ErrorMap,
+    ErrorNumbers,
+    ModelIndex,
+    SchemeParts,
+    TensorNumbers,
+    build,
+)
+from qtui.tui.widgets.heatgrid import HeatGrid
+from qtui.tui.widgets.histogram import HistogramData
+
+ANSWERS_KEPT = 64
+
+
+class QuantizeFeed:
+    """Answers of the engine by what was asked, so that going back to a scheme or a tensor
+    costs nothing. Every method may raise QtuiError (EngineLost among them) and
+    RequestCancelled."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self.engine = engine
+        self._answers: dict[tuple[Any, ...], Any] = {}
+
+    async def open(self, model: str) -> ModelIndex:
+        reply = await self.engine.request("open_model", {"model": model})
+        self._answers.clear()
+        return ModelIndex.parse(reply.data)
+
+    async def device(self) -> str:
+        """The first GPU and its memory in words; "no GPU" without one."""
+        reply = await self.engine.request("devices")
+        devices = reply.data["devices"]
+        if not devices:
+            return "no GPU"
+        first = devices[0]
+        name = first["name"] or "GPU"
+        more = f" (+{len(devices) - 1})" if len(devices) > 1 else ""
+        used, total = first["memory_used"], first["memory_total"]
+        if used is None or total is None:
+            return f"{name}{more}"
+        return f"{name}{more}  HBM {format_bytes(used)} of {format_bytes(total)}"
+
+    async def scheme(self, text: str) -> SchemeParts:
+        """Raises UsageError for a text that is no scheme."""
+        reply = await self.engine.request("scheme", {"text": text}, kind=None)
+        return build(SchemeParts, reply.data)
+
+    async def step_scheme(self, text: str, part: str, direction: int) -> SchemeParts:
+        """Raises UsageError where that part has no other value."""
+        params = {"text": text, "part": part, "direction": direction}
+        reply = await self.engine.request("step_scheme", params, kind=None)
+        return build(SchemeParts, reply.data)
+
+    async def numbers(
+        self, model: str, tensor: str, on_progress: ProgressCallback
+    ) -> TensorNumbers:
+        async def ask() -> TensorNumbers:
+            params = {"model": model, "tensor": tensor}
+            reply = await self.engine.request("statistics", params, on_progress=on_progress)
+            columns = tuple((column, count) for column, count in reply.data["outlier_columns"])
+            return build(TensorNumbers, {**reply.data, "outlier_columns": columns})
+
+        return await self._remembered(("numbers", model, tensor), ask)
+
+    async def histogram(
+        self, model: str, tensor: str, bins: int, on_progress: ProgressCallback
+    ) -> HistogramData | None:
+        """None for a tensor without a finite element."""
+
+        async def ask() -> HistogramData | None:
+            params = {"model": model, "tensor": tensor, "bins": bins}
+            reply = await self.engine.request("histogram", params, on_progress=on_progress)
+            if not reply.data["edges"]:
+                return None
+            low, high = reply.data["edges"]
+            return HistogramData(low, high, reply.arrays["counts"].tolist())
+
+        return await self._remembered(("histogram", model, tensor, bins), ask)
+
+    async def errors(
+        self, model: str, tensor: str, scheme: str, on_progress: ProgressCallback
+    ) -> ErrorNumbers:
+        async def ask() -> ErrorNumbers:
+            params = {"model": model, "tensor": tensor, "scheme": scheme}
+            reply = await self.engine.request("measure", params, on_progress=on_progress)
+            return build(ErrorNumbers, reply.data)
+
+        return await self._remembered(("errors", model, tensor, scheme), ask)
+
+    async def error_map(
+        self,
+        model: str,
+        tensor: str,
+        scheme: str,
+        capacity: tuple[int, int],
+        on_progress: ProgressCallback,
+    ) -> ErrorMap:
+        async def ask() -> ErrorMap:
+            rows, columns = capacity
+            params = {
+                "model": model,
+                "tensor": tensor,
+                "scheme": scheme,
+                "rows": rows,
+                "columns": columns,
+            }
+            reply = await self.engine.request("error_map", params, on_progress=on_progress)
+            cells = reply.arrays["cells"]
+            grid = HeatGrid(
+                reply.data["rows"],
+                reply.data["columns"],
+                cells.shape[0],
+                cells.shape[1],
+                cells.tolist(),
+            )
+            return ErrorMap(
+                grid,
+                tuple(reply.arrays["peak_rows"].tolist()),
+                tuple(reply.arrays["peak_columns"].tolist()),
+            )
+
+        return await self._remembered(("map", model, tensor, scheme, capacity), ask)
+
+    async def element(self, model: str, tensor: str, scheme: str, row: int, column: int) -> Element:
+        params = {
+            "model": model,
+            "tensor": tensor,
+            "scheme": scheme,
+            "row": row,
+            "column": column,
+        }
+        reply = await self.engine.request("element", params)
+        levels = tuple(reply.arrays["levels"].tolist())
+        return build(Element, {**reply.data, "levels": levels})
+
+    async def rank(
+        self, model: str, scheme: str, on_tensor: Callable[[str, float | None], None]
+    ) -> bool:
+        """SQNR of the tensors, one by one; whether any was measured from a sample."""
+
+        def on_progress(fraction: float, data: dict[str, Any]) -> None:
+            if "name" in data:
+                on_tensor(data["name"], data["sqnr_db"])
+
+        reply = await self.engine.request(
+            "rank", {"model": model, "scheme": scheme}, on_progress=on_progress
+        )
+        return bool(reply.data["sampled"])
+
+    async def _remembered(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+        if key in self._answers:
+            return self._answers[key]
+        answer = await ask()
+        self._answers[key] = answer
+        if len(self._answers) > ANSWERS_KEPT:
+            del self._answers[next(iter(self._answers))]
+        return answer

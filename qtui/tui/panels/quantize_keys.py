@@ -1,0 +1,60 @@
+"""The keys of the Quantize panel and its help."""
+
+from __future__ import annotations
+
+from textual.binding import Binding, BindingType
+
+HELP = """\
+What a scheme does to every element of a real tensor.
+
+The picture is the **largest** |error| of each patch of the tensor, on a logarithmic scale: a
+single spike stays visible however large the tensor is. A diamond below it marks a column that
+holds outliers. The cursor stands on the worst element of its patch; Enter shows that element's
+bits in the Formats panel.
+
+Two schemes are compared, **A** and **B**. A scheme is a text such as `int4:group64:asym`,
+`nf4:block64:dq` or `e4m3:row`; every part of it is also a knob, by key or by click. The numbers
+in the *Gaussian* lines are what the same scheme would lose on a tensor of normal values of the
+same shape: a tensor that does much worse has outliers, one that does better is flatter.
+
+The ticks below the histogram are the values that the cursor's group can represent.
+"""
+
+
+def _binding(
+    key: str, action: str, description: str, id: str, tooltip: str, *, show: bool = False
+) -> Binding:
+    return Binding(key, action, description, show=show, id=f"quantize.{id}", tooltip=tooltip)
+
+
+QUANTIZE_BINDINGS: list[BindingType] = [
+    _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", show=True),
+    _binding("n", "match(1)", "Next match", "next_match", "Next tensor the filter matches"),
+    _binding("N", "match(-1)", "Previous match", "previous_match", "Previous match"),
+    _binding("o", "order", "Order", "order",
+             "Order the tensors: as in the model, by name, worst error first", show=True),
+    _binding("t", "tensors", "Tensors", "tensors", "Go to the list of tensors", show=True),
+    _binding("f", "turn('format', 1)", "Format", "format", "Next format", show=True),
+    _binding("F", "turn('format', -1)", "Format back", "format_back", "Format before"),
+    _binding("g", "turn('granularity', 1)", "Granularity", "granularity",
+             "Next granularity: who shares a scale", show=True),
+    _binding("G", "turn('granularity', -1)", "Granularity back", "granularity_back",
+             "Granularity before"),
+    _binding("right_square_bracket", "turn('size', 1)", "Larger", "larger",
+             "Larger group or block"),
+    _binding("left_square_bracket", "turn('size', -1)", "Smaller", "smaller",
+             "Smaller group or block"),
+    _binding("a", "turn('symmetry', 1)", "Zero point", "symmetry",
+             "Symmetric, or asymmetric with a zero point"),
+    _binding("u", "turn('scale_rule', 1)", "Scale rule", "rule",
+             "Next rule for the scale: absmax, full, signed"),
+    _binding("d", "turn('double_quantization', 1)", "Double quant", "double_quantization",
+             "Double quantization of the scales"),
+    _binding("s", "type_scheme", "Scheme", "type", "Type the scheme as text", show=True),
+    _binding("x", "swap", "A/B", "swap", "Work on the other scheme", show=True),
+    _binding("c", "counts", "Log counts", "counts",
+             "Histogram with logarithmic or plain counts"),
+    _binding("r", "restart", "Restart", "restart",
+             "Start the engine again, or read again what was stopped", show=True),
+    _binding("escape", "back", "Stop", "back", "Stop the work, or leave the field", show=True),
+]  # fmt: skip

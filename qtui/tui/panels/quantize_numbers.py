@@ -1,0 +1,168 @@
+"""The numbers at the right: both schemes side by side, the tensor, the chosen element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rich.style import Style
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.widget import Widget
+
+from qtui.report.numbers import format_bytes, format_decibels, format_value
+from qtui.tui.panels.quantize_data import Element, ErrorNumbers, TensorNumbers
+from qtui.tui.panels.quantize_shown import Shown
+from qtui.tui.widgets.line import Line, shortened
+
+Tone = Literal["heading", "label", "value", "quiet", "warning"]
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: a label and one value, or one a scheme. A row without values is a heading."""
+
+    label: str
+    values: tuple[str, ...] = ()
+    tone: Tone = "value"
+
+
+class NumberTable(Widget):
+    """Rows from top to bottom, values flush right. What does not fit is cut off below."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "numbers--heading", "numbers--label", "numbers--value", "numbers--quiet",
+        "numbers--warning",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    NumberTable {
+        & > .numbers--heading { color: $primary; text-style: bold; }
+        & > .numbers--label { color: $quiet; }
+        & > .numbers--value { color: $foreground; }
+        & > .numbers--quiet { color: $quiet; }
+        & > .numbers--warning { color: $warning; text-style: bold; }
+    }
+    """
+    COLUMN = 10
+
+    rows: reactive[tuple[Row, ...]] = reactive(())
+    ellipsis: str = "…"
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self.rows)
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        line = Line(width, self.rich_style)
+        if y >= len(self.rows):
+            return line.strip()
+        row = self.rows[y]
+        if not row.values and row.tone == "heading":
+            line.put(0, shortened(row.label, width, self.ellipsis), self._style("heading"))
+            return line.strip()
+        line.put(0, row.label, self._style("quiet" if row.tone == "heading" else "label"))
+        end = width
+        for value in reversed(row.values):
+            room = end if len(row.values) == 1 else self.COLUMN
+            room = min(room, end - (len(row.label) + 1 if len(row.values) == 1 else 0))
+            line.put_right(
+                end, shortened(value, max(0, room), self.ellipsis), self._style(row.tone)
+            )
+            end -= self.COLUMN
+        return line.strip()
+
+    def _style(self, tone: str) -> Style:
+        return self.get_component_rich_style(f"numbers--{tone}", partial=True)
+
+
+def scheme_rows(
+    numbers: Sequence[ErrorNumbers | None], active: int, *, brief: bool = False
+) -> list[Row]:
+    """The comparison of the schemes: what each costs, and what it loses beside what it would
+    lose on a Gaussian tensor. The active one carries a star."""
+
+    def row(label: str, show: Callable[[ErrorNumbers], str], tone: Tone = "value") -> Row:
+        return Row(label, tuple(NOTHING if n is None else show(n) for n in numbers), tone)
+
+    letters = ("AB"[index] + ("*" if index == active else "") for index in range(len(numbers)))
+    rows = [
+        Row("scheme", tuple(letters), "heading"),
+        row("bits/param", lambda n: f"{n.bits_per_parameter:.4g}"),
+        row("bytes", lambda n: format_bytes(n.bytes)),
+        row("SQNR dB", lambda n: format_decibels(n.sqnr_db)),
+        row("  Gaussian", lambda n: format_decibels(n.gaussian_sqnr_db), "quiet"),
+        row("relative MSE", lambda n: format_value(n.relative_mse, 3)),
+        row("  Gaussian", lambda n: format_value(n.gaussian_relative_mse, 3), "quiet"),
+        row("max error", lambda n: format_value(n.max_abs_error, 3)),
+    ]
+    if any(n is not None and n.saturated for n in numbers):
+        rows.append(row("saturated", lambda n: f"{n.saturated:,}", "warning"))
+    return [rows[at] for at in (0, 1, 3, 4, 7)] if brief else rows
+
+
+def tensor_rows(numbers: TensorNumbers | None, *, brief: bool = False) -> list[Row]:
+    """What the values of the tensor are like."""
+    heading = Row("values", tone="heading")
+    if numbers is None:
+        return [heading]
+    n = numbers
+    strange = n.nan or n.inf
+    outliers = Row("beyond 6 sigma", (f"{n.outliers:,}",), "warning" if n.outliers else "value")
+    rows = [
+        heading,
+        Row("smallest", (format_value(n.min, 4),)),
+        Row("largest", (format_value(n.max, 4),)),
+        Row("std", (format_value(n.std, 4),)),
+        Row("kurtosis, normal 3", (format_value(n.kurtosis, 3),)),
+        outliers,
+        Row(
+            "NaN, infinite",
+            (f"{n.nan:,}, {n.inf:,}" if strange else "none",),
+            "warning" if strange else "value",
+        ),
+    ]
+    if brief:
+        return [heading, *rows[3:]]
+    if n.outlier_columns:
+        column, count = n.outlier_columns[0]
+        rows.insert(6, Row("  most in column", (f"{column:,} ({count:,})",), "warning"))
+    return rows
+
+
+def element_rows(element: Element | None, *, brief: bool = False) -> list[Row]:
+    """The element under the cursor and the group that shares its scale."""
+    if element is None:
+        return [Row("element", tone="heading")]
+    e = element
+    rows = [
+        Row(f"element ({e.row:,}, {e.column:,})", tone="heading"),
+        Row("value", (format_value(e.value, 7),)),
+        Row("quantized", (format_value(e.quantized, 7),)),
+        Row("error", ("none" if e.error == 0 else f"{e.error:+.3g}",)),
+    ]
+    if not math.isfinite(e.value):
+        rows[-1] = Row("not finite", ("not in scale",), "warning")
+    if e.scale is not None:
+        rows.append(Row("scale S", (format_value(e.scale, 5),)))
+    if e.zero_point is not None:
+        rows.append(Row("zero point Z", (str(e.zero_point),)))
+    if e.where and not brief:
+        rows.append(Row("of", (e.where,), "quiet"))
+    return rows
+
+
+def all_rows(shown: Shown, *, brief: bool) -> tuple[Row, ...]:
+    """The whole column: schemes, element, values; `brief` for a low screen."""
+    numbers = shown.errors or [None] * len(shown.schemes)
+    blank = [] if brief else [Row("")]
+    return (
+        *scheme_rows(numbers, shown.active, brief=brief),
+        *blank,
+        *element_rows(shown.element, brief=brief),
+        *blank,
+        *tensor_rows(shown.numbers, brief=brief),
+    )

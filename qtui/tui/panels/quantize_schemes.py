@@ -1,0 +1,86 @@
+"""The top of the panel: the two schemes as lines of knobs, or a field to type one in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import Input
+
+from qtui.tui.panels.quantize_data import SchemeParts
+from qtui.tui.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
+
+LETTERS = "AB"
+
+
+class SchemeControls(Vertical):
+    """Knobs are turned by the panel, which asks the engine what the result is."""
+
+    DEFAULT_CSS = """
+    SchemeControls {
+        height: auto;
+        #scheme-text { display: none; margin: 0 1; }
+        &.-typing #scheme-text { display: block; }
+        &.-typing SchemeBar { display: none; }
+    }
+    """
+
+    class Typed(Message):
+        """A scheme was typed; nobody knows yet whether it is one."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def compose(self) -> ComposeResult:
+        yield SchemeBar()
+        yield Input(compact=True, select_on_focus=True, id="scheme-text")
+
+    def on_mount(self) -> None:
+        self.bar = self.query_one(SchemeBar)
+        self.field = self.query_one(Input)
+
+    def show(self, schemes: Sequence[SchemeParts], active: int) -> None:
+        self.bar.lines = tuple(
+            scheme_line(letter, scheme) for letter, scheme in zip(LETTERS, schemes, strict=False)
+        )
+        self.bar.active = active
+
+    @property
+    def typing(self) -> bool:
+        return self.field.has_focus
+
+    def start_typing(self, text: str) -> None:
+        self.add_class("-typing")
+        self.field.value = text
+        self.field.focus()
+
+    def stop_typing(self) -> None:
+        self.remove_class("-typing")
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.post_message(self.Typed(event.value))
+
+
+def scheme_line(letter: str, scheme: SchemeParts) -> SchemeLine:
+    """The parts that this scheme has; a part its format lacks is left out."""
+    knobs = [Knob("format", "", scheme.format)]
+    if scheme.granularity is None:
+        knobs.append(Knob("granularity", "a cast,", "no scale"))
+    else:
+        knobs.append(Knob("granularity", "scale per", scheme.granularity))
+    if scheme.size is not None:
+        knobs.append(Knob("size", "of", str(scheme.size)))
+    if scheme.symmetric is not None:
+        knobs.append(Knob("symmetry", "", "symmetric" if scheme.symmetric else "asymmetric"))
+    if scheme.scale_rule is not None:
+        knobs.append(Knob("scale_rule", "rule", scheme.scale_rule))
+    if scheme.double_quantization is not None:
+        state = "on" if scheme.double_quantization else "off"
+        knobs.append(Knob("double_quantization", "double quantization", state))
+    return SchemeLine(letter, scheme.text, tuple(knobs))

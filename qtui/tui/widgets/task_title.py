@@ -1,0 +1,55 @@
+"""One line: what is shown, and at the right how far the work on it is."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+
+BAR = 10
+
+
+class TaskTitle(Widget):
+    """`text` is the subject, `details` are quieter; `activity` is empty while nothing runs."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "task--subject", "task--details", "task--activity", "task--bar",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    TaskTitle {
+        height: 1;
+        padding: 0 1;
+        & > .task--subject { color: $foreground; text-style: bold; }
+        & > .task--details { color: $quiet; }
+        & > .task--activity { color: $quiet; }
+        & > .task--bar { color: $primary; }
+    }
+    """
+
+    subject: reactive[str] = reactive("")
+    details: reactive[str] = reactive("")
+    activity: reactive[str] = reactive("")
+    fraction: reactive[float | None] = reactive(None)
+    done_glyph: str = "█"
+    left_glyph: str = "░"
+
+    def render(self) -> Content:
+        width = self.content_size.width
+        right: list[tuple[str, str]] = []
+        if self.activity:
+            right.append((f"{self.activity} ", "activity"))
+            if self.fraction is not None:
+                done = round(self.fraction * BAR)
+                right.append((self.done_glyph * done, "bar"))
+                right.append((self.left_glyph * (BAR - done), "activity"))
+        room = width - sum(len(text) for text, _ in right) - 1
+        left = self.subject[: max(0, room)]
+        details = f"  {self.details}" if self.details else ""
+        details = details if len(left) + len(details) <= room else ""
+        parts = [(left, "subject"), (details, "details")]
+        parts.append((" " * max(0, room + 1 - len(left) - len(details)), "details"))
+        return Content.assemble(
+            *((text, self.get_visual_style(f"task--{style}")) for text, style in [*parts, *right])
+        )
