@@ -36,7 +36,11 @@ def value_document(
         ),
         conclusion=summarize(rows),
         data={
-            "value": {"text": asked, "fraction": _fraction(typed.value), "float": _float(typed.value)},
+            "value": {
+                "text": asked,
+                "fraction": _fraction(typed.value),
+                "float": _float(typed.value),
+            },
             "rounding": str(rounding),
             "saturate": saturate,
             "formats": [{**_format_data(row.format), **_row_data(row)} for row in rows],
@@ -48,7 +52,7 @@ def catalogue_document() -> Document:
     """Every format with its fields and limits, without a value."""
     formats = list(FORMATS.values())
     floats = [f for f in formats if isinstance(f, FloatFormat) and f.bits <= 16 and f.has_zero]
-    widest = max(floats, key=lambda f: f.max / f.min_subnormal)
+    widest = max(floats, key=lambda f: f.max)
     finest = min(floats, key=lambda f: f.epsilon)
     return Document(
         title="Number formats",
@@ -114,13 +118,12 @@ def _ranges(formats: Sequence[Format]) -> Table:
 def _range_cells(fmt: Format) -> tuple[str, ...]:
     if isinstance(fmt, FloatFormat):
         sign = "1s " if fmt.signed else ""
-        subnormal = fmt.min_subnormal if fmt.has_zero else None
         return (
             fmt.title,
             f"{sign}{fmt.exponent_bits}e {fmt.mantissa_bits}m, bias {fmt.bias}",
             format_rounded(fmt.max, 6),
             _rounded(fmt.min_normal),
-            _rounded(subnormal),
+            _rounded(fmt.min_subnormal),
             _rounded(fmt.epsilon),
             str(fmt.decimal_digits),
             fmt.specials.value,
@@ -161,7 +164,7 @@ def _format_data(fmt: Format) -> dict[str, Any]:
             "bias": fmt.bias,
             "specials": fmt.specials.name,
             "min_normal": _float(fmt.min_normal),
-            "min_subnormal": _float(fmt.min_subnormal) if fmt.has_zero else None,
+            "min_subnormal": _float(fmt.min_subnormal),
             "epsilon": _float(fmt.epsilon),
             "decimal_digits": fmt.decimal_digits,
         }

@@ -1,0 +1,83 @@
+"""Draws the pictures of the README from the app itself.
+
+    python screenshots/make.py [--sizes 80x24,120x40] [--chromium PATH]
+
+Each picture is the real app with the real engine on the demo model, exported as SVG by
+Textual and rendered to PNG by a headless Chromium with the Fira Code font.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from qtui.tui.app import QtuiApp
+
+FOLDER = Path(__file__).parent
+PANELS = ("formats", "quantize")
+#: Drawing waits for the engine; a machine this slow has other problems.
+PATIENCE_SECONDS = 60.0
+
+
+async def draw(panel: str, width: int, height: int) -> str:
+    """The SVG of `panel` at a size, once the engine has answered."""
+    app = QtuiApp("demo", color="truecolor", start_panel=panel)
+    async with app.run_test(size=(width, height)) as pilot:
+        await pilot.pause()
+        await settle(app, pilot)
+        return app.export_screenshot(title=f"qtui — {panel}")
+
+
+async def settle(app: QtuiApp, pilot) -> None:
+    """Waits until the engine has had nothing to do for a while."""
+    quiet = 0
+    for _ in range(int(PATIENCE_SECONDS / 0.1)):
+        await pilot.pause(0.1)
+        quiet = 0 if app.engine.busy else quiet + 1
+        if quiet >= 10:
+            return
+    raise TimeoutError("the engine did not come to rest")
+
+
+def to_png(svg: str, target: Path, chromium: str) -> None:
+    """Renders at twice the size, so that text is sharp on a dense screen."""
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        page.write_text(f'<body style="margin:0">{svg}</body>')
+        subprocess.run(
+            [
+                chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                "--disable-background-networking", "--default-background-color=00000000",
+                f"--user-data-dir={folder}/profile", "--force-device-scale-factor=2",
+                f"--window-size={round(width)},{round(height)}", f"--screenshot={target}",
+                page.as_uri(),
+            ],
+            check=True,
+            capture_output=True,
+        )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", default="120x40")
+    parser.add_argument("--chromium", default=shutil.which("chromium"))
+    parser.add_argument("--output", type=Path, default=FOLDER)
+    options = parser.parse_args()
+    if options.chromium is None:
+        parser.error("no chromium on the PATH; give --chromium PATH")
+    for size in options.sizes.split(","):
+        width, height = map(int, size.split("x"))
+        for panel in PANELS:
+            target = options.output / f"{panel}-{size}.png"
+            to_png(asyncio.run(draw(panel, width, height)), target, options.chromium)
+            print(target)
+
+
+if __name__ == "__main__":
+    main()
