@@ -29,16 +29,14 @@ from qtui_core.formats.text import parse_input
 @click.option(
     "--saturate/--no-saturate",
     default=None,
-    help="Overflow becomes the largest number, or infinity or NaN.  [default: as the format has it]",
+    help="Overflow becomes the largest number, or infinity or NaN.  [default: per format]",
 )
 @click.option(
     "--random-bits",
     metavar="HEX",
     help="The draw of stochastic rounding, as 0x… of any length.  [default: the middle one]",
 )
-@click.option(
-    "--only", metavar="F,F", help="These formats only, in this order, e.g. bf16,e4m3."
-)
+@click.option("--only", metavar="F,F", help="These formats only, in this order, e.g. bf16,e4m3.")
 @report_format
 @appearance
 def command(
@@ -65,9 +63,7 @@ def command(
     else:
         mode = Rounding(rounding)
         typed = parse_input(value)
-        formats = (
-            [get_format(name) for name in only.split(",")] if only else list(FORMATS.values())
-        )
+        formats = [get_format(name) for name in only.split(",")] if only else list(FORMATS.values())
         draw, count = _parse_draw(random_bits)
         rows = describe_value(typed.value, mode, saturate, formats, draw, count)
         document = value_document(typed, rows, mode, saturate)

@@ -78,9 +78,7 @@ def _parse_schemes(texts: list[str]) -> list:
     return list(dict.fromkeys(Scheme.parse(text) for text in texts))
 
 
-def _measure(
-    source: ModelSource, schemes: list, *, full: bool, pattern: str | None
-) -> Inspection:
+def _measure(source: ModelSource, schemes: list, *, full: bool, pattern: str | None) -> Inspection:
     from qtui_core.inspection.inspect import inspect_model
 
     with progress_on_stderr("reading") as progress:

@@ -143,8 +143,7 @@ def _headers(tensors: Sequence[TensorReport], note: str) -> Table:
     return Table(
         columns=(*_IDENTITY, Column("parameters", numeric=True), Column("bytes", numeric=True)),
         rows=tuple(
-            (*_identity(t), f"{t.info.parameters:,}", format_bytes(t.info.nbytes))
-            for t in tensors
+            (*_identity(t), f"{t.info.parameters:,}", format_bytes(t.info.nbytes)) for t in tensors
         ),
         note=note,
     )

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import math
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_BINARY = ("KiB", "MiB", "GiB", "TiB")
+_DECIMAL = ("K", "M", "B", "T")
 
 
 def format_bytes(count: int) -> str:
     """`1536` -> `1.5 KiB`; three significant digits, binary units."""
-    size = float(count)
-    for unit in _UNITS:
-        if size < 999.5 or unit == _UNITS[-1]:
-            return f"{count:,} B" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1024
-    raise AssertionError("the last unit always returns")
+    return _scaled(count, 1024, _BINARY) if count >= 1000 else f"{count:,} B"
 
 
 def format_count(count: int) -> str:
     """`4558080` -> `4.56 M`; exact below ten thousand."""
-    if count < 10_000:
-        return f"{count:,}"
-    size = float(count)
-    for unit in ("K", "M", "B", "T"):
-        size /= 1000
-        if size < 999.5:
-            break
-    return f"{size:.3g} {unit}"
+    return _scaled(count, 1000, _DECIMAL) if count >= 10_000 else f"{count:,}"
+
+
+def _scaled(count: int, step: int, units: tuple[str, ...]) -> str:
+    power = 1
+    while count / step**power >= 999.5 and power < len(units):
+        power += 1
+    return f"{count / step**power:.3g} {units[power - 1]}"
 
 
 def format_value(value: float | None, digits: int = 4) -> str:

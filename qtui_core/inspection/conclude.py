@@ -12,9 +12,7 @@ NOTICEABLE_DB = 1.0
 COARSE_DB = 20.0
 
 
-def conclude(
-    census: Census, tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]
-) -> str:
+def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
     """What the numbers mean and what to do.
 
     Broken weights come first, then the choice among the schemes at 5 bits or fewer, then

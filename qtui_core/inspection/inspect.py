@@ -109,9 +109,7 @@ def _open_rows(
     return (parts[0] if len(parts) == 1 else np.concatenate(parts)), sample
 
 
-def _model_absmax(
-    source: ModelSource, infos: Sequence[TensorInfo], limit: int | None
-) -> float:
+def _model_absmax(source: ModelSource, infos: Sequence[TensorInfo], limit: int | None) -> float:
     """The largest finite magnitude of the tensors a scheme would be applied to."""
     largest = 0.0
     for info in filter(is_quantizable, infos):

@@ -247,9 +247,7 @@ def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_the_traceback():
         "t.parse_input = lambda *_: 1 / 0; m.main()"
     )
     for extra, shows in ((), False), (("--debug",), True):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *extra], capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-c", code, *extra], capture_output=True, text=True)
         assert done.returncode == 1
         assert "ZeroDivisionError" in done.stderr
         assert ("Traceback" in done.stderr) is shows

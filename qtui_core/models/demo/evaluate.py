@@ -16,9 +16,7 @@ def unigram_loss(text: bytes) -> float:
 
 
 @torch.no_grad()
-def mean_loss(
-    model: LlamaForCausalLM, text: bytes, window: int = 256, batch: int = 32
-) -> float:
+def mean_loss(model: LlamaForCausalLM, text: bytes, window: int = 256, batch: int = 32) -> float:
     """Mean cross entropy in nats per byte over non-overlapping windows of `text`.
 
     A token is a byte. The first byte of a window is given and not predicted; a last

@@ -2,9 +2,9 @@
 
     python -m qtui_core.models.demo.train OUTPUT_FOLDER [--steps N]
 
-About half an hour on two idle CPU cores. Seeded: the batches and the initial weights are the same on
-every run; the sums of a matrix product are not ordered alike on every CPU, so weights agree
-between machines only to rounding.
+About half an hour on two idle CPU cores. Seeded: the batches and the initial weights are the
+same on every run; the sums of a matrix product are not ordered alike on every CPU, so weights
+agree between machines only to rounding.
 """
 
 import argparse
