@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import events, on
@@ -55,7 +56,7 @@ class QuantizePanel(Panel):
         SchemeControls { margin: 0 0 1 0; }
         #quantize-main { height: 1fr; }
         #quantize-centre { width: 1fr; padding: 0 1; }
-        TaskTitle { margin: 0 0 1 0; }
+        TaskTitle { margin: 0 0 1 0; padding: 0; }
         Heatmap { height: 1fr; }
         Histogram { height: 9; margin: 1 0 0 0; }
         NumberTable { width: 33; padding: 0 1; }
@@ -97,6 +98,7 @@ class QuantizePanel(Panel):
         self.controls.bar.pointer = glyphs.pointer
         self.table.ellipsis = glyphs.ellipsis
         self.title_line.done_glyph, self.title_line.left_glyph = glyphs.shades[4], glyphs.shades[1]
+        self.title_line.ellipsis = glyphs.ellipsis
         self.heatmap.title = "|error|"
         self.histogram.title = "values"
         self.feed = QuantizeFeed(self.qtui.engine)
@@ -116,7 +118,7 @@ class QuantizePanel(Panel):
     # What the shell asks for
 
     def activate(self) -> None:
-        (self.heatmap if self.has_class("-narrow") else self.tensors).focus()
+        (self.heatmap if self.app.size.width < NARROW else self.tensors).focus()
 
     def maximise_target(self) -> Widget | None:
         return self.heatmap
@@ -144,7 +146,7 @@ class QuantizePanel(Panel):
         self.shown = Shown(model, schemes=self.shown.schemes, active=self.shown.active)
         self.side.load(())
         self._say(Phase.OPENING, f"Opening {printable(model)}")
-        self._do(self._open(model), "open")
+        self._do(partial(self._open, model), "open")
 
     async def _open(self, model: str) -> None:
         shown = self.shown
@@ -154,7 +156,7 @@ class QuantizePanel(Panel):
         index = await self.feed.open(model)
         shown.index = index
         self.post_message(ModelOpened(model, _headline(index)))
-        self._do(self._ask_device(), "device")
+        self._do(self._ask_device, "device")
         if not index.tensors:
             self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
             return
@@ -193,7 +195,7 @@ class QuantizePanel(Panel):
             return
         shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
         self.title_line.subject = printable(entry.name)
-        self.title_line.details = f"{shape}  {entry.dtype}  all {entry.elements:,} elements"
+        self.title_line.details = (shape, printable(entry.dtype), f"{format_bytes(entry.nbytes)}")
         self._show_numbers()
         if not entry.readable:
             self._say(Phase.FAILED, f"{printable(entry.dtype)} is a dtype that is not read yet.")
@@ -201,7 +203,7 @@ class QuantizePanel(Panel):
             self._say(Phase.FAILED, "This tensor is empty: there is nothing to quantize.")
         else:
             self._say(Phase.WORKING, "Reading", keep_picture=shown.map is not None)
-            self._do(self._read(entry, pause), "tensor")
+            self._do(partial(self._read, entry, pause), "tensor")
 
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
         if pause:
@@ -212,7 +214,7 @@ class QuantizePanel(Panel):
             tensor=entry.name,
             schemes=tuple(scheme.text for scheme in shown.schemes),
             active=shown.active,
-            cells=self.heatmap.capacity(),
+            cells=self.heatmap.capacity(entry.matrix_rows),
             bins=self.histogram.capacity(),
         )
         async for finding in findings(self.feed, look, self._show_activity):
@@ -254,7 +256,7 @@ class QuantizePanel(Panel):
         self._look_at_cursor()
 
     def _look_at_cursor(self) -> None:
-        self._do(self._read_element(), "element")
+        self._do(self._read_element, "element")
 
     async def _read_element(self) -> None:
         shown = self.shown
@@ -273,7 +275,7 @@ class QuantizePanel(Panel):
     @on(Heatmap.Chosen)
     def _send_element(self, message: Heatmap.Chosen) -> None:
         message.stop()
-        self._do(self._send(), "send")
+        self._do(self._send, "send")
 
     async def _send(self) -> None:
         await self._read_element()
@@ -297,7 +299,7 @@ class QuantizePanel(Panel):
 
     def action_turn(self, part: str, direction: int) -> None:
         if self.shown.schemes:
-            self._do(self._turn(part, direction), "scheme")
+            self._do(partial(self._turn, part, direction), "scheme")
 
     async def _turn(self, part: str, direction: int) -> None:
         scheme = await self.feed.step_scheme(self.shown.scheme.text, part, direction)
@@ -310,7 +312,7 @@ class QuantizePanel(Panel):
     @on(SchemeControls.Typed)
     def _scheme_typed(self, message: SchemeControls.Typed) -> None:
         message.stop()
-        self._do(self._parse_scheme(message.text), "scheme")
+        self._do(partial(self._parse_scheme, message.text), "scheme")
 
     async def _parse_scheme(self, text: str) -> None:
         scheme = await self.feed.scheme(text)
@@ -347,7 +349,7 @@ class QuantizePanel(Panel):
 
     def _rank(self) -> None:
         self.side.forget_ranks()
-        self._do(self._measure_all(), "rank")
+        self._do(self._measure_all, "rank")
 
     async def _measure_all(self) -> None:
         scheme = self.shown.scheme.text
@@ -372,7 +374,7 @@ class QuantizePanel(Panel):
     def action_restart(self) -> None:
         if self.phase is Phase.LOST:
             self._say(Phase.OPENING, "Starting the engine")
-            self._do(self._restart(), "open")
+            self._do(self._restart, "open")
         elif self.shown.index is None:
             self.open_model(self.shown.model)
         else:
@@ -420,13 +422,13 @@ class QuantizePanel(Panel):
         if state is EngineState.LOST:
             self._say(Phase.LOST, f"{detail}\nr starts it again.")
 
-    def _do(self, work: Awaitable[None], group: str) -> None:
+    def _do(self, work: Callable[[], Awaitable[None]], group: str) -> None:
         """Work that waits for the engine; newer work of the group takes its place."""
-        self.run_worker(self._guarded(work), group=group, exclusive=True)
+        self.run_worker(partial(self._guarded, work), group=group, exclusive=True)
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except RequestCancelled:
             pass  # something newer is on its way
         except EngineLost:
@@ -444,6 +446,8 @@ def _headline(index: ModelIndex) -> str:
 
 
 def _first_choice(index: ModelIndex) -> TensorEntry:
-    """A weight that a quantization library would quantize: these leave embeddings alone."""
+    """A weight that a quantization library would quantize: these leave the embedding and the
+    output layer alone."""
     good = [entry for entry in index.tensors if entry.quantizable]
-    return next((e for e in good if "embed" not in e.name), (good or list(index.tensors))[0])
+    inner = [e for e in good if "embed" not in e.name and "lm_head" not in e.name]
+    return [*inner, *good, *index.tensors][0]

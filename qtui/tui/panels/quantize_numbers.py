@@ -106,10 +106,10 @@ def scheme_rows(
 
 def tensor_rows(numbers: TensorNumbers | None, *, brief: bool = False) -> list[Row]:
     """What the values of the tensor are like."""
-    heading = Row("values", tone="heading")
     if numbers is None:
-        return [heading]
+        return [Row("values", tone="heading")]
     n = numbers
+    heading = Row(f"all {n.count:,} values", tone="heading")
     strange = n.nan or n.inf
     outliers = Row("beyond 6 sigma", (f"{n.outliers:,}",), "warning" if n.outliers else "value")
     rows = [

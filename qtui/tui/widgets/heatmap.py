@@ -125,9 +125,10 @@ class Heatmap(Widget, can_focus=True):
             self._levels = levels_of(self._grid.cells, self._range, self.drawing.ramp)
         self.refresh()
 
-    def capacity(self) -> tuple[int, int]:
-        """Rows and columns of the largest grid that can be drawn now, at least 1 x 1."""
-        area = self._area
+    def capacity(self, rows: int) -> tuple[int, int]:
+        """Rows and columns of the largest grid that can be drawn of a matrix with so many
+        rows (their numbers stand at the left), at least 1 x 1."""
+        area = self._area_for(rows)
         lines = max(1, min(MAX_LINES, area.height))
         return lines * self._rows_per_line, max(1, min(MAX_COLUMNS, area.width))
 
@@ -139,8 +140,7 @@ class Heatmap(Widget, can_focus=True):
 
     @property
     def _gutter(self) -> int:
-        rows = self._grid.rows if self._grid is not None else 0
-        return len(f"{max(rows - 1, 0):,}") + 2
+        return self._area.x
 
     @property
     def _axis_lines(self) -> int:
@@ -148,8 +148,11 @@ class Heatmap(Widget, can_focus=True):
 
     @property
     def _area(self) -> Region:
+        return self._area_for(self._grid.rows if self._grid is not None else 0)
+
+    def _area_for(self, rows: int) -> Region:
         """The picture inside the widget, axes and title left out."""
-        gutter, axis = self._gutter, self._axis_lines
+        gutter, axis = len(f"{max(rows - 1, 0):,}") + 2, self._axis_lines
         width, height = self.size.width - gutter - 1, self.size.height - 1 - axis
         return Region(gutter, 1, max(0, width), max(0, height))
 
@@ -219,36 +222,40 @@ class Heatmap(Widget, can_focus=True):
         times = self.drawing.glyphs.times
         high, wide = grid.pool
         pooled = f", max over {high}{times}{wide}" if high * wide > 1 else ""
-        segments = [
-            Segment(f"{self.title}{pooled}", self.get_component_rich_style("heatmap--title"))
-        ]
-        scale = self._scale_segments()
-        room = width - sum(len(s.text) for s in (*segments, *scale))
-        if room < 2:
-            return self._strip(segments, width)
-        return self._strip([*segments, Segment(" " * room, self.rich_style), *scale], width)
+        title = Segment(
+            f"{self.title}{pooled}, log scale", self.get_component_rich_style("heatmap--title")
+        )
+        for steps in (8, 4, 2):
+            scale = self._scale_segments(steps)
+            room = width - len(title.text) - sum(len(s.text) for s in scale)
+            if room >= 2:
+                return self._strip([title, Segment(" " * room, self.rich_style), *scale], width)
+        return self._strip([title], width)
 
-    def _scale_segments(self) -> list[Segment]:
+    def _scale_segments(self, steps: int) -> list[Segment]:
+        """The ramp in so many steps between the ends of the scale."""
         low, high = self._range
         quiet = self.get_component_rich_style("heatmap--axis")
         if high <= 0:
-            return [Segment("no error anywhere", quiet)]
+            return [Segment("no error", quiet)]
         ramp = self.drawing.ramp
         blank = self.rich_style
         bar = []
-        for step in range(8):
-            level = 1 + round(step * (ramp.levels - 2) / 7)
+        for step in range(steps):
+            level = 1 + round(step * (ramp.levels - 2) / (steps - 1))
             style = blank + ramp.fill(level) if ramp.has_colors else blank
             bar.append(Segment(" " if ramp.has_colors else ramp.glyph(level), style))
         return [
-            Segment(f"{format_value(low, 2)} ", quiet), *bar,
-            Segment(f" {format_value(high, 2)} log", quiet),
-        ]  # fmt: skip
+            Segment(f"{format_value(low, 2)} ", quiet),
+            *bar,
+            Segment(f" {format_value(high, 2)}", quiet),
+        ]
 
     def _picture_line(self, grid: HeatGrid, line: int, rows: int, columns: int) -> list[Segment]:
         first = line * self._rows_per_line
         top = first * grid.grid_rows // rows
-        bottom = (first + 1) * grid.grid_rows // rows if first + 1 < rows else None
+        two = self._rows_per_line == 2 and first + 1 < rows
+        bottom = (first + 1) * grid.grid_rows // rows if two else None
         segments = [*self._row_label(grid, line, rows, top, bottom)]
         line_columns = [x * grid.grid_columns // columns for x in range(columns)]
         if self._rows_per_line == 2:

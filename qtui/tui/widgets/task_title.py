@@ -8,11 +8,14 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from qtui.tui.widgets.tensor_list import shorten
+
 BAR = 10
 
 
 class TaskTitle(Widget):
-    """`text` is the subject, `details` are quieter; `activity` is empty while nothing runs."""
+    """`subject` in front, as many of the quieter `details` as fit; `activity` is empty while
+    nothing runs."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "task--subject", "task--details", "task--activity", "task--bar",
@@ -29,11 +32,12 @@ class TaskTitle(Widget):
     """
 
     subject: reactive[str] = reactive("")
-    details: reactive[str] = reactive("")
+    details: reactive[tuple[str, ...]] = reactive(())
     activity: reactive[str] = reactive("")
     fraction: reactive[float | None] = reactive(None)
     done_glyph: str = "█"
     left_glyph: str = "░"
+    ellipsis: str = "…"
 
     def render(self) -> Content:
         width = self.content_size.width
@@ -45,9 +49,11 @@ class TaskTitle(Widget):
                 right.append((self.done_glyph * done, "bar"))
                 right.append((self.left_glyph * (BAR - done), "activity"))
         room = width - sum(len(text) for text, _ in right) - 1
-        left = self.subject[: max(0, room)]
-        details = f"  {self.details}" if self.details else ""
-        details = details if len(left) + len(details) <= room else ""
+        left = shorten(self.subject, max(0, room), self.ellipsis)
+        details = ""
+        for detail in self.details:
+            if len(left) + len(details) + 2 + len(detail) <= room:
+                details += f"  {detail}"
         parts = [(left, "subject"), (details, "details")]
         parts.append((" " * max(0, room + 1 - len(left) - len(details)), "details"))
         return Content.assemble(

@@ -34,6 +34,11 @@ class TensorEntry:
     readable: bool
     quantizable: bool
 
+    @property
+    def matrix_rows(self) -> int:
+        """Rows of the matrix that pictures are of; a vector is one row."""
+        return self.shape[0] if len(self.shape) > 1 else 1
+
 
 class Order(StrEnum):
     """`model`: as the files have them, natural order. `worst`: lowest SQNR first."""
@@ -228,7 +233,7 @@ class TensorList(ScrollView, can_focus=True):
     # Drawing
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width = self.scrollable_content_region.width
         index = y + self.scroll_offset.y
         if index >= len(self._shown):
             return Strip.blank(width, self.rich_style)
@@ -273,14 +278,17 @@ class TensorList(ScrollView, can_focus=True):
 
 
 def shorten(name: str, room: int, ellipsis: str) -> str:
-    """A tensor's name in `room` characters. What is dropped is the start and the word
-    "weight" at the end, which tell tensors apart least."""
+    """A tensor's name in `room` characters. What goes first is the word "weight" at the end,
+    then parts at the start: these tell tensors apart least."""
     if len(name) <= room:
         return name
     name = name.removesuffix(".weight")
     if len(name) <= room:
         return name
-    return (ellipsis + name[len(name) - max(0, room - len(ellipsis)) :])[: max(0, room)]
+    parts = name.split(".")
+    while len(parts) > 1 and len(ellipsis) + len(".".join(parts)) > room:
+        del parts[0]
+    return (ellipsis + ".".join(parts))[: max(0, room)]
 
 
 def _matches(name: str, text: str) -> bool:

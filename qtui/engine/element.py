@@ -1,0 +1,111 @@
+"""One element of a tensor under a scheme, without quantizing the whole tensor again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.quant.elements import Segment, elements_of
+from qtui_core.quant.granularity import PerBlock, PerColumn, PerGroup, PerModel, PerRow, PerTensor
+from qtui_core.quant.grouping import group_count
+from qtui_core.quant.layout import Columns, Whole, scale_index
+from qtui_core.quant.levels import levels
+from qtui_core.quant.parallel import Scratch
+from qtui_core.quant.process import Plan, prepare, round_trip
+
+
+class Rows(Protocol):
+    """Rows on request, float32; a shape of one number is a vector whose rows are elements."""
+
+    shape: tuple[int, ...]
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True)
+class ElementUnderScheme:
+    """`scale` is None for a cast, `zero_point` for formats without one. An element that is
+    not finite has no error, and `quantized` is the value itself."""
+
+    value: float
+    quantized: float
+    scale: float | None
+    zero_point: int | None
+    where: str
+
+
+def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementUnderScheme:
+    """Element [row, column] of the tensor seen as a matrix. Reads only the elements that share
+    what the plan shares among them: its group, or its row of column scales."""
+    rows, columns = elements_of(x).matrix
+    index = row * columns + column
+    start = index // plan.multiple * plan.multiple
+    stop = min(rows * columns, start + plan.multiple)
+    width = columns if len(x.shape) > 1 else 1
+    first = start // width
+    raw = x.rows(first, -(-stop // width)).reshape(-1)[start - first * width : stop - first * width]
+    value = float(raw[index - start])
+    scratch = Scratch()
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        prepared = prepare(plan, Segment(start, raw, _as_it_is), scratch)
+        quantized = float(round_trip(plan, prepared, scratch)[index - start])
+    scale, zero_point = None, None
+    at = scale_index(plan.scheme.granularity, x.shape, row, column)
+    if at is not None:
+        if not isinstance(plan.layout, Whole | Columns):
+            at -= group_count(plan.layout, start) if start else 0
+        elif isinstance(plan.layout, Whole):
+            at = 0
+        scale = float(prepared.decoding_scales.scale[at])
+        if prepared.scales.zero_point is not None:
+            zero_point = int(prepared.scales.zero_point[at])
+    return ElementUnderScheme(
+        value=value,
+        quantized=quantized if np.isfinite(value) else value,
+        scale=scale,
+        zero_point=zero_point,
+        where=_where(plan, (rows, columns), row, column),
+    )
+
+
+def group_levels(plan: Plan, found: ElementUnderScheme) -> npt.NDArray[np.float64]:
+    """The values that the element's group can represent, ascending; empty for a cast."""
+    scheme, scale = plan.scheme, found.scale
+    if scale is None or plan.coder.extent is None:
+        return np.empty(0)
+    if found.zero_point is not None:
+        highest = 2**scheme.bits - 1
+        return levels(scheme, -found.zero_point * scale, (highest - found.zero_point) * scale)
+    # What a scale is for a group of absmax 1 depends on the scale rule; the coder knows.
+    unit = plan.coder.scales(np.ones((plan.coder.extent.width, 1), np.float32), 1).scale[0]
+    return np.sort(levels(scheme) * (scale / float(unit)))
+
+
+def _as_it_is(raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(raw, np.float32)
+
+
+def _where(plan: Plan, shape: tuple[int, int], row: int, column: int) -> str:
+    """Who shares the scale of an element, in words."""
+    match plan.scheme.granularity:
+        case PerModel():
+            return "the whole model"
+        case PerTensor():
+            return "the whole tensor"
+        case PerRow():
+            return f"row {row:,}"
+        case PerColumn():
+            return f"column {column:,}"
+        case PerGroup(size):
+            first = column // size * size
+            last = min(shape[1], first + size) - 1
+            return f"row {row:,}, {first:,} to {last:,}"
+        case PerBlock(size):
+            first = (row * shape[1] + column) // size * size
+            last = min(shape[0] * shape[1], first + size) - 1
+            return f"elements {first:,} to {last:,}"
+        case _:
+            return ""

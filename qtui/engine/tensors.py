@@ -1,0 +1,116 @@
+"""Open models and their tensors, as the engine's operations need them."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.errors import ModelError
+from qtui_core.models import ModelSource, TensorInfo, open_model, row_elements, rows_of
+from qtui_core.models.arrays import decoder, read_float32
+
+# Every pass over a remote tensor would send its bytes again, so one of up to this size is
+# kept while it is looked at.
+REMOTE_BYTES_KEPT = 2 << 30
+# A transfer of a few megabytes costs little more than one of a few kilobytes.
+REMOTE_STRIP_BYTES = 8 << 20
+
+
+class OpenModels:
+    """The model that is looked at. Opening another one lets go of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._text: str | None = None
+        self._source: ModelSource | None = None
+        self._remote: RemoteRows | None = None
+
+    def open(self, text: str) -> ModelSource:
+        """Open a model afresh. Raises ModelError."""
+        source = open_model(text)
+        with self._lock:
+            # The old source is dropped and not closed: a lane may be reading from it.
+            self._text, self._source, self._remote = text, source, None
+        return source
+
+    def source(self, text: str) -> ModelSource:
+        """The open model, which is opened if it is not (after a restart of the engine)."""
+        with self._lock:
+            if self._source is not None and self._text == text:
+                return self._source
+        return self.open(text)
+
+    def tensor(self, text: str, name: str) -> StoredTensor:
+        """A tensor to be measured. Raises ModelError where its dtype is not read."""
+        source = self.source(text)
+        info = source.tensor(name)
+        if not info.readable:
+            raise ModelError(f"{name} is stored as {info.dtype}, which qtui lists but cannot read.")
+        remote = None
+        if source.origin == "hub" and info.nbytes <= REMOTE_BYTES_KEPT:
+            with self._lock:
+                if self._remote is None or self._remote.info != info:
+                    self._remote = RemoteRows(source, info)
+                remote = self._remote
+        return StoredTensor(source, info, remote)
+
+
+class StoredTensor:
+    """Rows on request in the tensor's own shape, so that a vector is one row of a matrix.
+
+    Attributes:
+        shape: of the tensor; its matrix is what pictures and errors are about.
+    """
+
+    def __init__(
+        self, source: ModelSource, info: TensorInfo, remote: RemoteRows | None = None
+    ) -> None:
+        self.source = source
+        self.info = info
+        self.shape = info.shape
+        self._remote = remote
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Rows [start, stop) along dimension 0, float32 `[stop - start, elements of a row]`;
+        for a vector the elements, `[stop - start]`."""
+        if self._remote is not None:
+            values = self._remote.rows(start, stop)
+        else:
+            values = read_float32(self.source, self.info.name, start, stop)
+        return values.reshape(-1) if len(self.shape) < 2 else values
+
+
+class RemoteRows:
+    """A remote tensor whose bytes stay here once they have come, strip by strip."""
+
+    def __init__(self, source: ModelSource, info: TensorInfo) -> None:
+        self.info = info
+        self._source = source
+        self._lock = threading.Lock()
+        row_bytes = max(1, info.nbytes // max(1, rows_of(info)))
+        self._height = max(1, REMOTE_STRIP_BYTES // row_bytes)
+        self._strips: dict[int, memoryview] = {}
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        row_bytes = self.info.nbytes // max(1, rows_of(self.info))
+        height = self._height
+        parts = []
+        for index in range(start // height, -(-stop // height)):
+            first = index * height
+            strip = self._strip(index)
+            begin, end = max(start, first) - first, min(stop, first + height) - first
+            parts.append(strip[begin * row_bytes : end * row_bytes])
+        raw = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        if not raw.nbytes:
+            return np.empty((stop - start, row_elements(self.info)), np.float32)
+        return decoder(self.info.dtype)(raw).reshape(stop - start, -1)
+
+    def _strip(self, index: int) -> memoryview:
+        with self._lock:
+            if index not in self._strips:
+                first = index * self._height
+                last = min(rows_of(self.info), first + self._height)
+                self._strips[index] = self._source.read_rows(self.info.name, first, last)
+            return self._strips[index]

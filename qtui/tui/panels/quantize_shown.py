@@ -1,0 +1,59 @@
+"""What the Quantize panel shows at the moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from qtui.tui.panels.quantize_data import (
+    Element,
+    ErrorMap,
+    ErrorNumbers,
+    ModelIndex,
+    SchemeParts,
+    TensorNumbers,
+)
+from qtui.tui.widgets.tensor_list import TensorEntry
+
+
+class Phase(StrEnum):
+    """Where the panel is. `failed` concerns what was asked for, `lost` the engine itself."""
+
+    OPENING = "opening"
+    WORKING = "working"
+    READY = "ready"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass
+class Shown:
+    """Filled piece by piece; None is what is not known yet. `errors` go with `schemes`."""
+
+    model: str
+    index: ModelIndex | None = None
+    entry: TensorEntry | None = None
+    schemes: list[SchemeParts] = field(default_factory=list)
+    active: int = 0
+    errors: list[ErrorNumbers | None] = field(default_factory=list)
+    map: ErrorMap | None = None
+    numbers: TensorNumbers | None = None
+    element: Element | None = None
+
+    @property
+    def scheme(self) -> SchemeParts:
+        """The scheme that the picture is of."""
+        return self.schemes[self.active]
+
+    def choose(self, entry: TensorEntry) -> None:
+        """Another tensor: nothing is known of it."""
+        self.entry = entry
+        self.errors = [None] * len(self.schemes)
+        self.map, self.numbers, self.element = None, None, None
+
+    def set_scheme(self, scheme: SchemeParts) -> None:
+        """Another scheme in the active slot: its numbers are not known."""
+        self.schemes[self.active] = scheme
+        if self.errors:
+            self.errors[self.active] = None

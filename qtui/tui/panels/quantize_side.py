@@ -1,0 +1,116 @@
+"""The left of the panel: the tensors of the model, their filter, and how many there are."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList
+
+
+class TensorSide(Vertical):
+    """A list with a line above it for the filter and one below for what is listed."""
+
+    DEFAULT_CSS = """
+    TensorSide {
+        width: 32;
+        padding: 0 1 0 0;
+        #tensor-filter { display: none; margin: 0 1; }
+        &.-filtering #tensor-filter { display: block; }
+        #tensor-count { height: 1; padding: 0 2; color: $quiet; }
+    }
+    """
+    ORDER_WORDS: ClassVar[dict[Order, str]] = {
+        Order.MODEL: "as in the model",
+        Order.NAME: "by name",
+        Order.WORST: "worst SQNR first",
+    }
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.drawing = drawing
+
+    def compose(self) -> ComposeResult:
+        yield Input(compact=True, placeholder="part of a name", id="tensor-filter")
+        yield TensorList(self.drawing)
+        yield Static(id="tensor-count", markup=False)
+
+    def on_mount(self) -> None:
+        self.list = self.query_one(TensorList)
+        self.field = self.query_one(Input)
+        self._sqnr: dict[str, float | None] = {}
+        self._note = ""
+
+    def load(self, tensors: tuple[TensorEntry, ...]) -> None:
+        """Another model's tensors."""
+        self._sqnr = {}
+        self._note = ""
+        self.list.load(tensors)
+        with self.field.prevent(Input.Changed):
+            self.field.value = ""
+        self.remove_class("-filtering")
+        self._count()
+
+    def _count(self) -> None:
+        shown, all_ = len(self.list.shown), len(self.list.entries)
+        many = f"{shown:,} of {all_:,}" if shown != all_ else f"{all_:,}"
+        words = self._note or self.ORDER_WORDS[self.list.order]
+        self.query_one("#tensor-count", Static).update(f"{many}, {words}" if all_ else "")
+
+    # Filtering
+
+    @property
+    def typing(self) -> bool:
+        return self.field.has_focus
+
+    def start_filter(self) -> None:
+        self.add_class("-filtering")
+        self.field.focus()
+
+    def drop_filter(self) -> None:
+        """Show all tensors again; the list keeps its place."""
+        self.field.value = ""
+        self.remove_class("-filtering")
+        self.list.focus()
+
+    @on(Input.Changed)
+    def _filter_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.list.set_filter(event.value)
+        self._count()
+
+    @on(Input.Submitted)
+    def _filter_kept(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.set_class(bool(event.value), "-filtering")
+        self.list.focus()
+
+    # Ordering
+
+    def next_order(self) -> Order:
+        orders = list(Order)
+        order = orders[(orders.index(self.list.order) + 1) % len(orders)]
+        self._note = ""
+        self.list.set_order(order, self._sqnr)
+        self._count()
+        return order
+
+    def forget_ranks(self) -> None:
+        """The scheme changed, so the numbers of the list are of another one."""
+        self._sqnr = {}
+
+    def add_rank(self, name: str, sqnr_db: float | None) -> None:
+        """One more tensor was measured; the list is sorted again when all are."""
+        self._sqnr[name] = sqnr_db
+        self._note = f"measured {len(self._sqnr):,}"
+        self._count()
+
+    def ranks_done(self, scheme: str, *, sampled: bool) -> None:
+        self._note = f"worst under {scheme}{', sampled' if sampled else ''}"
+        self.list.set_order(Order.WORST, self._sqnr)
+        self._count()
