@@ -109,6 +109,22 @@ def map_segments(
                 future.cancel()
 
 
+def fractions_of(
+    progress: Callable[[float], None] | None, total: int
+) -> Callable[[int], None] | None:
+    """An `advance` for `map_segments` that tells `progress` the fraction of `total` done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def advance(elements: int) -> None:
+        nonlocal done
+        done += elements
+        progress(min(1.0, done / total))
+
+    return advance
+
+
 def _next(
     waiting: deque[tuple[Segment, Future[Result]]], advance: Callable[[int], None] | None
 ) -> Result:

@@ -1,0 +1,234 @@
+"""The error a scheme makes on a tensor, in one pass over the elements.
+
+Elements are quantized, dequantized, compared and forgotten a segment at a time; two passes
+where a scale depends on all elements (granularity tensor, model or column, and double
+quantization).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from qtui_core.quant.elements import (
+    Elements,
+    Float32,
+    ModelExtent,
+    Segment,
+    TensorLike,
+    elements_of,
+)
+from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.process import (
+    Plan,
+    make_plan,
+    needs_first_pass,
+    prepare,
+    round_trip,
+)
+from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
+
+#: Squares of float32 numbers of a magnitude between these neither overflow nor vanish, nor do
+#: those of their errors; segments outside are summed in float64.
+SAFE_MAGNITUDES = (1e-12, 1e15)
+
+
+@dataclass(frozen=True)
+class ErrorReport:
+    """What a scheme does to a tensor. Errors are over the finite elements.
+
+    Attributes:
+        scheme: what was done.
+        shape: of the tensor.
+        count: elements, the nonfinite ones included.
+        nonfinite: NaN and infinities among them.
+        saturated: finite elements beyond the largest number of a cast's format; they became
+            that number.
+        mse: mean of (x - dequantized x)^2, in the square of the tensor's unit.
+        relative_mse: mse over the mean square of the tensor; None for one without any
+            nonzero finite element.
+        sqnr_db: -10 log10(relative_mse), decibels; None where relative_mse is None or 0 (no
+            error at all).
+        max_abs_error: the largest |x - dequantized x|, and
+        max_abs_error_index: where it is first, as (row, column) of the tensor seen as a
+            matrix; None for a tensor without elements.
+        bits_per_parameter, bytes: storage, scales and zero points counted.
+        gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: what independent normal
+            elements of the same mean square would give in a tensor of this shape; None where
+            relative_mse is.
+    """
+
+    scheme: Scheme
+    shape: tuple[int, ...]
+    count: int
+    nonfinite: int
+    saturated: int
+    mse: float
+    relative_mse: float | None
+    sqnr_db: float | None
+    max_abs_error: float
+    max_abs_error_index: tuple[int, int] | None
+    bits_per_parameter: float
+    bytes: int
+    gaussian_mse: float | None
+    gaussian_relative_mse: float | None
+    gaussian_sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class SegmentError:
+    """Sums over one segment."""
+
+    squared_error: float
+    squared: float
+    max_error: float
+    max_index: int
+    nonfinite: int
+    saturated: int
+
+
+def measure(
+    x: TensorLike,
+    scheme: Scheme,
+    *,
+    model_absmax: ModelExtent | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> ErrorReport:
+    """Quantizes, dequantizes and compares, without keeping codes or values.
+
+    Args:
+        x: what `quantize` takes; a reader's rows are asked for in order, on this thread.
+        scheme: what to do.
+        model_absmax: as for `quantize`.
+        progress: called with the fraction done, in (0, 1], on this thread.
+        cancelled: asked before each segment.
+        threads: how many to use; chosen by size when None, the result is the same.
+
+    Raises:
+        Cancelled: `cancelled()` was true.
+        UsageError: `x` is not a tensor of real numbers.
+    """
+    elements = elements_of(x)
+    passes = 2 if needs_first_pass(scheme, elements.shape, model_absmax) else 1
+    advance = fractions_of(progress, passes * elements.count)
+    count = thread_count(elements.count, threads)
+    with np.errstate(all="ignore"):
+        plan = make_plan(
+            elements,
+            scheme,
+            model_absmax,
+            threads=count,
+            advance=advance,
+            cancelled=cancelled,
+        )
+    found = map_segments(
+        lambda segment, scratch: segment_error(plan, segment, scratch),
+        elements.segments(plan.multiple),
+        threads=count,
+        advance=advance,
+        cancelled=cancelled,
+    )
+    squared_error = squared = 0.0
+    largest, index, nonfinite, saturated = 0.0, 0, 0, 0
+    for part in found:
+        squared_error += part.squared_error
+        squared += part.squared
+        nonfinite += part.nonfinite
+        saturated += part.saturated
+        if part.max_error > largest:
+            largest, index = part.max_error, part.max_index
+    return _report(
+        elements, plan, model_absmax, squared_error, squared, largest, index, nonfinite, saturated
+    )
+
+
+def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentError:
+    """Sums of one segment."""
+    with np.errstate(all="ignore"):
+        prepared = prepare(plan, segment, scratch)
+        error = round_trip(plan, prepared, scratch)
+        x = prepared.values
+        np.subtract(x, error, out=error)
+        nonfinite = 0
+        if prepared.nonfinite is not None:
+            nonfinite = int(np.count_nonzero(prepared.nonfinite))
+            error[prepared.nonfinite] = 0
+            x = np.where(prepared.nonfinite, np.float32(0), x)
+        safe = SAFE_MAGNITUDES[0] <= prepared.absmax <= SAFE_MAGNITUDES[1]
+        magnitude = np.abs(error, out=error)
+        index = int(magnitude.argmax())
+        saturated = 0
+        if plan.scheme.family is Family.CAST and prepared.absmax > plan.coder.largest:
+            saturated = int(np.count_nonzero(np.abs(x) > plan.coder.largest))
+        return SegmentError(
+            squared_error=sum_of_squares(magnitude, safe, scratch),
+            squared=sum_of_squares(x, safe, scratch),
+            max_error=float(magnitude[index]),
+            max_index=segment.start + index,
+            nonfinite=nonfinite,
+            saturated=saturated,
+        )
+
+
+def sum_of_squares(values: Float32, safe: bool, scratch: Scratch) -> float:
+    """The sum of squares; in float32 with pairwise summation where that is `safe` (relative
+    error about 1e-6), in float64 elsewhere. Not a BLAS dot product, which may start threads
+    of its own."""
+    if not safe:
+        return float(np.square(values, dtype=np.float64).sum())
+    squares = np.square(values, out=scratch.take("squares", values.size, np.float32))
+    return float(squares.sum())
+
+
+def _report(
+    elements: Elements,
+    plan: Plan,
+    model_absmax: ModelExtent | None,
+    squared_error: float,
+    squared: float,
+    largest: float,
+    index: int,
+    nonfinite: int,
+    saturated: int,
+) -> ErrorReport:
+    scheme, shape = plan.scheme, elements.shape
+    finite = elements.count - nonfinite
+    columns = matrix_shape(shape)[1]
+    mse = squared_error / finite if finite else 0.0
+    relative = gaussian = None
+    if squared > 0:
+        power = squared / finite
+        relative = squared_error / squared
+        gaussian = gaussian_relative_mse(
+            scheme, shape, sigma=math.sqrt(power), model_absmax=model_absmax
+        )
+    return ErrorReport(
+        scheme=scheme,
+        shape=shape,
+        count=elements.count,
+        nonfinite=nonfinite,
+        saturated=saturated,
+        mse=mse,
+        relative_mse=relative,
+        sqnr_db=decibels(relative),
+        max_abs_error=largest,
+        max_abs_error_index=divmod(index, columns) if elements.count else None,
+        bits_per_parameter=bits_per_parameter(scheme, shape),
+        bytes=quantized_bytes(scheme, shape),
+        gaussian_mse=None if gaussian is None else gaussian * squared / finite,
+        gaussian_relative_mse=gaussian,
+        gaussian_sqnr_db=decibels(gaussian),
+    )
+
+
+def decibels(relative_mse: float | None) -> float | None:
+    """Signal to quantization noise in dB; None where there is no noise or no signal."""
+    return -10 * math.log10(relative_mse) if relative_mse else None
