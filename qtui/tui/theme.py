@@ -211,7 +211,7 @@ def _ansi(name: str, *, dark: bool) -> Theme:
             "field-mantissa": f"ansi_{bright}cyan" if dark else "ansi_blue",
             "quiet": "ansi_default",
             "faint": "ansi_bright_black",
-            "cursor": "ansi_blue" if dark else "ansi_cyan",
+            "cursor": "ansi_default",
             "footer-background": "ansi_default",
             "block-cursor-background": "ansi_blue" if dark else "ansi_cyan",
             "block-cursor-foreground": "ansi_bright_white" if dark else "ansi_black",

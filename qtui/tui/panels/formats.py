@@ -305,10 +305,10 @@ class FormatsPanel(Panel):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what can be done now is offered."""
         typing = self.is_mounted and self.query_one(Input).has_focus
-        if action == "leave":
-            return typing
+        if typing or action == "leave":
+            return typing and action in ("leave", "move_row")
         if action in ("toggle", "move_bit"):
-            return not typing and self.view is View.VALUE
+            return self.view is View.VALUE or bool(self.grid.bits_width)
         if action == "draw":
             return self.state.rounding is Rounding.STOCHASTIC
         return True

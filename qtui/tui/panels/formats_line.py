@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from qtui.tui.widgets.number_line import Ruler, Span, Track
+from qtui.tui.widgets.number_line import FULL, Ruler, Span, Track
 from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Interval, decode, encode, ulp
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.rounding import Rounding
@@ -79,10 +79,36 @@ def numbers_up_to(fmt: Format, value: Fraction) -> int:
     return max(lowest, -code - (1 if fraction else 0))
 
 
+def number_at(fmt: Format, index: int) -> Fraction:
+    """The number that `numbers_up_to` counts as `index`; both zeros are index 0."""
+    code = index if index >= 0 else fmt.sign_bit | -index
+    if not isinstance(fmt, FloatFormat):
+        code = index & (fmt.code_count - 1)
+    return Fraction(decode(fmt, code).value)
+
+
+def count_by_cell(fmt: Format, window: Window) -> tuple[int, ...]:
+    """How many numbers of `fmt` each cell holds; cells with FULL or more may all say FULL."""
+    cells = window.cells
+    first, last = numbers_up_to(fmt, window.edge(0)), numbers_up_to(fmt, window.edge(cells))
+    if last - first <= cells // 4:  # few: cheaper to place each than to ask every edge
+        counts = [0] * cells
+        for index in range(first + 1, last + 1):
+            cell = window.cell_of(number_at(fmt, index))
+            assert cell is not None
+            counts[cell] += 1
+        return tuple(counts)
+    # Numbers thin out away from zero, so the ends of the window are its thinnest cells.
+    low, high = numbers_up_to(fmt, window.edge(1)), numbers_up_to(fmt, window.edge(cells - 1))
+    if min(low - first, last - high) >= FULL:
+        return (FULL,) * cells
+    indices = [numbers_up_to(fmt, window.edge(cell)) for cell in range(cells + 1)]
+    return tuple(b - a for a, b in zip(indices, indices[1:], strict=False))
+
+
 def track(fmt: Format, window: Window, represented: Exact | None) -> Track:
     """How many numbers of `fmt` each cell holds, and where the represented value is."""
-    indices = [numbers_up_to(fmt, window.edge(cell)) for cell in range(window.cells + 1)]
-    counts = tuple(b - a for a, b in zip(indices, indices[1:], strict=False))
+    counts = count_by_cell(fmt, window)
     at = None
     if represented is not None and is_finite(represented):
         at = window.cell_of(Fraction(represented))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from textual import events
-from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
+from textual.strip import Strip
 from textual.widget import Widget
 
 from qtui.tui.panels import PANELS, PanelEntry
+from qtui.tui.widgets.line import Line, shortened
 
 
 class HeaderLine(Widget):
@@ -20,15 +21,18 @@ class HeaderLine(Widget):
     device: reactive[str] = reactive("")
     separator: reactive[str] = reactive("·")
 
-    def render(self) -> Content:
-        name = self.get_visual_style("header--name")
-        quiet = self.get_visual_style("header--quiet")
-        left = Content.assemble(("qtui", name), (f" {self.separator} ", quiet), self.model)
-        room = self.size.width - len(self.device) - 2
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.rich_style)
+        quiet = self.get_component_rich_style("header--quiet", partial=True)
+        at = line.put(0, "qtui", self.get_component_rich_style("header--name", partial=True))
+        at = line.put(at, f" {self.separator} ", quiet)
+        room = line.width - at - len(self.device) - 2
         if room < 8:
-            return left.truncate(self.size.width, ellipsis=True)
-        left = left.truncate(room, ellipsis=True, pad=True)
-        return Content.assemble(left, "  ", (self.device, quiet))
+            line.put(at, shortened(self.model, line.width - at))
+            return line.strip()
+        line.put(at, shortened(self.model, room))
+        line.put_right(line.width, self.device, quiet)
+        return line.strip()
 
 
 class TabBar(Widget):
@@ -55,25 +59,31 @@ class TabBar(Widget):
         keep = max(0, min(5, room))
         return [(e, e.title if e.id == self.active else e.title[:keep]) for e in PANELS]
 
-    def render(self) -> Content:
-        active = self.get_visual_style("tabs--active")
-        number = self.get_visual_style("tabs--number")
-        title = self.get_visual_style("tabs--title")
-        parts: list[Content | str | tuple[str, object]] = []
-        for entry, text in self._titles():
+    def _spans(self) -> list[tuple[int, PanelEntry, str]]:
+        """Each tab's first column, its panel and its text."""
+        spans, start = [], 0
+        for entry, title in self._titles():
+            text = f" {entry.number} {title} " if title else f" {entry.number} "
+            spans.append((start, entry, text))
+            start += len(text)
+        return spans
+
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.rich_style)
+        active, number, title = (
+            self.get_component_rich_style(f"tabs--{name}", partial=True)
+            for name in ("active", "number", "title")
+        )
+        for start, entry, text in self._spans():
             if entry.id == self.active:
-                parts.append((f" {entry.number} {text} ", active))
+                line.put(start, text, active)
             else:
-                parts.append((f" {entry.number}", number))
-                parts.append((f" {text} " if text else " ", title))
-        return Content.assemble(*parts)
+                line.put(start, text, title)
+                line.put(start, text[:2], number)
+        return line.strip()
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
-        start = 0
-        for entry, text in self._titles():
-            width = len(f" {entry.number} {text} " if text else f" {entry.number} ")
-            if start <= event.x < start + width:
+        for start, entry, text in self._spans():
+            if start <= event.x < start + len(text):
                 self.post_message(self.Chosen(entry.id))
-                return
-            start += width

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from textual import events
 from textual.binding import Binding
-from textual.content import Content
 from textual.reactive import reactive
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
+
+from qtui.tui.widgets.line import Line
 
 
 @dataclass(frozen=True)
@@ -72,17 +74,14 @@ class KeyFooter(Widget):
             column += _width(hint)
         return placed
 
-    def render(self) -> Content:
-        key = self.get_visual_style("keys--key")
-        description = self.get_visual_style("keys--description")
-        parts: list[str | tuple[str, object]] = []
-        column = 0
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.rich_style)
+        key = self.get_component_rich_style("keys--key", partial=True)
+        description = self.get_component_rich_style("keys--description", partial=True)
         for start, hint in self._placed():
-            parts.append(" " * (start - column))
-            parts.append((f" {hint.display}", key))
-            parts.append((f" {hint.description} ", description))
-            column = start + _width(hint)
-        return Content.assemble(*parts)
+            at = line.put(start + 1, hint.display, key)
+            line.put(at + 1, hint.description, description)
+        return line.strip()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         hint = self._at(event.x)

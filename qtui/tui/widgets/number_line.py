@@ -14,6 +14,9 @@ from qtui.tui.messages import Resized
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.line import Line, shortened
 
+# From so many numbers in a cell on, a track looks the same.
+FULL = 128
+
 
 @dataclass(frozen=True)
 class Track:
@@ -154,5 +157,5 @@ class NumberLine(Widget):
 
 def density_level(count: int) -> int:
     """The height in eighths (1..7) of a cell that holds more than one number: one more for every
-    doubling, full at 128."""
+    doubling, the highest from FULL on."""
     return min(7, count.bit_length() - 1)
