@@ -79,7 +79,8 @@ class EngineClient:
     """One child process and the requests in flight.
 
     `log` receives what the child writes on stderr; the last lines are also kept in
-    `stderr_tail`. `detail` is a sentence about the state, empty when there is nothing to say.
+    `stderr_tail`. `on_state` is a first listener. `detail` is a sentence about the state,
+    empty when there is nothing to say.
     """
 
     def __init__(
@@ -87,10 +88,11 @@ class EngineClient:
         command: Sequence[str] | None = None,
         *,
         log: Path | None = None,
+        on_state: StateListener | None = None,
     ) -> None:
         self._command = tuple(command or (sys.executable, "-P", "-m", "qtui.engine.worker"))
         self._log = log
-        self._listeners: list[StateListener] = []
+        self._listeners: list[StateListener] = [on_state] if on_state is not None else []
         self.state = EngineState.IDLE
         self.detail = ""
         self.stderr_tail: deque[str] = deque(maxlen=STDERR_LINES_KEPT)

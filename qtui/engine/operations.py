@@ -20,6 +20,8 @@ from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.quant import (
+    ErrorReport,
+    OutlierReport,
     PerModel,
     Scheme,
     TensorStatistics,
@@ -46,6 +48,8 @@ class Session:
     def __init__(self) -> None:
         self.models = OpenModels()
         self._statistics: dict[tuple[str, str], TensorStatistics] = {}
+        self._outliers: dict[tuple[str, str], OutlierReport] = {}
+        self._errors: dict[tuple[str, str, str], ErrorReport] = {}
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._model_extent: dict[str, tuple[float, float]] = {}
 
@@ -55,6 +59,8 @@ class Session:
         text = task.text("model")
         source = self.models.open(text)
         self._statistics.clear()
+        self._outliers.clear()
+        self._errors.clear()
         self._plans.clear()
         self._model_extent.clear()
         return Result(_model_data(source))
@@ -79,7 +85,7 @@ class Session:
         """Statistics and outliers, two passes."""
         tensor = self._tensor(task)
         stats = self._statistics_of(task, tensor, 0.0, 0.5)
-        found = find_outliers(tensor, stats, OUTLIER_SIGMA, **watched(task, 0.5, 1.0))
+        found = self._outliers_of(task, tensor, 0.5, 1.0)
         columns = [[c.column, c.count] for c in found.columns[:OUTLIER_COLUMNS_SENT]]
         return Result(
             {
@@ -98,16 +104,20 @@ class Session:
         return Result({"edges": edges}, {"counts": _array(found.counts, "<i8")})
 
     def measure(self, task: Task) -> Result:
-        tensor, scheme = self._tensor(task), self._scheme(task)
-        extent = self._extent_of_model(task, scheme)
-        report = measure(tensor, scheme, model_absmax=extent, **watched(task))
-        stats = self._statistics_of(task, tensor, 0.99, 1.0)
-        return Result(
-            {
-                **_plain(report, leave_out=("scheme",)),
-                "sentence": explain(report, stats),
-            }
-        )
+        report = self._errors_of(task, self._tensor(task), self._scheme(task))
+        return Result(_plain(report, leave_out=("scheme",)))
+
+    def explain(self, task: Task) -> Result:
+        """A sentence about the error of the first of `schemes`; the others are alternatives."""
+        tensor = self._tensor(task)
+        texts = task.params.get("schemes")
+        if not isinstance(texts, list) or not texts:
+            raise UsageError("An explanation needs a list of schemes.")
+        schemes = [Scheme.parse(str(text)) for text in texts]
+        reports = [self._errors_of(task, tensor, scheme) for scheme in schemes]
+        stats = self._statistics_of(task, tensor, 0.9, 0.95)
+        outliers = self._outliers_of(task, tensor, 0.95, 1.0)
+        return Result({"sentence": explain(reports, stats, outliers)})
 
     def error_map(self, task: Task) -> Result:
         tensor, scheme = self._tensor(task), self._scheme(task)
@@ -180,6 +190,24 @@ class Session:
             _remember(self._statistics, key, found)
         return self._statistics[key]
 
+    def _outliers_of(
+        self, task: Task, tensor: StoredTensor, start: float, stop: float
+    ) -> OutlierReport:
+        key = (task.text("model"), tensor.info.name)
+        if key not in self._outliers:
+            stats = self._statistics_of(task, tensor, start, start)
+            found = find_outliers(tensor, stats, OUTLIER_SIGMA, **watched(task, start, stop))
+            _remember(self._outliers, key, found)
+        return self._outliers[key]
+
+    def _errors_of(self, task: Task, tensor: StoredTensor, scheme: Scheme) -> ErrorReport:
+        key = (task.text("model"), tensor.info.name, str(scheme))
+        if key not in self._errors:
+            extent = self._extent_of_model(task, scheme)
+            found = measure(tensor, scheme, model_absmax=extent, **watched(task))
+            _remember(self._errors, key, found)
+        return self._errors[key]
+
     def _plan_of(self, task: Task, tensor: StoredTensor, scheme: Scheme) -> Plan:
         key = (task.text("model"), tensor.info.name, str(scheme))
         if key not in self._plans:
@@ -224,6 +252,7 @@ def build_operations() -> dict[str, Operation]:
         "statistics": view(session.statistics),
         "histogram": view(session.histogram),
         "measure": view(session.measure),
+        "explain": view(session.explain),
         "error_map": view(session.error_map),
         "element": quick(session.element),
         "scheme": quick(session.scheme),

@@ -7,39 +7,37 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widget import Widget
+from textual.worker import Worker
 
 from qtui.engine.client import EngineLost, EngineState, RequestCancelled
-from qtui.report.numbers import format_bytes, format_count
+from qtui.report.numbers import format_bytes
 from qtui.tui.messages import DeviceSeen, ModelOpened, SendValue
 from qtui.tui.panels.base import PaletteEntry, Panel
-from qtui.tui.panels.quantize_data import ErrorMap, ModelIndex, SchemeParts, TensorNumbers
+from qtui.tui.panels.quantize_body import QuantizeBody
+from qtui.tui.panels.quantize_data import ErrorMap, SchemeParts, TensorNumbers
 from qtui.tui.panels.quantize_export import panel_data, panel_text
 from qtui.tui.panels.quantize_feed import QuantizeFeed
 from qtui.tui.panels.quantize_keys import HELP, QUANTIZE_BINDINGS
-from qtui.tui.panels.quantize_loading import Look, SchemeErrors, findings
-from qtui.tui.panels.quantize_numbers import NumberTable, all_rows
+from qtui.tui.panels.quantize_loading import Explanation, Look, SchemeErrors, findings
+from qtui.tui.panels.quantize_numbers import all_rows
 from qtui.tui.panels.quantize_schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize_shown import Phase, Shown
-from qtui.tui.panels.quantize_side import TensorSide
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram, HistogramData
 from qtui.tui.widgets.scheme_bar import SchemeBar
-from qtui.tui.widgets.task_title import TaskTitle
 from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 
 FIRST_SCHEMES = ("int4", "nf4")
+Work = Callable[[], Awaitable[None]]
 # Someone who holds an arrow key down wants the tensor they stop at.
 PAUSE_SECONDS = 0.08
-NARROW, WIDE = 100, 150
-SHORT, BRIEF = 26, 24
 
 
 class QuantizePanel(Panel):
@@ -51,56 +49,13 @@ class QuantizePanel(Panel):
     HELP = HELP
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap)
     BINDINGS: ClassVar[list[BindingType]] = QUANTIZE_BINDINGS
-    DEFAULT_CSS = """
-    QuantizePanel {
-        SchemeControls { margin: 0 0 1 0; }
-        #quantize-main { height: 1fr; }
-        #quantize-centre { width: 1fr; padding: 0 1; }
-        TaskTitle { margin: 0 0 1 0; padding: 0; }
-        Heatmap { height: 1fr; }
-        Histogram { height: 9; margin: 1 0 0 0; }
-        NumberTable { width: 33; padding: 0 1; }
-        &.-wide TensorSide { width: 46; }
-        &.-wide NumberTable { width: 40; }
-        &.-wide Histogram { height: 12; }
-        &.-narrow TensorSide { display: none; }
-        &.-narrow NumberTable { width: 30; }
-        &.-narrow.-listing TensorSide { display: block; width: 30; }
-        &.-narrow.-listing NumberTable { display: none; }
-        &.-short Histogram { height: 5; margin: 0; }
-        &.-short SchemeControls { margin: 0; }
-        &.-short SchemeBar { height: 1; }
-        &.-short TaskTitle { margin: 0; }
-    }
-    """
-
     phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
 
     def compose_body(self) -> ComposeResult:
-        yield SchemeControls()
-        with Horizontal(id="quantize-main"):
-            yield TensorSide(self.drawing)
-            with Vertical(id="quantize-centre"):
-                yield TaskTitle()
-                yield Heatmap(self.drawing)
-                yield Histogram(self.drawing)
-            yield NumberTable()
+        self.body = QuantizeBody(self.drawing)
+        yield self.body
 
     def on_mount(self) -> None:
-        self.controls = self.query_one(SchemeControls)
-        self.side = self.query_one(TensorSide)
-        self.tensors = self.query_one(TensorList)
-        self.title_line = self.query_one(TaskTitle)
-        self.heatmap = self.query_one(Heatmap)
-        self.histogram = self.query_one(Histogram)
-        self.table = self.query_one(NumberTable)
-        glyphs = self.drawing.glyphs
-        self.controls.bar.pointer = glyphs.pointer
-        self.table.ellipsis = glyphs.ellipsis
-        self.title_line.done_glyph, self.title_line.left_glyph = glyphs.shades[4], glyphs.shades[1]
-        self.title_line.ellipsis = glyphs.ellipsis
-        self.heatmap.title = "|error|"
-        self.histogram.title = "values"
         self.feed = QuantizeFeed(self.qtui.engine)
         self.shown = Shown(self.qtui.model)
         self._unsubscribe = self.qtui.engine.subscribe(self._engine_changed)
@@ -108,26 +63,19 @@ class QuantizePanel(Panel):
     def on_unmount(self) -> None:
         self._unsubscribe()
 
-    def on_resize(self, event: events.Resize) -> None:
-        width, height = event.size
-        self.set_class(width < NARROW, "-narrow")
-        self.set_class(width >= WIDE, "-wide")
-        self.set_class(height < SHORT, "-short")
+    def on_resize(self) -> None:
         self._show_numbers()
 
     # What the shell asks for
 
     def activate(self) -> None:
-        (self.heatmap if self.app.size.width < NARROW else self.tensors).focus()
+        self.body.focus_start()
 
     def maximise_target(self) -> Widget | None:
-        return self.heatmap
+        return self.body.heatmap
 
     def drawing_changed(self) -> None:
-        self.heatmap.redraw()
-        self.histogram.refresh()
-        self.tensors.refresh()
-        self.table.refresh()
+        self.body.redraw()
 
     def copy_text(self) -> str | None:
         return panel_text(self.shown, self.sentence)
@@ -144,7 +92,7 @@ class QuantizePanel(Panel):
 
     def open_model(self, model: str) -> None:
         self.shown = Shown(model, schemes=self.shown.schemes, active=self.shown.active)
-        self.side.load(())
+        self.body.side.load(())
         self._say(Phase.OPENING, f"Opening {printable(model)}")
         self._do(partial(self._open, model), "open")
 
@@ -152,16 +100,16 @@ class QuantizePanel(Panel):
         shown = self.shown
         if not shown.schemes:
             shown.schemes = [await self.feed.scheme(text) for text in FIRST_SCHEMES]
-        self.controls.show(shown.schemes, shown.active)
+        self.body.controls.show(shown.schemes, shown.active)
         index = await self.feed.open(model)
         shown.index = index
-        self.post_message(ModelOpened(model, _headline(index)))
+        self.post_message(ModelOpened(model, index.headline))
         self._do(self._ask_device, "device")
         if not index.tensors:
             self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
             return
-        self.side.load(index.tensors)
-        self.tensors.select(_first_choice(index).name)
+        self.body.side.load(index.tensors)
+        self.body.side.list.select(index.first_choice.name)
 
     async def _ask_device(self) -> None:
         self.post_message(DeviceSeen(await self.feed.device()))
@@ -177,8 +125,8 @@ class QuantizePanel(Panel):
     @on(TensorList.Chosen)
     def _tensor_chosen(self, message: TensorList.Chosen) -> None:
         message.stop()
-        self.remove_class("-listing")
-        self.heatmap.focus()
+        self.body.remove_class("-listing")
+        self.body.heatmap.focus()
         if self.phase is Phase.STOPPED:
             self._look()
 
@@ -194,8 +142,12 @@ class QuantizePanel(Panel):
         if entry is None or not shown.schemes:
             return
         shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
-        self.title_line.subject = printable(entry.name)
-        self.title_line.details = (shape, printable(entry.dtype), f"{format_bytes(entry.nbytes)}")
+        self.body.title_line.subject = printable(entry.name)
+        self.body.title_line.details = (
+            shape,
+            printable(entry.dtype),
+            f"{format_bytes(entry.nbytes)}",
+        )
         self._show_numbers()
         if not entry.readable:
             self._say(Phase.FAILED, f"{printable(entry.dtype)} is a dtype that is not read yet.")
@@ -214,8 +166,8 @@ class QuantizePanel(Panel):
             tensor=entry.name,
             schemes=tuple(scheme.text for scheme in shown.schemes),
             active=shown.active,
-            cells=self.heatmap.capacity(entry.matrix_rows),
-            bins=self.histogram.capacity(),
+            cells=self.body.heatmap.capacity(entry.matrix_rows),
+            bins=self.body.histogram.capacity(),
         )
         async for finding in findings(self.feed, look, self._show_activity):
             match finding:
@@ -224,29 +176,28 @@ class QuantizePanel(Panel):
                 case SchemeErrors():
                     shown.errors[finding.slot] = finding.numbers
                 case HistogramData():
-                    self.histogram.show(finding)
+                    self.body.histogram.show(finding)
                 case TensorNumbers():
                     shown.numbers = finding
-                    self.heatmap.marked_columns = tuple(c for c, _ in finding.outlier_columns)
+                    self.body.heatmap.marked_columns = tuple(c for c, _ in finding.outlier_columns)
+                case Explanation():
+                    self.sentence = finding.sentence
             self._show_numbers()
         self._say(Phase.READY, "", keep_picture=True)
 
     def _show_activity(self, label: str, fraction: float) -> None:
-        self.title_line.activity = label
-        self.title_line.fraction = fraction
+        self.body.title_line.activity = label
+        self.body.title_line.fraction = fraction
 
     def _show_map(self, found: ErrorMap) -> None:
         same_tensor = self.shown.map is not None and self.shown.map.grid.like(found.grid)
         self.shown.map = found
-        self.heatmap.show(found.grid, self.heatmap.cursor if same_tensor else None)
+        self.body.heatmap.show(found.grid, self.body.heatmap.cursor if same_tensor else None)
         self._look_at_cursor()
 
     def _show_numbers(self) -> None:
         if self.shown.schemes:
-            self.table.rows = all_rows(self.shown, brief=self.size.height < BRIEF)
-        errors = self.shown.errors[self.shown.active] if self.shown.errors else None
-        if errors is not None:
-            self.sentence = errors.sentence
+            self.body.table.rows = all_rows(self.shown, brief=self.body.brief)
 
     # The element under the cursor
 
@@ -262,14 +213,14 @@ class QuantizePanel(Panel):
         shown = self.shown
         if shown.map is None or shown.entry is None:
             return
-        row, column = shown.map.element_at(*self.heatmap.cursor)
+        row, column = shown.map.element_at(*self.body.heatmap.cursor)
         element = await self.feed.element(
             shown.model, shown.entry.name, shown.scheme.text, row, column
         )
         shown.element = element
-        self.histogram.ticks = element.levels
-        self.histogram.marker = element.value
-        self.histogram.note = f"{len(element.levels)} levels" if element.levels else ""
+        self.body.histogram.ticks = element.levels
+        self.body.histogram.marker = element.value
+        self.body.histogram.note = f"{len(element.levels)} levels" if element.levels else ""
         self._show_numbers()
 
     @on(Heatmap.Chosen)
@@ -307,7 +258,7 @@ class QuantizePanel(Panel):
 
     def action_type_scheme(self) -> None:
         if self.shown.schemes:
-            self.controls.start_typing(self.shown.scheme.text)
+            self.body.controls.start_typing(self.shown.scheme.text)
 
     @on(SchemeControls.Typed)
     def _scheme_typed(self, message: SchemeControls.Typed) -> None:
@@ -316,7 +267,7 @@ class QuantizePanel(Panel):
 
     async def _parse_scheme(self, text: str) -> None:
         scheme = await self.feed.scheme(text)
-        self.controls.stop_typing()
+        self.body.controls.stop_typing()
         self.activate()
         self._take_scheme(scheme)
 
@@ -325,48 +276,48 @@ class QuantizePanel(Panel):
         self._schemes_changed()
 
     def _schemes_changed(self) -> None:
-        self.controls.show(self.shown.schemes, self.shown.active)
-        if self.side.list.order is Order.WORST:
+        self.body.controls.show(self.shown.schemes, self.shown.active)
+        if self.body.side.list.order is Order.WORST:
             self._rank()
         self._look(pause=True)
 
     # Tensors
 
     def action_filter(self) -> None:
-        self.add_class("-listing")
-        self.side.start_filter()
+        self.body.add_class("-listing")
+        self.body.side.start_filter()
 
     def action_tensors(self) -> None:
-        self.add_class("-listing")
-        self.tensors.focus()
+        self.body.add_class("-listing")
+        self.body.side.list.focus()
 
     def action_match(self, direction: int) -> None:
-        self.tensors.step_match(direction)
+        self.body.side.list.step_match(direction)
 
     def action_order(self) -> None:
-        if self.side.next_order() is Order.WORST:
+        if self.body.side.next_order() is Order.WORST:
             self._rank()
 
     def _rank(self) -> None:
-        self.side.forget_ranks()
+        self.body.side.forget_ranks()
         self._do(self._measure_all, "rank")
 
     async def _measure_all(self) -> None:
         scheme = self.shown.scheme.text
-        sampled = await self.feed.rank(self.shown.model, scheme, self.side.add_rank)
-        self.side.ranks_done(scheme, sampled=sampled)
+        sampled = await self.feed.rank(self.shown.model, scheme, self.body.side.add_rank)
+        self.body.side.ranks_done(scheme, sampled=sampled)
 
     # Stopping, failing, starting again
 
     def action_back(self) -> None:
-        if self.controls.typing:
-            self.controls.stop_typing()
+        if self.body.controls.typing:
+            self.body.controls.stop_typing()
             self.activate()
-        elif self.side.typing:
-            self.side.drop_filter()
-        elif self.has_class("-narrow", "-listing"):
-            self.remove_class("-listing")
-            self.heatmap.focus()
+        elif self.body.side.typing:
+            self.body.side.drop_filter()
+        elif self.body.listing:
+            self.body.remove_class("-listing")
+            self.body.heatmap.focus()
         elif self.phase is Phase.WORKING:
             self.workers.cancel_group(self, "tensor")
             self._say(Phase.STOPPED, "Stopped. r reads it again.", keep_picture=True)
@@ -389,7 +340,7 @@ class QuantizePanel(Panel):
             self._look()
 
     def action_counts(self) -> None:
-        self.histogram.logarithmic = not self.histogram.logarithmic
+        self.body.histogram.logarithmic = not self.body.histogram.logarithmic
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what can be done now is offered."""
@@ -398,8 +349,8 @@ class QuantizePanel(Panel):
         if action == "restart":
             return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
         if action == "back":
-            typing = self.controls.typing or self.side.typing
-            return typing or self.phase is Phase.WORKING or self.has_class("-listing")
+            typing = self.body.controls.typing or self.body.side.typing
+            return typing or self.phase is Phase.WORKING or self.body.listing
         return True
 
     def watch_phase(self) -> None:
@@ -408,13 +359,13 @@ class QuantizePanel(Panel):
     def _say(self, phase: Phase, text: str, *, keep_picture: bool = False) -> None:
         """Go to another phase; `text` stands where the picture is, or in the title."""
         self.phase = phase
-        self.title_line.activity = text if keep_picture else ""
-        self.title_line.fraction = None
-        self.heatmap.message = text
-        self.heatmap.set_class(phase in (Phase.FAILED, Phase.LOST), "-trouble")
+        self.body.title_line.activity = text if keep_picture else ""
+        self.body.title_line.fraction = None
+        self.body.heatmap.message = text
+        self.body.heatmap.set_class(phase in (Phase.FAILED, Phase.LOST), "-trouble")
         if not keep_picture:
-            self.heatmap.show(None)
-            self.histogram.show(None)
+            self.body.heatmap.show(None)
+            self.body.histogram.show(None)
         if phase in (Phase.FAILED, Phase.LOST):
             self.sentence = text
 
@@ -422,11 +373,16 @@ class QuantizePanel(Panel):
         if state is EngineState.LOST:
             self._say(Phase.LOST, f"{detail}\nr starts it again.")
 
-    def _do(self, work: Callable[[], Awaitable[None]], group: str) -> None:
+    def _do(self, work: Work, group: str) -> None:
         """Work that waits for the engine; newer work of the group takes its place."""
-        self.run_worker(partial(self._guarded, work), group=group, exclusive=True)
 
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await self._guarded(work)
+
+        # A function, because a coroutine that is replaced before it starts is never awaited.
+        _: Worker[None] = self.run_worker(run, group=group, exclusive=True)
+
+    async def _guarded(self, work: Work) -> None:
         try:
             await work()
         except RequestCancelled:
@@ -437,17 +393,3 @@ class QuantizePanel(Panel):
             self.sentence = str(error)
         except QtuiError as error:
             self._say(Phase.FAILED, str(error))
-
-
-def _headline(index: ModelIndex) -> str:
-    architecture = f"{index.architecture}  " if index.architecture else ""
-    size = f"{format_count(index.parameters)} parameters, {format_bytes(index.nbytes)}"
-    return f"{printable(index.id)}  {architecture}{size}"
-
-
-def _first_choice(index: ModelIndex) -> TensorEntry:
-    """A weight that a quantization library would quantize: these leave the embedding and the
-    output layer alone."""
-    good = [entry for entry in index.tensors if entry.quantizable]
-    inner = [e for e in good if "embed" not in e.name and "lm_head" not in e.name]
-    return [*inner, *good, *index.tensors][0]

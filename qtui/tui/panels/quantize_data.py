@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
+from qtui.report.numbers import format_bytes, format_count
 from qtui.tui.widgets.heatgrid import HeatGrid
 from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.models.quoting import printable
 
 Record = TypeVar("Record")
 
@@ -35,6 +37,21 @@ class ModelIndex:
             for name, dtype, shape, elements, nbytes, readable, quantizable in data["tensors"]
         )
         return build(cls, {**data, "tensors": tensors})
+
+    @property
+    def headline(self) -> str:
+        """The model in a few words."""
+        architecture = f"{self.architecture}  " if self.architecture else ""
+        size = f"{format_count(self.parameters)} parameters, {format_bytes(self.nbytes)}"
+        return f"{printable(self.id)}  {architecture}{size}"
+
+    @property
+    def first_choice(self) -> TensorEntry:
+        """A weight that a quantization library would quantize: these leave the embedding and
+        the output layer alone. Any tensor where there is none."""
+        good = [entry for entry in self.tensors if entry.quantizable]
+        inner = [e for e in good if "embed" not in e.name and "lm_head" not in e.name]
+        return [*inner, *good, *self.tensors][0]
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,6 @@ class ErrorNumbers:
     relative_mse: float | None
     gaussian_relative_mse: float | None
     max_abs_error: float | None
-    sentence: str
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qtui.engine.client import EngineClient, ProgressCallback
@@ -96,6 +96,14 @@ class QuantizeFeed:
             return build(ErrorNumbers, reply.data)
 
         return await self._remembered(("errors", model, tensor, scheme), ask)
+
+    async def sentence(
+        self, model: str, tensor: str, schemes: Sequence[str], on_progress: ProgressCallback
+    ) -> str:
+        """What the error of the first scheme means, the others being alternatives."""
+        params = {"model": model, "tensor": tensor, "schemes": list(schemes)}
+        reply = await self.engine.request("explain", params, on_progress=on_progress)
+        return str(reply.data["sentence"])
 
     async def error_map(
         self,

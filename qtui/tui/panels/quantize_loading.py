@@ -30,7 +30,14 @@ class SchemeErrors:
     numbers: ErrorNumbers
 
 
-Finding = ErrorMap | SchemeErrors | HistogramData | TensorNumbers
+@dataclass(frozen=True)
+class Explanation:
+    """What it all means."""
+
+    sentence: str
+
+
+Finding = ErrorMap | SchemeErrors | HistogramData | TensorNumbers | Explanation
 Activity = Callable[[str, float], None]
 
 
@@ -41,15 +48,25 @@ async def findings(feed: QuantizeFeed, look: Look, activity: Activity) -> AsyncI
     def heard(label: str) -> Callable[[float, object], None]:
         return lambda fraction, _: activity(label, fraction)
 
-    model, tensor, scheme = look.model, look.tensor, look.schemes[look.active]
-    yield await feed.error_map(model, tensor, scheme, look.cells, heard("error map"))
-    numbers = await feed.errors(model, tensor, scheme, heard("error"))
-    yield SchemeErrors(look.active, numbers)
+    async def errors(slot: int) -> SchemeErrors:
+        scheme = look.schemes[slot]
+        return SchemeErrors(
+            slot, await feed.errors(model, tensor, scheme, heard(f"error of {scheme}"))
+        )
+
+    async def explanation(slots: list[int]) -> Explanation:
+        schemes = [look.schemes[slot] for slot in slots]
+        return Explanation(await feed.sentence(model, tensor, schemes, heard("explanation")))
+
+    model, tensor, active = look.model, look.tensor, look.active
+    others = [slot for slot in range(len(look.schemes)) if slot != active]
+    yield await feed.error_map(model, tensor, look.schemes[active], look.cells, heard("error map"))
+    yield await errors(active)
     histogram = await feed.histogram(model, tensor, look.bins, heard("histogram"))
     if histogram is not None:
         yield histogram
-    yield await feed.numbers(model, tensor, heard("statistics"))
-    for slot, other in enumerate(look.schemes):
-        if slot != look.active:
-            numbers = await feed.errors(model, tensor, other, heard(f"error of {other}"))
-            yield SchemeErrors(slot, numbers)
+    yield await feed.numbers(model, tensor, heard("outliers"))
+    yield await explanation([active])
+    for slot in others:
+        yield await errors(slot)
+    yield await explanation([active, *others])

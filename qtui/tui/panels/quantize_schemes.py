@@ -35,13 +35,15 @@ class SchemeControls(Vertical):
             super().__init__()
             self.text = text
 
-    def compose(self) -> ComposeResult:
-        yield SchemeBar()
-        yield Input(compact=True, select_on_focus=True, id="scheme-text")
+    def __init__(self, pointer: str) -> None:
+        super().__init__()
+        self.bar = SchemeBar()
+        self.bar.pointer = pointer
+        self.field = Input(compact=True, select_on_focus=True, id="scheme-text")
 
-    def on_mount(self) -> None:
-        self.bar = self.query_one(SchemeBar)
-        self.field = self.query_one(Input)
+    def compose(self) -> ComposeResult:
+        yield self.bar
+        yield self.field
 
     def show(self, schemes: Sequence[SchemeParts], active: int) -> None:
         self.bar.lines = tuple(

@@ -33,18 +33,16 @@ class TensorSide(Vertical):
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__()
-        self.drawing = drawing
-
-    def compose(self) -> ComposeResult:
-        yield Input(compact=True, placeholder="part of a name", id="tensor-filter")
-        yield TensorList(self.drawing)
-        yield Static(id="tensor-count", markup=False)
-
-    def on_mount(self) -> None:
-        self.list = self.query_one(TensorList)
-        self.field = self.query_one(Input)
+        self.field = Input(compact=True, placeholder="part of a name", id="tensor-filter")
+        self.list = TensorList(drawing)
+        self.count = Static(id="tensor-count", markup=False)
         self._sqnr: dict[str, float | None] = {}
         self._note = ""
+
+    def compose(self) -> ComposeResult:
+        yield self.field
+        yield self.list
+        yield self.count
 
     def load(self, tensors: tuple[TensorEntry, ...]) -> None:
         """Another model's tensors."""
@@ -60,7 +58,7 @@ class TensorSide(Vertical):
         shown, all_ = len(self.list.shown), len(self.list.entries)
         many = f"{shown:,} of {all_:,}" if shown != all_ else f"{all_:,}"
         words = self._note or self.ORDER_WORDS[self.list.order]
-        self.query_one("#tensor-count", Static).update(f"{many}, {words}" if all_ else "")
+        self.count.update(f"{many}, {words}" if all_ else "")
 
     # Filtering
 

@@ -6,7 +6,6 @@ from textwrap import wrap
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
@@ -18,6 +17,7 @@ from textual.widget import Widget
 from qtui.report.numbers import format_value
 from qtui.tui.widgets.axis import column_labels, row_labels
 from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.heatcells import Picture
 from qtui.tui.widgets.heatgrid import HeatGrid, display_range, levels_of
 
 # A frame of 120x40 half blocks is the most that a slow SSH line redraws without a stutter.
@@ -74,7 +74,7 @@ class Heatmap(Widget, can_focus=True):
                 tooltip="Show this element's bits in the Formats panel"),
     ]  # fmt: skip
 
-    title: reactive[str] = reactive("")
+    title: reactive[str] = reactive("|error|")
     message: reactive[str] = reactive("")
     """What is said in place of a picture, while there is none."""
 
@@ -223,7 +223,7 @@ class Heatmap(Widget, can_focus=True):
         high, wide = grid.pool
         pooled = f", max over {high}{times}{wide}" if high * wide > 1 else ""
         title = Segment(
-            f"{self.title}{pooled}, log scale", self.get_component_rich_style("heatmap--title")
+            f"{self.title}{pooled}, log", self.get_component_rich_style("heatmap--title")
         )
         for steps in (8, 4, 2):
             scale = self._scale_segments(steps)
@@ -258,10 +258,12 @@ class Heatmap(Widget, can_focus=True):
         bottom = (first + 1) * grid.grid_rows // rows if two else None
         segments = [*self._row_label(grid, line, rows, top, bottom)]
         line_columns = [x * grid.grid_columns // columns for x in range(columns)]
+        picture = Picture(self.drawing, self._levels, grid.grid_columns, self.cursor)
+        ink = self.get_component_rich_style("heatmap--cursor")
         if self._rows_per_line == 2:
-            cells = self._half_block_cells(grid, top, bottom, line_columns)
+            cells = picture.half_blocks(top, bottom, line_columns, ink, self.rich_style)
         else:
-            cells = self._shade_cells(grid, top, line_columns)
+            cells = picture.shades(top, line_columns, ink, self.rich_style)
         previous, count, glyph = cells[0][1], 0, ""
         for text, style in cells:  # runs of equal cells become one segment
             if style is previous and text == glyph:
@@ -272,55 +274,6 @@ class Heatmap(Widget, can_focus=True):
             previous, count, glyph = style, 1, text
         segments.append(Segment(glyph * count, previous))
         return segments
-
-    def _half_block_cells(
-        self, grid: HeatGrid, top: int, bottom: int | None, line_columns: list[int]
-    ) -> list[tuple[str, Style]]:
-        ramp, glyphs = self.drawing.ramp, self.drawing.glyphs
-        cursor_style = self.get_component_rich_style("heatmap--cursor")
-        blank = self.rich_style
-        levels, width = self._levels, grid.grid_columns
-        cursor_row, cursor_column = self.cursor
-        on_top, on_bottom = cursor_row == top, cursor_row == bottom
-        cells = []
-        for column in line_columns:
-            upper = levels[top * width + column]
-            lower = levels[bottom * width + column] if bottom is not None else None
-            here = column == cursor_column and (on_top or on_bottom)
-            if upper < 0 or (lower is not None and lower < 0):
-                cells.append((glyphs.times, cursor_style if here else blank))
-            elif here:
-                # The cursor's half in its own colour, the other half as it is.
-                ink = cursor_style.color
-                top_color = ink if on_top else ramp.color(upper)
-                low_color = None if lower is None else ink if on_bottom else ramp.color(lower)
-                if on_top and on_bottom:
-                    cells.append((glyphs.full, Style(color=ink, bgcolor=blank.bgcolor)))
-                else:
-                    style = Style(color=top_color, bgcolor=low_color or blank.bgcolor)
-                    cells.append((glyphs.upper_half, style))
-            elif lower is None:
-                cells.append((glyphs.upper_half, blank + ramp.ink(upper)))
-            elif upper == lower:
-                cells.append((" ", ramp.fill(upper)))
-            else:
-                cells.append((glyphs.upper_half, ramp.pair(upper, lower)))
-        return cells
-
-    def _shade_cells(
-        self, grid: HeatGrid, row: int, line_columns: list[int]
-    ) -> list[tuple[str, Style]]:
-        ramp, blank = self.drawing.ramp, self.rich_style
-        ink = [blank + ramp.ink(level) for level in range(ramp.levels)]
-        cursor_style = blank + self.get_component_rich_style("heatmap--cursor")
-        levels, width = self._levels, grid.grid_columns
-        cells = []
-        for column in line_columns:
-            level = levels[row * width + column]
-            glyph = self.drawing.glyphs.times if level < 0 else ramp.glyph(level)
-            here = (row, column) == self.cursor
-            cells.append((glyph, cursor_style if here else ink[max(level, 0)]))
-        return cells
 
     def _row_label(
         self, grid: HeatGrid, line: int, rows: int, top: int, bottom: int | None

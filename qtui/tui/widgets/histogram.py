@@ -52,7 +52,7 @@ class Histogram(Widget):
     logarithmic: reactive[bool] = reactive(True)
     ticks: reactive[tuple[float, ...]] = reactive(())
     marker: reactive[float | None] = reactive(None)
-    title: reactive[str] = reactive("")
+    title: reactive[str] = reactive("values")
     note: reactive[str] = reactive("")
     """At the right end of the title: what the ticks are."""
 

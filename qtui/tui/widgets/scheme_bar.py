@@ -86,6 +86,12 @@ class SchemeBar(Widget):
         for knob in line.knobs:
             spans.append((f" {knob.label} " if knob.label else " ", "label", knob))
             spans.append((f"{knob.value} ", "value", knob))
+        if len(self._order()) < len(self.lines):
+            spans += [
+                (f"   {other.letter} {other.text}", "quiet", None)
+                for at, other in enumerate(self.lines)
+                if at != index
+            ]
         return spans
 
     def render(self) -> Content:

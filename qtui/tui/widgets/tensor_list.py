@@ -244,7 +244,8 @@ class TensorList(ScrollView, can_focus=True):
         pointer = f"{self.drawing.glyphs.pointer} " if chosen else "  "
         right = self._right(entry)
         room = width - len(pointer) - len(right) - 1
-        name = shorten(printable(entry.name), room, self.drawing.glyphs.ellipsis)
+        name = printable(entry.name).removesuffix(".weight")
+        name = shorten(name, room, self.drawing.glyphs.ellipsis)
         if not entry.readable and not chosen:
             base = quiet
         segments = [

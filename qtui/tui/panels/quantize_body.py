@@ -1,0 +1,100 @@
+"""How the Quantize panel is laid out at each size."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, Vertical
+
+from qtui.tui.panels.quantize_numbers import NumberTable
+from qtui.tui.panels.quantize_schemes import SchemeControls
+from qtui.tui.panels.quantize_side import TensorSide
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.heatmap import Heatmap
+from qtui.tui.widgets.histogram import Histogram
+from qtui.tui.widgets.task_title import TaskTitle
+
+NARROW, WIDE = 100, 150
+SHORT, BRIEF = 26, 24
+
+
+class QuantizeBody(Container):
+    """Schemes on top; below them the tensors, the pictures and the numbers side by side.
+
+    A narrow screen has no room for the tensors: they take the place of the numbers while the
+    class `-listing` is set.
+    """
+
+    DEFAULT_CSS = """
+    QuantizeBody {
+        SchemeControls { margin: 0 0 1 0; }
+        #quantize-main { height: 1fr; }
+        #quantize-centre { width: 1fr; padding: 0 1; }
+        TaskTitle { margin: 0 0 1 0; padding: 0; }
+        Heatmap { height: 1fr; }
+        Histogram { height: 9; margin: 1 0 0 0; }
+        NumberTable { width: 33; padding: 0 1; }
+        &.-wide TensorSide { width: 46; }
+        &.-wide NumberTable { width: 40; }
+        &.-wide Histogram { height: 12; }
+        &.-narrow TensorSide { display: none; }
+        &.-narrow NumberTable { width: 30; }
+        &.-narrow.-listing TensorSide { display: block; width: 30; }
+        &.-narrow.-listing NumberTable { display: none; }
+        &.-short Histogram { height: 5; margin: 0; }
+        &.-short SchemeControls { margin: 0; }
+        &.-short SchemeBar { height: 1; }
+        &.-short TaskTitle { margin: 0; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.drawing = drawing
+        glyphs = drawing.glyphs
+        self.controls = SchemeControls(glyphs.pointer)
+        self.side = TensorSide(drawing)
+        self.title_line = TaskTitle()
+        self.title_line.done_glyph, self.title_line.left_glyph = glyphs.shades[4], glyphs.shades[1]
+        self.title_line.ellipsis = glyphs.ellipsis
+        self.heatmap = Heatmap(drawing)
+        self.histogram = Histogram(drawing)
+        self.table = NumberTable()
+        self.table.ellipsis = glyphs.ellipsis
+
+    def compose(self) -> ComposeResult:
+        yield self.controls
+        with Horizontal(id="quantize-main"):
+            yield self.side
+            with Vertical(id="quantize-centre"):
+                yield self.title_line
+                yield self.heatmap
+                yield self.histogram
+            yield self.table
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        self.set_class(width < NARROW, "-narrow")
+        self.set_class(width >= WIDE, "-wide")
+        self.set_class(height < SHORT, "-short")
+
+    @property
+    def brief(self) -> bool:
+        """Whether the numbers must make do with fewer lines."""
+        return self.size.height < BRIEF
+
+    @property
+    def listing(self) -> bool:
+        """Whether the tensors stand where the numbers are otherwise."""
+        return self.has_class("-narrow") and self.has_class("-listing")
+
+    def focus_start(self) -> None:
+        """Where work starts: the tensors where they are shown, else the picture."""
+        narrow = self.app.size.width < NARROW
+        (self.heatmap if narrow else self.side.list).focus()
+
+    def redraw(self) -> None:
+        """The colours of the terminal changed."""
+        self.heatmap.redraw()
+        for widget in (self.histogram, self.side.list, self.table):
+            widget.refresh()
