@@ -33,16 +33,23 @@ def write_report(
 
     Raises QtuiError when the file cannot be written.
     """
-    if output is None:
-        if format == "text":
-            from qtui.report.text import write_text
-
-            write_text(document, sys.stdout, color=color, ascii=ascii)
-        else:
-            sys.stdout.write(_render(document, format, ascii))
-        sys.stdout.flush()
+    if output is not None:
+        _write_whole(Path(output), _render(document, format, ascii))
         return
-    _write_whole(Path(output), _render(document, format, ascii))
+    if format == "text":
+        from qtui.report.text import write_text
+
+        write_text(document, sys.stdout, color=color, ascii=ascii or not _writes_unicode())
+    else:
+        if not _writes_unicode():
+            # The other faces are data and UTF-8 by definition, whatever the locale.
+            sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.write(_render(document, format, ascii))
+    sys.stdout.flush()
+
+
+def _writes_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
 
 
 def _render(document: Document, format: str, ascii: bool) -> str:

@@ -44,6 +44,9 @@ def write_text(
     with console.capture() as captured:
         _print(document, console, ascii)
     text = captured.get()
+    if not stream.isatty():
+        # Tables pad their cells; in a file or a pipe that is only noise.
+        text = "".join(line.rstrip() + "\n" for line in text.splitlines())
     stream.write(to_ascii(text) if ascii else text)
 
 

@@ -129,16 +129,18 @@ def _inspect_tensor(
         return TensorReport(info, sampled_parameters=0)
     rows, sample = _open_rows(source, info, limit)
     stats = statistics(rows)
-    outliers = _in_tensor_rows(find_outliers(rows, stats), sample)
+    outliers = _in_tensor_rows(find_outliers(rows, stats), info, sample)
     errors: tuple[ErrorReport, ...] = ()
     if is_quantizable(info):
         errors = tuple(measure(rows, scheme, model_absmax=absmax) for scheme in schemes)
     return TensorReport(info, sample.count * row_elements(info), stats, outliers, errors)
 
 
-def _in_tensor_rows(outliers: OutlierReport, sample: RowSample) -> OutlierReport:
-    if sample.is_whole:
-        return outliers
+def _in_tensor_rows(outliers: OutlierReport, info: TensorInfo, sample: RowSample) -> OutlierReport:
+    """Outliers by row and column of the tensor. A vector is one row, as schemes see it."""
+    if len(info.shape) < 2:
+        top = (replace(o, row=0, column=sample.original_row(o.row)) for o in outliers.top)
+        return replace(outliers, top=tuple(top), columns=())
     return replace(
         outliers, top=tuple(replace(o, row=sample.original_row(o.row)) for o in outliers.top)
     )

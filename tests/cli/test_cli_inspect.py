@@ -211,7 +211,7 @@ def test_empty_and_scalar_tensors_are_reported(qtui, tmp_path):
     from safetensors.numpy import save_file
 
     path = tmp_path / "odd.safetensors"
-    save_file({"empty": np.zeros((0, 8), np.float32), "scalar": np.float32(3).reshape(())}, path)
+    save_file({"empty": np.zeros((0, 8), np.float32), "scalar": np.array(3, np.float32)}, path)
     data = inspect(qtui, str(path))
     by_name = {t["name"]: t for t in data["tensors"]}
     assert by_name["empty"]["statistics"] is None
