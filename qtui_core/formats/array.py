@@ -239,7 +239,10 @@ def _decoding_table(fmt: Format, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The value of every code, in code order."""
     codes = np.arange(fmt.code_count, dtype=code_dtype(fmt))
     values = decode_integers(fmt, codes) if isinstance(fmt, IntFormat) else decode_words(fmt, codes)
-    with np.errstate(invalid="ignore"):  # signalling NaN among the codes
-        table = values.astype(dtype)
+    # Quiet NaN only: a signalling one would raise a warning wherever the values are used.
+    table = np.empty(values.shape, dtype)
+    nan = np.isnan(values)
+    table[~nan] = values[~nan]
+    table[nan] = np.copysign(np.nan, values[nan])
     table.flags.writeable = False
     return table

@@ -1,0 +1,205 @@
+"""Every code of every format of 16 bits and under, against four other decoders."""
+
+from __future__ import annotations
+
+import math
+import struct
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from formats_oracle import ML_DTYPES, SMALL_FORMATS, code_type, name_of
+from gfloat import FormatInfo, decode_float
+from gfloat import formats as gf
+from gfloat.types import Domain
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtui_core.formats import (
+    E2M1,
+    E3M0,
+    E4M3,
+    E4M3FNUZ,
+    E5M2,
+    E8M0,
+    FORMATS,
+    FP16,
+    FP32,
+    FP64,
+    INT4,
+    INT8,
+    INT16,
+    MXINT8,
+    TF32,
+    Kind,
+    decode,
+)
+from qtui_core.formats.array import code_dtype, decode_array
+
+
+def _gfloat(name: str, bits: int, precision: int, bias: int, **rules: object) -> FormatInfo:
+    return FormatInfo(
+        name, bits, precision, bias=bias, is_signed=True, has_subnormals=True,
+        is_twos_complement=False, **rules,
+    )  # fmt: skip
+
+
+_FNUZ = {"has_nz": False, "domain": Domain.Finite, "num_high_nans": 0}
+GFLOAT = {
+    "fp16": gf.format_info_binary16,
+    "bf16": gf.format_info_bfloat16,
+    "e4m3": gf.format_info_ocp_e4m3,
+    "e5m2": gf.format_info_ocp_e5m2,
+    "e3m2": gf.format_info_ocp_e3m2,
+    "e2m3": gf.format_info_ocp_e2m3,
+    "e2m1": gf.format_info_ocp_e2m1,
+    "e8m0": gf.format_info_ocp_e8m0,
+    "mxint8": gf.format_info_ocp_int8,
+    "e4m3fnuz": _gfloat("e4m3fnuz", 8, 4, 8, **_FNUZ),
+    "e5m2fnuz": _gfloat("e5m2fnuz", 8, 3, 16, **_FNUZ),
+    "e4m3b11fnuz": _gfloat("e4m3b11fnuz", 8, 4, 11, **_FNUZ),
+    "e3m0": _gfloat("e3m0", 4, 1, 3, has_nz=True, domain=Domain.Finite, num_high_nans=0),
+    "e4m3-ieee": _gfloat("e4m3", 8, 4, 7, has_nz=True, domain=Domain.Extended, num_high_nans=7),
+    "e3m4": _gfloat("e3m4", 8, 5, 3, has_nz=True, domain=Domain.Extended, num_high_nans=15),
+}
+TORCH = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "e4m3fnuz": torch.float8_e4m3fnuz,
+    "e5m2fnuz": torch.float8_e5m2fnuz,
+    "e8m0": torch.float8_e8m0fnu,
+}
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Equal values, equal signs of zero, NaN in the same places (whatever its sign)."""
+    number = ~np.isnan(ours)
+    return np.array_equal(ours, theirs, equal_nan=True) and np.array_equal(
+        np.signbit(ours[number]), np.signbit(theirs[number])
+    )
+
+
+def all_codes(fmt) -> np.ndarray:
+    return np.arange(fmt.code_count, dtype=code_type(fmt))
+
+
+def scalar_values(fmt) -> np.ndarray:
+    return np.array([decode(fmt, code).to_float() for code in range(fmt.code_count)])
+
+
+@pytest.mark.parametrize("fmt", SMALL_FORMATS, ids=name_of)
+def test_array_and_scalar_decode_every_code_alike(fmt) -> None:
+    values = decode_array(fmt, all_codes(fmt))
+    scalar = scalar_values(fmt)
+    assert values.dtype == np.float64
+    assert same(values, scalar)
+    assert np.array_equal(np.signbit(values), np.signbit(scalar))
+    assert same(decode_array(fmt, all_codes(fmt), np.float32).astype(np.float64), scalar)
+
+
+@pytest.mark.parametrize("fmt", [FORMATS[name] for name in ML_DTYPES], ids=name_of)
+def test_every_code_is_what_ml_dtypes_reads(fmt) -> None:
+    with np.errstate(invalid="ignore"):  # their signalling NaN
+        theirs = all_codes(fmt).view(ML_DTYPES[fmt.name]).astype(np.float64)
+    assert same(decode_array(fmt, all_codes(fmt)), theirs)
+
+
+@pytest.mark.parametrize("fmt", [FORMATS[name] for name in TORCH], ids=name_of)
+def test_every_code_is_what_torch_reads(fmt) -> None:
+    words = torch.from_numpy(all_codes(fmt).view(np.int16 if fmt.bits == 16 else np.uint8))
+    theirs = words.view(TORCH[fmt.name]).to(torch.float64).numpy()
+    assert same(decode_array(fmt, all_codes(fmt)), theirs)
+
+
+@pytest.mark.parametrize("fmt", [FORMATS[name] for name in GFLOAT], ids=name_of)
+def test_every_code_is_what_gfloat_reads(fmt) -> None:
+    theirs = np.array([decode_float(GFLOAT[fmt.name], c).fval for c in range(fmt.code_count)])
+    assert same(decode_array(fmt, all_codes(fmt)), theirs)
+
+
+def test_integers_are_twos_complement() -> None:
+    assert np.array_equal(
+        decode_array(INT16, all_codes(INT16)), all_codes(INT16).view(np.int16).astype(float)
+    )
+    assert np.array_equal(
+        decode_array(INT8, all_codes(INT8)), all_codes(INT8).view(np.int8).astype(float)
+    )
+    theirs = np.arange(16, dtype=np.uint8).view(ml_dtypes.int4).astype(np.float64)
+    assert np.array_equal(decode_array(INT4, all_codes(INT4)), theirs)
+    assert decode(MXINT8, 0x7F).value == Fraction(127, 64)
+    assert decode(MXINT8, 0x80).value == -2
+
+
+def test_the_numbers_of_four_bits() -> None:
+    assert [decode(E3M0, c).value for c in range(8)] == [
+        0, Fraction(1, 4), Fraction(1, 2), 1, 2, 4, 8, 16,
+    ]  # fmt: skip
+    assert [decode(E2M1, c).value for c in range(8)] == [
+        0, Fraction(1, 2), 1, Fraction(3, 2), 2, 3, 4, 6,
+    ]  # fmt: skip
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_fp64_decodes_as_the_machine_does(code: int) -> None:
+    theirs = struct.unpack("<d", struct.pack("<Q", code))[0]
+    ours = decode(FP64, code).to_float()
+    assert ours == theirs or (math.isnan(ours) and math.isnan(theirs))
+    assert math.copysign(1, ours) == math.copysign(1, theirs)
+    array = decode_array(FP64, np.array([code], np.uint64))
+    assert array.view(np.uint64)[0] == code
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_fp32_and_tf32_decode_as_the_machine_does(code: int) -> None:
+    theirs = np.uint32(code).view(np.float32)
+    assert np.array_equal(np.float32(decode(FP32, code).to_float()), theirs, equal_nan=True)
+    assert np.array_equal(decode_array(FP32, np.uint32(code)), np.float64(theirs), equal_nan=True)
+    short = np.uint32(code >> 13 << 13).view(np.float32)
+    assert np.array_equal(np.float32(decode(TF32, code >> 13).to_float()), short, equal_nan=True)
+    assert np.array_equal(
+        decode_array(TF32, np.array([code >> 13], np.uint32), np.float32)[0], short, equal_nan=True
+    )
+
+
+def test_a_decoded_code_is_taken_apart() -> None:
+    d = decode(E4M3, 0b0_0011_101)
+    assert (d.sign, d.exponent_field, d.mantissa_field, d.kind) == (0, 3, 5, Kind.NORMAL)
+    assert (d.exponent, d.significand, d.value) == (-4, Fraction(13, 8), Fraction(13, 128))
+    d = decode(E5M2, 0b1_00000_11)
+    assert (d.sign, d.kind, d.exponent) == (1, Kind.SUBNORMAL, -14)
+    assert (d.significand, d.value) == (Fraction(3, 4), -Fraction(3, 4) / 2**14)
+    d = decode(E5M2, 0xFC)
+    assert (d.kind, d.value, d.exponent, d.significand) == (Kind.INFINITY, -math.inf, None, None)
+    assert decode(E5M2, 0xFD).kind is Kind.NAN
+    assert decode(INT8, 0x85).kind is Kind.INTEGER
+    assert decode(E8M0, 0).value == Fraction(1, 2**127)
+
+
+def test_zeros_and_nans_of_each_kind() -> None:
+    minus = decode(E4M3, 0x80)
+    assert (minus.kind, math.copysign(1, minus.to_float())) == (Kind.ZERO, -1)
+    assert [c for c in range(256) if decode(E4M3, c).kind is Kind.NAN] == [0x7F, 0xFF]
+    assert [c for c in range(256) if decode(E4M3FNUZ, c).kind is Kind.NAN] == [0x80]
+    assert [c for c in range(256) if decode(E8M0, c).kind is Kind.NAN] == [0xFF]
+    assert sum(decode(FP16, c).kind is Kind.NAN for c in range(1 << 16)) == 2 * 1023
+
+
+def test_a_code_with_too_many_bits_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a code of 4 bits"):
+        decode(E2M1, 16)
+    with pytest.raises(ValueError, match="not a code"):
+        decode(INT8, -1)
+    for fmt in (E2M1, TF32):
+        with pytest.raises(IndexError):
+            decode_array(fmt, np.array([fmt.code_count], np.uint32))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
+def test_shapes_are_kept(shape: tuple[int, ...]) -> None:
+    for fmt in (E4M3, TF32, FP64, INT4):
+        codes = np.ones(shape, code_dtype(fmt))
+        assert decode_array(fmt, codes).shape == shape
