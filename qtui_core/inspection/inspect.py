@@ -159,9 +159,9 @@ def _total(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Schem
         error = tensor.errors[index]
         shape = (rows_of(info), row_elements(info))
         nbytes += quantized_bytes(scheme, shape)
-        if tensor.statistics is None or error.relative_mse is None:
+        power = _power(tensor)
+        if error.relative_mse is None or power == 0.0:
             continue
-        power = (tensor.statistics.std**2 + tensor.statistics.mean**2) * info.elements
         squared_error += error.relative_mse * power
         expected += (error.gaussian_relative_mse or 0.0) * power
         signal += power
@@ -178,6 +178,14 @@ def _total(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Schem
         gaussian_sqnr_db=_decibels(expected / signal if signal else None),
         worst_tensor=worst,
     )
+
+
+def _power(tensor: TensorReport) -> float:
+    """The sum of squares of a whole tensor, as its statistics estimate it."""
+    stats = tensor.statistics
+    if stats is None or stats.std is None or stats.mean is None:
+        return 0.0
+    return (stats.std**2 + stats.mean**2) * tensor.info.elements
 
 
 def _decibels(relative_mse: float | None) -> float | None:

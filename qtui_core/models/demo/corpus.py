@@ -31,7 +31,8 @@ def read_corpus() -> tuple[bytes, bytes]:
     """Training text and held-back text, each the concatenation of whole files separated by
     a zero byte. The held-back text is cut to HELD_BACK_BYTES at a line end."""
     root = Path(sysconfig.get_path("stdlib"))
-    training, held_back = [], []
+    training: list[bytes] = []
+    held_back: list[bytes] = []
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
         if SKIPPED_FOLDERS.intersection(relative.parts) or relative.as_posix() in SKIPPED_FILES:
