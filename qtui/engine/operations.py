@@ -99,8 +99,10 @@ class Session:
     def histogram(self, task: Task) -> Result:
         tensor, bins = self._tensor(task), task.integer("bins")
         stats = self._statistics_of(task, tensor, 0.0, 0.5)
+        if stats.min is None or stats.max is None:
+            return Result({"edges": []}, {"counts": _array([], "<i8")})
         found = histogram(tensor, bins, low=stats.min, high=stats.max, **watched(task, 0.5, 1.0))
-        edges = [float(found.edges[0]), float(found.edges[-1])] if len(found.edges) else []
+        edges = [float(found.edges[0]), float(found.edges[-1])]
         return Result({"edges": edges}, {"counts": _array(found.counts, "<i8")})
 
     def measure(self, task: Task) -> Result:

@@ -1,0 +1,123 @@
+"""One element under a scheme, against quantizing the whole tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qtui.engine.element import element_under_scheme, group_levels
+from qtui_core.quant import Scheme, quantize
+from qtui_core.quant.elements import elements_of
+from qtui_core.quant.process import make_plan
+
+SCHEMES = [
+    "int4:group64", "int4:group48", "int4:group64:asym", "int3:group32:full",
+    "int4:block64:signed", "int8:row", "int8:column", "int8:column:asym", "int8:tensor",
+    "int2:tensor:asym", "int4:model", "e4m3", "e5m2:row", "e2m1:group64", "bf16", "fp16", "tf32",
+    "nf4", "nf4:block128:dq", "fp4:block64:dq", "nf4:block4096",
+]  # fmt: skip
+SHAPES = [(96, 200), (1, 1), (3, 1), (1, 130), (257,), (4, 3, 50), (300, 128), ()]
+
+
+class Reader:
+    """Rows on request, as a stored tensor gives them."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.shape = array.shape
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        if not self.shape:
+            return self.array.reshape(1)[start:stop]
+        part = self.array[start:stop]
+        return part.reshape(len(part), -1) if len(self.shape) > 1 else part
+
+
+def tensor(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape).astype(np.float32)
+    if x.size > 50:
+        x.reshape(-1)[7] = 40
+        x.reshape(-1)[11:14] = 0
+    return x
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_an_element_is_what_quantizing_everything_makes_of_it(
+    text: str, shape: tuple[int, ...]
+) -> None:
+    x, scheme = tensor(shape), Scheme.parse(text)
+    whole = quantize(x, scheme)
+    back = whole.dequantize()
+    matrix = x.reshape(x.shape[0], -1) if x.ndim > 1 else x.reshape(1, -1)
+    back = back.reshape(matrix.shape)
+    reader = Reader(x)
+    plan = make_plan(elements_of(reader), scheme)
+    rng = np.random.default_rng(1)
+    rows = [0, matrix.shape[0] - 1, *rng.integers(0, matrix.shape[0], 12)]
+    columns = [0, matrix.shape[1] - 1, *rng.integers(0, matrix.shape[1], 12)]
+    for row, column in zip(map(int, rows), map(int, columns), strict=True):
+        found = element_under_scheme(reader, plan, row, column)
+        assert found.value == matrix[row, column]
+        assert found.quantized == back[row, column]
+        expected = whole.scale_at(row, column)
+        if expected is None:
+            assert found.scale is None
+        else:
+            scale, zero_point = expected
+            assert found.scale == scale
+            assert found.zero_point == (zero_point if not scheme.symmetric else None)
+        levels = group_levels(plan, found)
+        if scheme.bits <= 8:
+            nearest = levels[np.abs(levels - found.quantized).argmin()]
+            assert nearest == pytest.approx(found.quantized, rel=1e-6, abs=1e-12)
+            assert len(levels) <= 2**scheme.bits
+        else:
+            assert not levels.size
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("int4:group64", "row 5, 128 to 191"),
+        ("int4:group128", "row 5, 128 to 199"),
+        ("int4:block64", "elements 1,152 to 1,215"),
+        ("int8:row", "row 5"),
+        ("int8:column", "column 190"),
+        ("int8:tensor", "the whole tensor"),
+        ("int8:model", "the whole model"),
+        ("bf16", ""),
+    ],
+)
+def test_who_shares_the_scale_is_said(text: str, where: str) -> None:
+    reader = Reader(tensor((96, 200)))
+    plan = make_plan(elements_of(reader), Scheme.parse(text))
+    assert element_under_scheme(reader, plan, 5, 190).where == where
+
+
+def test_an_element_that_is_not_finite_keeps_its_value() -> None:
+    x = tensor((8, 64))
+    x[2, 3], x[2, 4] = np.nan, -np.inf
+    reader = Reader(x)
+    plan = make_plan(elements_of(reader), Scheme.parse("int4:group64"))
+    assert np.isnan(element_under_scheme(reader, plan, 2, 3).quantized)
+    infinite = element_under_scheme(reader, plan, 2, 4)
+    assert infinite.value == infinite.quantized == -np.inf
+    assert infinite.scale is not None
+    assert infinite.scale < 10
+
+
+def test_only_the_rows_of_the_group_are_read() -> None:
+    class Counting(Reader):
+        read = 0
+
+        def rows(self, start: int, stop: int) -> np.ndarray:
+            Counting.read += stop - start
+            return super().rows(start, stop)
+
+    reader = Counting(tensor((1000, 256)))
+    plan = make_plan(elements_of(reader), Scheme.parse("int4:group64"))
+    assert Counting.read == 0
+    element_under_scheme(reader, plan, 500, 100)
+    assert Counting.read == 1

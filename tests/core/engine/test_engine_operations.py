@@ -1,0 +1,261 @@
+"""What the real engine answers about a real model, against the library and plain numpy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from qtui.engine.client import EngineClient, EngineLost, Reply, RequestCancelled
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.quant import Scheme, measure, quantize
+
+SHAPE = (96, 160)
+
+
+def values() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal(SHAPE).astype(np.float32) * np.float32(0.02)
+    weight[:, 17] *= 30  # an outlier column
+    holes = weight.copy()
+    holes[3, 4], holes[5, 6] = np.nan, np.inf
+    return {
+        "layers.0.proj.weight": weight,
+        "layers.0.norm.weight": rng.standard_normal(64).astype(np.float32),
+        "layers.1.proj.weight": rng.standard_normal((40, 64)).astype(np.float16),
+        "holes": holes,
+        "empty": np.empty((0, 8), np.float32),
+        "scalar": np.array(2.5, np.float32),
+        "zeros": np.zeros((8, 8), np.float32),
+        "counts": np.arange(12, dtype=np.int64).reshape(3, 4),
+    }
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    save_file(values(), folder / "model.safetensors")
+    (folder / "config.json").write_text(
+        json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+    )
+    return str(folder)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[EngineClient]:
+    client = EngineClient()
+    yield client
+    await client.close()
+
+
+def params(model: str, tensor: str, **more: Any) -> dict[str, Any]:
+    return {"model": model, "tensor": tensor, **more}
+
+
+def array(reply: Reply, name: str) -> np.ndarray:
+    sent = reply.arrays[name]
+    return np.frombuffer(sent.data, sent.dtype).reshape(sent.shape)
+
+
+async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
+    data = (await engine.request("open_model", {"model": model})).data
+    assert data["architecture"] == "LlamaForCausalLM"
+    rows = {row[0]: row for row in data["tensors"]}
+    assert set(rows) == set(values())
+    assert rows["layers.0.proj.weight"][1:] == ["F32", list(SHAPE), 15360, 61440, True, True]
+    assert rows["layers.0.norm.weight"][-1] is False  # a vector is not quantized
+    assert rows["counts"][-1] is False
+
+
+async def test_open_errors_are_the_sentences_of_the_library(
+    engine: EngineClient, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match="no file or folder"):
+        await engine.request("open_model", {"model": str(tmp_path / "nowhere")})
+    with pytest.raises(UsageError, match="needs model"):
+        await engine.request("open_model", {})
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"\xff" * 100)
+    with pytest.raises(ModelError):
+        await engine.request("open_model", {"model": str(bad)})
+
+
+@pytest.mark.parametrize(
+    "text", ["int4", "int8:row:asym", "int8:column", "e4m3", "nf4:block64:dq", "bf16"]
+)
+async def test_measure_is_the_library_s(engine: EngineClient, model: str, text: str) -> None:
+    name = "layers.0.proj.weight"
+    reply = await engine.request("measure", params(model, name, scheme=text))
+    report = measure(values()[name], Scheme.parse(text))
+    assert reply.data["sqnr_db"] == report.sqnr_db
+    assert reply.data["bytes"] == report.bytes
+    assert reply.data["gaussian_sqnr_db"] == report.gaussian_sqnr_db
+    assert tuple(reply.data["max_abs_error_index"]) == report.max_abs_error_index
+
+
+async def test_the_error_map_holds_the_largest_error_of_each_patch(
+    engine: EngineClient, model: str
+) -> None:
+    name = "layers.0.proj.weight"
+    x = values()[name]
+    error = np.abs(quantize(x, Scheme.parse("int4:group32")).dequantize() - x)
+    reply = await engine.request(
+        "error_map", params(model, name, scheme="int4:group32", rows=10, columns=7)
+    )
+    cells, rows, columns = (array(reply, n) for n in ("cells", "peak_rows", "peak_columns"))
+    assert cells.shape == (10, 7)
+    for i in range(10):
+        for j in range(7):
+            patch = error[i * 96 // 10 : (i + 1) * 96 // 10, j * 160 // 7 : (j + 1) * 160 // 7]
+            assert cells[i, j] == patch.max()
+            assert error[rows[i, j], columns[i, j]] == cells[i, j]
+
+
+async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
+    for name in ("layers.0.proj.weight", "holes"):
+        x = values()[name].astype(np.float64).reshape(-1)
+        reply = await engine.request("histogram", params(model, name, bins=33))
+        counts, edges = np.histogram(x[np.isfinite(x)], 33)
+        assert array(reply, "counts").tolist() == counts.tolist()
+        assert reply.data["edges"] == pytest.approx([edges[0], edges[-1]])
+
+
+async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None:
+    name = "layers.0.proj.weight"
+    data = (await engine.request("statistics", params(model, name))).data
+    x = values()[name].astype(np.float64)
+    assert data["count"] == x.size
+    assert data["std"] == pytest.approx(x.std(), rel=1e-5)
+    assert data["absmax"] == np.abs(x).max()
+    beyond = np.abs(x - x.mean()) > 6 * x.std()
+    assert data["outliers"] == beyond.sum() > 0
+    assert data["outlier_columns"] == [[17, int(beyond[:, 17].sum())]]
+    holes = (await engine.request("statistics", params(model, "holes"))).data
+    assert (holes["nan"], holes["inf"]) == (1, 1)
+
+
+async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, model: str) -> None:
+    name = "layers.0.proj.weight"
+    x = values()[name]
+    reply = await engine.request(
+        "element", params(model, name, scheme="int4:group32", row=7, column=40)
+    )
+    q = quantize(x, Scheme.parse("int4:group32"))
+    assert reply.data["value"] == x[7, 40]
+    assert reply.data["quantized"] == q.dequantize()[7, 40]
+    assert reply.data["error"] == reply.data["quantized"] - reply.data["value"]
+    assert reply.data["where"] == "row 7, 32 to 63"
+    scale = q.scales[7, 1]
+    assert array(reply, "levels") == pytest.approx(np.arange(-7, 8) * scale)
+    with pytest.raises(UsageError, match="there is no"):
+        await engine.request("element", params(model, name, scheme="int4", row=96, column=0))
+
+
+async def test_one_scale_for_the_model_comes_from_all_its_weights(
+    engine: EngineClient, model: str
+) -> None:
+    name = "layers.1.proj.weight"
+    x = {k: v for k, v in values().items() if k != "holes"}
+    largest = max(np.abs(x[k]).max() for k in ("layers.0.proj.weight", name))
+    finite = values()["holes"]
+    largest = max(largest, np.abs(finite[np.isfinite(finite)]).max())
+    reply = await engine.request(
+        "element", params(model, name, scheme="int8:model", row=0, column=0)
+    )
+    assert reply.data["scale"] == pytest.approx(largest / 127, rel=1e-6)
+
+
+async def test_rank_tells_every_weight(engine: EngineClient, model: str) -> None:
+    found: dict[str, float] = {}
+    reply = await engine.request(
+        "rank",
+        {"model": model, "scheme": "int4"},
+        on_progress=lambda fraction, data: found.__setitem__(data["name"], data["sqnr_db"]),
+    )
+    assert reply.data == {"sampled": False}
+    assert set(found) == {"layers.0.proj.weight", "layers.1.proj.weight", "holes", "zeros"}
+    expected = measure(values()["layers.0.proj.weight"], Scheme.parse("int4")).sqnr_db
+    assert found["layers.0.proj.weight"] == expected
+    assert found["zeros"] is None
+
+
+async def test_vectors_scalars_and_empty_tensors(engine: EngineClient, model: str) -> None:
+    vector = await engine.request(
+        "error_map", params(model, "layers.0.norm.weight", scheme="int4", rows=8, columns=16)
+    )
+    assert (vector.data["rows"], vector.data["columns"]) == (1, 64)
+    assert array(vector, "cells").shape == (1, 16)
+    scalar = await engine.request(
+        "error_map", params(model, "scalar", scheme="int4", rows=8, columns=8)
+    )
+    assert array(scalar, "cells").tolist() == [[0.0]]
+    empty = await engine.request("measure", params(model, "empty", scheme="int4"))
+    assert empty.data["count"] == 0
+    none = await engine.request("histogram", params(model, "empty", bins=8))
+    assert none.data["edges"] == []
+
+
+async def test_a_sentence_for_the_schemes(engine: EngineClient, model: str) -> None:
+    reply = await engine.request(
+        "explain", params(model, "layers.0.proj.weight", schemes=["int4", "nf4"])
+    )
+    assert reply.data["sentence"].startswith("int4:group64")
+    with pytest.raises(UsageError):
+        await engine.request("explain", params(model, "layers.0.proj.weight", schemes=[]))
+
+
+async def test_a_large_tensor_is_cancelled_between_chunks(
+    engine: EngineClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.safetensors"
+    x = np.zeros((4096, 8192), np.float16)
+    x[::7] = 1
+    save_file({"large": x}, path)
+    seen: list[float] = []
+    await engine.request("open_model", {"model": str(path)})
+    request = params(str(path), "large", scheme="int4")
+    task = asyncio.create_task(
+        engine.request("measure", request, on_progress=lambda f, _: seen.append(f))
+    )
+    while not seen:
+        await asyncio.sleep(0.005)
+    engine.cancel("measure")
+    with pytest.raises(RequestCancelled):
+        await asyncio.wait_for(task, 2)
+    assert max(seen) < 1
+
+
+async def test_after_a_restart_the_model_is_opened_again(engine: EngineClient, model: str) -> None:
+    request = params(model, "layers.0.proj.weight", scheme="int4")
+    first = await engine.request("measure", request)
+    engine.kill()
+    with pytest.raises(EngineLost):
+        await engine.request("measure", request)
+    await engine.restart()
+    assert (await engine.request("measure", request)).data == first.data
+
+
+async def test_the_engine_does_not_load_torch_for_this(engine: EngineClient, model: str) -> None:
+    await engine.request("measure", params(model, "layers.0.proj.weight", scheme="nf4"))
+    maps = Path(f"/proc/{engine.pid}/maps").read_text()
+    assert "libtorch" not in maps
+    assert "numpy" in maps
+
+
+async def test_devices_are_a_list(engine: EngineClient) -> None:
+    devices = (await engine.request("devices")).data["devices"]
+    assert all(set(d) == {"index", "name", "memory_used", "memory_total"} for d in devices)
+
+
+async def test_infinite_numbers_cross_the_wire(engine: EngineClient, model: str) -> None:
+    reply = await engine.request("element", params(model, "holes", scheme="int4", row=5, column=6))
+    assert reply.data["value"] == math.inf
+    nan = await engine.request("element", params(model, "holes", scheme="int4", row=3, column=4))
+    assert math.isnan(nan.data["value"])
