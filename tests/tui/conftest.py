@@ -1,0 +1,91 @@
+"""What the tests of the terminal app share.
+
+Goldens are the screen as plain text, one file a screen in golden/. `UPDATE_GOLDEN=1 pytest
+tests/tui` writes them anew; read the diff before it is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+from qtui.tui.app import QtuiApp
+from qtui.tui.config import Config
+
+GOLDEN = Path(__file__).parent / "golden"
+
+Running = Callable[..., AbstractAsyncContextManager[Pilot[None]]]
+
+
+def screen_lines(app: App[Any]) -> list[str]:
+    """The cells of the screen as text. The one place that asks Textual's compositor."""
+    strips = app.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip) for strip in strips]
+
+
+def screen_text(app: App[Any]) -> str:
+    """The screen without trailing blanks, ending in a newline."""
+    return "\n".join(line.rstrip() for line in screen_lines(app)).rstrip() + "\n"
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compares with golden/NAME.txt, or writes it where UPDATE_GOLDEN is set."""
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert path.exists(), f"no golden {path.name}: run with UPDATE_GOLDEN=1"
+    assert text == path.read_text(encoding="utf-8")
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Waits for something to become true, and fails if it does not."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        await pilot.pause(0.02)
+
+
+async def settled(pilot: Pilot[Any]) -> None:
+    """Waits for the screen to stop changing."""
+    await pilot.pause()
+    before = ""
+    while before != (before := screen_text(pilot.app)):
+        await pilot.pause(0.03)
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
+    """An app under a pilot: `async with running(size=(80, 24), theme="qtui-light") as pilot`.
+
+    Nothing of the user's machine is read or written: no configuration, the clipboard's file and
+    exports in a temporary folder, no tmux.
+    """
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("TMUX", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+    @asynccontextmanager
+    async def run(
+        size: tuple[int, int] = (120, 40),
+        *,
+        config: Config | None = None,
+        color: str = "truecolor",
+        **options: Any,
+    ) -> AsyncIterator[Pilot[None]]:
+        settings = replace(config or Config(), export_folder=str(tmp_path))
+        app = QtuiApp(config=settings, color=color, **options)
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await until(pilot, lambda: app.panel is not None)
+            await settled(pilot)
+            yield pilot
+
+    return run

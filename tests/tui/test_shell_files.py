@@ -1,0 +1,155 @@
+"""What the shell reads and writes: configuration, clipboard, exports, log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Running, screen_text, until
+
+from qtui.tui.clipboard import copy_text
+from qtui.tui.config import Config, config_file, load_config
+from qtui_core.errors import UsageError
+
+
+def write(path: Path, text: str) -> dict[str, str]:
+    path.write_text(text, encoding="utf-8")
+    return {"QTUI_CONFIG": str(path)}
+
+
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+    assert load_config({"HOME": str(tmp_path)}) == Config() or config_file({}).exists()
+
+
+def test_file_then_environment(tmp_path: Path) -> None:
+    env = write(
+        tmp_path / "c.toml",
+        'theme = "qtui-light"\ncolor = "256"\n[keys]\n"app.quit" = "Q"\n',
+    )
+    config = load_config({**env, "QTUI_COLOR": "16", "QTUI_ASCII": "yes"})
+    assert config == Config(
+        theme="qtui-light", color="16", ascii=True, keys={"app.quit": "Q"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tehme = 'x'", "'tehme'.*Did you mean theme"),
+        ("color = '8'", "color is '8'; it is one of auto, truecolor"),
+        ("ascii = 'yes'", "ascii is 'yes'; it takes true or false"),
+        ("color = 256", "color is 256; it takes text"),
+        ("start_panel = 'codes'", "start_panel is 'codes'"),
+        ("keys = 'q'", "keys is a table"),
+        ("theme = ", "not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    env = write(tmp_path / "c.toml", text)
+    with pytest.raises(UsageError, match=said):
+        load_config(env)
+
+
+def test_unknown_or_wrong_variables_are_refused() -> None:
+    with pytest.raises(UsageError, match="QTUI_COLOUR.*QTUI_COLOR"):
+        load_config({"QTUI_COLOUR": "256"})
+    with pytest.raises(UsageError, match="QTUI_ASCII is 'perhaps'"):
+        load_config({"QTUI_ASCII": "perhaps"})
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        load_config({"QTUI_CONFIG": str(tmp_path / "none.toml")})
+
+
+def test_an_unknown_theme_is_refused() -> None:
+    from qtui.tui.app import QtuiApp
+
+    with pytest.raises(UsageError, match="Unknown theme 'sepia'"):
+        QtuiApp(config=Config(theme="sepia"))
+
+
+# The clipboard chain
+
+
+async def loaded(text: str) -> bool:
+    return True
+
+
+async def refused(text: str) -> bool:
+    return False
+
+
+async def test_tmux_comes_first() -> None:
+    sent: list[str] = []
+    copied = await copy_text(
+        "x", send_osc52=sent.append, environment={"TMUX": "1"}, load_buffer=loaded
+    )
+    assert "tmux" in copied.where
+    assert not sent
+
+
+async def test_osc52_outside_tmux() -> None:
+    sent: list[str] = []
+    copied = await copy_text("x", send_osc52=sent.append, environment={})
+    assert "OSC 52" in copied.where
+    assert sent == ["x"]
+
+
+async def test_a_file_where_tmux_refuses_or_the_text_is_too_long(tmp_path: Path) -> None:
+    sent: list[str] = []
+    file = tmp_path / "new" / "copied.txt"
+    copied = await copy_text(
+        "in tmux",
+        send_osc52=sent.append,
+        environment={"TMUX": "1"},
+        load_buffer=refused,
+        file=file,
+    )
+    assert str(file) in copied.where
+    assert file.read_text() == "in tmux"
+    await copy_text("x" * 100_000, send_osc52=sent.append, environment={}, file=file)
+    assert len(file.read_text()) == 100_000
+    assert not sent
+
+
+async def test_y_copies_the_table_and_says_where(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("y")
+        await until(pilot, lambda: "Copied to the terminal's" in screen_text(pilot.app))
+        assert pilot.app.clipboard.splitlines()[0].startswith("format\tbits\thex")
+        assert "E4M3\t0 0011 101\t0x1d\t0.1015625\t" in pilot.app.clipboard
+
+
+async def test_e_writes_a_picture_and_the_data_and_says_where(
+    running: Running, tmp_path: Path
+) -> None:
+    async with running() as pilot:
+        await pilot.press("e")
+        await until(pilot, lambda: "Wrote" in screen_text(pilot.app))
+        (picture,) = tmp_path.glob("qtui-formats-*.svg")
+        (data,) = tmp_path.glob("qtui-formats-*.json")
+        assert picture.read_text().startswith("<svg")
+        document = json.loads(data.read_text())
+        assert document["schema_version"] == 1
+        assert document["panel"] == "formats"
+        e4m3 = next(f for f in document["formats"] if f["name"] == "e4m3")
+        assert e4m3["hex"] == "0x1d"
+
+
+async def test_an_export_that_cannot_be_written_is_said(running: Running, tmp_path: Path) -> None:
+    async with running() as pilot:
+        pilot.app.config = Config(export_folder=str(tmp_path / "missing"))
+        await pilot.press("e")
+        await until(pilot, lambda: "Nothing was exported" in screen_text(pilot.app))
+
+
+async def test_z_zooms_the_picture_and_back(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("z")
+        await pilot.pause()
+        assert pilot.app.screen.maximized is pilot.app.panel.grid
+        await pilot.press("z")
+        await pilot.pause()
+        assert pilot.app.screen.maximized is None

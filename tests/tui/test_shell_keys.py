@@ -1,0 +1,190 @@
+"""The keys of the shell: panels, help, palette, quit; and that every key can be rebound."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+from conftest import Running, screen_text, settled, until
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.widgets import Input
+
+import qtui.tui
+from qtui.tui.config import Config
+from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, known_ids, own_bindings
+from qtui.tui.panels import PANELS
+from qtui.tui.screens import HelpScreen, OpenModelScreen
+from qtui.tui.widgets.header import TabBar
+from qtui.tui.widgets.key_footer import KeyFooter
+from qtui_core.errors import UsageError
+
+UNBUILT = [entry for entry in PANELS if entry.path.startswith("qtui.tui.panels.upcoming")]
+
+
+def every_class() -> set[type[DOMNode]]:
+    """Every widget, screen and app class defined in qtui.tui."""
+    found: set[type[DOMNode]] = set()
+    for module in pkgutil.walk_packages(qtui.tui.__path__, "qtui.tui."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and issubclass(value, DOMNode):
+                found.add(value)
+    return {cls for cls in found if cls.__module__.startswith("qtui.tui")}
+
+
+def test_every_binding_has_an_id_a_tooltip_and_a_description() -> None:
+    bindings = [b for cls in every_class() for b in own_bindings(cls)]
+    assert len(bindings) > 40
+    for binding in bindings:
+        assert isinstance(binding, Binding)
+        assert binding.id, binding
+        assert binding.tooltip, binding
+        assert binding.description, binding
+
+
+def test_every_binding_of_a_panel_or_its_widgets_is_known_to_the_configuration() -> None:
+    dialogs = {"help", "open"}
+    ids = {b.id for cls in every_class() for b in own_bindings(cls)}
+    missing = {i for i in ids if i and i.partition(".")[0] not in dialogs} - known_ids()
+    assert not missing
+
+
+def test_one_id_means_one_action() -> None:
+    actions: dict[str, set[str]] = {}
+    for binding in Binding.make_bindings([*APP_BINDINGS, *SCREEN_BINDINGS]):
+        actions.setdefault(binding.id or "", set()).add(binding.action)
+    assert all(len(found) == 1 for found in actions.values())
+
+
+async def test_digits_switch_panels(running: Running) -> None:
+    async with running() as pilot:
+        for entry in UNBUILT:
+            await pilot.press(str(entry.number))
+            await settled(pilot)
+            assert pilot.app.panel.PANEL_ID == entry.id
+            assert pilot.app.screen.query_one(TabBar).active == entry.id
+            assert "Not built yet." in screen_text(pilot.app)
+        await pilot.press("1")
+        await settled(pilot)
+        assert pilot.app.panel.PANEL_ID == "formats"
+
+
+async def test_digits_typed_into_a_field_stay_there(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("i", "4", "2")
+        await settled(pilot)
+        assert pilot.app.panel.PANEL_ID == "formats"
+        assert pilot.app.query_one("#formats-value", Input).value == "42"
+
+
+async def test_a_click_on_a_tab_shows_its_panel(running: Running) -> None:
+    async with running() as pilot:
+        line = screen_text(pilot.app).splitlines()[1]
+        await pilot.click("#tabs", offset=(line.index("Memory"), 0))
+        await settled(pilot)
+        assert pilot.app.panel.PANEL_ID == "memory"
+
+
+@pytest.mark.parametrize("key", ["question_mark", "f1"])
+async def test_help_names_the_panel_and_its_keys_and_closes(running: Running, key: str) -> None:
+    async with running(size=(120, 60)) as pilot:
+        await pilot.press(key)
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, HelpScreen)
+        text = screen_text(pilot.app)
+        assert "1 Formats" in text
+        assert "formats.toggle" in text
+        await pilot.press("escape")
+        await settled(pilot)
+        assert not isinstance(pilot.app.screen, HelpScreen)
+
+
+async def test_footer_offers_the_keys_that_work_now(running: Running) -> None:
+    async with running(size=(160, 40)) as pilot:
+        footer = pilot.app.screen.query_one(KeyFooter)
+        offered = {hint.description for hint in (*footer.hints, *footer.always)}
+        assert {"Flip", "Type", "Copy", "Palette", "Help", "Quit"} <= offered
+        assert "Draw" not in offered  # only with stochastic rounding
+        await pilot.press("i")
+        await settled(pilot)
+        typing = {hint.description for hint in footer.hints}
+        assert "Back" in typing
+        assert "Flip" not in typing
+
+
+async def test_a_click_in_the_footer_presses_the_key(running: Running) -> None:
+    async with running() as pilot:
+        line = screen_text(pilot.app).splitlines()[-1]
+        await pilot.click("#keys", offset=(line.index("Help"), 0))
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, HelpScreen)
+
+
+async def test_palette_lists_noun_and_verb_and_only_what_works(running: Running) -> None:
+    async with running() as pilot:
+        from qtui.tui.palette import QtuiCommands
+
+        commands = QtuiCommands(pilot.app.screen)
+        titles = [entry.title for entry in commands.entries()]
+        assert len(titles) == len(set(titles))
+        for title in titles:
+            noun, colon, verb = title.partition(": ")
+            assert colon
+            assert noun.islower()
+            assert verb[0].isupper()
+        assert "panel: Show Memory" in titles
+        assert "panel: Show Formats" not in titles  # it is shown
+        assert "theme: Switch to qtui-light" in titles
+        assert "theme: Switch to qtui-dark" not in titles
+        assert "value: Set to the largest number of E4M3" in titles
+        assert "formats: Draw" not in titles
+        assert "app: Quit" in titles
+
+
+async def test_palette_opens_and_runs_a_command(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("ctrl+p")
+        await settled(pilot)
+        await pilot.press(*"qtui-light")
+        await until(pilot, lambda: "Switch to qtui-light" in screen_text(pilot.app))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: pilot.app.theme == "qtui-light")
+
+
+async def test_q_quits(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("q")
+        await settled(pilot)
+        assert pilot.app._exit
+
+
+async def test_keys_are_rebound_by_id(running: Running) -> None:
+    config = Config(keys={"formats.toggle": "x", "app.panel_memory": "m"})
+    async with running(config=config) as pilot:
+        before = pilot.app.panel.state
+        await pilot.press("space")
+        assert pilot.app.panel.state == before
+        await pilot.press("x")
+        assert pilot.app.panel.state != before
+        await pilot.press("m")
+        await settled(pilot)
+        assert pilot.app.panel.PANEL_ID == "memory"
+
+
+def test_an_unknown_id_is_refused_with_the_nearest_one() -> None:
+    from qtui.tui.app import QtuiApp
+
+    with pytest.raises(UsageError, match=r"formats\.togle.*formats\.toggle"):
+        QtuiApp(config=Config(keys={"formats.togle": "x"}))
+
+
+async def test_another_model_can_be_opened(running: Running) -> None:
+    async with running(start_panel="memory") as pilot:
+        await pilot.press("ctrl+o")
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, OpenModelScreen)
+        await pilot.press(*"org/name", "enter")
+        await settled(pilot)
+        assert pilot.app.model == "org/name"
+        assert "org/name" in screen_text(pilot.app).splitlines()[0]

@@ -1,0 +1,136 @@
+"""The app at many sizes, colour depths and themes: it is drawn, and nothing crashes."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Running, check_golden, screen_lines, screen_text, settled
+
+from qtui.tui.config import Config
+from qtui.tui.depth import Depth, detect_depth, resolve_depth
+from qtui_core.errors import UsageError
+
+SIZES = [(80, 24), (120, 40), (200, 50), (60, 16), (40, 12)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_every_size_draws_every_line_in_full(
+    running: Running, size: tuple[int, int]
+) -> None:
+    async with running(size=size) as pilot:
+        lines = screen_lines(pilot.app)
+        assert len(lines) == size[1]
+        assert {len(line) for line in lines} == {size[0]}
+        await pilot.press("question_mark", "escape", "4", "1", "i", "1", "enter", "space", "t")
+        await settled(pilot)
+        assert len(screen_lines(pilot.app)) == size[1]
+
+
+@pytest.mark.parametrize("size", SIZES[:4], ids=lambda s: f"{s[0]}x{s[1]}")
+async def test_formats_screen(running: Running, size: tuple[int, int]) -> None:
+    async with running(size=size) as pilot:
+        pilot.app.set_device("no GPU")
+        await settled(pilot)
+        check_golden(f"formats_{size[0]}x{size[1]}", screen_text(pilot.app))
+
+
+async def test_ranges_screen(running: Running) -> None:
+    async with running(size=(80, 24)) as pilot:
+        await pilot.press("t")
+        await settled(pilot)
+        check_golden("formats_ranges_80x24", screen_text(pilot.app))
+
+
+@pytest.mark.parametrize("size", [(59, 16), (60, 15), (40, 12), (10, 3)])
+async def test_too_small_is_one_message(running: Running, size: tuple[int, int]) -> None:
+    async with running(size=size) as pilot:
+        text = screen_text(pilot.app)
+        assert "60x16" in text or size[0] < 20
+        assert "E4M3" not in text
+
+
+async def test_growing_out_of_too_small_brings_the_panel_back(running: Running) -> None:
+    async with running(size=(40, 12)) as pilot:
+        await pilot.resize_terminal(100, 30)
+        await settled(pilot)
+        assert "E4M3" in screen_text(pilot.app)
+
+
+@pytest.mark.parametrize("color", [depth.value for depth in Depth])
+@pytest.mark.parametrize("theme", ["qtui-dark", "qtui-light", "qtui-contrast"])
+async def test_every_depth_and_theme_draws_the_same_text(
+    running: Running, color: str, theme: str
+) -> None:
+    async with running(color=color, config=Config(theme=theme)) as pilot:
+        text = screen_text(pilot.app)
+        assert "s 0 e 0011     m 101" in text
+        async with running() as reference:
+            assert text == screen_text(reference.app)
+
+
+async def test_ascii_is_ascii_everywhere(running: Running) -> None:
+    async with running(ascii=True) as pilot:
+        assert screen_text(pilot.app).isascii()
+        await pilot.press("question_mark")
+        await settled(pilot)
+        assert screen_text(pilot.app).isascii()
+        await pilot.press("escape", "ctrl+p")
+        await settled(pilot)
+        assert screen_text(pilot.app).isascii()
+
+
+async def test_no_color_in_the_environment_draws_without_colour(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with running(color="auto") as pilot:
+        assert pilot.app.no_color
+        for key in ("right", "space", "down", "t", "z", "z", "r", "2", "1"):
+            await pilot.press(key)
+        await settled(pilot)
+        for strip in pilot.app.screen._compositor.render_strips():
+            for segment in strip:
+                color = segment.style.color if segment.style else None
+                if color is not None and color.triplet is not None:
+                    assert len(set(color.triplet)) == 1  # a grey
+
+
+def test_no_color_wins_over_colorterm() -> None:
+    env = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    assert detect_depth(env) is Depth.TRUECOLOR
+    assert detect_depth({**env, "NO_COLOR": "1"}) is Depth.NONE
+    assert detect_depth({**env, "NO_COLOR": ""}) is Depth.TRUECOLOR
+
+
+@pytest.mark.parametrize(
+    ("term", "depth"),
+    [
+        ("xterm-256color", Depth.C256),
+        ("tmux-256color", Depth.C256),
+        ("xterm-kitty", Depth.TRUECOLOR),
+        ("linux", Depth.C16),
+        ("dumb", Depth.NONE),
+    ],
+)
+def test_depth_follows_term_where_colorterm_is_not_forwarded(term: str, depth: Depth) -> None:
+    assert detect_depth({"TERM": term}) is depth
+
+
+def test_a_wrong_depth_names_the_choices() -> None:
+    with pytest.raises(UsageError, match="truecolor, 256, 16, none"):
+        resolve_depth("8")
+
+
+async def test_the_console_writes_the_chosen_depth(running: Running) -> None:
+    for color, system in (("256", "256"), ("16", "standard"), ("truecolor", "truecolor")):
+        async with running(color=color) as pilot:
+            assert pilot.app.console.color_system == system
+
+
+async def test_header_shows_model_and_device(running: Running) -> None:
+    async with running(size=(80, 24)) as pilot:
+        pilot.app.set_device("NVIDIA L40S  HBM 3.1/44.5 GiB")
+        await settled(pilot)
+        first = screen_text(pilot.app).splitlines()[0]
+        assert first.strip().startswith("qtui")
+        assert "demo" in first
+        assert first.endswith("HBM 3.1/44.5 GiB")
