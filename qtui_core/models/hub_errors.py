@@ -63,13 +63,14 @@ def refused(status: int, headers: Mapping[str, str], subject: str) -> ModelError
 def unreachable(subject: str, endpoint: str, error: BaseException) -> Unreachable:
     """The sentence for a hub that gave no answer."""
     name = quoted(subject)
-    if type(error).__name__ == "OfflineModeIsEnabled":
+    causes = chain(error)
+    if any(type(cause).__name__ == "OfflineModeIsEnabled" for cause in causes):
         variable = next(
             (v for v in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(v)),
             "HF_HUB_OFFLINE",
         )
         return Unreachable(f"{name} is not in the hub cache, and {variable} forbids to fetch it.")
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
     return Unreachable(
         f"Could not get {name} from {endpoint} ({quoted(reason, 120)[1:-1]}). Check the network "
         f"connection, or open a model that is already on this machine."
@@ -82,16 +83,18 @@ def explained(error: Exception, subject: str, endpoint: str) -> ModelError:
     It passes on the exceptions of its HTTP library (requests, httpx or httpx2, by version),
     so the response decides where there is one, and its absence where there is none.
     """
-    from huggingface_hub.errors import HFValidationError
-
-    if isinstance(error, HFValidationError):
-        return ModelError(f"{quoted(subject)} is not a model id the hub could have.")
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in chain(error):
         response: Any = getattr(cause, "response", None)
         if response is not None:
             return refused(response.status_code, response.headers, subject)
-        if cause.__cause__ is None:
-            break
-        cause = cause.__cause__
-    return unreachable(subject, endpoint, cause or error)
+    return unreachable(subject, endpoint, error)
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """An exception and what led to it, the root cause last."""
+    causes: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in causes:
+        causes.append(current)
+        current = current.__cause__ or current.__context__
+    return causes

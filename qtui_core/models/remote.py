@@ -134,7 +134,7 @@ class RemoteFile:
         # uses (requests, httpx, httpx2); they share no base class.
         if type(error).__name__ == "OfflineModeIsEnabled":
             return unreachable(self.name, self.endpoint, error)
-        return _Passing(str(error) or type(error).__name__)
+        return _Passing(type(error).__name__)
 
 
 class _Transfer:
@@ -215,7 +215,7 @@ def _stream(
     from huggingface_hub.utils import get_session
 
     session: Any = get_session()
-    if hasattr(session, "stream"):  # httpx: huggingface_hub 1.0 and later
+    if callable(getattr(session, "stream", None)):  # httpx: huggingface_hub 1.0 and later
         with session.stream(
             "GET", url, headers=headers, timeout=timeout, follow_redirects=False
         ) as response:

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
@@ -105,10 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             sent = body if cut is None else body[:cut]
             self.entry.served = len(sent)
-            try:
+            with suppress(BrokenPipeError, ConnectionResetError):
                 self.wfile.write(sent)
-            except (BrokenPipeError, ConnectionResetError):
-                pass
             if cut is not None and cut < len(body):
                 self.close_connection = True
 
@@ -161,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send_file(content, headers)
 
     def _storage(self) -> None:
-        path, _, signed = unquote(self.path)[1:].partition("?signed=")
+        path = unquote(self.path)[1:].partition("?signed=")[0]
         if self.hub.stalls:
             self.hub.stalls -= 1
             self.close_connection = True
@@ -188,6 +186,13 @@ class _Handler(BaseHTTPRequestHandler):
         return self._reply(206, headers, content[first : last + 1], cut)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Connections that clients drop are part of the tests."""
+
+
 @contextmanager
 def serve() -> Iterator[FakeHub]:
     """A running hub and storage host, until the block ends."""
@@ -195,8 +200,7 @@ def serve() -> Iterator[FakeHub]:
     servers = []
     for host in ("hub", "storage"):
         handler = type(f"{host}_handler", (_Handler,), {"hub": hub, "host": host})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.daemon_threads = True
+        server = _Server(("127.0.0.1", 0), handler)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         servers.append(server)
     hub.url, hub.storage_url = (f"http://127.0.0.1:{s.server_address[1]}" for s in servers)

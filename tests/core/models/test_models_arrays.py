@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import subprocess
 import sys
@@ -138,7 +139,12 @@ def test_results_are_new_arrays_that_outlive_the_file(model):
 
 
 def test_unaligned_data(write):
-    header = '{"a":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[1],"data_offsets":[16,18]}}'
+    header = json.dumps(
+        {
+            "a": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]},
+            "b": {"dtype": "BF16", "shape": [1], "data_offsets": [16, 18]},
+        }
+    )
     for padding in range(8):
         path = write(header + " " * padding, struct.pack("<ddH", 1.5, -2.0, 0x3F80))
         with open_model(path) as source:

@@ -50,12 +50,15 @@ def reads_or_says(path) -> bool:
             assert source.parameters >= 0
             assert source.architecture is None or source.architecture.isprintable()
     except ModelError as error:
-        message = str(error)
-        assert message.isprintable()
-        assert message.endswith((".", "?"))
-        assert len(message) < 1000
+        check_sentence(str(error))
         return False
     return True
+
+
+def check_sentence(message: str) -> None:
+    assert message.isprintable()
+    assert message.endswith((".", "?"))
+    assert len(message) < 1000
 
 
 @fuzzing
@@ -117,8 +120,22 @@ def test_any_json_as_index_and_config(tmp_path, index, config):
 
 
 setting_names = st.sampled_from(
-    "quant_method bits w_bit group_size q_group_size load_in_4bit load_in_8bit format config_groups "
-    "bnb_4bit_quant_type bnb_4bit_use_double_quant weight_block_size weights num_bits".split()
+    [
+        "quant_method",
+        "bits",
+        "w_bit",
+        "group_size",
+        "q_group_size",
+        "load_in_4bit",
+        "load_in_8bit",
+        "format",
+        "config_groups",
+        "bnb_4bit_quant_type",
+        "bnb_4bit_use_double_quant",
+        "weight_block_size",
+        "weights",
+        "num_bits",
+    ]
 )
 
 
@@ -127,9 +144,25 @@ setting_names = st.sampled_from(
     st.dictionaries(setting_names, json_values, max_size=6),
     st.lists(
         st.sampled_from(
-            "weight qweight qzeros scales g_idx weight.absmax weight.quant_map SCB weight_packed "
-            "weight_scale weight_scale_inv weight_scale_2 x_blocks x_scales weight_shape "
-            "weight.quant_state.bitsandbytes__nf4 weight.quant_state.bitsandbytes__x".split()
+            [
+                "weight",
+                "qweight",
+                "qzeros",
+                "scales",
+                "g_idx",
+                "weight.absmax",
+                "weight.quant_map",
+                "SCB",
+                "weight_packed",
+                "weight_scale",
+                "weight_scale_inv",
+                "weight_scale_2",
+                "x_blocks",
+                "x_scales",
+                "weight_shape",
+                "weight.quant_state.bitsandbytes__nf4",
+                "weight.quant_state.bitsandbytes__x",
+            ]
         ),
         unique=True,
     ),

@@ -141,7 +141,7 @@ def test_a_config_that_is_none(tmp_path, text):
 
 def test_names_are_in_natural_order(tmp_path):
     names = [f"layers.{i}.w" for i in (10, 2, 0, 1, 11)] + ["embed", "norm", "9" * 5000]
-    save_file({n: B for n in names}, tmp_path / "m.safetensors")
+    save_file(dict.fromkeys(names, B), tmp_path / "m.safetensors")
     assert list(open_model(tmp_path).tensors) == [
         "9" * 5000,
         "embed",
@@ -288,7 +288,7 @@ def test_a_folder_with_nothing_in_it(tmp_path):
 
 def test_missing_paths_suggest_what_is_there(tmp_path, monkeypatch):
     save(tmp_path / "llama-small" / "model.safetensors", a=A)
-    with pytest.raises(ModelError, match="there is '.*llama-small'"):
+    with pytest.raises(ModelError, match=r"there is '.*llama-small'"):
         open_model(tmp_path / "llama-smal")
     with pytest.raises(ModelError, match="There is no file or folder '/nowhere/x'"):
         open_model("/nowhere/x")
@@ -297,7 +297,7 @@ def test_missing_paths_suggest_what_is_there(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="address"):
         open_model("https://example.com/org/name")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match="there is 'llama-small'"):
+    with pytest.raises(ModelError, match=r"there is 'llama-small'"):
         open_model("./llama-smal")
 
 
