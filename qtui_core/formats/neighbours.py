@@ -128,7 +128,8 @@ def _stretch(
     else:
         # Zero itself is positive. Without a zero, everything down to it rounds to code 0.
         lower, lower_closed = Fraction(0), not negative if fmt.has_zero else saturate
-    if magnitude < last or not (saturate or rounds_toward_zero(rounding, negative)):
+    clamped = rounds_toward_zero(rounding, negative) and isinstance(fmt, FloatFormat)
+    if magnitude < last or not (saturate or clamped):
         upper, upper_open = _boundary(fmt, magnitude + 1, rounding, negative, stochastic_from=0)
         upper_closed = not upper_open and rounding is not Rounding.STOCHASTIC
     else:

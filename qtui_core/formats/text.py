@@ -17,8 +17,8 @@ MAX_DECIMAL_EXPONENT = 2000
 #: Longer than any exact decimal of FP64 (767 significant digits), shorter than a pasted file.
 MAX_TEXT_LENGTH = 2000
 
-_DECIMAL = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?")
-_HEX_FLOAT = re.compile(r"([+-]?)0x([0-9a-f]+(?:\.[0-9a-f]*)?|\.[0-9a-f]+)p([+-]?\d+)")
+_DECIMAL = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?", re.ASCII)
+_HEX_FLOAT = re.compile(r"([+-]?)0x([0-9a-f]+(?:\.[0-9a-f]*)?|\.[0-9a-f]+)p([+-]?\d+)", re.ASCII)
 _SPECIAL = re.compile(r"([+-]?)(inf|infinity|nan)")
 _PATTERN = re.compile(r"0x[0-9a-f_ ]*|0b[01_ |]*")
 _HELP = "Type a number such as 0.1, 1e-3, -1/3, 0x1.8p3, inf or nan"

@@ -1,0 +1,140 @@
+"""Stochastic rounding: the exact share of random patterns that round away from zero."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from formats_oracle import SMALL_FLOATS, magnitudes, name_of
+
+from qtui_core.formats import (
+    BF16,
+    E4M3,
+    FP16,
+    INT8,
+    TF32,
+    FloatFormat,
+    Rounding,
+    decode,
+    encode,
+    round_value,
+)
+from qtui_core.formats.array import encode_array, round_array
+
+STOCHASTIC = Rounding.STOCHASTIC
+
+
+@pytest.mark.parametrize("fmt", SMALL_FLOATS, ids=name_of)
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, count: int) -> None:
+    steps = magnitudes(fmt)[:-1]
+    patterns = np.arange(1 << count, dtype=np.uint16)
+    for code in range(0, fmt.max_code - 1, max(1, fmt.max_code // 12)):
+        low, high = Fraction(steps[code]), Fraction(steps[code + 1])
+        for part in (Fraction(1, 5), Fraction(1, 2), Fraction(77, 256), Fraction(999, 1000)):
+            value = low + part * (high - low)
+            codes = [encode(fmt, value, STOCHASTIC, None, int(p), count) for p in patterns]
+            assert set(codes) <= {code, code + 1}
+            assert codes.count(code + 1) == part * (1 << count) // 1
+            single = np.float32(float(value))
+            part_left = (Fraction(float(single)) - low) / (high - low)
+            if not 0 <= part_left < 1:
+                continue
+            array = encode_array(
+                fmt, np.full(patterns.shape, single), STOCHASTIC, None, patterns, count
+            )
+            assert (array == code + 1).sum() == part_left * (1 << count) // 1
+            if fmt.signed:
+                mirrored = encode_array(
+                    fmt, np.full(patterns.shape, -single), STOCHASTIC, None, patterns, count
+                )
+                away = ((mirrored & ~np.uint16(fmt.sign_bit)) == code + 1).sum()
+                assert away == (array == code + 1).sum()
+
+
+def test_all_bits_of_a_sixteen_bit_draw_make_the_mean_exact() -> None:
+    # BF16 drops 16 bits of a float32, so 16 random bits leave no bias at all.
+    draws = np.arange(1 << 16, dtype=np.uint16)
+    for value in (0.1, -1.2345, 3e-39, 1e30):
+        single = np.float32(value)
+        rounded = round_array(BF16, np.full(draws.shape, single), STOCHASTIC, None, draws, 16)
+        exact = sum((Fraction(float(v)) * n for v, n in zip(*np.unique(rounded, return_counts=True),
+                     strict=True)), Fraction(0))  # fmt: skip
+        assert exact / (1 << 16) == Fraction(float(single))
+
+
+def test_bf16_is_the_recipe_add_random_bits_and_mask() -> None:
+    rng = np.random.default_rng(0)
+    values = (rng.standard_normal(20_000) * np.exp2(rng.integers(-130, 120, 20_000))).astype("f4")
+    draws = rng.integers(0, 1 << 16, values.shape, dtype=np.uint16)
+    recipe = ((values.view(np.uint32) + draws) & 0xFFFF0000).view(np.float32)
+    assert np.array_equal(round_array(BF16, values, STOCHASTIC, None, draws, 16), recipe)
+
+
+def test_stochastic_rounding_doubles_the_squared_error() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.uniform(1, 2, 400_000).astype(np.float32)
+    draws = rng.integers(0, 1 << 16, values.shape, dtype=np.uint16)
+    nearest = np.square(round_array(BF16, values).astype(np.float64) - values).mean()
+    drawn = round_array(BF16, values, STOCHASTIC, None, draws, 16).astype(np.float64) - values
+    step = 2.0**-7
+    assert nearest == pytest.approx(step**2 / 12, rel=0.01)
+    assert np.square(drawn).mean() == pytest.approx(step**2 / 6, rel=0.01)
+    assert abs(drawn.mean()) < 4 * step / 6**0.5 / 400_000**0.5
+
+
+def test_a_small_update_is_lost_to_nearest_and_survives_stochastic() -> None:
+    update = 1 + Fraction(1, 2**9)
+    assert round_value(BF16, update) == 1
+    moved = [round_value(BF16, update, STOCHASTIC, None, r, 4) for r in range(16)]
+    assert moved.count(1 + Fraction(1, 2**7)) == 4  # a quarter of a step, a quarter of the draws
+
+
+def test_overflow_is_drawn_too() -> None:
+    between = 65504 + 16  # halfway to 65536
+    drawn = [round_value(FP16, between, STOCHASTIC, None, r, 2) for r in range(4)]
+    assert drawn == [65504, 65504, float("inf"), float("inf")]
+    assert round_value(FP16, 70000, STOCHASTIC, None, 0, 2) == float("inf")
+    assert round_value(E4M3, 1e9, STOCHASTIC, None, 0, 2) == 448
+
+
+def test_more_random_bits_than_dropped_ones_change_nothing() -> None:
+    value = 1 + 0.75 * 2**-10  # TF32 drops 13 bits of a float32
+    codes = [encode(TF32, value, STOCHASTIC, None, r << 28, 32) for r in range(1 << 4)]
+    assert codes.count(codes[-1]) == 12
+
+
+def test_integers_are_drawn_by_magnitude() -> None:
+    draws = np.arange(8, dtype=np.uint8)
+    for value, low, high in ((2.375, 2, 3), (-2.375, -2, -3)):
+        array = encode_array(INT8, np.full(8, value), STOCHASTIC, None, draws, 3).view(np.int8)
+        assert sorted(array.tolist(), key=abs) == [low] * 5 + [high] * 3
+        scalar = [decode(INT8, encode(INT8, value, STOCHASTIC, None, r, 3)).value for r in range(8)]
+        assert scalar == array.tolist()
+    huge = np.array([np.inf, -np.inf, 1e30])
+    ends = encode_array(INT8, huge, STOCHASTIC, None, np.zeros(3, np.uint8), 3)
+    assert ends.view(np.int8).tolist() == [127, -128, 127]
+
+
+def test_exact_values_never_move() -> None:
+    draws = np.full(256, 255, np.uint8)
+    finite = np.array([decode(E4M3, c).to_float() for c in range(256) if c & 0x7F != 0x7F])
+    codes = encode_array(E4M3, finite, STOCHASTIC, None, draws[: finite.size], 8)
+    assert codes.tolist() == [c for c in range(256) if c & 0x7F != 0x7F]
+
+
+def test_missing_or_unfit_random_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 to 32 random bits, not 0"):
+        encode(E4M3, 0.1, STOCHASTIC)
+    with pytest.raises(ValueError, match="not 33"):
+        encode(E4M3, 0.1, STOCHASTIC, None, 0, 33)
+    with pytest.raises(ValueError, match="9 is not a number of 3 bits"):
+        encode(E4M3, 0.1, STOCHASTIC, None, 9, 3)
+    values = np.ones((2, 3), np.float32)
+    with pytest.raises(ValueError, match=r"shape \(2, 3\), got none"):
+        encode_array(E4M3, values, STOCHASTIC, None, None, 8)
+    with pytest.raises(ValueError, match=r"got shape \(6,\)"):
+        encode_array(E4M3, values, STOCHASTIC, None, np.zeros(6, np.uint8), 8)
+    with pytest.raises(ValueError, match="not numbers of 8 bits"):
+        encode_array(E4M3, values, STOCHASTIC, None, np.full((2, 3), 256), 8)
