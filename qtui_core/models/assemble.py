@@ -20,7 +20,7 @@ from qtui_core.models.source import ModelSource, TensorFile
 Progress = Callable[[int, int], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Weights:
     """The weights of a model as they are found: which files, then their headers.
 
@@ -29,15 +29,15 @@ class Weights:
         index: the index they were named by, if one was.
         weight_map: what that index says: tensor name -> file.
         missing: why there are no files, when there are none.
-        headers, files: filled in as the files are opened.
+        headers, files: of the files in that order and by name, once they were opened.
     """
 
-    names: list[str]
+    names: tuple[str, ...] = ()
     index: str | None = None
     weight_map: Mapping[str, str] | None = None
     missing: str | None = None
-    headers: list[Header] = field(default_factory=list)
-    files: dict[str, TensorFile] = field(default_factory=dict)
+    headers: tuple[Header, ...] = ()
+    files: Mapping[str, TensorFile] = field(default_factory=dict)
 
 
 def find_weights(chosen: WeightFiles, read: Callable[[str], bytes]) -> Weights:
@@ -47,9 +47,9 @@ def find_weights(chosen: WeightFiles, read: Callable[[str], bytes]) -> Weights:
         ModelError: the index cannot be read, or is not one.
     """
     if chosen.index is None:
-        return Weights(list(chosen.files), missing=chosen.missing)
+        return Weights(chosen.files, missing=chosen.missing)
     weight_map = read_index(read(chosen.index), chosen.index)
-    return Weights(sorted(set(weight_map.values())), chosen.index, weight_map)
+    return Weights(tuple(sorted(set(weight_map.values()))), chosen.index, weight_map)
 
 
 def check_complete(weights: Weights, there: Callable[[str], bool], where: str) -> None:

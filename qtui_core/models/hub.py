@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtui_core.errors import ModelError
-from qtui_core.models.hub_errors import Unreachable, explained
+from qtui_core.models.hub_errors import explained
 from qtui_core.models.layout import CONFIG, INDEX, SINGLE
 from qtui_core.models.quoting import quoted
 from qtui_core.models.remote import RemoteFile
@@ -149,17 +149,3 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
         if shown:
             utils.enable_progress_bars()
-
-
-__all__ = [
-    "HubId",
-    "Listing",
-    "Unreachable",
-    "cached_file",
-    "cached_snapshot",
-    "endpoint",
-    "fetch_small",
-    "list_files",
-    "parse_hub_id",
-    "remote_file",
-]

@@ -87,6 +87,11 @@ def explained(error: Exception, subject: str, endpoint: str) -> ModelError:
         response: Any = getattr(cause, "response", None)
         if response is not None:
             return refused(response.status_code, response.headers, subject)
+        if isinstance(cause, OSError) and cause.filename is not None:
+            return ModelError(
+                f"The hub cache cannot be used: {quoted(cause.filename)}: {cause.strerror}. "
+                f"HF_HOME says where it is."
+            )
     return unreachable(subject, endpoint, error)
 
 

@@ -99,9 +99,9 @@ class LocalFile:
                 # looked at again comes back from the page cache.
                 mapped.madvise(mmap.MADV_DONTNEED)
                 self._since_release = 0
-        if end > len(mapped):
-            raise ModelError(f"{quoted(self._path)} became shorter after it was opened.")
-        return memoryview(mapped)[begin:end]
+            if end > len(mapped):
+                raise ModelError(f"{quoted(self._path)} became shorter after it was opened.")
+            return memoryview(mapped)[begin:end]
 
     def close(self) -> None:
         """Unmap, or leave that to the last view of it that is still in use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 from qtui_core.errors import ModelError
@@ -21,7 +22,7 @@ from qtui_core.models.opening_local import list_folder, read_headers
 from qtui_core.models.quoting import quoted
 from qtui_core.models.remote import read_remote_header
 from qtui_core.models.safetensors import Header
-from qtui_core.models.source import ModelSource
+from qtui_core.models.source import ModelSource, TensorFile
 
 #: Requests in flight; a large model has more than a hundred files.
 PARALLEL = 8
@@ -51,7 +52,7 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
     weights = find_weights(chosen, lambda n: read_text_file(hub.fetch_small(hub_id, n)))
     there = frozenset(listing.files)
     check_complete(weights, there.__contains__, where)
-    _read_headers(weights, hub_id, listing.commit, progress)
+    weights = _read_headers(weights, hub_id, listing.commit, progress)
     return assemble(
         name=str(hub_id),
         origin="hub",
@@ -70,11 +71,10 @@ def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None)
     if weights.missing or not all((snapshot / n).is_file() for n in weights.names):
         # Usual after headers were read by range: the description was kept, the weights not.
         weights = Weights(
-            [],
             missing=f"The hub cache holds the description of {quoted(hub_id)} but not its "
             f"weights, and the hub cannot be asked now.",
         )
-    read_headers(weights, snapshot, progress)
+    weights = read_headers(weights, snapshot, progress)
     return assemble(
         name=str(hub_id),
         origin="hub",
@@ -87,16 +87,18 @@ def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None)
 
 def _read_headers(
     weights: Weights, hub_id: hub.HubId, commit: str, progress: Progress | None
-) -> None:
-    """Fill in headers and files: from the hub cache where it holds a file, else by range."""
+) -> Weights:
+    """The same weights with the headers and readers of their files: in the hub cache where
+    it holds a file, else on the hub, by range."""
     headers: dict[str, Header] = {}
+    files: dict[str, TensorFile] = {}
     remote = {}
     for name in weights.names:
         path = hub.cached_file(hub_id, name, commit)
         if path is not None:
-            headers[name], weights.files[name] = read_header(path, name), LocalFile(path)
+            headers[name], files[name] = read_header(path, name), LocalFile(path)
         else:
-            weights.files[name] = remote[name] = hub.remote_file(hub_id, name, commit)
+            files[name] = remote[name] = hub.remote_file(hub_id, name, commit)
     with ThreadPoolExecutor(PARALLEL) as pool:
         waiting = {pool.submit(read_remote_header, f, name): name for name, f in remote.items()}
         try:
@@ -106,4 +108,4 @@ def _read_headers(
                     progress(len(headers), len(weights.names))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    weights.headers.extend(headers[name] for name in weights.names)
+    return replace(weights, headers=tuple(headers[n] for n in weights.names), files=files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qtui_core.errors import ModelError
@@ -46,20 +47,18 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
             origin="config",
             location=path,
             config=read_config(path),
-            weights=Weights([], missing=reason),
+            weights=Weights(missing=reason),
         )
     refusal = refuse_file(name)
     if refusal is not None:
         raise refusal
-    weights = Weights([path.name])
-    read_headers(weights, path.parent, None)
     beside = path.parent / CONFIG
     return assemble(
         name=name,
         origin="file",
         location=path,
         config=read_config(beside) if beside.is_file() else None,
-        weights=weights,
+        weights=read_headers(Weights((path.name,)), path.parent, progress),
     )
 
 
@@ -79,22 +78,24 @@ def open_folder(
         raise ModelError(_nothing_to_open(chosen.missing, where, folder, names))
     weights = find_weights(chosen, lambda n: read_text_file(folder / n))
     check_complete(weights, lambda n: os.path.lexists(folder / n), where)
-    read_headers(weights, folder, progress)
+    weights = read_headers(weights, folder, progress)
     return assemble(name=name, origin=origin, location=folder, config=config, weights=weights)
 
 
-def read_headers(weights: Weights, folder: Path, progress: Progress | None) -> None:
-    """Fill in the headers and files of weights that are in a folder.
+def read_headers(weights: Weights, folder: Path, progress: Progress | None) -> Weights:
+    """The same weights with the headers and readers of their files, which are in a folder.
 
     Raises:
         ModelError: a file cannot be read, or its header is not true of it.
     """
+    headers = []
     for name in weights.names:
         # Links are followed: the hub cache is made of them, and people link weights too.
-        weights.headers.append(read_header(folder / name, name))
-        weights.files[name] = LocalFile(folder / name)
+        headers.append(read_header(folder / name, name))
         if progress:
-            progress(len(weights.headers), len(weights.names))
+            progress(len(headers), len(weights.names))
+    files = {name: LocalFile(folder / name) for name in weights.names}
+    return replace(weights, headers=tuple(headers), files=files)
 
 
 def list_folder(folder: Path) -> list[str]:

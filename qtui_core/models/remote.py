@@ -102,6 +102,11 @@ class RemoteFile:
                 if status in _RETRY_STATUS:
                     raise _Passing(f"the server answered {status}")
                 if status not in (200, 206, 416):
+                    if _origin(url) != _origin(self.endpoint):
+                        raise ModelError(
+                            f"The server that keeps {quoted(self.name)} for the hub answered "
+                            f"{status}; try again later."
+                        )
                     raise refused(status, response.headers, self.name)
                 self._location = url if url != self.url else None
                 transfer.receive(status, response.headers, chunks)

@@ -14,7 +14,7 @@ from typing import Any
 
 from qtui_core.errors import ModelError
 from qtui_core.models.jsontext import load_object
-from qtui_core.models.quoting import quoted
+from qtui_core.models.quoting import printable, quoted
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES, TensorInfo
 
 #: Bytes before the JSON: its length as a little-endian unsigned 64-bit integer.
@@ -128,7 +128,7 @@ def _tensor(name: str, entry: Any, file: str, start: int, what: str) -> TensorIn
         )
     return TensorInfo(
         name=name,
-        dtype=dtype,
+        dtype=printable(dtype),
         shape=shape,
         parameters=elements,
         nbytes=end - begin,

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from qtui_core.errors import ModelError
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.models.recognise import QuantizationInfo
-from qtui_core.models.tensors import TensorInfo, row_elements, rows_of
+from qtui_core.models.tensors import TensorInfo, rows_of
 
 
 class TensorFile(Protocol):
@@ -135,6 +135,3 @@ class ModelSource:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-__all__ = ["ModelSource", "TensorFile", "TensorInfo", "row_elements", "rows_of"]

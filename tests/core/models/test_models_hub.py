@@ -246,9 +246,15 @@ def test_passing_failures_are_tried_again(hub, status):
 
 
 def test_final_failures_are_not(hub):
-    hub.failures = [418] * 10
-    says("org/one", "answered 418")
-    assert len(hub.failures) == 9
+    for status in (418, 404, 401):
+        hub.failures = [status] * 10
+        says("org/one", f"keeps 'org/one model.safetensors' for the hub answered {status}")
+        assert len(hub.failures) == 9
+
+
+def test_a_cache_that_cannot_be_written(hub, tmp_path):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    says("org/one", "The hub cache cannot be used")
 
 
 def test_a_server_that_ignores_ranges(hub):

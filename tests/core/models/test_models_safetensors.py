@@ -302,6 +302,11 @@ def test_unknown_dtypes_are_listed_and_not_read(write):
     assert source.read_rows("plain", 0, 2) == b"ab"
 
 
+def test_a_dtype_is_printed_often_so_it_is_made_printable(write):
+    header = {"a": {"dtype": "X\x1b[2J", "shape": [1], "data_offsets": [0, 1]}}
+    assert open_model(write(header, b"1")).tensors["a"].dtype == "X\\x1b[2J"
+
+
 def test_empty_tensors_and_scalars(write):
     header = {
         "none": {"dtype": "F32", "shape": [0, 5], "data_offsets": [0, 0]},
