@@ -221,7 +221,9 @@ class QtuiApp(App[None], inherit_bindings=False):
     def action_help(self) -> None:
         panel = self.panel
         if panel is not None and not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen(f"{panel.NUMBER} {panel.TITLE}", panel.HELP, self._key_lines()))
+            self.push_screen(
+                HelpScreen(f"{panel.NUMBER} {panel.TITLE}", panel.HELP, self._key_lines())
+            )
 
     def _key_lines(self) -> list[KeyLine]:
         """The keys that work now, each action once, the panel's own first."""
@@ -241,7 +243,9 @@ class QtuiApp(App[None], inherit_bindings=False):
             self.tell("There is nothing to copy here.", "warning")
             return
         try:
-            copied = await copy_text(text, send_osc52=None if self.is_web else self.copy_to_clipboard)
+            copied = await copy_text(
+                text, send_osc52=None if self.is_web else self.copy_to_clipboard
+            )
         except OSError as error:
             self.tell(f"Nothing was copied: {error}.", "error")
             return

@@ -25,21 +25,21 @@ class ShellScreen(Screen[None], inherit_bindings=False):
     """Header, tabs, the panel, the keys. Below 60x16 it is one message."""
 
     BINDINGS: ClassVar[list[BindingType]] = SCREEN_BINDINGS
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Screen declares it an instance variable)
         (0, "-too-narrow"),
         (SMALLEST[0], "-narrow"),
         (116, "-medium"),
         (160, "-wide"),
     ]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-too-short"),
         (SMALLEST[1], "-low"),
         (21, "-short"),
         (32, "-tall"),
         (44, "-very-tall"),
     ]
-    ALLOW_IN_MAXIMIZED_VIEW: ClassVar[str | None] = "KeyFooter"
-    AUTO_FOCUS: ClassVar[str | None] = ""
+    ALLOW_IN_MAXIMIZED_VIEW = "KeyFooter"
+    AUTO_FOCUS = ""
 
     def compose(self) -> ComposeResult:
         yield HeaderLine(id="header")

@@ -31,7 +31,12 @@ def theme_variable_defaults(theme: Theme) -> dict[str, str]:
     """The app's own variables, for a theme that does not set them (Textual's built-in ones)."""
     fields = FIELDS_ON_DARK if theme.dark else FIELDS_ON_LIGHT
     if theme.ansi:
-        return {**fields, "quiet": "ansi_default", "faint": "ansi_bright_black", "cursor": "ansi_blue"}
+        return {
+            **fields,
+            "quiet": "ansi_default",
+            "faint": "ansi_bright_black",
+            "cursor": "ansi_blue",
+        }
     quiet, faint, cursor = (
         ("#9aa3ad", "#59616b", "#39424e") if theme.dark else ("#59616b", "#adadad", "#d3dce6")
     )

@@ -28,9 +28,7 @@ def test_file_then_environment(tmp_path: Path) -> None:
         'theme = "qtui-light"\ncolor = "256"\n[keys]\n"app.quit" = "Q"\n',
     )
     config = load_config({**env, "QTUI_COLOR": "16", "QTUI_ASCII": "yes"})
-    assert config == Config(
-        theme="qtui-light", color="16", ascii=True, keys={"app.quit": "Q"}
-    )
+    assert config == Config(theme="qtui-light", color="16", ascii=True, keys={"app.quit": "Q"})
 
 
 @pytest.mark.parametrize(
@@ -52,7 +50,7 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, said
 
 
 def test_unknown_or_wrong_variables_are_refused() -> None:
-    with pytest.raises(UsageError, match="QTUI_COLOUR.*QTUI_COLOR"):
+    with pytest.raises(UsageError, match=r"QTUI_COLOUR.*QTUI_COLOR"):
         load_config({"QTUI_COLOUR": "256"})
     with pytest.raises(UsageError, match="QTUI_ASCII is 'perhaps'"):
         load_config({"QTUI_ASCII": "perhaps"})

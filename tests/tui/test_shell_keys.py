@@ -62,7 +62,7 @@ async def test_digits_switch_panels(running: Running) -> None:
         for entry in UNBUILT:
             await pilot.press(str(entry.number))
             await settled(pilot)
-            assert pilot.app.panel.PANEL_ID == entry.id
+            assert entry.id == pilot.app.panel.PANEL_ID
             assert pilot.app.screen.query_one(TabBar).active == entry.id
             assert "Not built yet." in screen_text(pilot.app)
         await pilot.press("1")
@@ -94,7 +94,7 @@ async def test_help_names_the_panel_and_its_keys_and_closes(running: Running, ke
         assert isinstance(pilot.app.screen, HelpScreen)
         text = screen_text(pilot.app)
         assert "1 Formats" in text
-        assert "formats.toggle" in text
+        assert "formats.flip" in text
         await pilot.press("escape")
         await settled(pilot)
         assert not isinstance(pilot.app.screen, HelpScreen)
@@ -160,7 +160,7 @@ async def test_q_quits(running: Running) -> None:
 
 
 async def test_keys_are_rebound_by_id(running: Running) -> None:
-    config = Config(keys={"formats.toggle": "x", "app.panel_memory": "m"})
+    config = Config(keys={"formats.flip": "x", "app.panel_memory": "m"})
     async with running(config=config) as pilot:
         before = pilot.app.panel.state
         await pilot.press("space")
@@ -175,8 +175,8 @@ async def test_keys_are_rebound_by_id(running: Running) -> None:
 def test_an_unknown_id_is_refused_with_the_nearest_one() -> None:
     from qtui.tui.app import QtuiApp
 
-    with pytest.raises(UsageError, match=r"formats\.togle.*formats\.toggle"):
-        QtuiApp(config=Config(keys={"formats.togle": "x"}))
+    with pytest.raises(UsageError, match=r"formats\.flipp.*formats\.flip"):
+        QtuiApp(config=Config(keys={"formats.flipp": "x"}))
 
 
 async def test_another_model_can_be_opened(running: Running) -> None:

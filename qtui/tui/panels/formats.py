@@ -72,7 +72,7 @@ class FormatsPanel(Panel):
         _binding("right,l", "move_bit(1)", "Bit", "bit_right", "Move to the bit at the right"),
         _binding("up,k", "move_row(-1)", "Format", "row_up", "Choose the format above", "↑↓"),
         _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
-        _binding("space,enter", "toggle", "Flip", "toggle", "Flip the bit under the cursor", "Spc"),
+        _binding("space,enter", "flip", "Flip", "flip", "Flip the bit under the cursor", "Spc"),
         _binding("i,slash", "edit", "Type", "edit", "Type a number, hex (0x) or bits (0b)", "i"),
         _binding("escape", "leave", "Back", "leave", "Leave the field, keep the value", "Esc"),
         _binding(
@@ -220,12 +220,11 @@ class FormatsPanel(Panel):
         self.grid.focus()
 
     def _set(self, state: FormatsState) -> None:
-        """A new value: the field shows it too, unless it is being typed there."""
+        """A new value: the field shows it too."""
         self.state = state
         field = self.query_one(Input)
-        if not field.has_focus:
-            with field.prevent(Input.Changed):
-                field.value = verbs.value_text(state.value)
+        with field.prevent(Input.Changed):
+            field.value = verbs.value_text(state.value)
 
     # Typing
 
@@ -235,6 +234,7 @@ class FormatsPanel(Panel):
     def action_leave(self) -> None:
         self.grid.focus()
         self._set(self.state)
+        self.sentence = summarize(self.rows)
 
     @on(Input.Submitted, "#formats-value")
     def _typed(self, event: Input.Submitted) -> None:
@@ -259,7 +259,7 @@ class FormatsPanel(Panel):
     def _choose(self, index: int) -> None:
         self.state = verbs.with_chosen(self.state, FORMAT_LIST[index])
 
-    def action_toggle(self) -> None:
+    def action_flip(self) -> None:
         self._set(verbs.with_bit_toggled(self.state, self.state.chosen, self.grid.bit))
 
     def on_bit_grid_row_chosen(self, message: BitGrid.RowChosen) -> None:
@@ -307,7 +307,7 @@ class FormatsPanel(Panel):
         typing = self.is_mounted and self.query_one(Input).has_focus
         if typing or action == "leave":
             return typing and action in ("leave", "move_row")
-        if action in ("toggle", "move_bit"):
+        if action in ("flip", "move_bit"):
             return self.view is View.VALUE or bool(self.grid.bits_width)
         if action == "draw":
             return self.state.rounding is Rounding.STOCHASTIC
@@ -332,10 +332,8 @@ class FormatsPanel(Panel):
 
         state = self.state
         typed = Typed(state.value, state.source, state.code)
-        return value_document(typed, self.rows, state.rounding, state.saturate).data
+        return dict(value_document(typed, self.rows, state.rounding, state.saturate).data)
 
     def drawing_changed(self) -> None:
         self.grid.refresh()
         self.query_one(NumberLine).refresh()
-
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from qtui.tui.panels.formats_rows import LOST, fitted, percent
 from qtui.tui.panels.formats_state import FormatsState
 from qtui.tui.widgets.facts import Fact
@@ -36,7 +38,9 @@ def _field_facts(row: FormatRow) -> list[Fact]:
     fmt = row.format
     facts = []
     if fmt.signed:
-        facts.append(Fact("s sign", row.sign_bits, "negative" if decoded.sign else "positive", "sign"))
+        facts.append(
+            Fact("s sign", row.sign_bits, "negative" if decoded.sign else "positive", "sign")
+        )
     if not isinstance(fmt, FloatFormat):
         steps = f"{decoded.value / fmt.step} steps of {format_rounded(fmt.step, 6)}"
         return [*facts, Fact("i integer", row.mantissa_bits, steps, "mantissa")]
@@ -76,7 +80,7 @@ def _neighbour(value: Exact | None, room: int) -> str:
     return "none" if value is None else fitted(value, room)
 
 
-def _power(value: Exact) -> str:
+def _power(value: Fraction) -> str:
     """ "= 2^-7" for a power of two, which every ulp is."""
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     return f"= 2^{exponent}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 from qtui.tui.widgets.number_line import FULL, Ruler, Span, Track
 from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Interval, decode, encode, ulp
@@ -50,8 +51,8 @@ def window_around(fmt: Format, value: Exact, cells: int, zoom: int) -> Window:
 
     Where the value is out of the format's range, the line is centred on the end of the range.
     """
-    nearest = decode(fmt, encode(fmt, value, Rounding.NEAREST_EVEN, saturate=True))
-    assert isinstance(nearest.value, Fraction) or nearest.value == 0
+    inside = min(max(value, fmt.min), fmt.max)
+    nearest = decode(fmt, encode(fmt, inside, Rounding.NEAREST_EVEN, saturate=True))
     centre = Fraction(nearest.value)
     spacing = ulp(fmt, nearest.code)
     assert spacing is not None
@@ -103,7 +104,7 @@ def count_by_cell(fmt: Format, window: Window) -> tuple[int, ...]:
     if min(low - first, last - high) >= FULL:
         return (FULL,) * cells
     indices = [numbers_up_to(fmt, window.edge(cell)) for cell in range(cells + 1)]
-    return tuple(b - a for a, b in zip(indices, indices[1:], strict=False))
+    return tuple(b - a for a, b in pairwise(indices))
 
 
 def track(fmt: Format, window: Window, represented: Exact | None) -> Track:

@@ -18,6 +18,7 @@ class View(StrEnum):
     VALUE = "value"
     RANGE = "range"
 
+
 # What is said in place of an error, where the size of the error is not the point.
 LOST = {
     Outcome.UNDERFLOW: "underflow",
@@ -193,9 +194,7 @@ def table_text(rows: Sequence[FormatRow]) -> str:
         bits = " ".join(field.bits for field in fields_of(row) if field.kind != "padding")
         value = "" if row.value is None else format_exact(row.value, 40)
         lines.append(
-            "\t".join(
-                (row.format.title, bits, row.hex, value, _error(row, 0), _ulp(row, 12))
-            )
+            "\t".join((row.format.title, bits, row.hex, value, _error(row, 0), _ulp(row, 12)))
             + f"\t{_class(row, 0)}"
         )
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rich.style import Style
 from textual import events
@@ -61,7 +61,7 @@ class BitGrid(Widget, can_focus=True):
     """
 
     ALLOW_MAXIMIZE = True
-    COMPONENT_CLASSES = {
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
         "bits--heading",
         "bits--name",
         "bits--sign",
@@ -72,7 +72,6 @@ class BitGrid(Widget, can_focus=True):
         "bits--cell",
         "bits--chosen",
         "bits--cursor",
-        "bits--changed",
     }
 
     rows: reactive[tuple[BitRow, ...]] = reactive((), init=False)
@@ -203,8 +202,8 @@ class BitGrid(Widget, can_focus=True):
         line.put(2, more, style)
         start = 2 + self.name_width
         names = (("s", 0), ("exponent", 4), ("mantissa", 4 + self.exponent_width + 3))
-        for name, column in names if self.bits_width else ():
-            line.put(start + column, name, style)
+        for name, offset in names if self.bits_width else ():
+            line.put(start + offset, name, style)
         at = self._cells_start()
         for column in self.columns:
             if column.right:

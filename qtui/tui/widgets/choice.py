@@ -16,7 +16,7 @@ from textual.widget import Widget
 class Choice(Widget, can_focus=True):
     """One of a few values. Enter, space, right or a click takes the next; left the one before."""
 
-    COMPONENT_CLASSES = {"choice--label", "choice--value"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"choice--label", "choice--value"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "enter,space,right,l",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.style import Style
 from textual.geometry import Size
@@ -31,7 +32,7 @@ class Fact:
 class FactSheet(Widget):
     """Facts from top to bottom, then left to right. What does not fit below is cut off."""
 
-    COMPONENT_CLASSES = {
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
         "facts--heading",
         "facts--label",
         "facts--value",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events
 from textual.message import Message
 from textual.reactive import reactive
@@ -15,7 +17,7 @@ from qtui.tui.widgets.line import Line, shortened
 class HeaderLine(Widget):
     """Program and model at the left, the device at the right."""
 
-    COMPONENT_CLASSES = {"header--name", "header--quiet"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"header--name", "header--quiet"}
 
     model: reactive[str] = reactive("")
     device: reactive[str] = reactive("")
@@ -38,7 +40,7 @@ class HeaderLine(Widget):
 class TabBar(Widget):
     """The panels by number. The one shown is bracketed by style and by its full title."""
 
-    COMPONENT_CLASSES = {"tabs--active", "tabs--number", "tabs--title"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--number", "tabs--title"}
 
     active: reactive[str] = reactive("")
 

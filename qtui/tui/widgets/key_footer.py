@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding
@@ -31,7 +32,7 @@ class KeyFooter(Widget):
 
     ALWAYS = ("app.palette", "app.help", "app.quit")
 
-    COMPONENT_CLASSES = {"keys--key", "keys--description"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"keys--key", "keys--description"}
 
     hints: reactive[tuple[KeyHint, ...]] = reactive(())
     always: reactive[tuple[KeyHint, ...]] = reactive(())

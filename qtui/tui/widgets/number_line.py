@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.style import Style
 from textual.geometry import Size
@@ -59,7 +60,7 @@ class NumberLine(Widget):
     """
 
     ALLOW_MAXIMIZE = True
-    COMPONENT_CLASSES = {
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
         "line--name",
         "line--tick",
         "line--dense",

@@ -1,0 +1,341 @@
+"""The Formats panel by its keys and its mouse: what is pressed is what the value becomes."""
+
+from __future__ import annotations
+
+import math
+import struct
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from conftest import Running, screen_text, settled, until
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from qtui.tui.messages import SendValue
+from qtui.tui.panels import formats_state as verbs
+from qtui.tui.panels.formats import FormatsPanel
+from qtui.tui.panels.formats_state import FORMAT_LIST, FormatsState, initial_state
+from qtui.tui.widgets.bits import BitGrid
+from qtui.tui.widgets.choice import Choice
+from qtui_core.errors import UsageError
+from qtui_core.formats import E4M3, E4M3FNUZ, FORMATS, FP16, FP32, FP64, INT8, Rounding, decode
+
+
+def panel_of(pilot: Pilot[None]) -> FormatsPanel:
+    return pilot.app.query_one(FormatsPanel)
+
+
+async def type_value(pilot: Pilot[None], text: str) -> None:
+    await pilot.press("i")
+    pilot.app.query_one("#formats-value", Input).value = text
+    await pilot.press("enter")
+    await settled(pilot)
+
+
+async def choose(pilot: Pilot[None], title: str) -> None:
+    panel = panel_of(pilot)
+    want = [fmt.title for fmt in FORMAT_LIST].index(title)
+    while panel.grid.chosen != want:
+        await pilot.press("down" if panel.grid.chosen < want else "up")
+
+
+# Toggling
+
+
+@pytest.mark.parametrize("bit", [0, 1, 8, 9, 31])
+async def test_a_toggled_bit_of_fp32_changes_the_value_as_struct_says(
+    running: Running, bit: int
+) -> None:
+    async with running() as pilot:
+        await choose(pilot, "FP32")
+        await pilot.press("home", *["right"] * bit, "space")
+        (word,) = struct.unpack(">I", struct.pack(">f", 0.1))
+        (expected,) = struct.unpack(">f", struct.pack(">I", word ^ (1 << (31 - bit))))
+        state = panel_of(pilot).state
+        assert float(state.value) == expected
+        assert state.source is FP32
+        assert state.origin == "bits of FP32"
+
+
+@given(st.floats(), st.integers(0, 63))
+def test_toggling_any_bit_of_any_double_is_what_struct_says(value: float, bit: int) -> None:
+    (word,) = struct.unpack(">Q", struct.pack(">d", value))
+    state = verbs.with_code(initial_state(), FP64, word, "here")
+    flipped = word ^ (1 << (63 - bit))
+    toggled = verbs.with_bit_toggled(state, FP64, bit)
+    assert toggled.code == flipped
+    (expected,) = struct.unpack(">d", struct.pack(">Q", flipped))
+    assert float(toggled.value) == expected or (
+        math.isnan(float(toggled.value)) and math.isnan(expected)
+    )
+    assert verbs.with_bit_toggled(toggled, FP64, bit).code == word
+
+
+async def test_toggling_twice_by_enter_and_space_comes_back(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("right", "right", "enter")
+        panel = panel_of(pilot)
+        assert panel.chosen_row.code == 0x1D ^ 0x20
+        await pilot.press("space")
+        assert panel.chosen_row.code == 0x1D
+
+
+async def test_a_click_toggles_the_bit_under_it_and_chooses_its_format(running: Running) -> None:
+    async with running() as pilot:
+        grid = pilot.app.query_one(BitGrid)
+        lines = screen_text(pilot.app).splitlines()
+        row = next(i for i, line in enumerate(lines) if line.startswith("  BF16"))
+        column = lines[row].index("m 1001101") + 2
+        await pilot.click(BitGrid, offset=(column - grid.region.x, row - grid.region.y))
+        await settled(pilot)
+        state = panel_of(pilot).state
+        assert state.chosen.name == "bf16"
+        # 0.1 in BF16 is 0x3dcd; the highest mantissa bit is 0x40.
+        assert state.code == 0x3DCD ^ 0x40
+        assert "BF16*" in screen_text(pilot.app)
+
+
+async def test_a_click_on_a_name_only_chooses(running: Running) -> None:
+    async with running() as pilot:
+        before = panel_of(pilot).state.value
+        await pilot.click(BitGrid, offset=(4, 5))
+        await settled(pilot)
+        assert panel_of(pilot).state.chosen is FP16
+        assert panel_of(pilot).state.value == before
+
+
+def test_every_code_of_e4m3_is_reached_by_its_bits_and_kept() -> None:
+    for code in range(256):
+        state = verbs.with_code(initial_state(), E4M3, code, "here")
+        assert state.row(E4M3).code == code  # both NaNs and both zeros too
+        for bit in range(8):
+            assert verbs.with_bit_toggled(state, E4M3, bit).code == code ^ (0x80 >> bit)
+
+
+def test_bits_can_be_toggled_where_the_format_has_no_code_for_the_value() -> None:
+    state = verbs.with_value(initial_state(), math.nan, "here")
+    assert state.row(INT8).code is None
+    toggled = verbs.with_bit_toggled(state, INT8, 7)
+    assert toggled.value == 1
+
+
+# Typing
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "code"),
+    [
+        ("1.5", Fraction(3, 2), 0x3C),
+        ("-1/3", Fraction(-1, 3), 0xAB),
+        ("0x7e", Fraction(448), 0x7E),
+        ("0b0 0111 000", Fraction(1), 0x38),
+        ("1e6", Fraction(10**6), 0x7E),
+        ("fp16:0x3c00", Fraction(1), 0x38),
+    ],
+)
+async def test_typed_text_sets_the_value(
+    running: Running, text: str, value: Fraction, code: int
+) -> None:
+    async with running() as pilot:
+        await type_value(pilot, text)
+        panel = panel_of(pilot)
+        assert panel.state.value == value
+        assert panel.state.row(E4M3).code == code
+        assert pilot.app.focused is panel.grid
+
+
+async def test_text_that_is_no_number_is_explained_and_kept(running: Running) -> None:
+    async with running() as pilot:
+        await type_value(pilot, "0.1x")
+        assert "'0.1x' is not a number" in " ".join(screen_text(pilot.app).split())
+        field = pilot.app.query_one("#formats-value", Input)
+        assert field.value == "0.1x"
+        assert field.has_focus
+        await pilot.press("escape")
+        await settled(pilot)
+        assert field.value == "0.1"
+        assert "No format here holds 0.1 exactly" in screen_text(pilot.app)
+
+
+@given(st.sampled_from(FORMAT_LIST), st.data())
+def test_the_field_shows_text_that_reads_back_as_the_same_value(fmt, data) -> None:
+    code = data.draw(st.integers(0, fmt.code_count - 1))
+    state = verbs.with_code(initial_state(), fmt, code, "here")
+    again = verbs.with_text(state, verbs.value_text(state.value))
+    assert again.value == state.value or (
+        math.isnan(float(again.value)) and math.isnan(float(state.value))
+    )
+
+
+def test_typed_nonsense_raises_a_usage_error() -> None:
+    with pytest.raises(UsageError):
+        verbs.with_text(initial_state(), "0xfff")  # more than the 8 bits of E4M3
+
+
+# Stepping
+
+
+@pytest.mark.parametrize("fmt", [E4M3, E4M3FNUZ, FORMATS["e2m1"], INT8], ids=lambda f: f.name)
+def test_steps_walk_every_value_once_in_order(fmt) -> None:
+    values = {float(decode(fmt, code).value) for code in range(fmt.code_count)}
+    expected = sorted(v for v in values if not math.isnan(v))
+    state = verbs.with_value(initial_state(), fmt.min, "here")
+    state = verbs.with_chosen(state, fmt)
+    seen = [float(state.value)]
+    while (following := verbs.stepped(state, up=True)) is not None:
+        state = following
+        seen.append(float(state.value))
+    assert seen == expected
+    back = [seen[-1]]
+    while (following := verbs.stepped(state, up=False)) is not None:
+        state = following
+        back.append(float(state.value))
+    assert back == expected[::-1]
+
+
+def test_a_step_from_between_two_numbers_goes_to_the_nearest_on_that_side() -> None:
+    state = initial_state()  # 0.1 lies between 0.09375 and 0.1015625
+    assert verbs.stepped(state, up=True).value == Fraction(13, 128)
+    assert verbs.stepped(state, up=False).value == Fraction(12, 128)
+
+
+async def test_the_end_of_the_range_is_said(running: Running) -> None:
+    async with running() as pilot:
+        await type_value(pilot, "448")
+        await pilot.press("plus")
+        await until(pilot, lambda: "E4M3 has no number above" in screen_text(pilot.app))
+
+
+# Settings
+
+
+async def test_rounding_by_key_and_click(running: Running) -> None:
+    async with running() as pilot:
+        choice = pilot.app.query_one("#formats-rounding", Choice)
+        await pilot.press("r")
+        await settled(pilot)
+        assert choice.value == "nearest-away"
+        await pilot.click("#formats-rounding")
+        await settled(pilot)
+        assert panel_of(pilot).state.rounding is Rounding.TOWARD_ZERO
+        assert panel_of(pilot).chosen_row.value == Fraction(12, 128)
+
+
+async def test_saturation_decides_what_too_large_becomes(running: Running) -> None:
+    async with running() as pilot:
+        await type_value(pilot, "70000")
+        await choose(pilot, "FP16")
+        panel = panel_of(pilot)
+        assert panel.chosen_row.value == math.inf
+        await pilot.press("s")
+        await settled(pilot)
+        assert panel.chosen_row.value == 65504
+        await pilot.press("s")
+        await settled(pilot)
+        assert panel.chosen_row.value == math.inf
+        assert math.isnan(float(panel.state.row(E4M3).value))
+
+
+def test_stochastic_rounding_takes_both_neighbours_in_the_right_proportion() -> None:
+    state = verbs.with_rounding(initial_state(), Rounding.STOCHASTIC)
+    count = 4000
+    ups = 0
+    for _ in range(count):
+        state = verbs.with_new_draw(state)
+        value = state.row(E4M3).value
+        assert value in (Fraction(12, 128), Fraction(13, 128))
+        ups += value == Fraction(13, 128)
+    chance = float((Fraction(1, 10) - Fraction(12, 128)) * 128)
+    assert abs(ups / count - chance) < 5 * math.sqrt(chance * (1 - chance) / count)
+
+
+async def test_draw_is_offered_only_for_stochastic_rounding(running: Running) -> None:
+    async with running() as pilot:
+        before = panel_of(pilot).state
+        await pilot.press("d")
+        assert panel_of(pilot).state == before
+        while panel_of(pilot).state.rounding is not Rounding.STOCHASTIC:
+            await pilot.press("r")
+            await settled(pilot)
+        before = panel_of(pilot).state
+        await pilot.press("d")
+        assert panel_of(pilot).state.random_bits != before.random_bits
+
+
+# What is shown
+
+
+async def test_details_of_the_chosen_format(running: Running) -> None:
+    async with running() as pilot:
+        text = " ".join(screen_text(pilot.app).split())
+        for part in (
+            "E4M3 0x1d normal",
+            "0011 3 - 7 = -4",
+            "1.101 = 1.625",
+            "13/128",
+            "+0.0015625 (+1.56 %)",
+            "0.0078125 = 2^-7",
+            "below 0.09375",
+            "above 0.109375",
+            "(0.09765625, 0.10546875)",
+            "max 448",
+            "min normal 0.015625 = 2^-6",
+            "subnormal 0.001953125 = 2^-9",
+            "NaN, no infinity",
+        ):
+            assert part in text, part
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-0", "0", "1e-60", "1e400", "-3"])
+async def test_unusual_values_are_drawn_in_every_format(running: Running, text: str) -> None:
+    async with running() as pilot:
+        await type_value(pilot, text)
+        for _ in FORMAT_LIST:
+            await pilot.press("down")
+        await settled(pilot)
+        for key in ("t", "t", "left_square_bracket", "right_square_bracket", "plus", "minus"):
+            await pilot.press(key)
+        await settled(pilot)
+        assert panel_of(pilot).sentence
+
+
+async def test_a_value_sent_by_another_panel_is_shown_with_its_origin(running: Running) -> None:
+    async with running(start_panel="memory") as pilot:
+        value = Fraction(float(np.float32(0.7)))
+        pilot.app.post_message(SendValue(value, "down_proj at (3, 17)"))
+        await until(pilot, lambda: "from down_proj at (3, 17)" in screen_text(pilot.app))
+        assert pilot.app.panel.PANEL_ID == "formats"
+        assert panel_of(pilot).state.value == value
+        assert panel_of(pilot).state.row(FP32).error == 0
+
+
+async def test_landmarks_of_the_chosen_format_are_in_the_palette(running: Running) -> None:
+    async with running() as pilot:
+        panel = panel_of(pilot)
+        entries = {entry.title: entry for entry in panel.palette()}
+        entries["value: Set to the smallest subnormal of E4M3"].run()
+        await settled(pilot)
+        assert panel.state.value == Fraction(1, 512)
+        entries["value: Set to the one step past the largest of E4M3"].run()
+        await settled(pilot)
+        assert panel.state.value == 480
+
+
+async def test_the_bit_cursor_stays_inside_every_format(running: Running) -> None:
+    async with running(size=(80, 24)) as pilot:
+        panel = panel_of(pilot)
+        await pilot.press(*["up"] * 30, "end")
+        assert panel.state.chosen is FP64
+        assert panel.grid.bit == 63
+        await settled(pilot)
+        await pilot.press(*["down"] * 30)
+        await settled(pilot)
+        assert panel.state.chosen is FORMAT_LIST[-1]
+        assert panel.grid.bit < panel.state.chosen.bits
+
+
+def test_state_is_plain_data() -> None:
+    assert FormatsState(Fraction(1), "x") == FormatsState(Fraction(1), "x")
