@@ -16,7 +16,8 @@ Tone = Literal["", "good", "warn", "bad", "dim"]
 
 @dataclass(frozen=True)
 class Column:
-    """`numeric` columns align right. `key` columns are never shortened."""
+    """`numeric` columns align right. `key` columns say what a row is about: a narrow terminal
+    repeats them in every part of a table it cuts up."""
 
     title: str
     numeric: bool = False

@@ -71,7 +71,7 @@ def _values(rows: Sequence[FormatRow]) -> Table:
     return Table(
         columns=(
             Column("format", key=True),
-            Column("bits s|e|m", key=True),
+            Column("bits s|e|m"),
             Column("hex"),
             Column("value"),
             Column("error", numeric=True),
@@ -104,7 +104,7 @@ def _ranges(formats: Sequence[Format]) -> Table:
     return Table(
         columns=(
             Column("format", key=True),
-            Column("fields", key=True),
+            Column("fields"),
             *(
                 Column(title, numeric=True)
                 for title in ("max", "min normal", "min subnormal", "epsilon", "digits")

@@ -5,25 +5,26 @@ from __future__ import annotations
 import shutil
 from typing import TextIO
 
-from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from qtui.report.columns import GAP, INDENT, lay_out, with_bars
 from qtui.report.document import Document, Facts, Table, Tone
 
 #: A pipe has no width; tables there are as wide as their cells and are never folded.
 PIPE_WIDTH = 400
 BAR_CELLS = 16
+BOLD, DIM = Style(bold=True), Style(dim=True)
 
 _TONES: dict[Tone, Style] = {
     "": Style(),
     "good": Style(color="green"),
     "warn": Style(color="yellow"),
     "bad": Style(color="red"),
-    "dim": Style(dim=True),
+    "dim": DIM,
 }
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 #: What `--ascii` writes for the few characters beyond ASCII that reports use.
@@ -75,55 +76,48 @@ def to_ascii(text: str) -> str:
 
 
 def _print(document: Document, console: Console, ascii: bool) -> None:
-    console.print(Text(document.title, style=Style(bold=True)))
+    console.print(Text(document.title, style=BOLD))
     for section in document.sections:
         console.print()
         console.print(Text(section.title, style=Style(bold=True, underline=not ascii)))
         for block in section.blocks:
             if isinstance(block, Facts):
-                console.print(_facts(block))
+                _print_facts(block, console)
             elif isinstance(block, Table):
-                console.print(_table(block, ascii))
-                if block.note:
-                    console.print(Padding(Text(block.note, style=Style(dim=True)), (0, 2)))
+                _print_table(block, console, ascii)
             else:
-                console.print(Padding(Text(block), (0, 2)))
+                console.print(Padding(Text(block), (0, INDENT)))
     console.print()
-    console.print(Text(document.conclusion, style=Style(bold=True)))
+    console.print(Text(document.conclusion, style=BOLD))
 
 
-def _facts(facts: Facts) -> RichTable:
-    grid = RichTable.grid(padding=(0, 2))
+def _print_facts(facts: Facts, console: Console) -> None:
+    grid = RichTable.grid(padding=(0, GAP))
     grid.add_column()
     grid.add_column(overflow="fold")
     for name, value in facts.pairs:
-        grid.add_row(Text(f"  {name}", style=Style(dim=True)), Text(value))
-    return grid
+        grid.add_row(Text(" " * INDENT + name, style=DIM), Text(value))
+    console.print(grid)
 
 
-def _table(table: Table, ascii: bool) -> RichTable:
-    drawn = RichTable(
-        box=None if ascii else box.SIMPLE_HEAD,
-        pad_edge=True,
-        padding=(0, 1),
-        header_style=Style(bold=True),
-    )
-    for column in table.columns:
-        drawn.add_column(
-            Text(column.title),
-            justify="right" if column.numeric else "left",
-            overflow="fold",
-            no_wrap=column.numeric,
-        )
-    if table.bars:
-        drawn.add_column(Text(table.bar_title), no_wrap=True)
-    for index, row in enumerate(table.rows):
-        style = _TONES[table.tones[index]] if table.tones else Style()
-        cells = [Text(cell, style=style) for cell in row]
-        if table.bars:
-            cells.append(Text(draw_bar(table.bars[index], ascii), style=style))
-        drawn.add_row(*cells)
-    return drawn
+def _print_table(table: Table, console: Console, ascii: bool) -> None:
+    bars = [draw_bar(share, ascii) for share in table.bars]
+    columns, rows = with_bars(table, bars)
+    tones: tuple[Tone, ...] = table.tones or ("",) * len(rows)
+    for part in lay_out(columns, rows, console.width):
+        console.print()
+        _print_line(part.header, BOLD, console)
+        rule = ("-" if ascii else "─") * (part.width - INDENT)
+        _print_line(" " * INDENT + rule, DIM, console)
+        for line, tone in zip(part.lines, tones, strict=True):
+            _print_line(line, _TONES[tone], console)
+    if table.note:
+        console.print()
+        console.print(Padding(Text(table.note, style=DIM), (0, INDENT)))
+
+
+def _print_line(line: str, style: Style, console: Console) -> None:
+    console.print(Text(line, style=style), no_wrap=True, overflow="ignore", crop=False)
 
 
 def draw_bar(share: float, ascii: bool, cells: int = BAR_CELLS) -> str:
