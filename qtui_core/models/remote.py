@@ -167,9 +167,12 @@ class _Transfer:
             part = chunk[: self.end - self.position]
             self._data[offset : offset + len(part)] = part
             self.position += len(part)
-            if self.position == self.end:
+            # The end of a reply of the right length is read too, which is what lets the
+            # session use the connection again; more than was asked for is left unread.
+            if self.position == self.end and (status == 200 or len(part) < len(chunk)):
                 return
-        raise _Passing("the reply was cut short")
+        if self.position < self.end:
+            raise _Passing("the reply was cut short")
 
     def result(self) -> tuple[memoryview, int]:
         assert self._size is not None

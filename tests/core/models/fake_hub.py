@@ -30,6 +30,7 @@ class Request:
     path: str
     range: str | None
     authorization: str | None
+    connection: int  # the client's port
     status: int = 0
     served: int = 0
 
@@ -84,6 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
             unquote(self.path),
             self.headers.get("Range"),
             self.headers.get("Authorization"),
+            self.client_address[1],
         )
         self.hub.requests.append(self.entry)
         if self.host == "storage":

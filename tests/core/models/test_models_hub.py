@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_hub import COMMIT, FakeHub, serve
-from huggingface_hub import constants, file_download, hf_hub_download
+from huggingface_hub import constants, file_download, hf_hub_download, utils
 from safetensors.numpy import save
 
 from qtui_core.errors import ModelError
@@ -65,6 +65,12 @@ def point_at(url: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
+def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    # Before huggingface_hub 1.0 an open session keeps the mode it began with.
+    getattr(utils, "reset_sessions", lambda: None)()
+
+
 def open_and_read(text: str) -> None:
     source = open_model(text)
     for info in source.tensors.values():
@@ -100,6 +106,14 @@ def test_only_the_needed_rows_travel(hub):
     assert all(r is not None for r in ranges)
     # One redirect; after it the storage address is used directly.
     assert len([r for r in hub.of("hub") if "resolve" in r.path and "safetensors" in r.path]) == 1
+
+
+def test_reads_share_a_connection(hub):
+    source = open_model("org/one")
+    for row in range(5):
+        source.read_rows("big", row, row + 1)
+    reads = hub.of("storage")[1:]  # the header came first, perhaps in another thread
+    assert len({r.connection for r in reads}) == 1
 
 
 def test_a_header_longer_than_the_first_request(hub):
@@ -208,7 +222,9 @@ def test_a_reply_cut_short_is_continued(hub):
     before = hub.weight_bytes()
     hub.cut_to = [5000, 100]
     assert source.read_rows("big", 0, 20) == BIG[:20].tobytes()
-    assert hub.weight_bytes() - before == 20 * COLUMNS * 4  # nothing travelled twice
+    wanted = 20 * COLUMNS * 4
+    # Nothing travels twice, but for the piece in hand that requests drops when cut off.
+    assert wanted <= hub.weight_bytes() - before <= wanted + 5100
 
 
 def test_a_reply_cut_short_every_time(hub):
@@ -295,7 +311,7 @@ def test_a_server_that_sends_other_bytes(hub):
     ("target", "match"),
     [
         ("file:///etc/passwd", "redirects to 'file:///etc/passwd'"),
-        ("http://[x/", "redirects to"),
+        ("http://[x/", "redirects to|Invalid IPv6"),
         ("http://host:99999999/", "redirects to"),
         ("", "in circles"),
     ],
@@ -358,7 +374,7 @@ def test_what_the_cache_holds_is_not_asked_for(hub):
 
 def test_configs_are_kept_for_when_there_is_no_network(hub, monkeypatch):
     open_model("org/two")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    go_offline(monkeypatch)
     hub.requests.clear()
     source = open_model("org/two")
     assert source.config["hidden_size"] == 300
@@ -384,7 +400,7 @@ def test_everything_works_from_the_cache(hub, monkeypatch):
 def test_a_snapshot_with_some_of_the_shards(hub, monkeypatch):
     for name in ("config.json", "model.safetensors.index.json", FIRST):
         hf_hub_download("org/two", name)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    go_offline(monkeypatch)
     source = open_model("org/two")
     assert not source.tensors
     with pytest.raises(ModelError, match="not its weights"):
@@ -393,7 +409,7 @@ def test_a_snapshot_with_some_of_the_shards(hub, monkeypatch):
 
 def test_reading_after_the_network_is_gone(hub, monkeypatch):
     source = open_model("org/one")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    go_offline(monkeypatch)
     with pytest.raises(ModelError, match="HF_HUB_OFFLINE forbids"):
         source.read_rows("big", 0, 1)
 
