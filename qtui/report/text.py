@@ -103,7 +103,8 @@ def _print_facts(facts: Facts, console: Console) -> None:
 def _print_table(table: Table, console: Console, ascii: bool) -> None:
     bars = [draw_bar(share, ascii) for share in table.bars]
     columns, rows = with_bars(table, bars)
-    tones: tuple[Tone, ...] = table.tones or ("",) * len(rows)
+    plain: Tone = ""
+    tones = table.tones or (plain,) * len(rows)
     for part in lay_out(columns, rows, console.width):
         console.print()
         _print_line(part.header, BOLD, console)

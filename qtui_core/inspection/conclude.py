@@ -10,6 +10,8 @@ from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 NOTICEABLE_DB = 1.0
 #: Below about this a scheme leaves under ten times as much signal as noise in amplitude.
 COARSE_DB = 20.0
+#: Schemes this close count as equally good, and the smaller one is better.
+SAME_DB = 0.1
 
 
 def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
@@ -34,7 +36,9 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
             f"among the {len(tensors)} tensors looked at."
         )
     small = [t for t in ranked if t.bits_per_parameter <= 5.0] or ranked
-    best = max(small, key=lambda t: t.sqnr_db or 0.0)
+    highest = max(t.sqnr_db or 0.0 for t in small)
+    close = [t for t in small if highest - (t.sqnr_db or 0.0) <= SAME_DB]
+    best = min(close, key=lambda t: t.nbytes)
     index = list(totals).index(best)
     shrink = sum(t.info.nbytes for t in tensors) / best.nbytes if best.nbytes else 1.0
     sentence = (

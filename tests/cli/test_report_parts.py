@@ -1,0 +1,83 @@
+"""The pieces reports are written with: numbers, tables in a width, escapes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtui.report.columns import lay_out
+from qtui.report.document import Column
+from qtui.report.markdown import escape
+from qtui.report.numbers import format_bytes, format_count
+from qtui.report.text import draw_bar, to_ascii
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"), (999, "999 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1_048_576, "1 MiB"),
+        (9_116_160, "8.69 MiB"), (80 * 2**30, "80 GiB"), (1023 * 2**20, "0.999 GiB"),
+    ],
+)  # fmt: skip
+def test_bytes(count, text):
+    assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(5, "5"), (9999, "9,999"), (10_000, "10 K"), (999_600, "1 M"), (7_241_732_096, "7.24 B")],
+)
+def test_counts(count, text):
+    assert format_count(count) == text
+
+
+@given(
+    cells=st.lists(
+        st.lists(st.text("abcxyz0189.", min_size=1, max_size=9), min_size=4, max_size=4),
+        min_size=1,
+        max_size=5,
+    ),
+    width=st.integers(40, 120),
+)
+def test_a_table_fits_its_width_and_loses_nothing(cells, width):
+    columns = [Column("name", key=True), Column("a", numeric=True), Column("b"), Column("c")]
+    parts = list(lay_out(columns, cells, width))
+    for part in parts:
+        assert all(len(line) <= width for line in (part.header, *part.lines))
+        assert len({len(line) for line in part.lines}) == 1
+    for index, row in enumerate(cells):
+        shown = [cell for part in parts for cell in part.lines[index].split()]
+        assert [s for s in shown if s != row[0]] == [c for c in row[1:] if c != row[0]]
+        assert all(part.lines[index].split()[0] == row[0] for part in parts)
+
+
+def test_a_narrow_table_is_continued_with_its_key_repeated():
+    columns = [Column("tensor", key=True), *(Column(f"scheme{i}", numeric=True) for i in range(6))]
+    rows = [[f"layer.{i}.weight", *[f"{i}.{j}" for j in range(6)]] for i in range(2)]
+    parts = list(lay_out(columns, rows, 50))
+    assert len(parts) > 1
+    assert all(part.lines[1].split()[0] == "layer.1.weight" for part in parts)
+    assert [n for part in parts for n in part.lines[1].split()[1:]] == rows[1][1:]
+
+
+def test_long_names_keep_their_ends():
+    (part,) = lay_out([Column("tensor", key=True), Column("n")], [["a" * 80 + ".end", "7"]], 40)
+    assert part.lines[0].strip().startswith("…")
+    assert ".end" in part.lines[0]
+
+
+def test_bars():
+    assert draw_bar(1.0, ascii=True) == "#" * 16
+    assert draw_bar(0.5, ascii=False) == "█" * 8
+    assert draw_bar(0.0, ascii=False) == ""
+    assert draw_bar(7.0, ascii=True) == "#" * 16
+
+
+def test_ascii_knows_what_reports_write():
+    assert to_ascii("−0.1 ≤ 6σ — ½×2") == "-0.1 <= 6sigma - 1/2x2"
+    assert to_ascii("模型") == "\\u6a21\\u578b"
+
+
+def test_markdown_cannot_be_injected():
+    assert escape("a|b*c`<x>") == "a\\|b\\*c\\`\\<x\\>"
