@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from qtui_core.quant.granularity import PerBlock, PerColumn, PerGroup, PerModel, PerRow, PerTensor
@@ -75,18 +76,7 @@ def explain(
 
 def _cause(scheme: Scheme, stats: TensorStatistics | None, outliers: OutlierReport | None) -> str:
     if outliers is not None and outliers.count:
-        many = _number(outliers.count, "element", "elements")
-        verb = "stretches its scale" if outliers.count == 1 else "stretch the scales"
-        if outliers.count > 1:
-            columns, held = columns_holding(outliers)
-            if columns and columns <= max(1, outliers.column_total // 20):
-                where = _number(columns, "column", "columns")
-                return (
-                    f"{many} beyond {outliers.sigma:g} sigma {verb}, and {where} of "
-                    f"{outliers.column_total:,} {'has' if columns == 1 else 'have'} "
-                    f"{held:.0%} of them"
-                )
-        return f"{many} beyond {outliers.sigma:g} sigma {verb}"
+        return _blame_outliers(outliers)
     if stats is not None and stats.kurtosis is not None and stats.kurtosis > HEAVY_TAILS:
         return f"its tails are heavy (kurtosis {stats.kurtosis:.1f}, a Gaussian has 3)"
     if isinstance(scheme.granularity, PerModel):
@@ -94,6 +84,23 @@ def _cause(scheme: Scheme, stats: TensorStatistics | None, outliers: OutlierRepo
     if scheme.family is Family.CAST:
         return "many of its values are below the smallest normal number of the format"
     return "values that share a scale differ in size from row to row or column to column"
+
+
+def _blame_outliers(outliers: OutlierReport) -> str:
+    many = _number(outliers.count, "element", "elements")
+    verb = "stretches its scale" if outliers.count == 1 else "stretch the scales"
+    sentence = f"{many} beyond {outliers.sigma:g} sigma {verb}"
+    if outliers.count == 1:
+        return sentence
+    for share in (0.9, 0.5):
+        columns, held = columns_holding(outliers, share)
+        if 0 < columns <= max(1, outliers.column_total // 20):
+            where = _number(columns, "column", "columns")
+            verb = "has" if columns == 1 else "have"
+            # Rounded down: "100%" is said of all of them only.
+            percent = math.floor(100 * held)
+            return f"{sentence}, and {where} of {outliers.column_total:,} {verb} {percent}% of them"
+    return sentence
 
 
 def _advantage(stats: TensorStatistics | None) -> str:

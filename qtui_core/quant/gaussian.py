@@ -132,9 +132,10 @@ def _two_sided(bits: int, length: int) -> float:
     zero = -low / (high - low) * steps
     spread = math.sqrt(float(weights @ np.square(zero - weights @ zero)))
     # Where zero falls between two levels varies from group to group. If it varies over more
-    # than about half a step, its rounding is as good as uniform; else finer nodes resolve it.
+    # than about half a step of many, its rounding is as good as uniform; else finer nodes
+    # resolve it.
     shifts: tuple[float | Float64, ...] = ZERO_POINT_SHIFTS
-    if spread <= 0.6:
+    if spread <= 0.6 or bits == 2:
         low, high, weights = min_max_nodes(length, 8)
         zero = -low / (high - low) * steps
         shifts = (np.rint(zero) - zero,)

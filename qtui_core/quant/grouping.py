@@ -37,7 +37,7 @@ def segment_multiple(layout: Layout) -> int:
         case Runs(size):
             return size
         case RaggedRows(columns, _) | Columns(columns):
-            return columns
+            return max(1, columns)
         case Whole():
             return 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,9 @@ from qtui_core.quant.parallel import Scratch, map_segments
 from qtui_core.quant.scheme import NESTED_BLOCK, Family, Scheme
 
 
+@lru_cache(maxsize=256)
 def make_coder(scheme: Scheme) -> Coder:
-    """The coder of a scheme's format and scale rule."""
+    """The coder of a scheme's format and scale rule. Coders hold tables and no state."""
     match scheme.family:
         case Family.CODEBOOK:
             assert isinstance(scheme.granularity, PerBlock)

@@ -1,0 +1,125 @@
+"""No tensor makes a scheme fail, warn or forget an element."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from qtui_core.errors import UsageError
+from qtui_core.quant import (
+    Scheme,
+    error_map,
+    find_outliers,
+    histogram,
+    measure,
+    quantize,
+    statistics,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_every_scheme_takes_every_tensor(any_scheme, awkward):
+    scheme = Scheme.parse(any_scheme)
+    for name, x in awkward.items():
+        q = quantize(x, scheme)
+        y = q.dequantize()
+        assert y.shape == x.shape, name
+        assert y.dtype == np.float32, name
+        with np.errstate(over="ignore"):
+            single = x.astype(np.float32)
+        finite = np.isfinite(single)
+        assert np.isfinite(y[finite]).all(), name
+        assert q.nonfinite == single.size - np.count_nonzero(finite), name
+        assert np.isfinite(q.scales).all(), name
+        assert (y[single == 0] == 0).all(), name
+
+
+def test_measured_error_is_that_of_the_dequantized_tensor(any_scheme, awkward):
+    scheme = Scheme.parse(any_scheme)
+    for name, x in awkward.items():
+        with np.errstate(over="ignore"):
+            single = np.asarray(x.astype(np.float32))
+        report = measure(x, scheme)
+        finite = np.isfinite(single)
+        wide = np.where(finite, single, 0).astype(np.float64)
+        error = np.where(finite, wide - quantize(x, scheme).dequantize(), 0)
+        assert report.count == x.size, name
+        if not finite.any():
+            assert (report.mse, report.relative_mse, report.max_abs_error) == (0.0, None, 0.0)
+            continue
+        assert report.mse == pytest.approx((error**2).sum() / finite.sum(), rel=1e-5), name
+        power = (wide**2).sum()
+        if power:
+            assert report.relative_mse == pytest.approx((error**2).sum() / power, rel=1e-5), name
+            assert report.gaussian_relative_mse is not None
+            assert 0 <= report.gaussian_relative_mse < 1.001, name
+        else:
+            assert report.relative_mse is None
+        # One rounding of float32 between the two ways to the largest error.
+        largest = np.abs(error).max()
+        assert report.max_abs_error == pytest.approx(largest, rel=1e-6), name
+        row, column = report.max_abs_error_index
+        matrix = np.abs(error).reshape(x.shape[0], -1) if x.ndim > 1 else np.abs(error)[None]
+        assert matrix.reshape(matrix.shape[0], -1)[row, column] == pytest.approx(largest, rel=1e-6)
+
+
+@pytest.mark.parametrize("text", ["int4", "nf4:dq", "int8:column", "bf16"])
+def test_the_other_verbs_take_every_tensor_too(text, awkward):
+    scheme = Scheme.parse(text)
+    for x in awkward.values():
+        stats = statistics(x)
+        assert stats.count == x.size
+        assert find_outliers(x, stats).count == 0 or stats.std
+        assert error_map(x, scheme, 5, 7).cells.size <= 35
+        assert histogram(x, 8).counts.sum() == stats.finite
+
+
+def test_text_is_not_a_tensor():
+    for thing in ("weights", np.array(["a"]), np.ones(3, complex), {"a": 1}, None):
+        with pytest.raises(UsageError):
+            quantize(thing, Scheme.parse("int4"))
+
+
+def test_lists_of_numbers_are_tensors():
+    assert quantize([[1.0, -7.0]], Scheme.parse("int4:row")).codes.tolist() == [[1, -7]]
+
+
+@pytest.mark.parametrize(
+    "text", ["int8:row", "int4:group64:asym", "e4m3", "nf4", "int4:row:signed"]
+)
+def test_nonfinite_elements_do_not_touch_the_others(text):
+    clean = np.random.default_rng(0).standard_normal((8, 192)).astype(np.float32)
+    clean[2, 5] = 0  # not the extreme of its group
+    dirty = clean.copy()
+    dirty[2, 5] = np.nan
+    dirty[3, 7] = np.inf
+    clean[3, 7] = 0
+    scheme = Scheme.parse(text)
+    a, b = quantize(clean, scheme), quantize(dirty, scheme)
+    np.testing.assert_array_equal(a.scales, b.scales)
+    same = np.isfinite(dirty)
+    np.testing.assert_array_equal(a.dequantize()[same], b.dequantize()[same])
+    assert b.nonfinite == 2
+
+
+def test_short_last_groups_have_scales_of_their_own():
+    x = np.ones((3, 10), np.float32)
+    x[:, 8:] = 0.5
+    q = quantize(x, Scheme.parse("int8:group4"))
+    assert q.scales.shape == (3, 3)
+    np.testing.assert_array_equal(q.scales[:, 2], np.float32(0.5) / np.float32(127))
+    np.testing.assert_allclose(q.dequantize(), x, rtol=1e-6)
+
+
+def test_groups_longer_than_the_row_and_blocks_longer_than_the_tensor():
+    x = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
+    for text, same in (("int4:group1000", "int4:row"), ("int4:block1000", "int4:tensor")):
+        a, b = (quantize(x, Scheme.parse(t)) for t in (text, same))
+        np.testing.assert_array_equal(a.codes, b.codes)
+        np.testing.assert_array_equal(a.scales.reshape(-1), b.scales.reshape(-1))

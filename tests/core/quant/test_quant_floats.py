@@ -1,0 +1,167 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qtui_core.formats import BF16, E2M1, E4M3, E5M2, FP16, TF32, Rounding, round_value
+from qtui_core.formats.array import decode_array, encode_array
+from qtui_core.quant import Scheme, quantize
+
+FORMATS = {"e4m3": E4M3, "e5m2": E5M2, "e2m1": E2M1}
+CASTS = {"bf16": BF16, "fp16": FP16, "tf32": TF32}
+EVERY = FORMATS | CASTS
+
+
+def as_they_are(x, name):
+    """Codes and values of a format without a scale, or with a scale of exactly 1."""
+    if name in CASTS:
+        q = quantize(x, Scheme.parse(name))
+        return q.codes, q.dequantize()
+    largest = float(EVERY[name].max)
+    q = quantize(x, Scheme.parse(f"{name}:model"), model_absmax=largest)
+    assert q.scales == [1.0]
+    return q.codes, q.dequantize()
+
+
+def assert_as_formats(x, name):
+    fmt = EVERY[name]
+    codes, y = as_they_are(x, name)
+    expected = encode_array(fmt, x, fmt.hardware_rounding, saturate=True)
+    np.testing.assert_array_equal(codes, expected)
+    values = decode_array(fmt, expected, np.float32)
+    np.testing.assert_array_equal(y.view(np.uint32), values.view(np.uint32))
+
+
+def midpoints(fmt):
+    """Every number of a format, what lies half way between neighbours, and next to it."""
+    step = max(1, fmt.code_count // 4096)  # all of the small ones, a sample of the wide ones
+    codes = np.arange(0, fmt.max_code, step)
+    low = decode_array(fmt, codes.astype(np.uint32))
+    high = decode_array(fmt, (codes + 1).astype(np.uint32))
+    middle = ((low + high) / 2).astype(np.float32)
+    around = [np.nextafter(middle, np.float32(d)) for d in (-np.inf, np.inf)]
+    top = np.float32(float(fmt.max)) * np.array([1, 1.001, 1.05, 1.9, 1e9], np.float64)
+    top = np.minimum(top, np.finfo(np.float32).max).astype(np.float32)
+    positive = np.concatenate([low.astype(np.float32), middle, *around, top])
+    return np.concatenate([positive, -positive])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_number_and_every_tie(name):
+    assert_as_formats(midpoints(EVERY[name]), name)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_random_words_of_float32(name):
+    words = np.random.default_rng(2).integers(0, 2**32, 300_000, dtype=np.uint32)
+    x = words.view(np.float32)
+    assert_as_formats(x[np.isfinite(x)], name)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+@settings(max_examples=60, deadline=None)
+def test_one_value_at_a_time_in_exact_arithmetic(numbers):
+    x = np.array(numbers, np.float32)
+    for name, fmt in EVERY.items():
+        _, y = as_they_are(x, name)
+        for value, got in zip(x.tolist(), y.tolist(), strict=True):
+            expected = round_value(fmt, value, fmt.hardware_rounding, saturate=True)
+            assert got == float(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("e4m3", "float8_e4m3fn"),
+        ("e5m2", "float8_e5m2"),
+        ("e2m1", "float4_e2m1fn"),
+        ("bf16", "bfloat16"),
+    ],
+)
+def test_ml_dtypes_inside_the_range(name, dtype):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    fmt = EVERY[name]
+    x = np.random.default_rng(8).standard_normal(100_000).astype(np.float32) * np.float32(
+        float(fmt.max) / 8
+    )
+    x = np.concatenate([x, midpoints(fmt)])
+    x = x[np.abs(x) <= float(fmt.max)]
+    _, y = as_they_are(x, name)
+    np.testing.assert_array_equal(y, x.astype(getattr(ml_dtypes, dtype)).astype(np.float32))
+
+
+def test_tf32_rounds_ties_away_as_its_instruction_does():
+    words = np.array([0x3F801000, 0x3F803000, 0xBF801000], np.uint32)  # ties, both parities
+    y = quantize(words.view(np.float32), Scheme.parse("tf32")).dequantize()
+    expected = (words + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    np.testing.assert_array_equal(y.view(np.uint32), expected)
+    assert TF32.hardware_rounding is Rounding.NEAREST_AWAY
+
+
+def test_casts_saturate():
+    largest = np.finfo(np.float32).max
+    x = np.array([65519.0, 65520.0, 1e9, -1e9, largest], np.float32)
+    y = quantize(x, Scheme.parse("fp16")).dequantize()
+    assert y.tolist() == [65504.0, 65504.0, 65504.0, -65504.0, 65504.0]
+    assert quantize(x[4:], Scheme.parse("bf16")).dequantize() == float(BF16.max)
+    assert quantize(x[4:], Scheme.parse("tf32")).dequantize() == float(TF32.max)
+
+
+# Under a scale
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "granularity", ["tensor", "row", "column", "group64", "group50", "block96"]
+)
+def test_scaled_by_absmax_over_the_largest_number(name, granularity):
+    fmt = FORMATS[name]
+    x = np.random.default_rng(4).standard_normal((20, 128)).astype(np.float32)
+    q = quantize(x, Scheme.parse(f"{name}:{granularity}"))
+    scale_of = np.empty_like(x)
+    for row in range(20):
+        for column in range(128):
+            scale_of[row, column] = q.scale_at(row, column)[0]
+    codes = encode_array(fmt, x / scale_of, saturate=True)
+    np.testing.assert_array_equal(q.codes, codes)
+    expected = decode_array(fmt, codes, np.float32) * scale_of
+    np.testing.assert_array_equal(q.dequantize(), expected)
+    assert q.scales.max() == np.abs(x).max() / np.float32(float(fmt.max))
+
+
+def test_torchao_scales_float8_the_same_way():
+    torch = pytest.importorskip("torch")
+    primitives = pytest.importorskip("torchao.quantization.quant_primitives")
+    x = np.random.default_rng(6).standard_normal((32, 128)).astype(np.float32)
+    tensor = torch.from_numpy(x)
+    for text, block in (("e4m3:tensor", (32, 128)), ("e4m3:row", (1, 128))):
+        scale = primitives._choose_scale_float8(tensor, block, torch.float8_e4m3fn)
+        codes = primitives._quantize_affine_float8(tensor, scale, torch.float8_e4m3fn)
+        q = quantize(x, Scheme.parse(text))
+        np.testing.assert_array_equal(q.scales.reshape(-1), scale.numpy().reshape(-1))
+        np.testing.assert_array_equal(q.codes, codes.view(torch.uint8).numpy())
+
+
+# What is not finite
+
+
+def test_nan_and_infinity():
+    x = np.array([[1.0, np.nan, np.inf, -np.inf, -0.5, 0.25]], np.float32)
+    expected = {
+        "bf16": [1.0, np.nan, np.inf, -np.inf, -0.5, 0.25],
+        "fp16": [1.0, np.nan, np.inf, -np.inf, -0.5, 0.25],
+        "tf32": [1.0, np.nan, np.inf, -np.inf, -0.5, 0.25],
+        "e5m2:row": [1.0, np.nan, np.inf, -np.inf, -0.5, 0.25],
+        "e4m3:row": [1.0, np.nan, 1.0, -1.0, -0.5, 0.25],
+        "e2m1:row": [1.0, 0.0, 1.0, -1.0, -0.5, 0.25],
+        "int8:row": [1.0, 0.0, 1.0, -1.0, -0.5, 0.25],
+        "int8:row:full": [1.0, 0.0, 1.0, -1.0, -0.5, 0.25],
+        "int8:row:asym": [1.0, 0.0, 1.0, -0.5, -0.5, 0.25],
+        "nf4:block64": [1.0, 0.0, 1.0, -1.0, -0.525, 0.246],
+        "nf4:block64:dq": [1.0, 0.0, 1.0, -1.0, -0.525, 0.246],
+        "fp4:block64": [1.0, 0.0, 1.0, -1.0, -0.5, 0.25],
+    }
+    for text, values in expected.items():
+        q = quantize(x, Scheme.parse(text))
+        assert q.nonfinite == 3
+        np.testing.assert_allclose(q.dequantize(), [values], rtol=0.02, err_msg=text)

@@ -1,0 +1,205 @@
+"""The expected error on Gaussian data against `measure` on Gaussian data."""
+
+import time
+
+import numpy as np
+import pytest
+
+from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
+from qtui_core.quant.gaussian import _group_mse
+from qtui_core.quant.layout import run_lengths
+
+SHAPE = (1024, 1024)
+CASTS = ["bf16", "fp16", "tf32"]
+LOCAL = ["row", "column", "group64", "group48", "group33", "group7", "group3", "group2", "block64"]
+INTEGERS = [f"int{bits}:{{}}{option}" for bits in (2, 3, 4, 6, 8) for option in ("", ":asym")]
+OTHERS = ["int4:{}:full", "int4:{}:signed", "int8:{}:full", "e4m3:{}", "e5m2:{}", "e2m1:{}"]
+BLOCKS = [64, 33, 4, 2, 256, 4096]
+
+
+@pytest.fixture(scope="module")
+def samples():
+    random = np.random.default_rng(42)
+    return [random.standard_normal(SHAPE, dtype=np.float32) for _ in range(2)]
+
+
+def assert_expected(samples, text, model_absmax=None, sigma=1.0):
+    """Four standard errors of the sample, or half a percent."""
+    scheme = Scheme.parse(text)
+    axis = 1 if "column" in text else 0
+    parts = [p * np.float32(sigma) for x in samples for p in np.split(x, 16, axis=axis)]
+    found = [measure(p, scheme, model_absmax=model_absmax).relative_mse for p in parts]
+    error = np.std(found) / np.sqrt(len(found))
+    expected = gaussian_relative_mse(scheme, SHAPE, sigma=sigma, model_absmax=model_absmax)
+    assert np.mean(found) == pytest.approx(expected, abs=4 * error, rel=5e-3), text
+
+
+@pytest.mark.parametrize("granularity", LOCAL)
+@pytest.mark.parametrize("pattern", INTEGERS + OTHERS)
+def test_every_local_granularity(samples, pattern, granularity):
+    assert_expected(samples, pattern.format(granularity))
+
+
+@pytest.mark.parametrize("size", BLOCKS)
+@pytest.mark.parametrize("pattern", ["nf4:block{}", "fp4:block{}"])
+def test_codebooks(samples, pattern, size):
+    assert_expected(samples, pattern.format(size))
+
+
+@pytest.mark.parametrize("size", BLOCKS)
+@pytest.mark.parametrize("pattern", ["nf4:block{}:dq", "fp4:block{}:dq"])
+def test_double_quantization(samples, pattern, size):
+    text = pattern.format(size)
+    assert_expected(samples, text)
+    expected, single = (
+        gaussian_relative_mse(Scheme.parse(t), SHAPE) for t in (text, text.removesuffix(":dq"))
+    )
+    assert single < expected < 1.05 * single
+    # What it adds, without the noise of the sample that both share.
+    added = [
+        measure(x, Scheme.parse(text)).relative_mse
+        - measure(x, Scheme.parse(text.removesuffix(":dq"))).relative_mse
+        for x in samples
+    ]
+    assert np.mean(added) == pytest.approx(expected - single, rel=0.35, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    "text", ["int4", "int4:asym", "int8", "int8:signed", "e4m3", "e2m1", "int2"]
+)
+def test_one_scale_for_a_tensor(text):
+    """One absmax a tensor: many small tensors are needed to see the mean."""
+    name, *options = text.split(":")
+    random = np.random.default_rng(7)
+    for granularity in ("tensor", "model"):
+        scheme = Scheme.parse(":".join([name, granularity, *options]))
+        shape = (40, 50)
+        squared = error = 0.0
+        found = []
+        for _ in range(400):
+            report = measure(random.standard_normal(shape, dtype=np.float32), scheme)
+            error += report.mse
+            squared += report.mse / report.relative_mse
+            found.append(report.mse)
+        spread = np.std(found) / np.sqrt(len(found)) / (squared / 400)
+        expected = gaussian_relative_mse(scheme, shape)
+        assert error / squared == pytest.approx(expected, abs=4 * spread, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "text", ["int4:group48", "e4m3:group700", "nf4:block100", "int4:block999:asym"]
+)
+def test_short_last_groups_count_with_their_own_length(samples, text):
+    scheme = Scheme.parse(text)
+    expected = gaussian_relative_mse(scheme, SHAPE)
+    lengths = run_lengths(scheme.granularity, SHAPE)
+    assert len(lengths) == 2
+    alone = {n: _group_mse(scheme, n, 0) for n in lengths}
+    total = sum(n * times * alone[n] for n, times in lengths.items())
+    assert expected == pytest.approx(total / (SHAPE[0] * SHAPE[1]))
+    assert np.mean([measure(x, scheme).relative_mse for x in samples]) == pytest.approx(
+        expected, rel=1e-2
+    )
+
+
+@pytest.mark.parametrize("text", CASTS)
+@pytest.mark.parametrize("sigma", [1.0, 0.02, 0.7, 3e-5, 2e-6, 4e-8, 1e-9, 900.0, 3e4, 1e6, 1e10])
+def test_casts_depend_on_the_size_of_the_values(samples, text, sigma):
+    x = samples[0] * np.float32(sigma)
+    report = measure(x, Scheme.parse(text))
+    assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=2e-2)
+
+
+def test_casts_below_the_normal_numbers_of_float32():
+    x = np.random.default_rng(0).standard_normal((500, 500)) * 2e-39
+    for text in ("bf16", "tf32"):
+        report = measure(x, Scheme.parse(text))
+        assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=2e-2)
+
+
+@pytest.mark.parametrize(
+    "text", ["int8:model", "int4:model:asym", "int4:model:signed", "e4m3:model"]
+)
+@pytest.mark.parametrize("extent", [0.5, 3.0, 20.0, (-1.0, 4.0)])
+def test_a_given_scale_of_the_model(samples, text, extent):
+    for sigma in (1.0, 0.1):
+        assert_expected(samples, text, extent, sigma)
+    report = measure(samples[0], Scheme.parse(text), model_absmax=extent)
+    assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=0.1)
+
+
+def test_nothing_is_expected_of_nothing():
+    assert gaussian_relative_mse(Scheme.parse("nf4"), (0, 3)) is None
+
+
+def test_groups_of_one_element_are_exact():
+    for text in ("int4:block1", "int8:block1:asym", "nf4:block1", "e4m3:block1"):
+        assert gaussian_relative_mse(Scheme.parse(text), (5, 5)) == pytest.approx(0, abs=1e-15)
+
+
+def test_known_values_of_uniform_noise():
+    """Many levels over a wide range: the error of a uniform quantizer is step² / 12."""
+    scheme = Scheme.parse("int8:model")
+    step = 5.0 / 127
+    found = gaussian_relative_mse(scheme, (10, 10), sigma=1.0, model_absmax=5.0)
+    assert found == pytest.approx(step**2 / 12, rel=1e-3)
+
+
+def test_nf4_does_not_always_win_at_equal_bits():
+    """numerics: asymmetric INT4 in groups of 64 beats NF4 on Gaussian data."""
+    asymmetric, codebook = (
+        gaussian_relative_mse(Scheme.parse(t), (4096, 4096)) for t in ("int4:asym", "nf4")
+    )
+    assert asymmetric < codebook
+
+
+def test_expectations_are_quick():
+    times = {}
+    for text in ("nf4:dq", "int8:row:asym", "int4:group64", "e4m3", "bf16", "tf32", "int8:column"):
+        best = 1.0
+        for _ in range(3):
+            _group_mse.cache_clear()
+            start = time.perf_counter()
+            gaussian_relative_mse(Scheme.parse(text), (4096, 11008), sigma=0.02)
+            best = min(best, time.perf_counter() - start)
+        times[text] = best
+    assert max(times.values()) < 0.3, times  # 0.05 on a machine with nothing else to do
+
+
+# Levels
+
+
+def test_levels_are_the_values_a_group_can_have(any_scheme):
+    scheme = Scheme.parse(any_scheme)
+    low, high = -0.75, 0.5
+    grid = levels(scheme, low, high)
+    if scheme.bits > 8:
+        assert grid.size == 0
+        return
+    assert (np.diff(grid) > 0).all()
+    assert 0 in grid
+    if "tensor" not in any_scheme and "block1024" not in any_scheme:
+        return
+    x = np.linspace(low, high, 1024)
+    found = np.unique(quantize(x[None], scheme).dequantize())
+    distance = np.abs(found[:, None] - grid)
+    assert distance.min(axis=1).max() < 1e-6
+    if scheme.bits <= 6:  # levels lie further apart than the elements: all inside are reached
+        assert distance.min(axis=0)[(grid > low) & (grid < high)].max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("int2", [-1, 0, 1]),
+        ("int2:full", [-2 / 1.5, -1 / 1.5, 0, 1 / 1.5]),
+        ("int2:signed", [-0.5, 0, 0.5, 1]),
+        ("e2m1", [-1, -2 / 3, -0.5, -1 / 3, -0.25, -1 / 6, -1 / 12, 0]),
+    ],
+)
+def test_levels_of_a_group_of_absmax_one(text, expected):
+    np.testing.assert_allclose(levels(Scheme.parse(text))[: len(expected)], expected, atol=1e-15)
+    assert levels(Scheme.parse("int4:asym")).size == 16
+    assert levels(Scheme.parse("nf4")).size == 16
+    assert levels(Scheme.parse("fp4")).size == 15  # its two zeros are one value
+    assert levels(Scheme.parse("e4m3")).size == 253

@@ -1,0 +1,127 @@
+import math
+
+import numpy as np
+import pytest
+
+from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_bytes
+from qtui_core.quant.layout import run_lengths, scale_index, scale_shape
+
+SHAPES = [(6, 70), (6, 64), (1, 130), (130, 1), (3, 4, 10), (101,), (1,), ()]
+GRANULARITIES = ["model", "tensor", "row", "column", "group7", "group64", "block7", "block64"]
+
+
+def groups_by_definition(granularity, shape):
+    """The group of each element, from the words of the definition."""
+    rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+    row, column = np.divmod(np.arange(rows * columns), columns)
+    name = granularity.rstrip("0123456789")
+    size = int(granularity[len(name) :] or 0)
+    match name:
+        case "model" | "tensor":
+            return np.zeros(rows * columns, int)
+        case "row":
+            return row
+        case "column":
+            return column
+        case "group":
+            return row * -(-columns // size) + column // size
+        case "block":
+            return (row * columns + column) // size
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_groups_are_those_of_the_definition(granularity, shape):
+    group = groups_by_definition(granularity, shape)
+    parsed = Scheme.parse(f"int8:{granularity}").granularity
+    columns = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
+    assert math.prod(scale_shape(parsed, shape)) == group.max() + 1
+    for index in range(group.size):
+        assert scale_index(parsed, shape, *divmod(index, columns)) == group[index]
+    lengths = np.bincount(group)
+    found = run_lengths(parsed, shape)
+    assert found == {n: int((lengths == n).sum()) for n in set(lengths.tolist())}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_every_group_has_the_scale_of_its_largest_element(granularity, shape):
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    group = groups_by_definition(granularity, shape)
+    absmax = np.zeros(group.max() + 1, np.float32)
+    np.maximum.at(absmax, group, np.abs(x).reshape(-1))
+    q = quantize(x, Scheme.parse(f"int4:{granularity}"))
+    np.testing.assert_array_equal(q.scales.reshape(-1), absmax / np.float32(7))
+    columns = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
+    last = divmod(group.size - 1, columns)
+    assert q.scale_at(*last) == (float(absmax[group[-1]] / np.float32(7)), 0)
+
+
+def test_scale_shapes_are_those_of_the_docstrings():
+    shapes = {
+        "model": (1,),
+        "tensor": (1,),
+        "row": (6, 1),
+        "column": (1, 70),
+        "group64": (6, 2),
+        "block64": (7,),
+    }
+    for granularity, expected in shapes.items():
+        q = quantize(np.ones((6, 70)), Scheme.parse(f"int8:{granularity}:asym"))
+        assert q.scales.shape == q.zero_points.shape == expected
+    assert quantize(np.ones((6, 70)), Scheme.parse("bf16")).scales.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("nf4", 4.5),
+        ("int4", 4.5),
+        ("int4:group128", 4.25),
+        ("int4:group64:asym", 4.5625),  # 32 bits of scale and 4 of zero point
+        ("int8:row", 8 + 32 / 4096),
+        ("int8:column", 8 + 32 / 4096),
+        ("int3:tensor", 3 + 32 / 2**24),
+        ("int3:model", 3.0),
+        ("bf16", 16.0),
+        ("tf32", 32.0),
+        # 8 bits a block, 32 for 256 blocks, and 32 for the one offset of the tensor
+        ("nf4:dq", 4 + 8 / 64 + 32 / (64 * 256) + 32 / 2**24),
+        ("nf4:block128:dq", 4 + 8 / 128 + 32 / (128 * 256) + 32 / 2**24),
+    ],
+)
+def test_bits_per_parameter_count_everything(text, bits):
+    scheme = Scheme.parse(text)
+    assert bits_per_parameter(scheme, (4096, 4096)) == bits
+    assert quantized_bytes(scheme, (4096, 4096)) == bits * 2**24 / 8
+
+
+def test_double_quantization_saves_what_its_paper_says():
+    # QLoRA, section 3: from 0.5 to 0.127 bits per parameter.
+    single, double = (
+        bits_per_parameter(Scheme.parse(text), (4096, 4096)) - 4 for text in ("nf4", "nf4:dq")
+    )
+    assert single == 0.5
+    assert double == pytest.approx(0.126953125, abs=1e-5)
+
+
+def test_storage_agrees_with_what_is_stored(any_scheme):
+    scheme = Scheme.parse(any_scheme)
+    x = np.random.default_rng(0).standard_normal((33, 70))
+    q = quantize(x, scheme)
+    scale_bytes = 0 if "model" in any_scheme else q.scales.nbytes
+    if q.nested is not None:
+        scale_bytes = q.nested.codes.nbytes + q.nested.absmax.nbytes + 4
+    zero_bits = 0
+    if q.zero_points is not None and "model" not in any_scheme:
+        zero_bits = q.zero_points.size * scheme.bits
+    code_bits = x.size * scheme.bits
+    assert q.nbytes == -(-code_bits // 8) + scale_bytes + -(-zero_bits // 8)
+    assert q.bits_per_parameter == 8 * q.nbytes / x.size
+
+
+def test_empty_tensors_cost_nothing():
+    for text in ("nf4:dq", "int4:asym", "bf16"):
+        assert quantized_bytes(Scheme.parse(text), (0, 64)) == 0
+        assert bits_per_parameter(Scheme.parse(text), (0, 64)) == Scheme.parse(text).bits

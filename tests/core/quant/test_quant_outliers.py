@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+
+from qtui_core.quant import find_outliers, statistics
+from qtui_core.quant.outliers import columns_holding
+
+
+def planted():
+    x = np.random.default_rng(0).standard_normal((600, 512)).astype(np.float32)
+    x[:, 17] *= 25
+    x[:40, 300] = -30
+    x[5, 6] = 90
+    return x
+
+
+def test_against_plain_numpy():
+    x = planted()
+    stats = statistics(x)
+    report = find_outliers(x, stats)
+    wide = x.astype(np.float64)
+    far = np.abs(wide - stats.mean) > 6 * stats.std
+    assert report.count == far.sum()
+    assert report.share == far.mean()
+    assert report.energy_share == pytest.approx((wide[far] ** 2).sum() / (wide**2).sum(), rel=1e-5)
+    order = np.argsort(-np.abs(wide - stats.mean), axis=None)[:10]
+    assert [(o.row, o.column) for o in report.top] == [divmod(int(i), 512) for i in order]
+    for o in report.top:
+        assert o.value == x[o.row, o.column]
+        assert o.sigmas == pytest.approx(abs(o.value - stats.mean) / stats.std)
+    counts = far.sum(axis=0)
+    assert {c.column: c.count for c in report.columns} == {
+        c: counts[c] for c in np.flatnonzero(counts)
+    }
+    assert [c.column for c in report.columns] == [17, 300, 6]
+    assert report.column_total == 512
+
+
+def test_fewest_columns_that_hold_half():
+    report = find_outliers(planted())
+    columns, share = columns_holding(report)
+    assert columns == 1
+    assert share == report.columns[0].count / report.count
+    assert columns_holding(report, 1.0) == (3, 1.0)
+
+
+def test_sigma_and_top_are_chosen_by_the_caller():
+    x = planted()
+    few, many = find_outliers(x, sigma=12.0, top=3), find_outliers(x, sigma=3.0, top=25)
+    assert few.count < many.count
+    assert len(few.top) == 3
+    assert len(many.top) == 25
+    assert few.top == many.top[:3]
+
+
+def test_without_outliers():
+    for x in (np.ones((4, 4)), np.zeros((4, 4)), np.empty((0, 4)), np.full((2, 2), np.nan)):
+        report = find_outliers(x)
+        assert (report.count, report.share, report.top, report.columns) == (0, 0.0, (), ())
+        assert columns_holding(report) == (0, 0.0)
+
+
+def test_nonfinite_elements_are_not_outliers():
+    x = planted()
+    x[100, 100], x[200, 200] = np.inf, np.nan
+    report = find_outliers(x)
+    assert (100, 100) not in [(o.row, o.column) for o in report.top]
+    assert all(np.isfinite(o.value) for o in report.top)
+    assert report.count > 0
+
+
+def test_a_vector_has_no_columns():
+    x = np.zeros(10_000)
+    x[77] = 5
+    report = find_outliers(x)
+    assert [(o.row, o.column, o.value) for o in report.top] == [(0, 77, 5.0)]
+    assert report.columns == ()
+
+
+def test_ties_come_in_the_order_of_the_tensor():
+    x = np.zeros((100, 100))
+    x[3, 4] = x[90, 2] = 1.0
+    x[7, 7] = -1.0
+    x[0, 0] = -1.0
+    top = [(o.row, o.column) for o in find_outliers(x, top=4).top]
+    assert top == [(0, 0), (3, 4), (7, 7), (90, 2)]  # the mean is zero
+
+
+def test_threads_do_not_change_the_report():
+    x = np.random.default_rng(0).standard_t(3, (1500, 1000)).astype(np.float32)
+    assert find_outliers(x, threads=1) == find_outliers(x, threads=2)

@@ -1,0 +1,139 @@
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qtui_core.errors import UsageError
+from qtui_core.quant import PerBlock, PerColumn, PerGroup, PerModel, PerRow, PerTensor, Scheme
+
+
+def test_every_scheme_survives_its_text(any_scheme):
+    scheme = Scheme.parse(any_scheme)
+    assert str(scheme) == any_scheme
+    assert Scheme.parse(str(scheme)) == scheme
+
+
+@pytest.mark.parametrize(
+    ("text", "full"),
+    [
+        ("nf4", "nf4:block64"),
+        ("nf4:dq", "nf4:block64:dq"),
+        ("fp4", "fp4:block64"),
+        ("int2", "int2:group64"),
+        ("int4", "int4:group64"),
+        ("int4:asym", "int4:group64:asym"),
+        ("int8", "int8:row"),
+        ("int6", "int6:row"),
+        ("e4m3", "e4m3:tensor"),
+        ("e5m2", "e5m2:tensor"),
+        ("e2m1", "e2m1:group64"),
+        ("bf16", "bf16"),
+        (" INT4 : Group128 : SYM ", "int4:group128"),
+        ("int4:sym:absmax", "int4:group64"),
+        ("int4:full:row", "int4:row:full"),
+    ],
+)
+def test_defaults_and_canonical_text(text, full):
+    assert str(Scheme.parse(text)) == full
+    assert Scheme.parse(text) == Scheme.parse(full)
+
+
+def test_fields():
+    scheme = Scheme.parse("nf4:block128:dq")
+    assert (scheme.format, scheme.granularity, scheme.double_quantization) == (
+        "nf4",
+        PerBlock(128),
+        True,
+    )
+    assert scheme.symmetric
+    asymmetric = Scheme.parse("int4:group32:asym")
+    assert not asymmetric.symmetric
+    assert asymmetric.granularity == PerGroup(32)
+    assert Scheme.parse("int4:row:signed").scale_rule == "signed"
+    assert Scheme.parse("tf32").granularity is None
+    kinds = [Scheme.parse(f"int8:{g}").granularity for g in ("model", "tensor", "row", "column")]
+    assert kinds == [PerModel(), PerTensor(), PerRow(), PerColumn()]
+
+
+def test_scheme_built_directly_gets_the_default_granularity():
+    assert Scheme("int4") == Scheme.parse("int4")
+    assert hash(Scheme("nf4")) == hash(Scheme.parse("nf4:block64"))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "int2 to int8"),
+        ("int9", "int2 to int8"),
+        ("int1", "int2 to int8"),
+        ("fp32", "nf4"),
+        ("int4:", "granularity"),
+        ("int4::sym", "granularity"),
+        ("int4:rows", "row"),
+        ("int4:stochastic", "asym"),
+        ("int4:group", "from 1 to"),
+        ("int4:group0", "from 1 to"),
+        ("int4:group-5", "from 1 to"),
+        ("int4:block99999999999999999999999", "from 1 to"),
+        ("int4:group2000000", "from 1 to"),
+        ("int4:group64:row", "one granularity"),
+        ("int4:sym:asym", "one symmetry"),
+        ("int4:full:signed", "one scale rule"),
+        ("nf4:dq:dq", "one double quantization"),
+        ("int4:asym:full", "min and max"),
+        ("int4:asym:absmax", "min and max"),
+        ("int4:dq", "nf4 and fp4"),
+        ("e4m3:asym", "int2 to int8"),
+        ("e4m3:full", "int2 to int8"),
+        ("nf4:signed", "int2 to int8"),
+        ("bf16:group64", "write just bf16"),
+        ("tf32:tensor", "write just tf32"),
+        ("fp16:asym", "int2 to int8"),
+        ("nf4:row", "nf4:block64"),
+        ("fp4:group64", "fp4:block64"),
+        ("nf4:block8192:dq", "at most 4096"),
+        ("mxfp4", "e2m1"),
+        ("nvfp4", "e2m1"),
+        ("ternary", "int2"),
+        ("int4:tile128x128", "block64"),
+        ("int8:outliers6.0", "asym"),
+        ("e4m3:nosat", "granularity"),
+        ("int4:group٤", "granularity"),
+    ],
+)
+def test_impossible_schemes_are_refused_with_what_is_allowed(text, names):
+    with pytest.raises(UsageError) as refusal:
+        Scheme.parse(text)
+    message = str(refusal.value)
+    assert names in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+def test_impossible_combinations_are_refused_without_text_too():
+    with pytest.raises(UsageError):
+        Scheme("nf4", PerRow())
+    with pytest.raises(UsageError):
+        Scheme("int4", symmetric=False, scale_rule="full")
+    with pytest.raises(UsageError):
+        Scheme("int4", scale_rule="percentile")
+    with pytest.raises(UsageError):
+        Scheme("float4")
+    with pytest.raises(UsageError):
+        PerGroup(0)
+    with pytest.raises(UsageError):
+        PerBlock(-1)
+
+
+WORDS = ["int4", "nf4", "e4m3", "bf16", "row", "group64", "group", "block0", "asym", "sym", "full"]
+PIECES = st.one_of(st.sampled_from([*WORDS, "dq", "", " "]), st.text(string.printable, max_size=9))
+
+
+@given(st.lists(PIECES, max_size=5).map(":".join))
+def test_any_text_is_a_scheme_or_a_usage_error(text):
+    try:
+        scheme = Scheme.parse(text)
+    except UsageError:
+        return
+    assert Scheme.parse(str(scheme)) == scheme

@@ -1,0 +1,111 @@
+import math
+
+import numpy as np
+import pytest
+
+from qtui_core.quant import elements as elements_module
+from qtui_core.quant import statistics
+from qtui_core.quant.statistics import Moments
+
+
+def by_definition(x):
+    x = np.asarray(x, np.float32).astype(np.float64).reshape(-1)
+    finite = x[np.isfinite(x)]
+    d = finite - finite.mean()
+    return finite, (d**2).mean(), (d**4).mean()
+
+
+def assert_as_defined(x, rel=1e-5):
+    stats = statistics(x)
+    finite, second, fourth = by_definition(x)
+    assert (stats.count, stats.finite) == (np.size(x), finite.size)
+    assert stats.nan == np.isnan(np.asarray(x, np.float32)).sum()
+    assert stats.nan + stats.inf == stats.count - stats.finite
+    assert stats.zeros == (finite == 0).sum()
+    assert (stats.min, stats.max) == (finite.min(), finite.max())
+    assert stats.absmax == np.abs(finite).max()
+    spread = math.sqrt(second)
+    assert stats.mean == pytest.approx(finite.mean(), rel=rel, abs=1e-6 * spread)
+    assert stats.std == pytest.approx(spread, rel=rel)
+    if second and fourth / second**2 < 1e300:
+        assert stats.kurtosis == pytest.approx(fourth / second**2, rel=10 * rel)
+    assert stats.mean_square == pytest.approx((finite**2).mean(), rel=2 * rel)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.02, 1e-5, 1e-12, 1e-25, 1e6, 1e14, 1e37])
+@pytest.mark.parametrize("shift", [0.0, 3.0, -0.1])
+def test_against_the_definition_at_every_magnitude(scale, shift):
+    x = np.random.default_rng(0).standard_normal((700, 800)) + shift
+    assert_as_defined((x * scale).astype(np.float32))
+
+
+def test_with_nan_infinities_and_zeros():
+    x = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
+    x[::3, 7] = np.nan
+    x[1, :5] = np.inf
+    x[2, 3] = -np.inf
+    x[:, 500:600] = 0
+    assert_as_defined(x)
+    stats = statistics(x)
+    assert (stats.nan, stats.inf) == (100, 6)
+
+
+def test_segments_of_very_different_values(monkeypatch):
+    monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1000))
+    random = np.random.default_rng(3)
+    x = random.standard_normal(50_000) * np.repeat(10.0 ** random.integers(-9, 12, 50), 1000)
+    x += np.repeat(random.integers(-5, 5, 50), 1000)
+    assert_as_defined(x.astype(np.float32))
+
+
+def test_known_distributions():
+    random = np.random.default_rng(1)
+    normal = statistics(random.standard_normal(1_000_000, dtype=np.float32))
+    assert normal.kurtosis == pytest.approx(3, abs=0.03)
+    assert normal.std == pytest.approx(1, abs=0.003)
+    uniform = statistics(random.random(1_000_000, dtype=np.float32))
+    assert uniform.kurtosis == pytest.approx(1.8, abs=0.01)
+
+
+def test_mean_far_from_zero_keeps_its_spread():
+    x = (1000 + np.random.default_rng(0).standard_normal(300_000)).astype(np.float32)
+    assert_as_defined(x, rel=1e-4)
+
+
+def test_nothing_finite():
+    for x in (np.empty((0, 3)), np.full((2, 2), np.nan)):
+        stats = statistics(x)
+        assert (stats.min, stats.max, stats.mean, stats.std, stats.kurtosis) == (None,) * 5
+        assert (stats.absmax, stats.mean_square, stats.finite) == (0.0, 0.0, 0)
+
+
+def test_constant_tensors_have_no_kurtosis():
+    stats = statistics(np.full((9, 9), 0.1))
+    assert (stats.std, stats.kurtosis) == (0.0, None)
+    assert stats.mean == pytest.approx(0.1)
+
+
+def test_threads_do_not_change_a_bit():
+    x = np.random.default_rng(0).standard_normal((1500, 1000)).astype(np.float32)
+    assert statistics(x, threads=1) == statistics(x, threads=2)
+
+
+def test_moments_merge_in_any_order():
+    random = np.random.default_rng(5)
+    parts = [random.standard_normal(n) * s + m for n, s, m in ((3, 1, 0), (500, 9, 4), (70, 2, -8))]
+    moments = []
+    for part in parts:
+        d = part - part.mean()
+        sums = [float((d**power).sum()) for power in (2, 3, 4)]
+        moments.append(Moments(part.size, float(part.mean()), *sums))
+    whole = np.concatenate(parts)
+    d = whole - whole.mean()
+    for order in ((0, 1, 2), (2, 0, 1)):
+        merged = Moments()
+        for index in order:
+            merged = merged.merged(moments[index])
+        assert merged.count == whole.size
+        assert merged.mean == pytest.approx(whole.mean())
+        assert merged.second == pytest.approx((d**2).sum())
+        assert merged.third == pytest.approx((d**3).sum())
+        assert merged.fourth == pytest.approx((d**4).sum())
