@@ -1,13 +1,16 @@
-"""Files made by hand, byte by byte, for the tests of qtui_core.models."""
+"""Files made by hand, byte by byte, and a hub made by hand, for the tests of models."""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fake_hub import FakeHub
+from hub_models import running_hub
+from local_models import A, B, save, write_index
 
 Write = Callable[..., Path]
 
@@ -33,6 +36,20 @@ def write(tmp_path: Path) -> Write:
     return write_file
 
 
-def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict:
-    """The description of one tensor in a header."""
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub with `org/one` (one file) and `org/two` (shards), huggingface_hub pointed at it."""
+    with running_hub(tmp_path, monkeypatch) as server:
+        yield server
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    save(tmp_path / "model-00001-of-00002.safetensors", a=A)
+    save(tmp_path / "model-00002-of-00002.safetensors", b=B)
+    write_index(
+        tmp_path,
+        {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"},
+    )
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    return tmp_path

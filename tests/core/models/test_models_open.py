@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from local_models import A, B, save
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
@@ -20,34 +20,6 @@ from qtui_core.errors import ModelError
 from qtui_core.models import open_model
 from qtui_core.models.layout import natural_key
 from qtui_core.models.opening import DEMO_FOLDER
-
-
-def save(path: Path, **tensors: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({n.replace("__", "."): t for n, t in tensors.items()}, path)
-
-
-def write_index(
-    folder: Path, weight_map: object, name: str = "model.safetensors.index.json"
-) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
-
-
-A = np.arange(6, dtype=np.float32).reshape(2, 3)
-B = np.ones(4, np.float16)
-
-
-@pytest.fixture
-def sharded(tmp_path: Path) -> Path:
-    save(tmp_path / "model-00001-of-00002.safetensors", a=A)
-    save(tmp_path / "model-00002-of-00002.safetensors", b=B)
-    write_index(
-        tmp_path,
-        {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"},
-    )
-    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    return tmp_path
 
 
 def test_a_folder_of_shards(sharded):
@@ -151,68 +123,6 @@ def test_names_are_in_natural_order(tmp_path):
     assert sorted(["a01", "a1", "a", "1a", "a1b2", "a1b10"], key=natural_key) == [
         "1a", "a", "a1", "a1b2", "a1b10", "a01",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../x.safetensors",
-        "/etc/x.safetensors",
-        "a/../../x.safetensors",
-        "..\\x.safetensors",
-        "C:\\x.safetensors",
-        "C:x.safetensors",
-        "\\\\host\\x.safetensors",
-        "./x.safetensors",
-        "a//x.safetensors",
-        "x\n.safetensors",
-        "",
-    ],
-)
-def test_an_index_may_not_name_files_elsewhere(tmp_path, name):
-    folder = tmp_path / "model"
-    save(tmp_path / "x.safetensors", a=A)
-    write_index(folder, {"a": name})
-    with pytest.raises(ModelError, match="outside the model's folder") as caught:
-        open_model(folder)
-    assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("weight_map", "says"),
-    [
-        (None, "names no shards"),
-        ({}, "names no shards"),
-        ([], "names no shards"),
-        ({"a": 3}, "must map text to text"),
-        ({"a": "pytorch_model.bin"}, "not a safetensors file"),
-        ({"a": "missing.safetensors"}, r"1 of them are missing.*'missing.safetensors'"),
-    ],
-)
-def test_an_index_that_is_wrong(tmp_path, weight_map, says):
-    write_index(tmp_path, weight_map)
-    with pytest.raises(ModelError, match=says):
-        open_model(tmp_path)
-
-
-def test_an_index_and_its_shards_must_agree(sharded):
-    first, second = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
-    for weight_map in ({"a": first, "b": first}, {"a": first, "b": second, "c": second}):
-        write_index(sharded, weight_map)
-        with pytest.raises(ModelError, match="but it is not"):
-            open_model(sharded)
-    write_index(sharded, {"a": first})  # shard 2 is not part of this model
-    assert list(open_model(sharded).tensors) == ["a"]
-    save(sharded / second, a=A, b=B)
-    write_index(sharded, {"a": first, "b": second})
-    with pytest.raises(ModelError, match="in two shards"):
-        open_model(sharded)
-
-
-def test_a_tensor_named_twice_in_an_index(sharded):
-    (sharded / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x", "a": "y"}}')
-    with pytest.raises(ModelError, match="'a' twice"):
-        open_model(sharded)
 
 
 def test_links_are_followed_as_the_hub_cache_needs(tmp_path):

@@ -1,0 +1,71 @@
+"""Shard indexes: they come from elsewhere and may name anything."""
+
+from __future__ import annotations
+
+import pytest
+from local_models import A, B, save, write_index
+
+from qtui_core.errors import ModelError
+from qtui_core.models import open_model
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.safetensors",
+        "/etc/x.safetensors",
+        "a/../../x.safetensors",
+        "..\\x.safetensors",
+        "C:\\x.safetensors",
+        "C:x.safetensors",
+        "\\\\host\\x.safetensors",
+        "./x.safetensors",
+        "a//x.safetensors",
+        "x\n.safetensors",
+        "",
+    ],
+)
+def test_an_index_may_not_name_files_elsewhere(tmp_path, name):
+    folder = tmp_path / "model"
+    save(tmp_path / "x.safetensors", a=A)
+    write_index(folder, {"a": name})
+    with pytest.raises(ModelError, match="outside the model's folder") as caught:
+        open_model(folder)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "says"),
+    [
+        (None, "names no shards"),
+        ({}, "names no shards"),
+        ([], "names no shards"),
+        ({"a": 3}, "must map text to text"),
+        ({"a": "pytorch_model.bin"}, "not a safetensors file"),
+        ({"a": "missing.safetensors"}, r"1 of them are missing.*'missing.safetensors'"),
+    ],
+)
+def test_an_index_that_is_wrong(tmp_path, weight_map, says):
+    write_index(tmp_path, weight_map)
+    with pytest.raises(ModelError, match=says):
+        open_model(tmp_path)
+
+
+def test_an_index_and_its_shards_must_agree(sharded):
+    first, second = (f"model-0000{i}-of-00002.safetensors" for i in (1, 2))
+    for weight_map in ({"a": first, "b": first}, {"a": first, "b": second, "c": second}):
+        write_index(sharded, weight_map)
+        with pytest.raises(ModelError, match="but it is not"):
+            open_model(sharded)
+    write_index(sharded, {"a": first})  # shard 2 is not part of this model
+    assert list(open_model(sharded).tensors) == ["a"]
+    save(sharded / second, a=A, b=B)
+    write_index(sharded, {"a": first, "b": second})
+    with pytest.raises(ModelError, match="in two shards"):
+        open_model(sharded)
+
+
+def test_a_tensor_named_twice_in_an_index(sharded):
+    (sharded / "model.safetensors.index.json").write_text('{"weight_map": {"a": "x", "a": "y"}}')
+    with pytest.raises(ModelError, match="'a' twice"):
+        open_model(sharded)
