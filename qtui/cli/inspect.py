@@ -60,6 +60,8 @@ def command(
     # A scheme that does not parse is told before a large model is opened.
     parsed = _parse_schemes(wanted)
     with open_model(model) as source:
+        if source.origin != "config":
+            source.require_weights()
         if headers or not source.tensors:
             from qtui_core.inspection.census import census_only
 

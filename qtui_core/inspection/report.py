@@ -23,8 +23,8 @@ class DtypeCount:
 
 @dataclass(frozen=True)
 class Census:
-    """What the headers alone say. `parameters` counts stored elements: a packed tensor
-    counts its bytes, and `quantization` then says so."""
+    """What the headers alone say. `parameters` counts what packed codes stand for, and scales
+    as none, where names and shapes tell; `quantization` says how the codes are stored."""
 
     model: str
     origin: str

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 #: 1024 x 1024 is read whole; remote rows cost a transfer each, so fewer of them.
 LOCAL_LIMIT = 1 << 20
 REMOTE_LIMIT = 1 << 17
-STRIPS = 16
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,13 @@ class RowSample:
         return stop - (ends[index] - position)
 
 
-def sample_rows(rows: int, columns: int, limit: int | None) -> RowSample:
-    """At most about `limit` elements (at least one row), or every row when limit is None."""
+def sample_rows(rows: int, columns: int, limit: int | None, strips: int = 16) -> RowSample:
+    """At most about `limit` elements (at least one row) in so many strips, or every row when
+    `limit` is None."""
     wanted = rows if limit is None else max(1, limit // max(1, columns))
     if wanted >= rows:
         return RowSample(rows, ((0, rows),))
-    strips = min(STRIPS, wanted)
+    strips = min(strips, wanted)
     height = wanted // strips
     # The first strip starts at row 0 and the last ends at the last row.
     starts = [round(i * (rows - height) / max(1, strips - 1)) for i in range(strips)]

@@ -1,0 +1,59 @@
+"""What a scheme would do to the whole model, summed from its tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qtui_core.inspection.report import SchemeTotal, TensorReport
+from qtui_core.models import row_elements, rows_of
+from qtui_core.quant import PerModel, Scheme, quantized_bytes
+
+SCALE_BYTES = 4
+
+
+def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
+    """The total of `scheme`, which is number `index` among the errors of each tensor."""
+    # The one scale of a whole model belongs to no tensor.
+    nbytes = SCALE_BYTES if isinstance(scheme.granularity, PerModel) else 0
+    squared_error = signal = expected = 0.0
+    worst, worst_sqnr = None, math.inf
+    for tensor in tensors:
+        info = tensor.info
+        if not tensor.errors:
+            nbytes += info.nbytes
+            continue
+        error = tensor.errors[index]
+        shape = (rows_of(info), row_elements(info))
+        nbytes += quantized_bytes(scheme, shape)
+        power = _power(tensor)
+        if error.relative_mse is None or power == 0.0:
+            continue
+        squared_error += error.relative_mse * power
+        expected += (error.gaussian_relative_mse or 0.0) * power
+        signal += power
+        if error.sqnr_db is not None and error.sqnr_db < worst_sqnr:
+            worst, worst_sqnr = info.name, error.sqnr_db
+    parameters = sum(t.info.parameters for t in tensors)
+    relative = squared_error / signal if signal else None
+    return SchemeTotal(
+        scheme=str(scheme),
+        bits_per_parameter=8 * nbytes / parameters if parameters else 0.0,
+        nbytes=nbytes,
+        relative_mse=relative,
+        sqnr_db=_decibels(relative),
+        gaussian_sqnr_db=_decibels(expected / signal if signal else None),
+        worst_tensor=worst,
+    )
+
+
+def _power(tensor: TensorReport) -> float:
+    """The sum of squares of a whole tensor, as its statistics estimate it."""
+    stats = tensor.statistics
+    if stats is None or stats.std is None or stats.mean is None:
+        return 0.0
+    return (stats.std**2 + stats.mean**2) * tensor.info.elements
+
+
+def _decibels(relative_mse: float | None) -> float | None:
+    return -10.0 * math.log10(relative_mse) if relative_mse else None
