@@ -23,9 +23,10 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 #: The largest magnitude of a model, or its smallest and largest value.
 ModelExtent: TypeAlias = float | tuple[float, float]
 
-#: Elements worked on at a time: 512 KB of float32, so that a segment and its scratch stay in
-#: the second-level cache.
-SEGMENT = 1 << 17
+#: Elements worked on at a time: 2 MB of float32. Smaller segments would stay in the
+#: second-level cache, but then two threads spend longer handing the interpreter lock to and
+#: fro between numpy calls than that saves.
+SEGMENT = 1 << 19
 
 
 class RowSource(Protocol):

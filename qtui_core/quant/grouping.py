@@ -98,22 +98,46 @@ def group_extents(kind: Extent, layout: Layout, x: Float32, scratch: Scratch) ->
     """Extents of the groups of a segment, `[kind.width, groups]`. A group with a NaN has a
     NaN extent, one with an infinity an infinite one: the caller looks, and cleans then."""
     extents = np.empty((kind.width, group_count(layout, x.size)), np.float32)
-    axis = 0 if isinstance(layout, Columns) else -1
-    for (view,), outs in group_views(layout, (x,), tuple(extents)):
-        targets = [out[0] if axis == 0 else out[..., 0] for out in outs]
-        if kind is Extent.MIN_MAX:
-            np.minimum.reduce(view, axis=axis, out=targets[0])
-            np.minimum(targets[0], 0, out=targets[0])
-            np.maximum.reduce(view, axis=axis, out=targets[1])
-            np.maximum(targets[1], 0, out=targets[1])
-            continue
-        magnitude = np.abs(view, out=scratch.take("magnitude", view.shape, np.float32))
-        if kind is Extent.ABSMAX:
-            np.maximum.reduce(magnitude, axis=axis, out=targets[0])
+    if x.size == 0:
+        extents[...] = 0
+    elif kind is Extent.MIN_MAX:
+        np.minimum(_reduce(np.minimum, layout, x), 0, out=extents[0])
+        np.maximum(_reduce(np.maximum, layout, x), 0, out=extents[1])
+    else:
+        magnitude = np.abs(x, out=scratch.take("magnitude", x.size, np.float32))
+        if kind is Extent.SIGNED:
+            _signed_extremes(layout, x, magnitude, extents[0])
         else:
-            first = np.expand_dims(magnitude.argmax(axis=axis), axis)
-            targets[0][...] = np.take_along_axis(view, first, axis=axis).squeeze(axis)
+            # Non-negative floats are in the order of their words (NaN highest), and integers
+            # are reduced faster.
+            extents[0] = _reduce(np.maximum, layout, magnitude.view(np.int32)).view(np.float32)
     return extents
+
+
+def _reduce(which: np.ufunc, layout: Layout, x: Array) -> Array:
+    """Minimum or maximum of each group, in the order of the groups."""
+    if isinstance(layout, Columns):
+        result: Array = which.reduce(x.reshape(-1, layout.columns), axis=0)
+        return result
+    return which.reduceat(x, _group_starts(layout, x.size))
+
+
+def _group_starts(layout: Layout, size: int) -> npt.NDArray[np.intp]:
+    """Where each group of a segment starts, for layouts of consecutive elements."""
+    match layout:
+        case Runs(run):
+            return np.arange(0, size, run)
+        case RaggedRows(columns, run):
+            return np.add.outer(np.arange(0, size, columns), np.arange(0, columns, run)).reshape(-1)
+        case _:
+            return np.zeros(1, np.intp)
+
+
+def _signed_extremes(layout: Layout, x: Float32, magnitude: Float32, out: Float32) -> None:
+    axis = 0 if isinstance(layout, Columns) else -1
+    for (values, sizes), (target,) in group_views(layout, (x, magnitude), (out,)):
+        first = np.expand_dims(sizes.argmax(axis=axis), axis)
+        target[...] = np.take_along_axis(values, first, axis=axis)
 
 
 def merge_extents(kind: Extent, first: Float32 | None, second: Float32) -> Float32:

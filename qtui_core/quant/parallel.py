@@ -99,7 +99,7 @@ def map_segments(
             for segment in segments:
                 _stop_if(cancelled)
                 waiting.append((segment, pool.submit(task, segment)))
-                if len(waiting) > 2 * threads:
+                if len(waiting) > threads:
                     yield _next(waiting, advance)
             while waiting:
                 _stop_if(cancelled)

@@ -13,6 +13,7 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
+from qtui_core.quant.elements import SEGMENT
 
 
 def test_report_against_plain_numpy(any_scheme):
@@ -97,8 +98,8 @@ def test_memory_is_bounded_by_segments(text):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert report.count == 40_000_000
-    assert reader.largest * 1000 <= 1 << 18
-    assert peak < 24e6
+    assert reader.largest * 1000 <= SEGMENT
+    assert peak < 20 * 4 * SEGMENT  # a quarter of the tensor, whatever its size
     small = measure(reader.rows(0, 7000), Scheme.parse(text))  # the pattern repeats
     assert report.relative_mse == pytest.approx(small.relative_mse, rel=2e-2)
 
@@ -111,14 +112,14 @@ def test_memory_of_the_other_verbs_is_bounded_too():
     error_map(reader, Scheme.parse("int8"), 20, 40)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 24e6
+    assert peak < 20 * 4 * SEGMENT
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("text", ["nf4", "nf4:dq", "int8:tensor"])
 def test_progress_rises_to_one(text, threads):
     heard = []
-    x = np.ones((4000, 200), np.float32)
+    x = np.ones((20_000, 200), np.float32)
     measure(x, Scheme.parse(text), progress=heard.append, threads=threads)
     assert len(heard) > 5
     assert heard == sorted(heard)
@@ -139,7 +140,7 @@ def test_cancelling_stops_soon(text, threads):
         measure(
             reader, Scheme.parse(text), progress=heard.append, cancelled=cancelled, threads=threads
         )
-    assert heard[-1] < 0.05
+    assert heard[-1] < 0.1
     for verb in (statistics, find_outliers):
         with pytest.raises(Cancelled):
             verb(reader, cancelled=lambda: True, threads=threads)

@@ -113,12 +113,12 @@ def test_round_trip_is_what_dequantize_gives(text):
 
 
 def test_a_reader_is_asked_for_each_row_once_in_order():
-    x = np.random.default_rng(0).standard_normal((3000, 100)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((20_000, 100)).astype(np.float32)
     reader = Rows(x)
     measure(reader, Scheme.parse("nf4:block48"))
     assert len(reader.asked) > 2
     assert reader.asked[0][0] == 0
-    assert reader.asked[-1][1] == 3000
+    assert reader.asked[-1][1] == 20_000
     ends = [stop for _, stop in reader.asked[:-1]]
     assert ends == [start for start, _ in reader.asked[1:]]
     assert max(stop - start for start, stop in reader.asked) * 100 <= elements_module.SEGMENT
