@@ -1,0 +1,102 @@
+"""Lays out a table in plain cells of a terminal: nothing is lost when it is narrow.
+
+What does not fit beside the key columns is continued in a further part below, the key columns
+repeated. Key cells are shortened from the front, since tensor names differ at their ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from qtui.report.document import Column, Table
+
+INDENT = 2
+GAP = 2
+#: A key column may take this share of the width before its cells are shortened.
+KEY_SHARE = 0.45
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of columns that fits: finished lines, the header first, then one for each row."""
+
+    header: str
+    lines: tuple[str, ...]
+    width: int
+
+
+def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[Part]:
+    """The parts of a table in lines of at most `width` cells, where its cells allow it."""
+    cells = [list(row) for row in rows]
+    sizes = [
+        max([cell_len(column.title), *(cell_len(row[i]) for row in cells)])
+        for i, column in enumerate(columns)
+    ]
+    keys = [i for i, column in enumerate(columns) if column.key]
+    room = width - INDENT
+    if sum(sizes) + GAP * (len(sizes) - 1) > room:
+        limit = max(12, int(room * KEY_SHARE / max(1, len(keys))))
+        for i in keys:
+            sizes[i] = min(sizes[i], limit)
+            for row in cells:
+                row[i] = shorten(row[i], sizes[i])
+    # A cell too long for any part keeps its beginning, where numbers and bits say most.
+    longest = max(12, room - sum(sizes[i] + GAP for i in keys))
+    for i in range(len(sizes)):
+        if i not in keys and sizes[i] > longest:
+            sizes[i] = longest
+            for row in cells:
+                row[i] = shorten(row[i][::-1], longest)[::-1]
+    for chosen in _pack(sizes, keys, room):
+        yield _part([columns[i] for i in chosen], [[r[i] for i in chosen] for r in cells],
+                    [sizes[i] for i in chosen])  # fmt: skip
+
+
+def _pack(sizes: Sequence[int], keys: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Column indices by part: the keys, then as many others in order as fit; at least one."""
+    others = [i for i in range(len(sizes)) if i not in keys]
+    used = sum(sizes[i] + GAP for i in keys)
+    part: list[int] = []
+    free = room - used
+    for i in others:
+        if part and sizes[i] > free:
+            yield sorted([*keys, *part])
+            part, free = [], room - used
+        part.append(i)
+        free -= sizes[i] + GAP
+    yield sorted([*keys, *part])
+
+
+def _part(columns: Sequence[Column], rows: Sequence[Sequence[str]], sizes: Sequence[int]) -> Part:
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            " " * (size - cell_len(cell)) + cell
+            if column.numeric
+            else cell + " " * (size - cell_len(cell))
+            for cell, column, size in zip(cells, columns, sizes, strict=True)
+        )
+        return " " * INDENT + (" " * GAP).join(padded)
+
+    header = line([c.title for c in columns])
+    return Part(header, tuple(line(row) for row in rows), cell_len(header))
+
+
+def shorten(text: str, size: int) -> str:
+    """`text`, or its end behind an ellipsis, in at most `size` cells."""
+    if cell_len(text) <= size:
+        return text
+    while cell_len(text) > size - 1:
+        text = text[1:]
+    return f"…{text}"
+
+
+def with_bars(table: Table, bars: Sequence[str]) -> tuple[list[Column], list[list[str]]]:
+    """Columns and rows with the drawn bars as a last column, where the table has them."""
+    columns, rows = list(table.columns), [list(row) for row in table.rows]
+    if bars:
+        columns.append(Column(table.bar_title))
+        rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
+    return columns, rows
