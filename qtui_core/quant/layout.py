@@ -76,7 +76,9 @@ def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout
         case PerRow():
             run = columns
         case PerBlock(size):
-            run = size
+            # A block is whole in its segment even when it is the only one: its kernels tell
+            # a short block by its length.
+            return Runs(size) if size <= count else Whole()
         case _:
             return Whole()
     return Runs(run) if 0 < run < count else Whole()

@@ -146,7 +146,7 @@ def test_known_values_of_uniform_noise():
 
 
 def test_nf4_does_not_always_win_at_equal_bits():
-    """numerics: asymmetric INT4 in groups of 64 beats NF4 on Gaussian data."""
+    """Asymmetric INT4 in groups of 64 beats NF4 on Gaussian data."""
     asymmetric, codebook = (
         gaussian_relative_mse(Scheme.parse(t), (4096, 4096)) for t in ("int4:asym", "nf4")
     )
