@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from qtui_core.inspection.report import SchemeTotal, TensorReport
 from qtui_core.models import row_elements, rows_of
 from qtui_core.quant import PerModel, Scheme, quantized_bytes
+from qtui_core.quant.measure import decibels
 
 SCALE_BYTES = 4
 
@@ -41,19 +42,12 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         bits_per_parameter=8 * nbytes / parameters if parameters else 0.0,
         nbytes=nbytes,
         relative_mse=relative,
-        sqnr_db=_decibels(relative),
-        gaussian_sqnr_db=_decibels(expected / signal if signal else None),
+        sqnr_db=decibels(relative),
+        gaussian_sqnr_db=decibels(expected / signal if signal else None),
         worst_tensor=worst,
     )
 
 
 def _power(tensor: TensorReport) -> float:
     """The sum of squares of a whole tensor, as its statistics estimate it."""
-    stats = tensor.statistics
-    if stats is None or stats.std is None or stats.mean is None:
-        return 0.0
-    return (stats.std**2 + stats.mean**2) * tensor.info.elements
-
-
-def _decibels(relative_mse: float | None) -> float | None:
-    return -10.0 * math.log10(relative_mse) if relative_mse else None
+    return tensor.statistics.mean_square * tensor.info.elements if tensor.statistics else 0.0
