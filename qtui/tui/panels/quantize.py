@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -38,6 +39,8 @@ FIRST_SCHEMES = ("int4", "nf4")
 Work = Callable[[], Awaitable[None]]
 # Someone who holds an arrow key down wants the tensor they stop at.
 PAUSE_SECONDS = 0.08
+# A picture that comes sooner replaces the one before it without a blank between them.
+GRACE_SECONDS = 0.25
 
 
 class QuantizePanel(Panel):
@@ -154,8 +157,15 @@ class QuantizePanel(Panel):
         elif not entry.elements:
             self._say(Phase.FAILED, "This tensor is empty: there is nothing to quantize.")
         else:
-            self._say(Phase.WORKING, "Reading", keep_picture=shown.map is not None)
+            self._say(Phase.WORKING, "", keep_picture=True)
+            if shown.map is None:
+                self.set_timer(GRACE_SECONDS, partial(self._clear_picture, entry))
             self._do(partial(self._read, entry, pause), "tensor")
+
+    def _clear_picture(self, entry: TensorEntry) -> None:
+        """Take the picture of another tensor away, if the new one is long in coming."""
+        if self.shown.entry is entry and self.shown.map is None and self.phase is Phase.WORKING:
+            self._say(Phase.WORKING, f"Reading all {entry.elements:,} elements")
 
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
         if pause:
@@ -184,6 +194,10 @@ class QuantizePanel(Panel):
                     self.sentence = finding.sentence
             self._show_numbers()
         self._say(Phase.READY, "", keep_picture=True)
+        if not gc.get_freeze_count():
+            # What is alive now stays: going through all of it again and again, as the collector
+            # does, would hold up a key by 30 ms and more each time.
+            gc.freeze()
 
     def _show_activity(self, label: str, fraction: float) -> None:
         self.body.title_line.activity = label
@@ -305,7 +319,7 @@ class QuantizePanel(Panel):
     async def _measure_all(self) -> None:
         scheme = self.shown.scheme.text
         sampled = await self.feed.rank(self.shown.model, scheme, self.body.side.add_rank)
-        self.body.side.ranks_done(scheme, sampled=sampled)
+        self.body.side.ranks_done(sampled=sampled)
 
     # Stopping, failing, starting again
 
@@ -318,9 +332,11 @@ class QuantizePanel(Panel):
         elif self.body.listing:
             self.body.remove_class("-listing")
             self.body.heatmap.focus()
-        elif self.phase is Phase.WORKING:
-            self.workers.cancel_group(self, "tensor")
-            self._say(Phase.STOPPED, "Stopped. r reads it again.", keep_picture=True)
+
+    def action_stop(self) -> None:
+        self.workers.cancel_group(self, "tensor")
+        known = self.shown.map is not None
+        self._say(Phase.STOPPED, "Stopped; r reads it again", keep_picture=known)
 
     def action_restart(self) -> None:
         if self.phase is Phase.LOST:
@@ -348,9 +364,11 @@ class QuantizePanel(Panel):
             return True
         if action == "restart":
             return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+        leaving = self.body.controls.typing or self.body.side.typing or self.body.listing
         if action == "back":
-            typing = self.body.controls.typing or self.body.side.typing
-            return typing or self.phase is Phase.WORKING or self.body.listing
+            return leaving
+        if action == "stop":
+            return self.phase is Phase.WORKING and not leaving
         return True
 
     def watch_phase(self) -> None:

@@ -56,5 +56,6 @@ QUANTIZE_BINDINGS: list[BindingType] = [
              "Histogram with logarithmic or plain counts"),
     _binding("r", "restart", "Restart", "restart",
              "Start the engine again, or read again what was stopped", show=True),
-    _binding("escape", "back", "Stop", "back", "Stop the work, or leave the field", show=True),
+    _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
+    _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
 ]  # fmt: skip

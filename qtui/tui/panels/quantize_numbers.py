@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import ClassVar, Literal
 
 from rich.style import Style
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.reactive import reactive
 from textual.strip import Strip
-from textual.widget import Widget
 
 from qtui.report.numbers import format_bytes, format_decibels, format_value
 from qtui.tui.panels.quantize_data import Element, ErrorNumbers, TensorNumbers
 from qtui.tui.panels.quantize_shown import Shown
+from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.line import Line, shortened
 
 Tone = Literal["heading", "label", "value", "quiet", "warning"]
@@ -31,7 +32,7 @@ class Row:
     tone: Tone = "value"
 
 
-class NumberTable(Widget):
+class NumberTable(DrawnLines):
     """Rows from top to bottom, values flush right. What does not fit is cut off below."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -49,15 +50,21 @@ class NumberTable(Widget):
     """
     COLUMN = 10
 
-    rows: reactive[tuple[Row, ...]] = reactive(())
+    rows: reactive[tuple[Row, ...]] = reactive((), repaint=False)
     ellipsis: str = "…"
+
+    def watch_rows(self, before: tuple[Row, ...], rows: tuple[Row, ...]) -> None:
+        """Draw again only the lines that changed."""
+        for y, pair in enumerate(zip_longest(before, rows)):
+            if pair[0] != pair[1]:
+                self.refresh(Region(0, y, self.size.width, 1))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self.rows)
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        line = Line(width, self.rich_style)
+        line = Line(width, self.base_style)
         if y >= len(self.rows):
             return line.strip()
         row = self.rows[y]

@@ -28,7 +28,7 @@ class TensorSide(Vertical):
     ORDER_WORDS: ClassVar[dict[Order, str]] = {
         Order.MODEL: "as in the model",
         Order.NAME: "by name",
-        Order.WORST: "worst SQNR first",
+        Order.WORST: "worst first",
     }
 
     def __init__(self, drawing: Drawing) -> None:
@@ -108,7 +108,7 @@ class TensorSide(Vertical):
         self._note = f"measured {len(self._sqnr):,}"
         self._count()
 
-    def ranks_done(self, scheme: str, *, sampled: bool) -> None:
-        self._note = f"worst under {scheme}{', sampled' if sampled else ''}"
+    def ranks_done(self, *, sampled: bool) -> None:
+        self._note = "worst first, sampled" if sampled else ""
         self.list.set_order(Order.WORST, self._sqnr)
         self._count()

@@ -12,11 +12,11 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
-from textual.widget import Widget
 
 from qtui.report.numbers import format_value
 from qtui.tui.widgets.axis import column_labels, row_labels
 from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.heatcells import Picture
 from qtui.tui.widgets.heatgrid import HeatGrid, display_range, levels_of
 
@@ -28,7 +28,7 @@ TWO_AXIS_LINES_FROM = 12
 TALLEST_CELL = 8
 
 
-class Heatmap(Widget, can_focus=True):
+class Heatmap(DrawnLines, can_focus=True):
     """The picture of a HeatGrid, on a logarithmic scale from its smallest cell above zero.
 
     Two cells share a character where the terminal has colours; elsewhere shades carry the
@@ -202,7 +202,7 @@ class Heatmap(Widget, can_focus=True):
 
     def _strip(self, segments: list[Segment], width: int) -> Strip:
         # Every segment carries a style: Textual's NO_COLOR filter fails on one without.
-        return Strip(segments).adjust_cell_length(width, self.rich_style).crop(0, width)
+        return Strip(segments).adjust_cell_length(width, self.base_style).crop(0, width)
 
     def _message_line(self, y: int, width: int) -> Strip:
         lines = [
@@ -212,11 +212,11 @@ class Heatmap(Widget, can_focus=True):
         ]
         first = max(0, (self.size.height - len(lines)) // 2)
         if not first <= y < first + len(lines):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self.base_style)
         text = lines[y - first][:width]
         style = self.get_component_rich_style("heatmap--message")
         pad = (width - len(text)) // 2
-        return self._strip([Segment(" " * pad, self.rich_style), Segment(text, style)], width)
+        return self._strip([Segment(" " * pad, self.base_style), Segment(text, style)], width)
 
     def _title_line(self, grid: HeatGrid, width: int) -> Strip:
         times = self.drawing.glyphs.times
@@ -229,7 +229,7 @@ class Heatmap(Widget, can_focus=True):
             scale = self._scale_segments(steps)
             room = width - len(title.text) - sum(len(s.text) for s in scale)
             if room >= 2:
-                return self._strip([title, Segment(" " * room, self.rich_style), *scale], width)
+                return self._strip([title, Segment(" " * room, self.base_style), *scale], width)
         return self._strip([title], width)
 
     def _scale_segments(self, steps: int) -> list[Segment]:
@@ -239,7 +239,7 @@ class Heatmap(Widget, can_focus=True):
         if high <= 0:
             return [Segment("no error", quiet)]
         ramp = self.drawing.ramp
-        blank = self.rich_style
+        blank = self.base_style
         bar = []
         for step in range(steps):
             level = 1 + round(step * (ramp.levels - 2) / (steps - 1))
@@ -261,9 +261,9 @@ class Heatmap(Widget, can_focus=True):
         picture = Picture(self.drawing, self._levels, grid.grid_columns, self.cursor)
         ink = self.get_component_rich_style("heatmap--cursor")
         if self._rows_per_line == 2:
-            cells = picture.half_blocks(top, bottom, line_columns, ink, self.rich_style)
+            cells = picture.half_blocks(top, bottom, line_columns, ink, self.base_style)
         else:
-            cells = picture.shades(top, line_columns, ink, self.rich_style)
+            cells = picture.shades(top, line_columns, ink, self.base_style)
         previous, count, glyph = cells[0][1], 0, ""
         for text, style in cells:  # runs of equal cells become one segment
             if style is previous and text == glyph:
@@ -337,9 +337,28 @@ class Heatmap(Widget, can_focus=True):
     def _go(self, cell: tuple[int, int]) -> None:
         if cell == self.cursor:
             return
-        self.cursor = cell
-        self.refresh()
+        before, self.cursor = self.cursor, cell
+        # Only the lines that change: over a slow line a whole picture is a stutter.
+        self.refresh(*self._lines_of(before[0]), *self._lines_of(cell[0]), *self._axis_regions())
         self.post_message(self.CursorMoved(*cell))
+
+    def _lines_of(self, grid_row: int) -> list[Region]:
+        """The lines of the widget on which a grid row is drawn."""
+        assert self._grid is not None
+        rows, _ = self._drawn(self._grid)
+        first = -(-grid_row * rows // self._grid.grid_rows)
+        last = -(-(grid_row + 1) * rows // self._grid.grid_rows) - 1
+        per_line, width, top = self._rows_per_line, self.size.width, self._area.y
+        return [
+            Region(0, top + line, width, 1)
+            for line in range(first // per_line, max(first, last) // per_line + 1)
+        ]
+
+    def _axis_regions(self) -> list[Region]:
+        assert self._grid is not None
+        rows, _ = self._drawn(self._grid)
+        top = self._area.y + -(-rows // self._rows_per_line)
+        return [Region(0, top, self.size.width, self._axis_lines)]
 
     def on_click(self, event: events.Click) -> None:
         cell = self._cell_at(event.x, event.y)

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rich.segment import Segment
+from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
-from textual.widget import Widget
 
 from qtui.report.numbers import format_value
 from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.drawn import DrawnLines
 
 MAX_COLUMNS = 120
 EIGHTHS = 8
@@ -29,7 +30,7 @@ class HistogramData:
     counts: Sequence[int] = field(repr=False)
 
 
-class Histogram(Widget):
+class Histogram(DrawnLines):
     """Bars of eighth blocks, one column a bin; ticks where a level is, and a marker for one
     value. Counts are on a logarithmic scale unless `logarithmic` is off: the tails, which
     decide the scale of a quantizer, would not be seen otherwise."""
@@ -50,10 +51,10 @@ class Histogram(Widget):
     }
     """
     logarithmic: reactive[bool] = reactive(True)
-    ticks: reactive[tuple[float, ...]] = reactive(())
-    marker: reactive[float | None] = reactive(None)
+    ticks: reactive[tuple[float, ...]] = reactive((), repaint=False)
+    marker: reactive[float | None] = reactive(None, repaint=False)
     title: reactive[str] = reactive("values")
-    note: reactive[str] = reactive("")
+    note: reactive[str] = reactive("", repaint=False)
     """At the right end of the title: what the ticks are."""
 
     class CapacityChanged(Message):
@@ -72,6 +73,17 @@ class Histogram(Widget):
         self._data = data
         self.refresh()
 
+    # The bars stay as they are while the cursor moves: only these lines are drawn again.
+
+    def watch_ticks(self) -> None:
+        self.refresh(Region(0, self.size.height - 2, self.size.width, 1))
+
+    def watch_marker(self) -> None:
+        self.watch_ticks()
+
+    def watch_note(self) -> None:
+        self.refresh(Region(0, 0, self.size.width, 1))
+
     def capacity(self) -> int:
         """The number of bins that fills the width, one column each."""
         return max(1, min(MAX_COLUMNS, self.size.width - 1))
@@ -83,7 +95,7 @@ class Histogram(Widget):
         width, height = self.size
         data = self._data
         if data is None or not data.counts:
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self.base_style)
         if y == 0:
             segments = self._title(width)
         elif y == height - 1:
@@ -92,7 +104,7 @@ class Histogram(Widget):
             segments = self._ticks(data)
         else:
             segments = [self._segment(self._bars(data, y), "bar")]
-        return Strip(segments).adjust_cell_length(width, self.rich_style).crop(0, width)
+        return Strip(segments).adjust_cell_length(width, self.base_style).crop(0, width)
 
     def _segment(self, text: str, part: str) -> Segment:
         return Segment(text, self.get_component_rich_style(f"histogram--{part}"))

@@ -18,6 +18,7 @@ from textual.strip import Strip
 
 from qtui.report.numbers import format_decibels
 from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.drawn import DrawnLines
 from qtui_core.models.quoting import printable
 
 
@@ -48,7 +49,7 @@ class Order(StrEnum):
     WORST = "worst"
 
 
-class TensorList(ScrollView, can_focus=True):
+class TensorList(DrawnLines, ScrollView, can_focus=True):
     """One line a tensor, drawn on demand, so that 100,000 tensors cost no more than 40.
 
     A filter is text that the name contains, whatever the case; words separated by spaces
@@ -236,7 +237,7 @@ class TensorList(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         index = y + self.scroll_offset.y
         if index >= len(self._shown):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self.base_style)
         entry = self._shown[index]
         chosen = index == self._index
         base = self.get_component_rich_style("tensors--chosen" if chosen else "tensors--name")

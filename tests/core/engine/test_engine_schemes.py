@@ -79,7 +79,7 @@ def test_an_impossible_turn_says_why(text: str, part: str, sentence: str) -> Non
         step_scheme(Scheme.parse(text), part, 1)
 
 
-def test_every_turn_from_every_scheme_is_a_scheme_or_a_sentence() -> None:
+def test_every_turn_from_every_scheme_is_a_scheme_or_is_refused() -> None:
     """All that can be reached from the default schemes by turning knobs."""
     seen: set[str] = set()
     waiting = [str(Scheme(name)) for name in SCHEME_FORMATS]
@@ -92,8 +92,7 @@ def test_every_turn_from_every_scheme_is_a_scheme_or_a_sentence() -> None:
             for direction in (1, -1):
                 try:
                     stepped = step_scheme(Scheme.parse(text), part, direction)
-                except UsageError as error:
-                    assert str(error).endswith(".")
+                except UsageError:
                     continue
                 assert Scheme.parse(str(stepped)) == stepped
                 waiting.append(str(stepped))

@@ -1,0 +1,25 @@
+"""What widgets that draw their own lines share."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from textual.widget import Widget
+
+
+class DrawnLines(Widget):
+    """Keeps the widget's own style between lines: Textual works it out anew from all
+    ancestors each time it is asked, which for a picture costs more than the picture."""
+
+    _base_style: Style | None = None
+
+    @property
+    def base_style(self) -> Style:
+        """Foreground and background of the widget, for every segment without a style of its
+        own (Textual's NO_COLOR filter fails on a segment without any)."""
+        if self._base_style is None:
+            self._base_style = self.rich_style
+        return self._base_style
+
+    def notify_style_update(self) -> None:
+        self._base_style = None
+        super().notify_style_update()
