@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -114,7 +113,10 @@ class QtuiApp(App[None], inherit_bindings=False):
     # Screens and panels
 
     def get_default_screen(self) -> Screen[Any]:
-        return ShellScreen(id="_default")
+        return ShellScreen(self._new_panel(self._start_panel), self.model)
+
+    def _new_panel(self, panel_id: str) -> Panel:
+        return panel_entry(panel_id).load()(id=_widget_id(panel_id))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.current_theme)
@@ -144,25 +146,19 @@ class QtuiApp(App[None], inherit_bindings=False):
         shown = switcher.visible_content
         return shown if isinstance(shown, Panel) else None
 
-    async def on_ready(self) -> None:
-        self.shell.query_one(HeaderLine).model = self.model
+    def on_mount(self) -> None:
         self.theme_changed_signal.subscribe(self, lambda _theme: self._restyle())
-        await self.action_show_panel(self._start_panel)
 
     async def action_show_panel(self, panel_id: str) -> None:
         """Shows a panel, building it the first time."""
         shell = self.shell
         switcher = shell.query_one("#panels", ContentSwitcher)
         shell.query_one(TabBar).active = panel_id
-        if shell.maximized:
-            shell.minimize()
-        widget_id = f"panel-{panel_id}"
-        known = [child for child in switcher.children if child.id == widget_id]
-        if not known:
-            panel = panel_entry(panel_id).load()()
-            await switcher.add_content(panel, id=widget_id)
-            panel.open_model(self.model)
-        switcher.current = widget_id
+        shell.unzoom()
+        if not switcher.query_children(f"#{_widget_id(panel_id)}"):
+            await switcher.add_content(self._new_panel(panel_id))
+            shell.query_one(f"#{_widget_id(panel_id)}", Panel).open_model(self.model)
+        switcher.current = _widget_id(panel_id)
         shell.set_focus(None)
         if self.panel is not None:
             self.panel.activate()
@@ -189,14 +185,13 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.run_worker(self.action_show_panel(message.panel_id), group="panel", exclusive=True)
 
     async def on_send_value(self, message: messages.SendValue) -> None:
-        await self.action_show_panel("formats")
-        panel = self.panel
-        show_value = getattr(panel, "show_value", None)
-        assert show_value is not None
-        show_value(message.value, message.origin)
+        from qtui.tui.panels.formats import FormatsPanel
+
+        await self.action_show_panel(FormatsPanel.PANEL_ID)
+        self.shell.query_one(FormatsPanel).show_value(message.value, message.origin)
 
     def on_engine_state_changed(self, message: messages.EngineStateChanged) -> None:
-        """Told to every panel that has been built; a panel's handler has the same name."""
+        """Told to every panel that has been built."""
         log.info("engine %s %s", message.state, message.detail)
         for panel in self.shell.query(Panel):
             panel.engine_state_changed(message.state, message.detail)
@@ -252,6 +247,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.tell(f"Copied to {copied.where}.")
 
     def action_export(self) -> None:
+        import json
+
         panel = self.panel
         if panel is None:
             return
@@ -273,14 +270,14 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def action_maximise(self) -> None:
         shell = self.shell
-        if shell.maximized:
-            shell.minimize()
+        if shell.zoomed:
+            shell.unzoom()
             return
         target = self.panel.maximise_target() if self.panel is not None else None
         if target is None:
             self.tell("This panel has no picture to zoom.", "warning")
         else:
-            shell.maximize(target, container=False)
+            shell.zoom(target)
 
     def action_open_model(self) -> None:
         def opened(model: str | None) -> None:
@@ -297,6 +294,10 @@ class QtuiApp(App[None], inherit_bindings=False):
         failure = Failure()
         failure.__cause__ = error
         super()._handle_exception(failure)
+
+
+def _widget_id(panel_id: str) -> str:
+    return f"panel-{panel_id}"
 
 
 @contextmanager

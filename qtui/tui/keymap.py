@@ -34,7 +34,7 @@ APP_BINDINGS: list[BindingType] = [
         "export",
         "Export",
         id="app.export",
-        tooltip="Write a picture (SVG) and the panel's data (JSON) to files",
+        tooltip="Write a picture (SVG) and the data (JSON)",
     ),
     Binding(
         "z", "maximise", "Zoom", id="app.maximise", tooltip="Fill the screen with the main picture"
@@ -48,7 +48,11 @@ APP_BINDINGS: list[BindingType] = [
         tooltip="Search every command that works now",
     ),
     Binding(
-        "question_mark,f1", "help", "Help", id="app.help", tooltip="Keys and help for this panel"
+        "question_mark,f1",
+        "help",
+        "Help",
+        id="app.help",
+        tooltip="Show what the panel is and its keys",
     ),
     Binding("q", "quit", "Quit", id="app.quit", tooltip="Leave qtui"),
     Binding(
@@ -75,7 +79,7 @@ APP_BINDINGS: list[BindingType] = [
         "Open model",
         show=False,
         id="app.open_model",
-        tooltip="Open another model: a hub id, a folder, a .safetensors file, or demo",
+        tooltip="Open another model",
     ),
     *PANEL_BINDINGS,
 ]
@@ -98,6 +102,13 @@ SCREEN_BINDINGS: list[BindingType] = [
         tooltip="Move to the previous part of the panel",
     ),
     Binding(
+        "escape",
+        "unzoom",
+        "Unzoom",
+        id="app.unzoom",
+        tooltip="Bring the rest of the panel back",
+    ),
+    Binding(
         "ctrl+c,super+c",
         "screen.copy_text",
         "Copy selection",
@@ -107,7 +118,8 @@ SCREEN_BINDINGS: list[BindingType] = [
     ),
 ]
 
-# How the shell's own actions are called in the palette: "noun: Verb".
+# How the shell's own actions are called in the palette: "noun: Verb". Others are their panel's
+# id and their tooltip.
 PALETTE_TITLES: Mapping[str, str] = {
     "app.copy": "panel: Copy as text",
     "app.export": "panel: Export picture and data",
@@ -116,6 +128,11 @@ PALETTE_TITLES: Mapping[str, str] = {
     "app.open_model": "model: Open another",
     "app.quit": "app: Quit",
 }
+
+# Moving about is done with keys and is only noise in a list of commands.
+MOVEMENT_KEYS = frozenset(
+    ("left", "right", "up", "down", "home", "end", "pageup", "pagedown", "enter", "escape")
+)
 
 
 def own_bindings(node: type[DOMNode]) -> Iterator[Binding]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from textual.binding import ActiveBinding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.keys import format_key
 
-from qtui.tui.keymap import PALETTE_TITLES
+from qtui.tui.keymap import MOVEMENT_KEYS, PALETTE_TITLES
 from qtui.tui.panels import PANELS
 from qtui.tui.panels.base import PaletteEntry
 
@@ -45,19 +47,22 @@ class QtuiCommands(Provider):
                 )
 
     def _bindings(self) -> Iterator[PaletteEntry]:
-        seen: set[str] = set()
-        for node, binding, enabled, tooltip in self.screen.active_bindings.values():
-            binding_id = binding.id or ""
+        keys: dict[str, list[str]] = {}
+        found: dict[str, ActiveBinding] = {}
+        for active in self.screen.active_bindings.values():
+            binding_id = active.binding.id
+            if active.enabled and binding_id:
+                keys.setdefault(binding_id, []).append(active.binding.key)
+                found.setdefault(binding_id, active)
+        for binding_id, (node, binding, _, tooltip) in found.items():
             noun = binding_id.partition(".")[0]
-            if noun == "app":
-                title = PALETTE_TITLES.get(binding_id, "")
-            else:
-                title = f"{noun}: {binding.description}" if binding_id else ""
-            if not enabled or not title or title in seen:
-                continue
-            seen.add(title)
-            run = partial(self.app.run_action, binding.action, node)
-            yield PaletteEntry(title, tooltip or binding.tooltip, run)
+            title = PALETTE_TITLES.get(binding_id, "")
+            if noun != "app" and not MOVEMENT_KEYS.intersection(keys[binding_id][:1]):
+                title = f"{noun}: {tooltip or binding.tooltip}"
+            if title:
+                shown = " ".join(format_key(key) for key in keys[binding_id])
+                run = partial(self.app.run_action, binding.action, node)
+                yield PaletteEntry(title, f"The key is {shown}", run)
 
     async def discover(self) -> Hits:
         for entry in self.entries():

@@ -11,12 +11,14 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
-from textual.style import Style
-from textual.widgets import ContentSwitcher, Input, Label, Markdown, Static
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher, Input, Label, Static
 
 from qtui.tui.keymap import SCREEN_BINDINGS
+from qtui.tui.panels.base import Panel
 from qtui.tui.widgets.header import HeaderLine, TabBar
 from qtui.tui.widgets.key_footer import KeyFooter
+from qtui.tui.widgets.sentence import Sentence
 
 SMALLEST = (60, 16)
 
@@ -25,6 +27,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
     """Header, tabs, the panel, the keys. Below 60x16 it is one message."""
 
     BINDINGS: ClassVar[list[BindingType]] = SCREEN_BINDINGS
+    ESCAPE_TO_MINIMIZE = False
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Screen declares it an instance variable)
         (0, "-too-narrow"),
         (SMALLEST[0], "-narrow"),
@@ -38,19 +41,65 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         (32, "-tall"),
         (44, "-very-tall"),
     ]
-    ALLOW_IN_MAXIMIZED_VIEW = "KeyFooter"
     AUTO_FOCUS = ""
+
+    def __init__(self, first_panel: Panel, model: str) -> None:
+        super().__init__()
+        self._first_panel = first_panel
+        self._model = model
+        self.zoomed: Widget | None = None
 
     def compose(self) -> ComposeResult:
         yield HeaderLine(id="header")
         yield TabBar(id="tabs")
-        yield ContentSwitcher(id="panels")
+        with ContentSwitcher(id="panels", initial=self._first_panel.id):
+            yield self._first_panel
         yield KeyFooter(id="keys")
         width, height = SMALLEST
         yield Static(
             f"qtui needs {width}x{height} cells.\nEnlarge the terminal, or q to quit.",
             id="too-small",
         )
+
+    def on_mount(self) -> None:
+        # Before the first paint, so that the first key already finds the focus where it belongs.
+        self.query_one(HeaderLine).model = self._model
+        self.query_one(TabBar).active = self._first_panel.PANEL_ID
+        self._first_panel.open_model(self._model)
+        self._first_panel.activate()
+
+    def zoom(self, target: Widget) -> None:
+        """Gives a part of a panel all the room but for the sentence and the keys. Textual's own
+        maximised view has room for neither."""
+        self.unzoom()
+        self.zoomed = target
+        self.add_class("-zooming")
+        node: Widget = target
+        while not isinstance(node, Panel):
+            node.add_class("-zoomed")
+            parent = node.parent
+            assert isinstance(parent, Widget)
+            for sibling in parent.children:
+                if sibling is not node and not isinstance(sibling, Sentence):
+                    sibling.add_class("-aside")
+            node = parent
+        if target.can_focus:
+            self.set_focus(target)
+        self.refresh_bindings()
+
+    def unzoom(self) -> None:
+        """Brings everything back."""
+        self.zoomed = None
+        self.remove_class("-zooming")
+        self.query(".-zoomed").remove_class("-zoomed")
+        self.query(".-aside").remove_class("-aside")
+        self.refresh_bindings()
+
+    def action_unzoom(self) -> None:
+        self.unzoom()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.zoomed is not None if action == "unzoom" else True
 
 
 @dataclass(frozen=True)
@@ -77,8 +126,6 @@ class HelpScreen(ModalScreen[None]):
         Binding("k", "scroll_up", "Up", show=False, id="help.up", tooltip="Scroll up"),
     ]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"help--key", "help--id"}
-
     def __init__(self, title: str, text: str, keys: Sequence[KeyLine]) -> None:
         super().__init__()
         self._title = title
@@ -86,6 +133,9 @@ class HelpScreen(ModalScreen[None]):
         self._keys = keys
 
     def compose(self) -> ComposeResult:
+        # A Markdown parser is 20 ms of start-up that a session without help need not pay.
+        from textual.widgets import Markdown
+
         with VerticalScroll(classes="dialog") as dialog:
             dialog.border_title = self._title
             dialog.border_subtitle = "Esc closes"
@@ -96,14 +146,14 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#help-keys", Static).update(self._key_table())
 
     def _key_table(self) -> Content:
-        key, quiet = self.get_visual_style("help--key"), self.get_visual_style("help--id")
-        width = min(16, max((len(line.keys) for line in self._keys), default=0))
-        parts: list[str | Content | tuple[str, Style]] = []
+        keys = max((len(line.keys) for line in self._keys), default=0)
+        meaning = max((len(line.meaning) for line in self._keys), default=0)
+        parts: list[str | Content | tuple[str, str]] = []
         for line in self._keys:
-            parts.append((f"{line.keys:<{width}}  ", key))
-            parts.append(f"{line.meaning}  ")
-            parts.append((f"{line.id}\n", quiet))
-        parts.append(("\nThe configuration can give any of them other keys, by the id.", quiet))
+            parts.append((f"{line.keys:<{keys}}  ", "bold $primary"))
+            parts.append(f"{line.meaning:<{meaning}}  ")
+            parts.append((f"{line.id}\n", "$quiet"))
+        parts.append(("\nThe configuration can give any of them other keys, by its id.", "$quiet"))
         return Content.assemble(*parts)
 
     def action_scroll_down(self) -> None:

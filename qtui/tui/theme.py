@@ -52,6 +52,19 @@ def themes(depth: Depth) -> tuple[Theme, ...]:
     return (_dark(), _light(), _contrast())
 
 
+def _scrollbar(thumb: str, active: str, track: str) -> dict[str, str]:
+    """A scrollbar that stays in the background until it is used."""
+    return {
+        "scrollbar": thumb,
+        "scrollbar-hover": active,
+        "scrollbar-active": active,
+        "scrollbar-background": track,
+        "scrollbar-background-hover": track,
+        "scrollbar-background-active": track,
+        "scrollbar-corner-color": track,
+    }
+
+
 def _dark() -> Theme:
     return Theme(
         name="qtui-dark",
@@ -70,6 +83,7 @@ def _dark() -> Theme:
             "quiet": "#8b95a3",
             "faint": "#4a5360",
             "cursor": "#2a3442",
+            **_scrollbar("#343d49", "#7aa6da", "#191d23"),
             "footer-background": "#191d23",
             "block-cursor-background": "#2a3442",
             "block-cursor-foreground": "#eef2f7",
@@ -97,6 +111,7 @@ def _light() -> Theme:
             "quiet": "#5c646e",
             "faint": "#b7b7b0",
             "cursor": "#dbe5f0",
+            **_scrollbar("#cfccc4", "#20578f", "#f2f0eb"),
             "footer-background": "#f2f0eb",
             "block-cursor-background": "#dbe5f0",
             "block-cursor-foreground": "#101418",
@@ -125,6 +140,7 @@ def _contrast() -> Theme:
             "quiet": "#d0d0d0",
             "faint": "#808080",
             "cursor": "#4e4e4e",
+            **_scrollbar("#808080", "#ffffff", "#1c1c1c"),
             "footer-background": "#000000",
             "block-cursor-background": "#ffffff",
             "block-cursor-foreground": "#000000",
@@ -153,6 +169,7 @@ def _dark_256() -> Theme:
             "quiet": "#949494",
             "faint": "#585858",
             "cursor": "#303030",
+            **_scrollbar("#444444", "#87afd7", "#1c1c1c"),
             "footer-background": "#1c1c1c",
             "block-cursor-background": "#303030",
             "block-cursor-foreground": "#eeeeee",
@@ -182,6 +199,7 @@ def _light_256() -> Theme:
             "quiet": "#5f5f5f",
             "faint": "#a8a8a8",
             "cursor": "#d7d7ff",
+            **_scrollbar("#c6c6c6", "#005faf", "#eeeeee"),
             "footer-background": "#eeeeee",
             "block-cursor-background": "#d7d7ff",
             "block-cursor-foreground": "#000000",

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Running, screen_text, until
+from conftest import Running, screen_text, settled, until
 
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, config_file, load_config
@@ -143,11 +143,30 @@ async def test_an_export_that_cannot_be_written_is_said(running: Running, tmp_pa
         await until(pilot, lambda: "Nothing was exported" in screen_text(pilot.app))
 
 
-async def test_z_zooms_the_picture_and_back(running: Running) -> None:
+@pytest.mark.parametrize("back", ["z", "escape"])
+async def test_z_gives_the_picture_all_the_room_but_the_sentence_and_the_keys(
+    running: Running, back: str
+) -> None:
     async with running() as pilot:
+        before = screen_text(pilot.app)
         await pilot.press("z")
-        await pilot.pause()
-        assert pilot.app.screen.maximized is pilot.app.panel.grid
-        await pilot.press("z")
-        await pilot.pause()
-        assert pilot.app.screen.maximized is None
+        await settled(pilot)
+        text = screen_text(pilot.app)
+        assert text.splitlines()[0].split()[:2] == ["format", "s"]
+        assert "No format here holds 0.1 exactly" in text
+        assert "q Quit" in text
+        assert "rounding" not in text
+        await pilot.press(back)
+        await settled(pilot)
+        assert screen_text(pilot.app) == before
+
+
+async def test_another_panel_ends_the_zoom(running: Running) -> None:
+    async with running() as pilot:
+        before = screen_text(pilot.app)
+        await pilot.press("z", "4")
+        await settled(pilot)
+        assert "4 Memory" in screen_text(pilot.app)
+        await pilot.press("1")
+        await settled(pilot)
+        assert screen_text(pilot.app) == before

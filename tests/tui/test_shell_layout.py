@@ -64,6 +64,17 @@ async def test_every_depth_and_theme_draws_the_same_text(
         check_golden("formats_120x40", screen_text(pilot.app))
 
 
+async def test_every_theme_the_palette_offers_can_be_worn(running: Running) -> None:
+    async with running(size=(80, 24)) as pilot:
+        offered = [name for name in pilot.app.available_themes if pilot.app.offers_theme(name)]
+        assert {"qtui-dark", "qtui-light", "qtui-contrast", "nord"} <= set(offered)
+        for name in offered:
+            pilot.app.theme = name
+            await pilot.pause()
+        await settled(pilot)
+        assert "E4M3" in screen_text(pilot.app)
+
+
 async def test_ascii_is_ascii_everywhere(running: Running) -> None:
     async with running(ascii=True) as pilot:
         assert screen_text(pilot.app).isascii()

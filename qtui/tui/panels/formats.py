@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
@@ -45,7 +45,14 @@ bracket holds all that becomes the same.
 
 
 def _binding(
-    key: str, action: str, description: str, id: str, tooltip: str, display: str | None = None
+    key: str,
+    action: str,
+    description: str,
+    id: str,
+    tooltip: str,
+    display: str | None = None,
+    *,
+    priority: bool = False,
 ) -> Binding:
     """A binding with a footer entry exactly where it has a `display` of its own."""
     return Binding(
@@ -54,6 +61,7 @@ def _binding(
         description,
         show=display is not None,
         key_display=display or None,
+        priority=priority,
         id=f"formats.{id}",
         tooltip=tooltip,
     )
@@ -73,22 +81,32 @@ class FormatsPanel(Panel):
         _binding("up,k", "move_row(-1)", "Format", "row_up", "Choose the format above", "↑↓"),
         _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
         _binding("space,enter", "flip", "Flip", "flip", "Flip the bit under the cursor", "Spc"),
-        _binding("i,slash", "edit", "Type", "edit", "Type a number, hex (0x) or bits (0b)", "i"),
+        # Priority: acted on before the next key is even looked at. What is typed right behind it
+        # over a slow line would else reach the grid, where digits are panels.
+        _binding(
+            "i,slash",
+            "edit",
+            "Type",
+            "edit",
+            "Type a number, hex (0x) or bits (0b)",
+            "i",
+            priority=True,
+        ),
         _binding("escape", "leave", "Back", "leave", "Leave the field, keep the value", "Esc"),
         _binding(
-            "plus,equals_sign", "step(1)", "Next", "next", "Next larger number of the format", "+"
+            "plus,equals_sign", "step(1)", "Next", "next", "Go to the next larger number", "+"
         ),
-        _binding("minus", "step(-1)", "Previous", "previous", "Next smaller number of the format"),
-        _binding("r", "next_rounding", "Rounding", "rounding", "Next rounding mode", "r"),
+        _binding("minus", "step(-1)", "Previous", "previous", "Go to the next smaller number"),
+        _binding("r", "next_rounding", "Rounding", "rounding", "Take the next rounding mode", "r"),
         _binding(
             "s",
             "next_saturation",
             "Saturate",
             "saturation",
-            "What too large values become: by format, always the largest number, or overflow",
+            "Choose what too large values become",
             "s",
         ),
-        _binding("d", "draw", "Draw", "draw", "Draw new bits for stochastic rounding", "d"),
+        _binding("d", "draw", "Draw", "draw", "Draw new random bits to round by", "d"),
         _binding("t", "next_view", "Ranges", "view", "Show what each format can hold", "t"),
         _binding("right_square_bracket", "zoom(-1)", "Zoom in", "zoom_in", "Narrow the line"),
         _binding("left_square_bracket", "zoom(1)", "Zoom out", "zoom_out", "Widen the line"),
@@ -129,11 +147,10 @@ class FormatsPanel(Panel):
         self._show_all()
 
     def activate(self) -> None:
-        self.grid.focus()
+        self.screen.set_focus(self.grid)
 
     def maximise_target(self) -> Widget | None:
-        line = self.query_one(NumberLine)
-        return line if line.has_focus else self.grid
+        return self.grid
 
     # Showing the state
 
@@ -217,34 +234,51 @@ class FormatsPanel(Panel):
     def show_value(self, value: Exact, origin: str) -> None:
         """Looks at a value that another panel sent."""
         self._set(verbs.with_value(self.state, value, origin))
-        self.grid.focus()
+        self.screen.set_focus(self.grid)
 
     def _set(self, state: FormatsState) -> None:
         """A new value: the field shows it too."""
         self.state = state
+        self._show_text()
+
+    def _show_text(self) -> None:
         field = self.query_one(Input)
         with field.prevent(Input.Changed):
-            field.value = verbs.value_text(state.value)
+            field.value = verbs.value_text(self.state.value)
 
     # Typing
 
     def action_edit(self) -> None:
-        self.query_one(Input).focus()
+        # Not focus(), which waits for its turn.
+        self.screen.set_focus(self.query_one(Input))
 
     def action_leave(self) -> None:
-        self.grid.focus()
+        self.screen.set_focus(self.grid)
         self._set(self.state)
         self.sentence = summarize(self.rows)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Text pasted outside the field is a value too."""
+        event.stop()
+        self._take(event.text.strip())
 
     @on(Input.Submitted, "#formats-value")
     def _typed(self, event: Input.Submitted) -> None:
         event.stop()
+        self._take(event.value)
+
+    @on(Input.Blurred, "#formats-value")
+    def _left(self) -> None:
+        """What was typed and not entered is forgotten: the field shows the value."""
+        self._show_text()
+
+    def _take(self, text: str) -> None:
         try:
-            state = verbs.with_text(self.state, event.value)
+            state = verbs.with_text(self.state, text)
         except UsageError as error:
             self.sentence = str(error)
             return
-        self.grid.focus()
+        self.screen.set_focus(self.grid)
         self._set(state)
 
     # The bit cursor

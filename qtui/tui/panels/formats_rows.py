@@ -42,7 +42,7 @@ _FP32_BITS = 4 + 11 + 2 + 23
 _FP64_BITS = 4 + 14 + 2 + 52
 
 _ERROR = Column("error", 10, right=True)
-_RELATIVE = Column("relative", 9, right=True)
+_RELATIVE = Column("relative", 11, right=True)
 _ULP = Column("ulp", 9, right=True)
 _HEX = Column("hex", 18)
 _CLASS = Column("class", 9)
@@ -56,8 +56,8 @@ _RANGE = (
 
 
 def grid_layout(width: int, view: View) -> GridLayout:
-    """What fits: names, bits and the value always; error, then class, ulp, relative error and
-    hex; where even the ranges fit they stand beside the values."""
+    """What fits: names, bits, value and error always; then the ranges, all the bits of FP64,
+    ulp, class, relative error and hex."""
     name = 12 if width >= 76 else 9
     left = width - 2 - name - 1
     if view is View.RANGE and width < 160:
@@ -72,12 +72,12 @@ def grid_layout(width: int, view: View) -> GridLayout:
     if room >= ranges:
         columns += _RANGE
         room -= ranges
+    if room >= _FP64_BITS - bits:
+        exponent, room, bits = 11, room - (_FP64_BITS - bits), _FP64_BITS
     for extra in (_ULP, _CLASS, _RELATIVE):
         if room >= extra.width + 1:
             columns.insert(2, extra)
             room -= extra.width + 1
-    if room >= _FP64_BITS - bits:
-        exponent, room, bits = 11, room - (_FP64_BITS - bits), _FP64_BITS
     if room >= _HEX.width + 1:
         columns.insert(2, _HEX)
         room -= _HEX.width + 1

@@ -154,7 +154,7 @@ def with_saturation(state: FormatsState, saturate: bool | None) -> FormatsState:
 
 def value_text(value: Exact) -> str:
     """The value as the field shows it: text that, typed again, gives the same value."""
-    text = format_exact(value, 17)
+    text = format_exact(value, 40)
     if "…" not in text:
         return text
     assert isinstance(value, Fraction)

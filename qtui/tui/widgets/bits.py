@@ -60,7 +60,6 @@ class BitGrid(Widget, can_focus=True):
     `bits_width` it is cut, but for the chosen row, which is shifted to keep the cursor visible.
     """
 
-    ALLOW_MAXIMIZE = True
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "bits--heading",
         "bits--name",

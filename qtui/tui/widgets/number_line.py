@@ -59,7 +59,6 @@ class NumberLine(Widget):
     there are. What the value becomes has a glyph of its own.
     """
 
-    ALLOW_MAXIMIZE = True
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "line--name",
         "line--tick",
@@ -139,6 +138,11 @@ class NumberLine(Widget):
             style = self._style("span")
             start = 0 if span.start is None else span.start
             end = last if span.end is None else span.end
+            # The value's own mark takes its cell; a bracket that falls there moves outwards.
+            if ruler.value_at == start and span.start:
+                start -= 1
+            if ruler.value_at == end and span.end is not None and end < last:
+                end += 1
             for cell in range(start, end + 1):
                 line.put(self.LABEL_WIDTH + cell, glyphs.baseline, style)
             if span.start is not None:

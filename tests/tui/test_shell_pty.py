@@ -1,0 +1,136 @@
+"""The real program in a real (pseudo-)terminal: it draws, it quits, it leaves no mess."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pyte
+import pytest
+
+pytestmark = pytest.mark.pty
+
+COLUMNS, LINES = 80, 24
+ENTER_ALTERNATE, LEAVE_ALTERNATE = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+class Terminal:
+    """A child in a pseudo-terminal and what its screen shows."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(argv[0], argv, environment)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        self.screen = pyte.Screen(COLUMNS, LINES)
+        self.stream = pyte.ByteStream(self.screen)
+        self.written = b""
+
+    def read(self, seconds: float) -> bool:
+        """Reads once; False at the end of the child's output."""
+        if not select.select([self.fd], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            return False
+        self.written += data
+        self.stream.feed(data)
+        return bool(data)
+
+    def wait_for(self, text: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while text not in "\n".join(self.screen.display):
+            assert time.monotonic() < end, "\n".join(self.screen.display)
+            assert self.read(0.1), self.written[-2000:].decode(errors="replace")
+
+    def exit_code(self) -> int:
+        end = time.monotonic() + 20
+        while self.read(0.1):
+            assert time.monotonic() < end, "it does not end"
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def send(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+
+@contextlib.contextmanager
+def program(tmp_path: Path, *args: str, **environment: str):
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    env = {
+        **kept,
+        "HOME": str(tmp_path),
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        **environment,
+    }
+    terminal = Terminal([sys.executable, *args], env)
+    try:
+        yield terminal
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(terminal.pid, 9)
+            os.waitpid(terminal.pid, 0)
+        os.close(terminal.fd)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"COLORTERM": "truecolor"}, {"NO_COLOR": "1"}, {"TERM": "linux"}, {"QTUI_ASCII": "1"}],
+    ids=["256", "truecolor", "NO_COLOR", "16", "ascii"],
+)
+def test_it_draws_takes_keys_and_quits_with_0(tmp_path: Path, environment: dict[str, str]) -> None:
+    with program(tmp_path, "-m", "qtui", **environment) as terminal:
+        terminal.wait_for("0.1015625")
+        terminal.send("i0x7e\r")  # in one go, as a paste: none of it is a key of the panel
+        terminal.wait_for("448")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+        assert terminal.written.count(ENTER_ALTERNATE) == terminal.written.count(LEAVE_ALTERNATE)
+        if "COLORTERM" not in environment:
+            assert b"38;2;" not in terminal.written  # no 24-bit colour that was not asked for
+
+
+def test_a_wrong_configuration_is_one_sentence_and_exit_2(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("colour = '256'\n")
+    with program(tmp_path, "-m", "qtui", QTUI_CONFIG=str(config)) as terminal:
+        assert terminal.exit_code() == 2
+        said = terminal.written.decode()
+        assert "Unknown setting 'colour'" in said
+        assert "Traceback" not in said
+        assert ENTER_ALTERNATE not in terminal.written
+
+
+CRASH = """
+import sys
+from qtui.tui.app import QtuiApp, run
+async def fail(self): raise RuntimeError("planted")
+QtuiApp.action_help = fail
+sys.exit(run(debug={debug}))
+"""
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_crash_restores_the_terminal_and_shows_a_traceback_only_when_asked(
+    tmp_path: Path, debug: bool
+) -> None:
+    with program(tmp_path, "-c", CRASH.format(debug=debug)) as terminal:
+        terminal.wait_for("E4M3")
+        terminal.send("?")
+        assert terminal.exit_code() == 1
+        assert LEAVE_ALTERNATE in terminal.written
+        said = terminal.written[terminal.written.rindex(LEAVE_ALTERNATE) :].decode()
+        assert "planted" in said
+        assert ("Traceback" in said) == debug
+        logs = list(tmp_path.rglob("qtui.log"))
+        assert len(logs) == 1
+        assert "planted" in logs[0].read_text()
