@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,12 +13,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.reactive import reactive
 from textual.widget import Widget
-from textual.worker import Worker
 
-from qtui.engine.client import EngineLost, EngineState, RequestCancelled
-from qtui.report.numbers import format_bytes
+from qtui.engine.client import EngineState
 from qtui.tui.messages import DeviceSeen, ModelOpened, SendValue
-from qtui.tui.panels.base import PaletteEntry, Panel
+from qtui.tui.panels.base import PaletteEntry
+from qtui.tui.panels.engine_panel import EnginePanel
 from qtui.tui.panels.quantize_body import QuantizeBody
 from qtui.tui.panels.quantize_data import ErrorMap, SchemeParts, TensorNumbers
 from qtui.tui.panels.quantize_export import panel_data, panel_text
@@ -32,18 +31,16 @@ from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram, HistogramData
 from qtui.tui.widgets.scheme_bar import SchemeBar
 from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList
-from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 
 FIRST_SCHEMES = ("int4", "nf4")
-Work = Callable[[], Awaitable[None]]
 # Someone who holds an arrow key down wants the tensor they stop at.
 PAUSE_SECONDS = 0.08
 # A picture that comes sooner replaces the one before it without a blank between them.
 GRACE_SECONDS = 0.25
 
 
-class QuantizePanel(Panel):
+class QuantizePanel(EnginePanel):
     """Asks the engine and shows what it finds; computes nothing itself."""
 
     PANEL_ID = "quantize"
@@ -61,10 +58,6 @@ class QuantizePanel(Panel):
     def on_mount(self) -> None:
         self.feed = QuantizeFeed(self.qtui.engine)
         self.shown = Shown(self.qtui.model)
-        self._unsubscribe = self.qtui.engine.subscribe(self._engine_changed)
-
-    def on_unmount(self) -> None:
-        self._unsubscribe()
 
     def on_resize(self) -> None:
         self._show_numbers()
@@ -97,7 +90,7 @@ class QuantizePanel(Panel):
         self.shown = Shown(model, schemes=self.shown.schemes, active=self.shown.active)
         self.body.side.load(())
         self._say(Phase.OPENING, f"Opening {printable(model)}")
-        self._do(partial(self._open, model), "open")
+        self.do(partial(self._open, model), "open")
 
     async def _open(self, model: str) -> None:
         shown = self.shown
@@ -107,7 +100,7 @@ class QuantizePanel(Panel):
         index = await self.feed.open(model)
         shown.index = index
         self.post_message(ModelOpened(model, index.headline))
-        self._do(self._ask_device, "device")
+        self.do(self._ask_device, "device")
         if not index.tensors:
             self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
             return
@@ -144,13 +137,7 @@ class QuantizePanel(Panel):
         entry, shown = self.shown.entry, self.shown
         if entry is None or not shown.schemes:
             return
-        shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
-        self.body.title_line.subject = printable(entry.name)
-        self.body.title_line.details = (
-            shape,
-            printable(entry.dtype),
-            f"{format_bytes(entry.nbytes)}",
-        )
+        self.body.show_title(entry)
         self._show_numbers()
         if not entry.readable:
             self._say(Phase.FAILED, f"{printable(entry.dtype)} is a dtype that is not read yet.")
@@ -158,14 +145,17 @@ class QuantizePanel(Panel):
             self._say(Phase.FAILED, "This tensor is empty: there is nothing to quantize.")
         else:
             self._say(Phase.WORKING, "", keep_picture=True)
-            if shown.map is None:
-                self.set_timer(GRACE_SECONDS, partial(self._clear_picture, entry))
-            self._do(partial(self._read, entry, pause), "tensor")
+            self.set_timer(GRACE_SECONDS, partial(self._clear_stale, entry))
+            self.do(partial(self._read, entry, pause), "tensor")
 
-    def _clear_picture(self, entry: TensorEntry) -> None:
-        """Take the picture of another tensor away, if the new one is long in coming."""
-        if self.shown.entry is entry and self.shown.map is None and self.phase is Phase.WORKING:
+    def _clear_stale(self, entry: TensorEntry) -> None:
+        """Take away what is of another tensor, if its successor is long in coming."""
+        if self.shown.entry is not entry or self.phase is not Phase.WORKING:
+            return
+        if self.shown.map is None:
             self._say(Phase.WORKING, f"Reading all {entry.elements:,} elements")
+        elif self.shown.histogram is None:
+            self.body.histogram.show(None)
 
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
         if pause:
@@ -186,6 +176,7 @@ class QuantizePanel(Panel):
                 case SchemeErrors():
                     shown.errors[finding.slot] = finding.numbers
                 case HistogramData():
+                    shown.histogram = finding
                     self.body.histogram.show(finding)
                 case TensorNumbers():
                     shown.numbers = finding
@@ -205,6 +196,8 @@ class QuantizePanel(Panel):
 
     def _show_map(self, found: ErrorMap) -> None:
         same_tensor = self.shown.map is not None and self.shown.map.grid.like(found.grid)
+        if self.shown.map is None:
+            self.body.heatmap.marked_columns = ()
         self.shown.map = found
         self.body.heatmap.show(found.grid, self.body.heatmap.cursor if same_tensor else None)
         self._look_at_cursor()
@@ -221,7 +214,7 @@ class QuantizePanel(Panel):
         self._look_at_cursor()
 
     def _look_at_cursor(self) -> None:
-        self._do(self._read_element, "element")
+        self.do(self._read_element, "element")
 
     async def _read_element(self) -> None:
         shown = self.shown
@@ -240,7 +233,7 @@ class QuantizePanel(Panel):
     @on(Heatmap.Chosen)
     def _send_element(self, message: Heatmap.Chosen) -> None:
         message.stop()
-        self._do(self._send, "send")
+        self.do(self._send, "send")
 
     async def _send(self) -> None:
         await self._read_element()
@@ -264,7 +257,7 @@ class QuantizePanel(Panel):
 
     def action_turn(self, part: str, direction: int) -> None:
         if self.shown.schemes:
-            self._do(partial(self._turn, part, direction), "scheme")
+            self.do(partial(self._turn, part, direction), "scheme")
 
     async def _turn(self, part: str, direction: int) -> None:
         scheme = await self.feed.step_scheme(self.shown.scheme.text, part, direction)
@@ -277,7 +270,7 @@ class QuantizePanel(Panel):
     @on(SchemeControls.Typed)
     def _scheme_typed(self, message: SchemeControls.Typed) -> None:
         message.stop()
-        self._do(partial(self._parse_scheme, message.text), "scheme")
+        self.do(partial(self._parse_scheme, message.text), "scheme")
 
     async def _parse_scheme(self, text: str) -> None:
         scheme = await self.feed.scheme(text)
@@ -294,6 +287,7 @@ class QuantizePanel(Panel):
         if self.body.side.list.order is Order.WORST:
             self._rank()
         self._look(pause=True)
+        self._look_at_cursor()
 
     # Tensors
 
@@ -314,7 +308,7 @@ class QuantizePanel(Panel):
 
     def _rank(self) -> None:
         self.body.side.forget_ranks()
-        self._do(self._measure_all, "rank")
+        self.do(self._measure_all, "rank")
 
     async def _measure_all(self) -> None:
         scheme = self.shown.scheme.text
@@ -341,7 +335,7 @@ class QuantizePanel(Panel):
     def action_restart(self) -> None:
         if self.phase is Phase.LOST:
             self._say(Phase.OPENING, "Starting the engine")
-            self._do(self._restart, "open")
+            self.do(self._restart, "open")
         elif self.shown.index is None:
             self.open_model(self.shown.model)
         else:
@@ -349,8 +343,7 @@ class QuantizePanel(Panel):
 
     async def _restart(self) -> None:
         await self.qtui.engine.restart()
-        entry = self.shown.entry
-        if self.shown.index is None or entry is None:
+        if self.shown.entry is None:
             self.open_model(self.shown.model)
         else:
             self._look()
@@ -387,27 +380,8 @@ class QuantizePanel(Panel):
         if phase in (Phase.FAILED, Phase.LOST):
             self.sentence = text
 
-    def _engine_changed(self, state: EngineState, detail: str) -> None:
-        if state is EngineState.LOST:
-            self._say(Phase.LOST, f"{detail}\nr starts it again.")
+    def failed(self, sentence: str) -> None:
+        self._say(Phase.FAILED, sentence)
 
-    def _do(self, work: Work, group: str) -> None:
-        """Work that waits for the engine; newer work of the group takes its place."""
-
-        async def run() -> None:
-            await self._guarded(work)
-
-        # A function, because a coroutine that is replaced before it starts is never awaited.
-        _: Worker[None] = self.run_worker(run, group=group, exclusive=True)
-
-    async def _guarded(self, work: Work) -> None:
-        try:
-            await work()
-        except RequestCancelled:
-            pass  # something newer is on its way
-        except EngineLost:
-            pass  # told by the engine's change of state
-        except UsageError as error:
-            self.sentence = str(error)
-        except QtuiError as error:
-            self._say(Phase.FAILED, str(error))
+    def engine_lost(self, sentence: str) -> None:
+        self._say(Phase.LOST, f"{sentence}\nr starts it again.")

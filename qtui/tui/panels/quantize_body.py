@@ -6,6 +6,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 
+from qtui.report.numbers import format_bytes
 from qtui.tui.panels.quantize_numbers import NumberTable
 from qtui.tui.panels.quantize_schemes import SchemeControls
 from qtui.tui.panels.quantize_side import TensorSide
@@ -13,6 +14,8 @@ from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.task_title import TaskTitle
+from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.models.quoting import printable
 
 NARROW, WIDE = 100, 150
 SHORT, BRIEF = 26, 24
@@ -92,6 +95,12 @@ class QuantizeBody(Container):
         """Where work starts: the tensors where they are shown, else the picture."""
         narrow = self.app.size.width < NARROW
         (self.heatmap if narrow else self.side.list).focus()
+
+    def show_title(self, entry: TensorEntry) -> None:
+        """Name the tensor that is looked at."""
+        shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
+        self.title_line.subject = printable(entry.name)
+        self.title_line.details = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""

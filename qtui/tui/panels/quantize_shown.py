@@ -13,6 +13,7 @@ from qtui.tui.panels.quantize_data import (
     SchemeParts,
     TensorNumbers,
 )
+from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
 
 
@@ -38,6 +39,7 @@ class Shown:
     active: int = 0
     errors: list[ErrorNumbers | None] = field(default_factory=list)
     map: ErrorMap | None = None
+    histogram: HistogramData | None = None
     numbers: TensorNumbers | None = None
     element: Element | None = None
 
@@ -50,7 +52,7 @@ class Shown:
         """Another tensor: nothing is known of it."""
         self.entry = entry
         self.errors = [None] * len(self.schemes)
-        self.map, self.numbers, self.element = None, None, None
+        self.map, self.histogram, self.numbers, self.element = None, None, None, None
 
     def set_scheme(self, scheme: SchemeParts) -> None:
         """Another scheme in the active slot: its numbers are not known."""
