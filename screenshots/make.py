@@ -45,7 +45,7 @@ async def settle(app: QtuiApp, pilot) -> None:
 
 
 def to_png(svg: str, target: Path, chromium: str) -> None:
-    """Renders at twice the size, so that text is sharp on a dense screen."""
+    """Renders a little larger than life, so that text is sharp on a dense screen."""
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
@@ -54,7 +54,7 @@ def to_png(svg: str, target: Path, chromium: str) -> None:
             [
                 chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                 "--disable-background-networking", "--default-background-color=00000000",
-                f"--user-data-dir={folder}/profile", "--force-device-scale-factor=2",
+                f"--user-data-dir={folder}/profile", "--force-device-scale-factor=1.25",
                 f"--window-size={round(width)},{round(height)}", f"--screenshot={target}",
                 page.as_uri(),
             ],
