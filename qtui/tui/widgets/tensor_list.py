@@ -190,7 +190,7 @@ class TensorList(DrawnLines, ScrollView, can_focus=True):
         self.refresh()
         current = self.current
         if current is not None and current.name != before:
-            self.post_message(self.Highlighted(current))
+            self._tell(current)
 
     # Moving
 
@@ -203,7 +203,12 @@ class TensorList(DrawnLines, ScrollView, can_focus=True):
         self._index = index
         self._scroll_to_cursor()
         self.refresh()
-        self.post_message(self.Highlighted(self._shown[index]))
+        self._tell(self._shown[index])
+
+    def _tell(self, entry: TensorEntry) -> None:
+        # Textual stops a message at whoever's handler it was made in, and the filter is
+        # handled by a parent of this list: the message must say that it is from here.
+        self.post_message(self.Highlighted(entry).set_sender(self))
 
     def _scroll_to_cursor(self) -> None:
         self.scroll_to_region(Region(0, self._index, 1, 1), animate=False)

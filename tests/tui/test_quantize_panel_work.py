@@ -1,0 +1,320 @@
+"""The Quantize panel at work, with the real engine and a real model on disk."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from conftest import Running, screen_text, settled, until
+from quantize_model import PROJ, tensors, write_model
+from textual.pilot import Pilot
+
+from qtui.engine.client import EngineState
+from qtui.tui.messages import SendValue
+from qtui.tui.panels.quantize import QuantizePanel
+from qtui.tui.panels.quantize_shown import Phase
+from qtui.tui.widgets.tensor_list import Order
+from qtui_core.quant import Scheme, measure, quantize
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_model(tmp_path_factory.mktemp("small"))
+
+
+def panel_of(pilot: Pilot[None]) -> QuantizePanel:
+    return cast(Any, pilot.app).panel
+
+
+async def ready(pilot: Pilot[None]) -> QuantizePanel:
+    """Wait until everything is read and drawn."""
+    panel = panel_of(pilot)
+    shown = lambda: panel.shown  # noqa: E731
+    await until(
+        pilot,
+        lambda: panel.phase is Phase.READY
+        and None not in shown().errors
+        and shown().element is not None,
+        20,
+    )
+    await settled(pilot)
+    return panel
+
+
+async def press(pilot: Pilot[None], *keys: str) -> QuantizePanel:
+    """Press keys and wait for what they ask for."""
+    for key in keys:
+        await pilot.press(key)
+    await pilot.pause(0.15)  # longer than the panel waits for more keys
+    return await ready(pilot)
+
+
+async def test_opens_on_the_first_inner_weight(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        text = screen_text(pilot.app)
+    assert panel.shown.entry is not None
+    assert panel.shown.entry.name == PROJ
+    x = tensors()[PROJ]
+    for scheme, errors in zip(("int4", "nf4"), panel.shown.errors, strict=True):
+        report = measure(x, Scheme.parse(scheme))
+        assert errors is not None
+        assert errors.sqnr_db == report.sqnr_db
+        assert f"{report.sqnr_db:.1f}" in text
+    assert "all 15,360 values" in text
+    assert "LlamaForCausalLM" in text  # in the header line
+    assert panel.sentence.startswith("int4:group64")
+
+
+async def test_the_cursor_starts_on_the_largest_error_and_moves(
+    running: Running, model: str
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        x = tensors()[PROJ]
+        back = quantize(x, Scheme.parse("int4")).dequantize()
+        error = np.abs(back - x)
+        element = panel.shown.element
+        assert element is not None
+        assert error[element.row, element.column] == error.max()
+        assert element.value == x[element.row, element.column]
+        assert element.quantized == back[element.row, element.column]
+        panel.body.heatmap.focus()
+        before = panel.body.heatmap.cursor
+        keys = ["up" if before[0] else "down", "left" if before[1] else "right"]
+        await press(pilot, *keys)
+        await until(pilot, lambda: panel.shown.element != element)
+        moved = panel.shown.element
+        assert moved is not None
+        grid = panel.shown.map
+        assert grid is not None
+        assert (moved.row, moved.column) == grid.element_at(*panel.body.heatmap.cursor)
+        assert moved.value == x[moved.row, moved.column]
+        assert f"element ({moved.row}, {moved.column})" in screen_text(pilot.app)
+        await press(pilot, "m")
+        assert panel.body.heatmap.cursor == before
+
+
+async def test_enter_sends_the_exact_element_to_formats(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        sent: list[SendValue] = []
+        original = panel.post_message
+
+        def spy(message: Any) -> bool:
+            if isinstance(message, SendValue):
+                sent.append(message)
+            return original(message)
+
+        panel.post_message = spy  # type: ignore[method-assign]
+        panel.body.heatmap.focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: panel_of(pilot).PANEL_ID == "formats")
+        element = panel.shown.element
+        assert element is not None
+        (message,) = sent
+        assert message.value == Fraction(element.value)
+        assert message.origin == f"{PROJ} at ({element.row}, {element.column})"
+
+
+async def test_knobs_turn_by_keys(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+
+        def text() -> str:
+            return panel.shown.scheme.text
+
+        for key, expected in [
+            ("right_square_bracket", "int4:group128"), ("left_square_bracket", "int4:group64"),
+            ("a", "int4:group64:asym"), ("u", "int4:group64:full"), ("u", "int4:group64:signed"),
+            ("f", "int5:group64:signed"), ("F", "int4:group64:signed"),
+            ("g", "int4:block64:signed"), ("G", "int4:group64:signed"),
+        ]:  # fmt: skip
+            await press(pilot, key)
+            assert text() == expected
+        report = measure(tensors()[PROJ], Scheme.parse("int4:group64:signed"))
+        errors = panel.shown.errors[0]
+        assert errors is not None
+        assert errors.sqnr_db == report.sqnr_db
+
+
+async def test_the_other_scheme_is_a_key_away_and_keeps_the_place(
+    running: Running, model: str
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        cursor = panel.body.heatmap.cursor
+        await press(pilot, "x")
+        assert panel.shown.scheme.text == "nf4:block64"
+        assert panel.body.heatmap.cursor == cursor
+        await press(pilot, "d")
+        assert panel.shown.scheme.text == "nf4:block64:dq"
+        assert len(panel.body.histogram.ticks) == 16
+        await press(pilot, "x")
+        assert panel.shown.scheme.text == "int4:group64"
+
+
+async def test_knobs_turn_by_click(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        bar = panel.body.controls.bar
+        line = screen_text(pilot.app).splitlines()[bar.region.y]
+        assert await pilot.click(bar, offset=(line.index("symmetric") - bar.region.x, 0))
+        await until(pilot, lambda: panel.shown.scheme.text == "int4:group64:asym")
+        await ready(pilot)
+        await pilot.click(bar, offset=(line.index("64") - bar.region.x, 0), shift=True)
+        await until(pilot, lambda: panel.shown.scheme.text == "int4:group32:asym")
+        await ready(pilot)
+        await pilot.click(bar, offset=(4, 1))  # the line of scheme B
+        await until(pilot, lambda: panel.shown.active == 1)
+
+
+async def test_an_impossible_turn_says_why_and_changes_nothing(
+    running: Running, model: str
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        await press(pilot, "d")
+        assert "dq is for nf4 and fp4" in panel.sentence
+        assert "dq is for nf4 and fp4" in screen_text(pilot.app)
+        assert panel.shown.scheme.text == "int4:group64"
+        assert panel.phase is Phase.READY
+
+
+async def test_a_scheme_can_be_typed(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        await pilot.press("s")
+        assert panel.body.controls.typing
+        await pilot.press(*"int9", "enter")
+        await until(pilot, lambda: "Unknown format 'int9'" in panel.sentence)
+        assert panel.body.controls.typing  # to be corrected
+        await pilot.press("home", "shift+end", *"e4m3:row", "enter")
+        await until(pilot, lambda: panel.shown.scheme.text == "e4m3:row")
+        assert not panel.body.controls.typing
+        await ready(pilot)
+        await pilot.press("s", "x", "escape")
+        assert panel.shown.scheme.text == "e4m3:row"
+        assert not panel.body.controls.typing
+
+
+async def test_filter_and_matches(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        names = lambda: [e.name for e in panel.body.side.list.shown]  # noqa: E731
+        await pilot.press("slash", *"Layers.1 proj")
+        assert names() == [
+            "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.weight",
+        ]  # fmt: skip
+        await press(pilot, "enter")
+        assert panel.shown.entry is not None
+        assert panel.shown.entry.name == "model.layers.1.mlp.down_proj.weight"
+        await press(pilot, "n")
+        assert panel.shown.entry.name == "model.layers.1.mlp.up_proj.weight"
+        await press(pilot, "n")  # around the end
+        assert panel.shown.entry.name == "model.layers.1.mlp.down_proj.weight"
+        await pilot.press("slash", "escape")
+        assert len(names()) == len(tensors())
+        assert panel.body.side.list.current == panel.shown.entry
+        await press(pilot, "N")  # the last filter still matches
+        assert panel.shown.entry.name == "model.layers.1.mlp.up_proj.weight"
+        await pilot.press("slash", *"nowhere")
+        assert names() == []
+        await pilot.press("enter", "down", "enter", "escape")
+        assert panel.phase is Phase.READY
+
+
+async def test_order_by_worst_error(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        side = panel.body.side
+        await pilot.press("o", "o")
+        assert side.list.order is Order.WORST
+        expected = {
+            name: measure(x, Scheme.parse("int4")).sqnr_db
+            for name, x in tensors().items()
+            if x.ndim == 2 and x.size
+        }
+        await until(pilot, lambda: set(side._sqnr) == set(expected))
+        await settled(pilot)
+        known = [e.name for e in side.list.shown if expected.get(e.name) is not None]
+        assert known == sorted(known, key=lambda name: cast(float, expected[name]))
+        assert side.list.current == panel.shown.entry
+        assert f"{expected[PROJ]:.1f} dB" in screen_text(pilot.app)
+        await pilot.press("o")
+        assert side.list.order is Order.MODEL
+
+
+async def test_tensors_that_are_odd(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+
+        async def look_at(name: str) -> str:
+            panel.body.side.list.select(name)
+            await pilot.pause(0.15)
+            await until(pilot, lambda: panel.phase is not Phase.WORKING)
+            await settled(pilot)
+            return screen_text(pilot.app)
+
+        assert "This tensor is empty" in await look_at("odd.empty")
+        assert panel.phase is Phase.FAILED
+        text = await look_at("odd.holes")
+        assert "1, 1" in next(line for line in text.splitlines() if "NaN, infinite" in line)
+        assert "NaN or infinite" in panel.sentence
+        text = await look_at("odd.zeros")
+        assert "no error" in text
+        assert "Every element is zero" in panel.sentence
+        assert "element (0, 0)" in await look_at("odd.scalar")
+        text = await look_at("model.layers.0.norm.weight")
+        assert "all 96 values" in text
+
+
+async def test_counts_log_or_plain(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        await ready(pilot)
+        assert "values, log count" in screen_text(pilot.app)
+        await pilot.press("c")
+        await settled(pilot)
+        assert "values, count" in screen_text(pilot.app)
+
+
+async def test_copy_and_export_hold_the_numbers(
+    running: Running, model: str, tmp_path: Path
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        text = panel.copy_text()
+        data = panel.export_data()
+    assert text is not None
+    assert data is not None
+    assert PROJ in text
+    assert panel.sentence in text
+    report = measure(tensors()[PROJ], Scheme.parse("int4"))
+    assert data["schemes"][0]["sqnr_db"] == report.sqnr_db
+    assert max(data["error_map"]["cells"]) == pytest.approx(report.max_abs_error)
+
+
+async def test_the_map_is_read_again_for_another_size(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        small = panel.shown.map
+        await pilot.resize_terminal(200, 50)
+        await until(pilot, lambda: panel.shown.map is not small)
+        await ready(pilot)
+        assert small is not None
+        assert panel.shown.map is not None
+        assert panel.shown.map.grid.grid_columns > small.grid.grid_columns
+
+
+async def test_the_engine_starts_with_the_panel_and_not_before(
+    running: Running, model: str
+) -> None:
+    async with running(model=model, start_panel="formats") as pilot:
+        app = cast(Any, pilot.app)
+        assert app.engine.state is EngineState.IDLE
+        await pilot.press("2")
+        await ready(pilot)
+        assert app.engine.state is EngineState.RUNNING
