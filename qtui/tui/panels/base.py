@@ -44,7 +44,7 @@ class Panel(Container):
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = ()
     """Widgets of this panel that declare bindings of their own, so that these can be rebound."""
 
-    sentence: reactive[str] = reactive("", init=False)
+    sentence: reactive[str] = reactive("", init=False, repaint=False)
 
     def compose(self) -> ComposeResult:
         with Container(classes="panel-body"):

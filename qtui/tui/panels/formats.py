@@ -114,9 +114,9 @@ class FormatsPanel(Panel):
         _binding("end", "move_bit(64)", "Last bit", "last_bit", "Move to the lowest bit"),
     ]
 
-    state: reactive[FormatsState] = reactive(initial_state, init=False)
-    view: reactive[View] = reactive(View.VALUE, init=False)
-    zoom: reactive[int] = reactive(0, init=False)
+    state: reactive[FormatsState] = reactive(initial_state, init=False, repaint=False)
+    view: reactive[View] = reactive(View.VALUE, init=False, repaint=False)
+    zoom: reactive[int] = reactive(0, init=False, repaint=False)
 
     def compose_body(self) -> ComposeResult:
         with Horizontal(id="formats-controls"):
@@ -181,9 +181,14 @@ class FormatsPanel(Panel):
         self._show_rows()
         self._show_facts()
         self._show_line()
-        self.query_one("#formats-origin", Label).update(f"from {self.state.origin}")
+        self._show_origin(f"from {self.state.origin}")
         self.sentence = summarize(self.rows)
         self.refresh_bindings()
+
+    def _show_origin(self, text: str) -> None:
+        label = self.query_one("#formats-origin", Label)
+        if str(label.content) != text:  # an update lays the whole screen out again
+            label.update(text)
 
     @property
     def chosen_row(self) -> FormatRow:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from qtui.tui.panels.formats_rows import LOST, fitted, percent
+from qtui.tui.panels.formats_rows import LOST, compact, fitted, percent
 from qtui.tui.panels.formats_state import FormatsState
 from qtui.tui.widgets.facts import Fact
-from qtui_core.formats import Exact, FloatFormat, Format, Interval, Kind, rounding_interval
+from qtui_core.formats import (
+    Exact,
+    FloatFormat,
+    Format,
+    IntFormat,
+    Interval,
+    Kind,
+    rounding_interval,
+)
 from qtui_core.formats.decimals import exact_fraction_text, format_rounded
 from qtui_core.formats.table import FormatRow
 
@@ -107,7 +115,7 @@ def limit_facts(fmt: Format) -> tuple[Fact, ...]:
     """What the format can hold."""
     if not isinstance(fmt, FloatFormat):
         return (
-            Fact("", f"{fmt.title} holds", fmt.note),
+            Fact("", f"{fmt.title} holds", _reach(fmt)),
             Fact("max", fitted(fmt.max, 14)),
             Fact("min", fitted(fmt.min, 14)),
             Fact("step", fitted(fmt.step, 14), "everywhere"),
@@ -116,7 +124,7 @@ def limit_facts(fmt: Format) -> tuple[Fact, ...]:
         )
     split = f"{int(fmt.signed)} + {fmt.exponent_bits} + {fmt.mantissa_bits}"
     facts = [
-        Fact("", f"{fmt.title} holds"),
+        Fact("", f"{fmt.title} holds", _reach(fmt)),
         Fact("max", fitted(fmt.max, 14)),
         Fact("min normal", fitted(fmt.min_normal, 12), f"= 2^{fmt.min_exponent}"),
     ]
@@ -132,6 +140,11 @@ def limit_facts(fmt: Format) -> tuple[Fact, ...]:
         Fact("specials", _specials(fmt)),
     ]
     return tuple(facts)
+
+
+def _reach(fmt: Format) -> str:
+    low = fmt.min if isinstance(fmt, IntFormat) else fmt.min_positive
+    return f"{compact(low, 9)} to {compact(fmt.max, 9)}"
 
 
 def _specials(fmt: FloatFormat) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise, repeat
 
 from qtui.tui.widgets.number_line import FULL, Ruler, Span, Track
 from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Interval, decode, encode, ulp
@@ -103,7 +103,8 @@ def count_by_cell(fmt: Format, window: Window) -> tuple[int, ...]:
     low, high = numbers_up_to(fmt, window.edge(1)), numbers_up_to(fmt, window.edge(cells - 1))
     if min(low - first, last - high) >= FULL:
         return (FULL,) * cells
-    indices = [numbers_up_to(fmt, window.edge(cell)) for cell in range(cells + 1)]
+    edges = accumulate(repeat(window.step, cells), initial=window.edge(0))
+    indices = [numbers_up_to(fmt, edge) for edge in edges]
     return tuple(b - a for a, b in pairwise(indices))
 
 

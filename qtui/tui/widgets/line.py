@@ -43,7 +43,7 @@ class Line:
         segments: list[Segment] = []
         start = 0
         for at in range(1, self.width + 1):
-            if at == self.width or self._styles[at] != self._styles[start]:
+            if at == self.width or self._styles[at] is not self._styles[start]:
                 segments.append(Segment("".join(self._characters[start:at]), self._styles[start]))
                 start = at
         return Strip(segments, self.width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar
 
 from rich.style import Style
@@ -114,15 +115,17 @@ class NumberLine(Widget):
     def _draw_track(self, line: Line, track: Track) -> None:
         glyphs = self.drawing.glyphs
         line.put(0, shortened(track.name, self.LABEL_WIDTH - 1), self._style("name"))
-        tick, dense = self._style("tick"), self._style("dense")
-        for cell, count in enumerate(track.counts):
-            at = self.LABEL_WIDTH + cell
+        empty, tick, dense = self._style("axis"), self._style("tick"), self._style("dense")
+        at = self.LABEL_WIDTH
+        for count, cells in groupby(track.counts):
+            run = sum(1 for _ in cells)
             if count == 0:
-                line.put(at, glyphs.dot, self._style("axis"))
+                line.put(at, glyphs.dot * run, empty)
             elif count == 1:
-                line.put(at, glyphs.tick, tick)
+                line.put(at, glyphs.tick * run, tick)
             else:
-                line.put(at, glyphs.eighths[density_level(count)], dense)
+                line.put(at, glyphs.eighths[density_level(count)] * run, dense)
+            at += run
         if track.note:
             text = f" {track.note} "
             start = self.LABEL_WIDTH + (len(track.counts) - len(text)) // 2
