@@ -91,7 +91,7 @@ def test_it_draws_takes_keys_and_quits_with_0(tmp_path: Path, environment: dict[
     with program(tmp_path, "-m", "qtui", **environment) as terminal:
         terminal.wait_for("0.1015625")
         terminal.send("i0x7e\r")  # in one go, as a paste: none of it is a key of the panel
-        terminal.wait_for("448")
+        terminal.wait_for("E4M3 0x7e")
         terminal.send("q")
         assert terminal.exit_code() == 0
         assert terminal.written.count(ENTER_ALTERNATE) == terminal.written.count(LEAVE_ALTERNATE)

@@ -11,8 +11,8 @@ from qtui_core.formats import (
     Exact,
     FloatFormat,
     Format,
-    IntFormat,
     Interval,
+    IntFormat,
     Kind,
     rounding_interval,
 )
