@@ -33,8 +33,11 @@ class EnginePanel(Panel):
                 await work()
             except RequestCancelled:
                 pass  # something newer is on its way
-            except EngineLost:
-                pass  # `engine_lost` has been called: every panel is told, once
+            except EngineLost as error:
+                # Told already where it was lost just now, but not where it was asked again;
+                # and an engine that was closed or restarted is not lost.
+                if self.qtui.engine.state is EngineState.LOST:
+                    self.engine_lost(str(error))
             except UsageError as error:
                 self.refused(str(error))
             except QtuiError as error:
@@ -55,4 +58,5 @@ class EnginePanel(Panel):
         """What was asked for could not be had."""
 
     def engine_lost(self, sentence: str) -> None:
-        """The engine's process is gone, and with it everything in flight."""
+        """The engine's process is gone, and with it everything in flight. May be called again
+        for the same loss."""

@@ -17,7 +17,7 @@ from qtui.tui.widgets.task_title import TaskTitle
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
 
-NARROW, WIDE = 100, 150
+NARROW, MEDIUM, WIDE = 100, 116, 150
 SHORT, BRIEF = 26, 24
 
 
@@ -37,6 +37,8 @@ class QuantizeBody(Container):
         Heatmap { height: 1fr; }
         Histogram { height: 9; margin: 1 0 0 0; }
         NumberTable { width: 33; padding: 0 1; }
+        &.-medium TensorSide { width: 26; }
+        &.-medium NumberTable { width: 31; }
         &.-wide TensorSide { width: 46; }
         &.-wide NumberTable { width: 40; }
         &.-wide Histogram { height: 12; }
@@ -78,6 +80,7 @@ class QuantizeBody(Container):
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
         self.set_class(width < NARROW, "-narrow")
+        self.set_class(NARROW <= width < MEDIUM, "-medium")
         self.set_class(width >= WIDE, "-wide")
         self.set_class(height < SHORT, "-short")
 

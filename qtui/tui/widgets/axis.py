@@ -19,7 +19,7 @@ def column_labels(width: int, at: int, here: int, column_of: Callable[[int], int
     free = [True] * width
 
     def place(start: int, text: str) -> None:
-        start = max(0, min(start, width - len(text)))
+        start = min(start, width - len(text))
         if start < 0 or not all(free[start : start + len(text)]):
             return
         line[start : start + len(text)] = text

@@ -49,7 +49,7 @@ class Order(StrEnum):
     WORST = "worst"
 
 
-class TensorList(DrawnLines, ScrollView, can_focus=True):
+class TensorList(ScrollView, DrawnLines, can_focus=True):
     """One line a tensor, drawn on demand, so that 100,000 tensors cost no more than 40.
 
     A filter is text that the name contains, whatever the case; words separated by spaces

@@ -1,0 +1,158 @@
+"""The Quantize panel while it waits, after a failure, and when the engine dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from conftest import Running, screen_text, settled, until
+from quantize_model import write_model
+from safetensors.numpy import save_file
+from textual.pilot import Pilot
+
+from qtui.engine.client import EngineState
+from qtui.tui.panels.quantize import QuantizePanel
+from qtui.tui.panels.quantize_shown import Phase
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_model(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("large") / "large.safetensors"
+    x = np.ones((8192, 8192), np.float16)
+    x[::3] = -0.5
+    save_file({"large.weight": x}, path)
+    return str(path)
+
+
+def panel_of(pilot: Pilot[None]) -> QuantizePanel:
+    return cast(Any, pilot.app).panel
+
+
+async def in_phase(pilot: Pilot[None], phase: Phase, seconds: float = 20) -> QuantizePanel:
+    panel = panel_of(pilot)
+    await until(pilot, lambda: panel.phase is phase, seconds)
+    await settled(pilot)
+    return panel
+
+
+async def test_opening_says_so_at_once(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = panel_of(pilot)
+        if panel.phase is Phase.OPENING:  # on a fast machine it is already over
+            assert "Opening" in screen_text(pilot.app)
+        await in_phase(pilot, Phase.READY)
+        assert "Opening" not in screen_text(pilot.app)
+
+
+async def test_a_model_that_is_not_there(running: Running, model: str, tmp_path: Path) -> None:
+    missing = str(tmp_path / "nowhere")
+    async with running(model=missing, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.FAILED)
+        assert "nowhere" in panel.sentence
+        assert "nowhere" in screen_text(pilot.app)
+        assert panel.body.heatmap.has_class("-trouble")
+        cast(Any, pilot.app).open_model(model)
+        await in_phase(pilot, Phase.READY)
+        assert not panel.body.heatmap.has_class("-trouble")
+
+
+async def test_a_config_without_weights(running: Running, tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
+    path = str(tmp_path / "bare" / "config.json")
+    async with running(model=path, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.FAILED)
+        assert "weights" in panel.sentence
+        for key in ("x", "f", "m", "enter", "o", "n", "slash", "escape", "y", "e", "z"):
+            await pilot.press(key)
+        await settled(pilot)
+
+
+async def test_work_shows_how_far_it_is_and_stops(running: Running, large: str) -> None:
+    async with running(model=large, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.WORKING)
+        await until(pilot, lambda: panel.body.title_line.fraction is not None)
+        assert panel.body.title_line.activity in screen_text(pilot.app)
+        await pilot.press("escape")
+        await settled(pilot)
+        assert panel.phase is Phase.STOPPED
+        assert "Stopped; r reads it again" in screen_text(pilot.app)
+        assert not panel.qtui.engine.busy
+        await pilot.press("r")
+        await in_phase(pilot, Phase.READY, 60)
+        assert "67,108,864" in screen_text(pilot.app)
+
+
+async def test_the_engine_killed_at_work_and_started_again(running: Running, large: str) -> None:
+    async with running(model=large, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.WORKING)
+        await until(pilot, lambda: panel.qtui.engine.busy)
+        pid = panel.qtui.engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await in_phase(pilot, Phase.LOST)
+        text = screen_text(pilot.app)
+        assert "The engine was killed" in text
+        assert "r starts it again." in text
+        for key in ("f", "x", "g", "down", "up", "m", "o"):  # nothing hurts the screen
+            await pilot.press(key)
+        await settled(pilot)
+        assert panel.phase is Phase.LOST
+        await pilot.press("r")
+        await in_phase(pilot, Phase.READY, 60)
+        assert panel.qtui.engine.pid not in (None, pid)
+
+
+async def test_the_engine_stopped_while_idle(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.READY)
+        await until(pilot, lambda: not panel.qtui.engine.busy)
+        entry = panel.shown.entry
+        panel.qtui.engine.kill()
+        await in_phase(pilot, Phase.LOST)
+        assert "The engine was stopped" in screen_text(pilot.app)
+        await pilot.press("r")
+        await in_phase(pilot, Phase.READY)
+        assert panel.shown.entry is entry
+        assert panel.qtui.engine.state is EngineState.RUNNING
+
+
+async def test_moving_fast_reads_only_where_it_stops(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.READY)
+        asked: list[str] = []
+        original = panel.qtui.engine.request
+
+        async def spy(method: str, params: Any = None, **options: Any) -> Any:
+            if method == "error_map":
+                asked.append(params["tensor"])
+            return await original(method, params, **options)
+
+        panel.qtui.engine.request = spy  # type: ignore[method-assign]
+        for _ in range(3):
+            panel.body.side.list.action_move(1)
+        await pilot.pause(0.2)
+        await in_phase(pilot, Phase.READY)
+        assert panel.shown.entry is not None
+        assert asked == [panel.shown.entry.name]
+
+
+async def test_leaving_while_the_engine_works_ends_it(running: Running, large: str) -> None:
+    async with running(model=large, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.WORKING)
+        await until(pilot, lambda: panel.qtui.engine.pid is not None)
+        pid = panel.qtui.engine.pid
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

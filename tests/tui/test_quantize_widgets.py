@@ -1,0 +1,235 @@
+"""The drawn widgets of the Quantize panel, without a screen where that is enough."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.strip import Strip
+
+from qtui.tui.depth import Depth
+from qtui.tui.widgets.axis import column_labels, row_labels
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.heatgrid import NOTHING, HeatGrid, display_range, levels_of
+from qtui.tui.widgets.heatmap import Heatmap
+from qtui.tui.widgets.histogram import Histogram, HistogramData
+from qtui.tui.widgets.tensor_list import TensorEntry, TensorList, shorten
+
+
+def entry(name: str) -> TensorEntry:
+    return TensorEntry(name, "F32", (2, 3), 6, 24, True, True)
+
+
+# Levels
+
+
+def test_levels_rise_with_the_logarithm() -> None:
+    ramp = Drawing(Depth.TRUECOLOR).ramp
+    cells = [10.0**-e for e in range(5)]
+    ends = display_range(cells)
+    assert ends == (1e-4, 1.0)
+    levels = levels_of(cells, ends, ramp)
+    steps = [a - b for a, b in pairwise(levels)]
+    assert levels[0] == ramp.levels - 1
+    assert levels[-1] == 1
+    assert max(steps) - min(steps) <= 1  # equal factors are equal steps
+
+
+def test_zero_nan_and_infinity_have_levels_of_their_own() -> None:
+    ramp = Drawing(Depth.TRUECOLOR).ramp
+    cells = [0.0, math.nan, math.inf, 1.0, 0.5]
+    assert levels_of(cells, display_range(cells), ramp)[:3] == [0, NOTHING, ramp.levels - 1]
+    assert levels_of([0.0, math.nan], display_range([0.0, math.nan]), ramp) == [0, NOTHING]
+
+
+def test_equal_cells_are_not_painted_as_noise() -> None:
+    low, high = display_range([1.0, 1.0001, 0.9999])
+    assert high / low >= 4
+
+
+def test_one_tiny_cell_does_not_stretch_the_scale() -> None:
+    assert display_range([1e-30, *[1.0] * 200, *[0.1] * 200])[0] == pytest.approx(0.1)
+
+
+def test_the_peak_is_the_first_largest_cell() -> None:
+    grid = HeatGrid(4, 6, 2, 3, [0.0, math.nan, 3.0, 3.0, 1.0, 0.0])
+    assert grid.peak == (0, 2)
+    assert grid.pool == (2, 2)
+    assert [grid.first_column(j) for j in range(3)] == [0, 2, 4]
+
+
+# Axes
+
+
+def test_column_labels_never_touch() -> None:
+    for width in range(1, 130):
+        for at in {0, width // 3, width - 1}:
+            text = column_labels(width, at, at * 117, lambda x: x * 117)
+            assert len(text) == width
+            labels = text.split()
+            assert all(label.replace(",", "").isdigit() for label in labels)
+            assert "  ".join(labels) in text.replace("   ", "  ") or len(labels) > 1
+            if len(f"{at * 117:,}") <= width:
+                assert f"{at * 117:,}" in labels
+
+
+def test_row_labels_are_those_of_their_lines() -> None:
+    assert row_labels(11, lambda line: line * 100) == {0: "0", 5: "500", 10: "1,000"}
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "room", "short"),
+    [
+        ("lm_head.weight", 20, "lm_head.weight"),
+        ("lm_head.weight", 10, "lm_head"),
+        ("model.layers.3.mlp.down_proj.weight", 20, "…3.mlp.down_proj"),
+        ("model.layers.3.mlp.down_proj.weight", 5, "…down"),
+        ("x" * 50, 0, ""),
+    ],
+)
+def test_names_lose_what_tells_least(name: str, room: int, short: str) -> None:
+    assert shorten(name, room, "…") == short
+    assert len(short) <= room
+
+
+# Widgets in an app
+
+
+class Stage(App[None]):
+    """One widget, filling a small screen."""
+
+    def __init__(self, widget: Heatmap | Histogram | TensorList) -> None:
+        super().__init__()
+        self.widget = widget
+        widget.styles.height = "1fr"
+
+    def compose(self) -> ComposeResult:
+        yield self.widget
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return {"quiet": "#888888", "faint": "#444444", "cursor": "#333333"}
+
+
+def text_of(widget: Heatmap | Histogram | TensorList) -> list[str]:
+    return [widget.render_line(y).text for y in range(widget.size.height)]
+
+
+def styled(strip: Strip) -> bool:
+    return all(segment.style is not None for segment in strip)
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+async def test_every_segment_has_a_style(depth: Depth) -> None:
+    """Textual's NO_COLOR filter fails on a segment without one."""
+    heatmap = Heatmap(Drawing(depth))
+    async with Stage(heatmap).run_test(size=(60, 16)):
+        heatmap.message = "nothing yet"
+        assert all(styled(heatmap.render_line(y)) for y in range(16))
+        for rows, columns in [(1, 1), (7, 5), (1, 40), (27, 50)]:
+            cells = [float(i % 7) for i in range(rows * columns)]
+            cells[0] = math.nan
+            heatmap.show(HeatGrid(rows * 9, columns * 9, rows, columns, cells))
+            strips = [heatmap.render_line(y) for y in range(16)]
+            assert all(map(styled, strips))
+            assert all(strip.cell_length == 60 for strip in strips)
+
+
+async def test_a_small_matrix_is_drawn_in_whole_multiples() -> None:
+    heatmap = Heatmap(Drawing(Depth.NONE))
+    async with Stage(heatmap).run_test(size=(50, 16)):
+        heatmap.show(HeatGrid(2, 4, 2, 4, [0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]), (0, 1))
+        picture = [line[3:].rstrip() for line in text_of(heatmap)[1:-2] if "█" in line]
+        widths = {len(run) for line in picture for run in line.split()}
+        assert len(widths) == 1
+
+
+async def test_a_click_moves_the_cursor_and_two_choose() -> None:
+    heatmap = Heatmap(Drawing(Depth.TRUECOLOR))
+    chosen: list[object] = []
+
+    class Listening(Stage):
+        def on_heatmap_chosen(self, message: Heatmap.Chosen) -> None:
+            chosen.append(message)
+
+    async with Listening(heatmap).run_test(size=(60, 20)) as pilot:
+        heatmap.show(HeatGrid(30, 50, 30, 50, [1.0] * 1500), (0, 0))
+        left, top = heatmap._area.x, heatmap._area.y
+        await pilot.click(heatmap, offset=(left + 7, top + 3))
+        assert heatmap.cursor == (6, 7)  # two rows in a line
+        await pilot.click(heatmap, offset=(left + 7, top + 3), times=2)
+        await pilot.pause()
+        assert len(chosen) == 1
+        await pilot.click(heatmap, offset=(0, 0))
+        assert heatmap.cursor == (6, 7)
+
+
+async def test_only_lines_of_the_cursor_are_drawn_again() -> None:
+    heatmap = Heatmap(Drawing(Depth.TRUECOLOR))
+    async with Stage(heatmap).run_test(size=(60, 20)) as pilot:
+        heatmap.show(HeatGrid(30, 50, 30, 50, [1.0] * 1500), (4, 4))
+        await pilot.pause()
+        drawn: list[int] = []
+        original = heatmap.render_line
+
+        def spy(y: int) -> Strip:
+            drawn.append(y)
+            return original(y)
+
+        heatmap.render_line = spy  # type: ignore[method-assign]
+        heatmap.action_move(0, 1)
+        await pilot.pause()
+        assert 0 < len(set(drawn)) <= 4
+        drawn.clear()
+        heatmap.action_move(10, 0)
+        await pilot.pause()
+        assert 0 < len(set(drawn)) <= 5
+
+
+async def test_bars_are_as_high_as_their_counts() -> None:
+    histogram = Histogram(Drawing(Depth.NONE))
+    async with Stage(histogram).run_test(size=(12, 11)):
+        histogram.logarithmic = False
+        histogram.show(HistogramData(-1.0, 1.0, [0, 1, 32, 64, 64, 32, 16, 8, 0, 0]))
+        columns = list(zip(*(line.ljust(12) for line in text_of(histogram)[1:9]), strict=True))
+        eighths = [sum(" ▁▂▃▄▅▆▇█".index(glyph) for glyph in column) for column in columns]
+        assert eighths[:10] == [0, 1, 32, 64, 64, 32, 16, 8, 0, 0]
+
+
+async def test_ticks_stand_where_the_levels_are() -> None:
+    histogram = Histogram(Drawing(Depth.NONE))
+    async with Stage(histogram).run_test(size=(60, 8)):
+        histogram.show(HistogramData(-2.0, 2.0, [1] * 40))
+        histogram.ticks = (-3.0, -2.0, 0.0, 1.0, 2.0)
+        histogram.marker = 0.5
+        line = text_of(histogram)[-2]
+        assert [x for x, glyph in enumerate(line) if glyph == "│"] == [0, 20, 30, 39]
+        assert line.index("▲") == 25
+        histogram.show(HistogramData(1.0, 1.0, [5]))  # no width to place anything in
+        assert "│" not in text_of(histogram)[-2]
+
+
+async def test_a_hundred_thousand_tensors_draw_only_what_is_seen() -> None:
+    tensors = TensorList(Drawing(Depth.TRUECOLOR))
+    async with Stage(tensors).run_test(size=(40, 10)) as pilot:
+        tensors.load(entry(f"model.layers.{i}.weight") for i in range(100_000))
+        tensors.focus()
+        await pilot.press("end")
+        await pilot.pause()
+        assert "model.layers.99999" in text_of(tensors)[-1]
+        tensors.set_filter("99998")
+        assert [e.name for e in tensors.shown] == ["model.layers.99998.weight"]
+
+
+async def test_names_cannot_move_the_cursor_of_the_terminal() -> None:
+    tensors = TensorList(Drawing(Depth.TRUECOLOR))
+    async with Stage(tensors).run_test(size=(60, 4)):
+        tensors.load([entry("evil\x1b[2J\nname.weight")])
+        text = "".join(text_of(tensors))
+        assert "\x1b" not in text
+        assert "\n" not in text
+        assert "evil" in text
