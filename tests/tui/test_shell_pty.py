@@ -16,6 +16,8 @@ from pathlib import Path
 import pyte
 import pytest
 
+import qtui
+
 pytestmark = pytest.mark.pty
 
 COLUMNS, LINES = 80, 24
@@ -28,6 +30,7 @@ class Terminal:
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            os.chdir(environment["HOME"])
             os.execvpe(argv[0], argv, environment)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self.screen = pyte.Screen(COLUMNS, LINES)
@@ -64,9 +67,9 @@ class Terminal:
 
 @contextlib.contextmanager
 def program(tmp_path: Path, *args: str, **environment: str):
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     env = {
-        **kept,
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(qtui.__file__).parents[1]),
         "HOME": str(tmp_path),
         "TERM": "xterm-256color",
         "LANG": "C.UTF-8",
