@@ -35,9 +35,11 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
     shown = lambda: panel.shown  # noqa: E731
     await until(
         pilot,
-        lambda: panel.phase is Phase.READY
-        and None not in shown().errors
-        and shown().element is not None,
+        lambda: (
+            panel.phase is Phase.READY
+            and None not in shown().errors
+            and shown().element is not None
+        ),
         20,
     )
     await settled(pilot)
