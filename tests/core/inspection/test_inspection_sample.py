@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtui_core.inspection.sample import STRIPS, sample_rows
+from qtui_core.inspection.sample import sample_rows
 
 sizes = st.integers(1, 200_000)
 
 
-@given(rows=sizes, columns=sizes, limit=st.integers(1, 1 << 20))
-def test_a_sample_is_ordered_disjoint_inside_and_bounded(rows, columns, limit):
-    sample = sample_rows(rows, columns, limit)
+@given(rows=sizes, columns=sizes, limit=st.integers(1, 1 << 20), strips=st.integers(1, 20))
+def test_a_sample_is_ordered_disjoint_inside_and_bounded(rows, columns, limit, strips):
+    sample = sample_rows(rows, columns, limit, strips)
     flat = [edge for strip in sample.strips for edge in strip]
     assert flat == sorted(flat)
     assert all(start < stop for start, stop in sample.strips)
@@ -22,7 +22,7 @@ def test_a_sample_is_ordered_disjoint_inside_and_bounded(rows, columns, limit):
     assert sample.count == 1 or sample.count * columns <= limit
     assert 1 <= sample.count <= rows
     # Rounding the strips to equal heights loses at most one row a strip.
-    assert sample.count >= min(rows, limit // columns) - STRIPS + 1
+    assert sample.count >= min(rows, limit // columns) - strips + 1
 
 
 @given(rows=sizes, columns=sizes)
