@@ -33,7 +33,6 @@ TITLE_LINE = 5
 SHAPE = (4096, 14336)
 LIMIT_P95_MS = 30.0
 MARK = "▲"
-BAR = frozenset("░█")
 # Someone who moves quickly, not someone who holds the key down.
 WINDOW_SECONDS = 0.06
 RIGHT, LEFT = b"\x1b[C", b"\x1b[D"
@@ -97,7 +96,7 @@ class Terminal:
 
     def is_working(self) -> bool:
         """Whether the line above the picture shows how far the work is."""
-        return not BAR.isdisjoint(self.screen.display[TITLE_LINE])
+        return "%" in self.screen.display[TITLE_LINE]
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -153,6 +153,7 @@ class QuantizePanel(EnginePanel):
         if self.shown.entry is not entry or self.phase is not Phase.WORKING:
             return
         if self.shown.map is None:
+            self.sentence = ""
             self._say(Phase.WORKING, f"Reading all {entry.elements:,} elements")
         elif self.shown.histogram is None:
             self.body.histogram.show(None)

@@ -60,7 +60,7 @@ class QuantizeBody(Container):
         self.controls = SchemeControls(glyphs.pointer)
         self.side = TensorSide(drawing)
         self.title_line = TaskTitle()
-        self.title_line.done_glyph, self.title_line.left_glyph = glyphs.shades[4], glyphs.shades[1]
+        self.title_line.line_glyph = glyphs.baseline
         self.title_line.ellipsis = glyphs.ellipsis
         self.heatmap = Heatmap(drawing)
         self.histogram = Histogram(drawing)

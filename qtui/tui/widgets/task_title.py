@@ -18,7 +18,7 @@ class TaskTitle(Widget):
     nothing runs."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "task--subject", "task--details", "task--activity", "task--bar",
+        "task--subject", "task--details", "task--activity", "task--done", "task--left",
     }  # fmt: skip
     DEFAULT_CSS = """
     TaskTitle {
@@ -27,7 +27,8 @@ class TaskTitle(Widget):
         & > .task--subject { color: $foreground; text-style: bold; }
         & > .task--details { color: $quiet; }
         & > .task--activity { color: $quiet; }
-        & > .task--bar { color: $primary; }
+        & > .task--done { color: $primary; }
+        & > .task--left { color: $faint; }
     }
     """
 
@@ -35,19 +36,20 @@ class TaskTitle(Widget):
     details: reactive[tuple[str, ...]] = reactive(())
     activity: reactive[str] = reactive("")
     fraction: reactive[float | None] = reactive(None)
-    done_glyph: str = "█"
-    left_glyph: str = "░"
+    line_glyph: str = "─"
     ellipsis: str = "…"
 
     def render(self) -> Content:
         width = self.content_size.width
         right: list[tuple[str, str]] = []
         if self.activity:
-            right.append((f"{self.activity} ", "activity"))
+            right.append((self.activity, "activity"))
             if self.fraction is not None:
+                # The number says it too: the line alone would say it by colour only.
                 done = round(self.fraction * BAR)
-                right.append((self.done_glyph * done, "bar"))
-                right.append((self.left_glyph * (BAR - done), "activity"))
+                right.append((f" {self.fraction:4.0%} ", "activity"))
+                right.append((self.line_glyph * done, "done"))
+                right.append((self.line_glyph * (BAR - done), "left"))
         room = width - sum(len(text) for text, _ in right) - 1
         left = shorten(self.subject, max(0, room), self.ellipsis)
         details = ""
