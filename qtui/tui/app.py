@@ -20,12 +20,12 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
-from qtui.tui import messages
 from qtui.tui.ascii_only import AsciiOnly
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, load_config, log_file
 from qtui.tui.depth import Depth, detect_depth, resolve_depth
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
+from qtui.tui.messages import DeviceSeen, ModelOpened, SendValue, Severity
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry
 from qtui.tui.panels.base import Panel
@@ -104,7 +104,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         return EngineClient(log=log_file().with_name("engine.log"), on_state=self._engine_state)
 
     def _engine_state(self, state: EngineState, detail: str) -> None:
-        self.post_message(messages.EngineStateChanged(state.value, detail))
+        log.info("engine %s %s", state, detail)
 
     async def on_unmount(self) -> None:
         if "engine" in self.__dict__:
@@ -184,29 +184,20 @@ class QtuiApp(App[None], inherit_bindings=False):
     def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
         self.run_worker(self.action_show_panel(message.panel_id), group="panel", exclusive=True)
 
-    async def on_send_value(self, message: messages.SendValue) -> None:
+    async def on_send_value(self, message: SendValue) -> None:
         from qtui.tui.panels.formats import FormatsPanel
 
         await self.action_show_panel(FormatsPanel.PANEL_ID)
         self.shell.query_one(FormatsPanel).show_value(message.value, message.origin)
 
-    def on_engine_state_changed(self, message: messages.EngineStateChanged) -> None:
-        """Told to every panel that has been built."""
-        log.info("engine %s %s", message.state, message.detail)
-        for panel in self.shell.query(Panel):
-            panel.engine_state_changed(message.state, message.detail)
-
-    def on_model_opened(self, message: messages.ModelOpened) -> None:
+    def on_model_opened(self, message: ModelOpened) -> None:
         if message.model == self.model:
             self.shell.query_one(HeaderLine).model = message.title
 
-    def on_device_seen(self, message: messages.DeviceSeen) -> None:
+    def on_device_seen(self, message: DeviceSeen) -> None:
         self.set_device(message.text)
 
-    def on_notice(self, message: messages.Notice) -> None:
-        self.tell(message.text, message.severity)
-
-    def tell(self, text: str, severity: messages.Severity = "information") -> None:
+    def tell(self, text: str, severity: Severity = "information") -> None:
         """Shows a sentence for a few seconds and writes it to the log."""
         log.log(logging.ERROR if severity == "error" else logging.INFO, text)
         self.notify(text, severity=severity, markup=False, timeout=8)

@@ -41,27 +41,6 @@ class DeviceSeen(Message):
         self.text = text
 
 
-class EngineStateChanged(Message):
-    """The child process went to another state ("idle", "starting", "running", "lost").
-
-    `detail` is a sentence for a person, empty when there is nothing to say.
-    """
-
-    def __init__(self, state: str, detail: str = "") -> None:
-        super().__init__()
-        self.state = state
-        self.detail = detail
-
-
-class Notice(Message):
-    """Something a person should read once; the app shows it and writes it to the log."""
-
-    def __init__(self, text: str, severity: Severity = "information") -> None:
-        super().__init__()
-        self.text = text
-        self.severity = severity
-
-
 class Resized(Message):
     """A widget that draws for its size has a new one; whoever feeds it may feed it anew."""
 

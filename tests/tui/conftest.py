@@ -66,10 +66,11 @@ async def settled(pilot: Pilot[Any]) -> None:
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
     """An app under a pilot: `async with running(size=(80, 24), theme="qtui-light") as pilot`.
 
-    Nothing of the user's machine is read or written: no configuration, the clipboard's file and
-    exports in a temporary folder, no tmux.
+    Nothing of the user's machine is read or written: no configuration, the clipboard's file, the
+    log and exports in a temporary folder, no tmux.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("TMUX", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -77,9 +77,6 @@ class Panel(Container):
     def open_model(self, model: str) -> None:
         """The app's model is now `model` (also called once, when the panel is first built)."""
 
-    def engine_state_changed(self, state: str, detail: str) -> None:
-        """The engine is now "idle", "starting", "running" or "lost"; `detail` is a sentence."""
-
     def drawing_changed(self) -> None:
         """The theme changed: restyle what caches colours."""
 
