@@ -128,6 +128,19 @@ async def test_the_engine_stopped_while_idle(running: Running, model: str) -> No
         assert panel.qtui.engine.state is EngineState.RUNNING
 
 
+async def test_another_model_while_one_is_read(running: Running, model: str, large: str) -> None:
+    async with running(model=large, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.WORKING)
+        cast(Any, pilot.app).open_model(model)
+        await until(pilot, lambda: panel.shown.model == model)
+        await in_phase(pilot, Phase.READY)
+        assert panel.shown.entry is not None
+        assert panel.shown.entry.elements == 15_360
+        text = screen_text(pilot.app)
+        assert "large.weight" not in text
+        assert "all 15,360 values" in text
+
+
 async def test_moving_fast_reads_only_where_it_stops(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await in_phase(pilot, Phase.READY)

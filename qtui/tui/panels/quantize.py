@@ -87,8 +87,13 @@ class QuantizePanel(EnginePanel):
     # Opening a model
 
     def open_model(self, model: str) -> None:
+        for group in ("tensor", "element", "rank"):
+            self.workers.cancel_group(self, group)
         self.shown = Shown(model, schemes=self.shown.schemes, active=self.shown.active)
         self.body.side.load(())
+        self.body.show_title(None)
+        self.sentence = ""
+        self._show_numbers()
         self._say(Phase.OPENING, f"Opening {printable(model)}")
         self.do(partial(self._open, model), "open")
 

@@ -99,8 +99,11 @@ class QuantizeBody(Container):
         narrow = self.app.size.width < NARROW
         (self.heatmap if narrow else self.side.list).focus()
 
-    def show_title(self, entry: TensorEntry) -> None:
-        """Name the tensor that is looked at."""
+    def show_title(self, entry: TensorEntry | None) -> None:
+        """Name the tensor that is looked at, if one is."""
+        if entry is None:
+            self.title_line.subject, self.title_line.details = "", ()
+            return
         shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
         self.title_line.subject = printable(entry.name)
         self.title_line.details = (shape, printable(entry.dtype), format_bytes(entry.nbytes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
 from textual import on
@@ -11,6 +12,9 @@ from textual.widgets import Input, Static
 
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList
+
+# A model has thousands of tensors, and an eye sees a few numbers a second.
+COUNT_SECONDS = 0.25
 
 
 class TensorSide(Vertical):
@@ -38,6 +42,7 @@ class TensorSide(Vertical):
         self.count = Static(id="tensor-count", markup=False)
         self._sqnr: dict[str, float | None] = {}
         self._note = ""
+        self._counted = 0.0
 
     def compose(self) -> ComposeResult:
         yield self.field
@@ -58,7 +63,7 @@ class TensorSide(Vertical):
         shown, all_ = len(self.list.shown), len(self.list.entries)
         many = f"{shown:,} of {all_:,}" if shown != all_ else f"{all_:,}"
         words = self._note or self.ORDER_WORDS[self.list.order]
-        self.count.update(f"{many}, {words}" if all_ else "")
+        self.count.update(f"{many}, {words}" if all_ else "", layout=False)
 
     # Filtering
 
@@ -106,7 +111,10 @@ class TensorSide(Vertical):
         """One more tensor was measured; the list is sorted again when all are."""
         self._sqnr[name] = sqnr_db
         self._note = f"measured {len(self._sqnr):,}"
-        self._count()
+        now = time.monotonic()
+        if now - self._counted > COUNT_SECONDS:
+            self._counted = now
+            self._count()
 
     def ranks_done(self, *, sampled: bool) -> None:
         self._note = "worst first, sampled" if sampled else ""
