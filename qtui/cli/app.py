@@ -14,12 +14,13 @@ from qtui_core.errors import UsageError
 @click.command("app", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", default="demo")
 @appearance
-def command(model: str, color: str, ascii: bool, debug: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, model: str, color: str, ascii: bool, debug: bool) -> None:
     """Open the terminal app on MODEL."""
     require_terminal(model)
     from qtui.tui.app import run
 
-    run(model, color=color, ascii=ascii, debug=debug)
+    ctx.exit(run(model, color=color, ascii=ascii, debug=debug))
 
 
 def require_terminal(model: str) -> None:

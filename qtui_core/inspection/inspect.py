@@ -14,11 +14,14 @@ from qtui_core.inspection.totals import total_of
 from qtui_core.models import ModelSource, TensorInfo, row_elements
 from qtui_core.models.tensors import Role
 from qtui_core.quant import (
+    ErrorReport,
     OutlierReport,
     PerModel,
     Scheme,
+    bits_per_parameter,
     find_outliers,
     measure,
+    quantized_bytes,
     statistics,
 )
 
@@ -123,7 +126,7 @@ def _inspect_tensor(
     stats = statistics(rows, progress=step(0))
     outliers = find_outliers(rows, stats, progress=step(1))
     errors = tuple(
-        measure(rows, scheme, model_absmax=extent, progress=step(2 + i))
+        _of_tensor(measure(rows, scheme, model_absmax=extent, progress=step(2 + i)), info, sample)
         for i, scheme in enumerate(applied)
     )
     return TensorReport(
@@ -132,6 +135,19 @@ def _inspect_tensor(
         statistics=stats,
         outliers=_in_tensor_rows(outliers, info, sample),
         errors=errors,
+    )
+
+
+def _of_tensor(report: ErrorReport, info: TensorInfo, sample: RowSample) -> ErrorReport:
+    """A report on a sample as one on the tensor: storage is that of the whole tensor, whose
+    scales are shared by more elements, and places are rows of the tensor."""
+    place = report.max_abs_error_index
+    return replace(
+        report,
+        shape=info.shape,
+        bits_per_parameter=bits_per_parameter(report.scheme, info.shape),
+        bytes=quantized_bytes(report.scheme, info.shape),
+        max_abs_error_index=place and (sample.original_row(place[0]), place[1]),
     )
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from qtui_core.inspection.report import SchemeTotal, TensorReport
-from qtui_core.models import row_elements, rows_of
-from qtui_core.quant import PerModel, Scheme, quantized_bytes
+from qtui_core.quant import PerModel, PerTensor, Scheme, quantized_bytes
 from qtui_core.quant.measure import decibels
-
-SCALE_BYTES = 4
 
 
 def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
     """The total of `scheme`, which is number `index` among the errors of each tensor."""
-    # The one scale of a whole model belongs to no tensor.
-    nbytes = SCALE_BYTES if isinstance(scheme.granularity, PerModel) else 0
+    nbytes = _model_scale_bytes(scheme)
     squared_error = signal = expected = 0.0
     worst, worst_sqnr = None, math.inf
     for tensor in tensors:
@@ -25,8 +22,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
             nbytes += info.nbytes
             continue
         error = tensor.errors[index]
-        shape = (rows_of(info), row_elements(info))
-        nbytes += quantized_bytes(scheme, shape)
+        nbytes += error.bytes
         power = _power(tensor)
         if error.relative_mse is None or power == 0.0:
             continue
@@ -46,6 +42,14 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         gaussian_sqnr_db=decibels(expected / signal if signal else None),
         worst_tensor=worst,
     )
+
+
+def _model_scale_bytes(scheme: Scheme) -> int:
+    """Bytes of the scale of a whole model and its zero point, which belong to no tensor."""
+    if not isinstance(scheme.granularity, PerModel):
+        return 0
+    own = replace(scheme, granularity=PerTensor())
+    return quantized_bytes(own, (1, 1)) - quantized_bytes(scheme, (1, 1))
 
 
 def _power(tensor: TensorReport) -> float:

@@ -1,0 +1,136 @@
+"""An inspection of a whole model, against sums made here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from qtui_core.inspection.inspect import inspect_model
+from qtui_core.models import open_model
+from qtui_core.quant import Scheme
+
+
+def inspect(folder: Path, *schemes: str, **options):
+    path = folder / "model.safetensors"
+    with open_model(path) as source:
+        return inspect_model(source, [Scheme.parse(s) for s in schemes], **options)
+
+
+def save(folder: Path, **tensors: np.ndarray) -> dict[str, np.ndarray]:
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def int8_rows(x: np.ndarray) -> np.ndarray:
+    scale = np.abs(x).max(axis=1, keepdims=True) / 127
+    return np.round(x / scale) * scale
+
+
+def test_totals_are_sums_over_matrices(tmp_path, random):
+    weights = save(
+        tmp_path,
+        a=random.normal(0, 0.02, (96, 128)).astype(np.float32),
+        b=random.standard_t(3, (64, 192)).astype(np.float32),
+        bias=random.normal(size=192).astype(np.float32),
+    )
+    total = inspect(tmp_path, "int8:row").schemes[0]
+    matrices = [weights["a"].astype(np.float64), weights["b"].astype(np.float64)]
+    error = sum(((x - int8_rows(x)) ** 2).sum() for x in matrices)
+    signal = sum((x**2).sum() for x in matrices)
+    assert total.relative_mse == pytest.approx(error / signal, rel=1e-4)
+    assert total.nbytes == 192 * 4 + sum(x.size + 4 * len(x) for x in matrices)
+    assert total.worst_tensor == "b"
+
+
+def test_one_scale_for_the_model_comes_from_its_largest_matrix(tmp_path, random):
+    small = random.normal(0, 0.01, (64, 64)).astype(np.float32)
+    large = random.normal(0, 1, (64, 64)).astype(np.float32)
+    save(tmp_path, small=small, large=large, norm=np.full(64, 100.0, np.float32))
+    inspection = inspect(tmp_path, "int8:model", "int8:model:asym")
+    scale = np.float32(np.abs(large).max()) / np.float32(127)
+    step = np.round(small / scale) * scale
+    error = next(t for t in inspection.tensors if t.info.name == "small").errors[0]
+    assert error.mse == pytest.approx(((small.astype(np.float64) - step) ** 2).mean(), rel=1e-5)
+    # 4 bytes of scale for the model, and one of zero point where there is one.
+    assert [s.nbytes for s in inspection.schemes] == [64 * 4 + 2 * 4096 + extra for extra in (4, 5)]
+
+
+def test_storage_and_places_of_a_sample_are_those_of_the_tensor(tmp_path, random):
+    x = random.normal(size=(5000, 1000)).astype(np.float32)
+    x[4999, 7] = 3000.25
+    save(tmp_path, w=x)
+    inspection = inspect(tmp_path, "int8:column", "int4:tensor")
+    tensor = inspection.tensors[0]
+    assert tensor.sampled_parameters < x.size
+    by_column = tensor.errors[0]
+    assert by_column.bits_per_parameter == 8 + 32 * 1000 / x.size
+    assert by_column.bits_per_parameter == inspection.schemes[0].bits_per_parameter
+    row, column = by_column.max_abs_error_index
+    # The outlier makes everything else in its column zero, so the error is the value.
+    assert column == 7
+    assert by_column.max_abs_error == abs(x[row, column])
+    assert (tensor.outliers.top[0].row, tensor.outliers.top[0].column) == (4999, 7)
+
+
+def test_progress_rises_to_the_end_inside_a_tensor(tmp_path, random):
+    save(tmp_path, w=random.normal(size=(3000, 1024)).astype(np.float32))
+    seen: list[tuple[int, int]] = []
+    inspect(
+        tmp_path, "nf4", full=True, progress=lambda done, total, name: seen.append((done, total))
+    )
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert {total for _, total in seen} == {3000 * 1024}
+    assert seen[-1][0] == 3000 * 1024
+    assert len({done for done, _ in seen}) > 5
+
+
+class TestConclusions:
+    """The last sentence is true of the data."""
+
+    def test_a_lossless_scheme_is_called_exact(self, tmp_path, random):
+        x = random.normal(size=(64, 64)).astype(np.float32)
+        save(tmp_path, w=(x.view(np.uint32) & 0xFFFF0000).view(np.float32))
+        assert "bf16 keeps every value exactly" in inspect(tmp_path, "bf16").conclusion
+        assert "keeps every value exactly" in inspect(tmp_path, "tf32", "bf16").conclusion
+
+    def test_zeros(self, tmp_path):
+        save(tmp_path, w=np.zeros((64, 64), np.float32))
+        assert "is zero" in inspect(tmp_path, "nf4").conclusion
+
+    def test_nothing_to_quantize(self, tmp_path):
+        save(tmp_path, bias=np.ones(64, np.float32))
+        assert "no floating-point matrix" in inspect(tmp_path, "nf4").conclusion
+
+    def test_a_gaussian_model_is_normal(self, tmp_path, random):
+        save(tmp_path, w=random.normal(size=(256, 256)).astype(np.float32))
+        sentence = inspect(tmp_path, "nf4").conclusion
+        assert "within 1 dB" in sentence
+        assert "normal" in sentence
+
+    def test_the_tensor_with_outliers_is_named(self, tmp_path, random):
+        bad = random.normal(size=(256, 256)).astype(np.float32)
+        bad[:, 3] *= 40
+        save(tmp_path, good=random.normal(size=(256, 256)).astype(np.float32), bad=bad)
+        sentence = inspect(tmp_path, "int4:row").conclusion
+        assert "the tensor to watch is bad" in sentence
+
+    def test_better_than_a_gaussian_is_not_called_within_1_db(self, tmp_path, random):
+        save(tmp_path, w=random.choice([-1.0, 1.0], (256, 256)).astype(np.float32) * 0.3)
+        sentence = inspect(tmp_path, "int2:row:signed").conclusion
+        assert "within 1 dB" not in sentence
+
+    def test_of_equally_good_schemes_the_smaller_is_named(self, tmp_path, random):
+        save(tmp_path, w=random.normal(size=(256, 1024)).astype(np.float32))
+        inspection = inspect(tmp_path, "nf4", "nf4:dq")
+        plain, double = inspection.schemes
+        assert math.isclose(plain.sqnr_db, double.sqnr_db, abs_tol=0.1)
+        assert inspection.conclusion.startswith("nf4:block64:dq keeps")
