@@ -56,8 +56,11 @@ class Session:
     # Models
 
     def open_model(self, task: Task) -> Result:
-        text = task.text("model")
-        source = self.models.open(text)
+        def opened(done: int, total: int) -> None:
+            task.check()
+            task.progress(done / max(1, total))
+
+        source = self.models.open(task.text("model"), opened)
         self._statistics.clear()
         self._outliers.clear()
         self._errors.clear()

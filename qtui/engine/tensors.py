@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,10 @@ class OpenModels:
         self._source: ModelSource | None = None
         self._remote: RemoteRows | None = None
 
-    def open(self, text: str) -> ModelSource:
-        """Open a model afresh. Raises ModelError."""
-        source = open_model(text)
+    def open(self, text: str, progress: Callable[[int, int], None] | None = None) -> ModelSource:
+        """Open a model afresh; `progress` hears of each file's header, done and in all.
+        Raises ModelError, and what `progress` raises."""
+        source = open_model(text, progress=progress)
         with self._lock:
             # The old source is dropped and not closed: a lane may be reading from it.
             self._text, self._source, self._remote = text, source, None

@@ -102,7 +102,7 @@ class QuantizePanel(EnginePanel):
         if not shown.schemes:
             shown.schemes = [await self.feed.scheme(text) for text in FIRST_SCHEMES]
         self.body.controls.show(shown.schemes, shown.active)
-        index = await self.feed.open(model)
+        index = await self.feed.open(model, lambda done, _: self._show_activity("headers", done))
         shown.index = index
         self.post_message(ModelOpened(model, index.headline))
         self.do(self._ask_device, "device")

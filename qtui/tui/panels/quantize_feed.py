@@ -31,8 +31,8 @@ class QuantizeFeed:
         self.engine = engine
         self._answers: dict[tuple[Any, ...], Any] = {}
 
-    async def open(self, model: str) -> ModelIndex:
-        reply = await self.engine.request("open_model", {"model": model})
+    async def open(self, model: str, on_progress: ProgressCallback) -> ModelIndex:
+        reply = await self.engine.request("open_model", {"model": model}, on_progress=on_progress)
         self._answers.clear()
         return ModelIndex.parse(reply.data)
 
