@@ -109,6 +109,8 @@ class QuantizePanel(EnginePanel):
         if not index.tensors:
             self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
             return
+        if index.note:
+            self.qtui.tell(index.note)  # it is quantized already: its codes are not values
         self.body.side.load(index.tensors)
         self.body.side.list.select(index.first_choice.name)
 

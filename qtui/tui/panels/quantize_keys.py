@@ -32,7 +32,7 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     _binding("n", "match(1)", "Next match", "next_match", "Next tensor the filter matches"),
     _binding("N", "match(-1)", "Previous match", "previous_match", "Previous match"),
     _binding("o", "order", "Order", "order",
-             "Order the tensors: as in the model, by name, worst error first", show=True),
+             "Order: as in the model, by name, worst first", show=True),
     _binding("t", "tensors", "Tensors", "tensors", "Go to the list of tensors", show=True),
     _binding("f", "turn('format', 1)", "Format", "format", "Next format", show=True),
     _binding("F", "turn('format', -1)", "Format back", "format_back", "Format before"),
@@ -55,7 +55,7 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     _binding("c", "counts", "Log counts", "counts",
              "Histogram with logarithmic or plain counts"),
     _binding("r", "restart", "Restart", "restart",
-             "Start the engine again, or read again what was stopped", show=True),
+             "Start the engine again, or read again", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
     _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
 ]  # fmt: skip
