@@ -56,7 +56,7 @@ class Task:
             raise Cancelled
 
     def progress(self, fraction: float, data: dict[str, Any] | None = None) -> None:
-        """Tell the screen how far this is (0..1), at most four times a second; partial
+        """Tell the screen how far this is (0..1), at most twice a second; partial
         results in `data` are always sent."""
         self._send_progress(fraction, data)
 

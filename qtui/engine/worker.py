@@ -28,9 +28,9 @@ from qtui.engine.protocol import (
 from qtui.engine.task import Cancelled, Operation, Task
 from qtui_core.errors import QtuiError
 
-# Four times a second is calm to look at, and little over a slow line. A key pressed right after
+# Twice a second is calm to look at, and little over a slow line. A key pressed right after
 # a repaint waits for the next frame, so every repaint that is not needed makes keys slower.
-PROGRESS_SECONDS = 0.25
+PROGRESS_SECONDS = 0.5
 # The computation gives way to the screen, which needs a few milliseconds now and then.
 NICENESS = 10
 
