@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 import click
@@ -29,8 +30,9 @@ def require_terminal(model: str) -> None:
 
     Raises UsageError, which names the command that works there.
     """
-    instead = f"Use `qtui inspect {model}` (or `qtui inspect {model} --json`) instead."
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    name = shlex.quote(model)
+    instead = f"Use `qtui inspect {name}` (or `qtui inspect {name} --json`) instead."
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"The app needs a terminal, and this is not one. {instead}")
     if os.environ.get("TERM", "") in ("", "dumb"):
         raise UsageError(f"The app cannot draw on TERM={os.environ.get('TERM', '')!r}. {instead}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -24,36 +25,52 @@ def say(sentence: str) -> None:
     shown = "\n".join(printable(line) for line in sentence.splitlines())
     # A message may quote a name that the terminal's encoding cannot write.
     encoding = sys.stderr.encoding or "utf-8"
-    print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    # Where stderr cannot be written the exit code still tells.
+    with suppress(OSError):
+        print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+        sys.stderr.flush()
 
 
 def run_and_exit(command: click.Command) -> NoReturn:
     """Runs a click command and exits with its code, never with a traceback unless `--debug`."""
+    _open_missing_streams()
     debug = "--debug" in sys.argv[1:]
     try:
-        code = command.main(standalone_mode=False, prog_name="qtui")
+        # Not `command.main`, which ends a program whose reader left early as failed.
+        with command.make_context("qtui", sys.argv[1:]) as context:
+            command.invoke(context)
         sys.stdout.flush()
+        code = 0
     except click.exceptions.Exit as done:
-        _exit(done.exit_code)
-    except click.Abort:
-        _interrupted()
+        code = done.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say("qtui: interrupted.")
+        code = INTERRUPTED
     except click.ClickException as error:
-        say(f"qtui: {error.format_message()}")
-        if isinstance(error, click.UsageError) and error.ctx is not None:
-            say(f"Try '{error.ctx.command_path} --help'.")
-        _exit(error.exit_code)
-    except KeyboardInterrupt:
-        _interrupted()
+        code = _tell_click(error)
     except BrokenPipeError:
-        # The reader (`| head`) has what it wanted. Python would complain when it flushes
-        # stdout at exit, so give it somewhere to flush to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _exit(0)
+        # The reader (`| head`) has what it wanted.
+        code = 0
     except Exception as error:
         if debug:
             traceback.print_exc()
-        _exit(_tell(error))
-    _exit(code if isinstance(code, int) else 0)
+        code = _tell(error)
+    _exit(code)
+
+
+def _open_missing_streams() -> None:
+    """Python has no stream at all where the shell closed one (`>&-`)."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open until the program ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _tell_click(error: click.ClickException) -> int:
+    say(f"qtui: {error.format_message()}")
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        say(f"Try '{error.ctx.command_path.strip()} --help'.")
+    return error.exit_code
 
 
 def _tell(error: Exception) -> int:
@@ -61,17 +78,20 @@ def _tell(error: Exception) -> int:
         say(f"qtui: {error}")
         return error.exit_code
     if isinstance(error, MemoryError):
-        say("qtui: out of memory. Without --full, inspect reads only a sample of each tensor.")
-        return 1
-    detail = f"{type(error).__name__}: {error}"
-    say(f"qtui: unexpected failure ({detail}). Run again with --debug for the traceback.")
+        say("qtui: out of memory. Look at fewer tensors at a time with --tensors.")
+    elif isinstance(error, OSError) and error.filename is None:
+        say(f"qtui: the output could not be written: {error.strerror or error}.")
+    else:
+        detail = f"{type(error).__name__}: {error}"
+        say(f"qtui: unexpected failure ({detail}). Run again with --debug for the traceback.")
     return 1
 
 
-def _interrupted() -> NoReturn:
-    say("qtui: interrupted.")
-    _exit(INTERRUPTED)
-
-
 def _exit(code: int) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        # What could not be written has been told, or its reader is gone; Python would try
+        # again at exit and complain, so give it somewhere to write to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

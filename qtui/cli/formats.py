@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from qtui.cli.options import appearance, report_format
+from qtui.report.document import Document
 from qtui.report.formats import catalogue_document, value_document
 from qtui.report.render import choose_format, write_report
 from qtui_core.errors import UsageError
-from qtui_core.formats import FORMATS, Rounding, get_format
-from qtui_core.formats.table import describe_value
+from qtui_core.formats import FORMATS, Format, Rounding, get_format
+from qtui_core.formats.table import describe_code, describe_value
 from qtui_core.formats.text import parse_input
 
 
@@ -34,7 +35,7 @@ from qtui_core.formats.text import parse_input
 @click.option(
     "--random-bits",
     metavar="HEX",
-    help="The draw of stochastic rounding, as 0x… of any length.  [default: the middle one]",
+    help="The draw of stochastic rounding, as 0x and 1 to 8 hex digits.  [default: the middle one]",
 )
 @click.option("--only", metavar="F,F", help="These formats only, in this order, e.g. bf16,e4m3.")
 @report_format
@@ -58,16 +59,33 @@ def command(
     """
     if value is not None and value.startswith("--"):
         raise UsageError(f"{value} is no option of `qtui formats`; see `qtui formats --help`.")
+    formats = list(FORMATS.values())
+    if only is not None:
+        formats = [get_format(name) for name in only.split(",")]
     if value is None:
-        document = catalogue_document()
+        document = catalogue_document(formats)
     else:
-        mode = Rounding(rounding)
-        typed = parse_input(value)
-        formats = [get_format(name) for name in only.split(",")] if only else list(FORMATS.values())
-        draw, count = _parse_draw(random_bits)
-        rows = describe_value(typed.value, mode, saturate, formats, draw, count)
-        document = value_document(typed, rows, mode, saturate)
+        document = _describe(value, formats, Rounding(rounding), saturate, random_bits)
     write_report(document, choose_format(format, output), output, color=color, ascii=ascii)
+
+
+def _describe(
+    text: str,
+    formats: list[Format],
+    rounding: Rounding,
+    saturate: bool | None,
+    random_bits: str | None,
+) -> Document:
+    if random_bits is not None and rounding is not Rounding.STOCHASTIC:
+        raise UsageError("--random-bits is the draw of --rounding stochastic: ask for that too.")
+    typed = parse_input(text)
+    draw, count = _parse_draw(random_bits)
+    rows = describe_value(typed.value, rounding, saturate, formats, draw, count)
+    if typed.format is not None and typed.code is not None:
+        # The code as typed: a NaN has several, and rounding its value would pick one.
+        own = describe_code(typed.format, typed.code)
+        rows = tuple(own if row.format is typed.format else row for row in rows)
+    return value_document(typed, rows, rounding, saturate)
 
 
 def _parse_draw(text: str | None) -> tuple[int | None, int]:
@@ -75,6 +93,6 @@ def _parse_draw(text: str | None) -> tuple[int | None, int]:
     if text is None:
         return None, 16
     digits = text.lower().removeprefix("0x")
-    if not digits or len(digits) > 64 or any(c not in "0123456789abcdef" for c in digits):
-        raise UsageError(f"--random-bits takes 1 to 64 hex digits such as 0x8000, not {text!r}.")
+    if not 1 <= len(digits) <= 8 or any(c not in "0123456789abcdef" for c in digits):
+        raise UsageError(f"--random-bits takes 1 to 8 hex digits such as 0x8000, not {text!r}.")
     return int(digits, 16), 4 * len(digits)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from qtui.cli.options import appearance, report_format
 from qtui.cli.progress import progress_on_stderr
+from qtui.report.files import check_target
 from qtui.report.inspection import inspection_document
-from qtui.report.render import choose_format, write_report
+from qtui.report.render import STDOUT, choose_format, write_report
 from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +35,9 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 @click.option("--headers", is_flag=True, help="Read headers only: names, shapes, dtypes, bytes.")
 @report_format
 @appearance
+@click.pass_context
 def command(
+    ctx: click.Context,
     model: str,
     schemes: str,
     tensors: str | None,
@@ -51,6 +55,10 @@ def command(
     """
     if full and headers:
         raise UsageError("--full reads every element and --headers reads none: choose one.")
+    if headers and ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
+        raise UsageError("--headers reads no values to apply --schemes to: choose one.")
+    if output is not None and output != STDOUT:
+        check_target(output)
     from qtui_core.models import open_model
 
     chosen = choose_format(format, output)

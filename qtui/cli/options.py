@@ -35,8 +35,8 @@ def report_format(command: Command) -> Command:
         click.option(
             "-o",
             "--output",
-            type=click.Path(dir_okay=False),
-            help="Write to this file; its suffix (.json, .md, .html) chooses the format.",
+            metavar="FILE",
+            help="Write to this file (.json, .md or .html chooses the format), or - for stdout.",
         ),
         click.option("--json", "format", flag_value="json", help="Short for --format json."),
         click.option(

@@ -6,13 +6,14 @@ Only click is imported here; a command's own imports happen when it runs, so tha
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import shlex
 from typing import Any
 
 import click
 
 from qtui import __version__
-from qtui.cli.exits import run_and_exit
 
 #: Command -> (module, one line of help). The module holds a click command named `command`.
 COMMANDS = {
@@ -20,6 +21,9 @@ COMMANDS = {
     "formats": ("qtui.cli.formats", "A value in every number format."),
 }
 _APP = "qtui.cli.app"
+#: Stands for the app among the arguments: no model can be called that.
+APP = "\0app"
+_GROUP_OPTIONS = {"--help", "-h", "--version"}
 
 
 class _Commands(click.Group):
@@ -34,25 +38,49 @@ class _Commands(click.Group):
         return None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # `qtui`, `qtui MODEL` and `qtui --ascii MODEL` open the app, which has options of
-        # its own; only --help and --version belong to the group.
-        first_word = next((a for a in args if not a.startswith("-")), None)
-        if first_word not in COMMANDS and not {"--help", "-h", "--version"} & set(args):
-            args = ["app", *args]
-        elif first_word in COMMANDS and args[0] == "--debug":
-            args = args[1:]
+        # `qtui`, `qtui MODEL` and `qtui --ascii MODEL` open the app, which has options of its
+        # own; `qtui --ascii inspect MODEL` means the option of inspect. Only --help and
+        # --version without a word belong to the group.
+        position = _first_word(args)
+        if position is not None and args[position] in COMMANDS:
+            args = [args[position], *args[:position], *args[position + 1 :]]
+        elif position is not None or not _GROUP_OPTIONS & set(args):
+            _refuse_unknown_command(ctx, args)
+            args = [APP, *args]
         return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] == "app":
-            return "app", _load(_APP), args[1:]
+        if args and args[0] == APP:
+            return "", _load(_APP), args[1:]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
+
+
+def _first_word(args: list[str]) -> int | None:
+    """Where the first argument is that is neither an option nor the value of --color."""
+    for index, word in enumerate(args):
+        if word.startswith("-") and word != "-":
+            continue
+        if index and args[index - 1] == "--color":
+            continue
+        return index
+    return None
+
+
+def _refuse_unknown_command(ctx: click.Context, args: list[str]) -> None:
+    """`qtui inspct demo` is a slip and not a model with something behind it."""
+    if len(args) < 2 or any(word.startswith("-") for word in args[:2]):
+        return
+    close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+    instead = f" Did you mean `qtui {close[0]} {shlex.quote(args[1])}`?" if close else ""
+    raise click.UsageError(
+        f"{args[0]!r} is no command, and the app opens one MODEL at a time.{instead}", ctx
+    )
 
 
 def _load(module: str) -> click.Command:
@@ -77,8 +105,3 @@ def cli(**_: Any) -> None:
 
     `qtui [MODEL]` opens the terminal app, on demo if no model is named.
     """
-
-
-def main() -> None:
-    """The console script."""
-    run_and_exit(cli)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from qtui_core.models.quoting import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -33,7 +35,7 @@ def progress_on_stderr(verb: str) -> Iterator[Callable[[int, int, str], None] | 
             bar = _make_bar()
             bar.add_task(verb, total=total, item="")
             bar.start()
-        bar.update(bar.task_ids[0], completed=done, total=total, item=item)
+        bar.update(bar.task_ids[0], completed=done, total=total, item=printable(item))
 
     try:
         yield report

@@ -88,6 +88,8 @@ def shorten(text: str, size: int) -> str:
     """`text`, or its end behind an ellipsis, in at most `size` cells."""
     if cell_len(text) <= size:
         return text
+    # No character is wider than two cells or narrower than none: cut before measuring.
+    text = text[-4 * size :]
     while cell_len(text) > size - 1:
         text = text[1:]
     return f"…{text}"

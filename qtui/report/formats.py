@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 from qtui.report.document import Column, Document, Section, Table, Tone
-from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Rounding
-from qtui_core.formats.decimals import exact_fraction_text, format_exact, format_rounded
+from qtui_core.formats import Exact, FloatFormat, Format, Rounding
+from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.summary import summarize
-from qtui_core.formats.table import FormatRow, Outcome
+from qtui_core.formats.table import FormatRow, Outcome, hex_text
 from qtui_core.formats.text import Typed
 
 _TONES: dict[Outcome, Tone] = {
@@ -27,6 +27,8 @@ def value_document(
 ) -> Document:
     """`rows` as `describe_value` gives them."""
     asked = format_exact(typed.value)
+    if typed.format is not None and typed.code is not None:
+        asked = f"{typed.format.title} {hex_text(typed.format, typed.code)} = {asked}"
     mode = {None: "as each format has it", True: "on", False: "off"}[saturate]
     return Document(
         title=f"{asked} in every format, rounding {rounding}, saturation {mode}",
@@ -37,7 +39,7 @@ def value_document(
         conclusion=summarize(rows),
         data={
             "value": {
-                "text": asked,
+                "text": format_exact(typed.value, 60),
                 "fraction": _fraction(typed.value),
                 "float": _float(typed.value),
             },
@@ -48,22 +50,32 @@ def value_document(
     )
 
 
-def catalogue_document() -> Document:
-    """Every format with its fields and limits, without a value."""
-    formats = list(FORMATS.values())
-    floats = [f for f in formats if isinstance(f, FloatFormat) and f.bits <= 16 and f.has_zero]
-    widest = max(floats, key=lambda f: f.max)
-    finest = min(floats, key=lambda f: f.epsilon)
+def catalogue_document(formats: Sequence[Format]) -> Document:
+    """The formats with their fields and limits, without a value."""
     return Document(
         title="Number formats",
         sections=(Section("Range of the formats", (_ranges(formats),)),),
-        conclusion=(
-            f"Of the formats of 16 bits and under, {widest.title} reaches furthest (up to "
-            f"{format_rounded(widest.max)}) and {finest.title} resolves finest (steps of "
-            f"{format_rounded(finest.epsilon)} at 1): give `qtui formats` a value to see which "
-            f"of the two it needs."
-        ),
+        conclusion=_compare_ranges(formats),
         data={"value": None, "formats": [_format_data(f) for f in formats]},
+    )
+
+
+def _compare_ranges(formats: Sequence[Format]) -> str:
+    small = [f for f in formats if isinstance(f, FloatFormat) and f.bits <= 16 and f.has_zero]
+    if len(small) < 2:
+        return "Give `qtui formats` a value to see what each of these makes of it."
+    widest = max(small, key=lambda f: f.max)
+    finest = min(small, key=lambda f: f.epsilon)
+    if widest is finest:
+        return (
+            f"Of the floating-point formats of 16 bits and under here, {widest.title} both "
+            f"reaches furthest (up to {format_rounded(widest.max)}) and resolves finest."
+        )
+    return (
+        f"Of the floating-point formats of 16 bits and under here, {widest.title} reaches "
+        f"furthest (up to {format_rounded(widest.max)}) and {finest.title} resolves finest "
+        f"(steps of {format_rounded(finest.epsilon)} at 1): give `qtui formats` a value to see "
+        f"which of the two it needs."
     )
 
 
@@ -197,7 +209,10 @@ def _row_data(row: FormatRow) -> dict[str, Any]:
 
 
 def _fraction(value: Exact | None) -> str | None:
-    return None if value is None else exact_fraction_text(value)
+    """Exactly, as "n/d" or "n"; null where the value is no number."""
+    if value is None or (isinstance(value, float) and value != 0):
+        return None
+    return str(Fraction(value))
 
 
 def _float(value: Exact | None) -> float | None:

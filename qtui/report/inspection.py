@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from qtui.report.document import Column, Document, Facts, Section, Table, Tone
 from qtui.report.inspection_data import inspection_data
@@ -14,19 +15,24 @@ from qtui.report.numbers import (
     format_shape,
     format_signed,
     format_value,
+    plural,
 )
 from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
 from qtui_core.models.quoting import printable
 
+if TYPE_CHECKING:
+    from qtui_core.quant import ErrorReport
+
 #: Tensors a text report lists before it says where the rest is.
 TEXT_TENSORS = 60
+LISTED_OUTLIERS = 20
 
 
 def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Document:
     """`all_tensors` lists every tensor; else a long list is cut to the worst ones."""
     census = inspection.census
     sections = [Section("Model", (_model_facts(inspection), _dtypes(inspection)))]
-    if inspection.schemes:
+    if any(t.errors for t in inspection.tensors):
         whole = sum(t.info.nbytes for t in inspection.tensors) == census.nbytes
         title = "Schemes, whole model" if whole else "Schemes, the chosen tensors"
         sections.append(Section(title, (_schemes(inspection),)))
@@ -47,13 +53,18 @@ def _model_facts(inspection: Inspection) -> Facts:
     pairs = [
         ("source", f"{census.origin}: {printable(census.location)}"),
         ("architecture", printable(census.architecture or "not named")),
-        ("parameters", f"{census.parameters:,} ({format_count(census.parameters)})"),
-        ("bytes", f"{census.nbytes:,} ({format_bytes(census.nbytes)})"),
+        ("parameters", _both(f"{census.parameters:,}", format_count(census.parameters))),
+        ("bytes", _both(f"{census.nbytes:,}", format_bytes(census.nbytes))),
         ("read", inspection.sample),
     ]
     if census.quantization:
         pairs.append(("already quantized", printable(census.quantization)))
     return Facts(tuple(pairs))
+
+
+def _both(exact: str, short: str) -> str:
+    """An exact number and its short form, where that is another."""
+    return exact if short.removesuffix(" B") == exact else f"{exact} ({short})"
 
 
 def _dtypes(inspection: Inspection) -> Table:
@@ -102,7 +113,8 @@ def _schemes(inspection: Inspection) -> Table:
         bar_title="SQNR",
         note=(
             "Matrices quantized, norms and biases kept as stored; scales and zero points are "
-            "counted. Gaussian: what a Gaussian tensor of each shape would give."
+            "counted. SQNR is over all matrices, weighted by their energy; Gaussian: what "
+            "Gaussian tensors of these shapes and energies would give."
         ),
     )
 
@@ -113,7 +125,8 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
     note = ""
     if not all_tensors and len(tensors) > TEXT_TENSORS:
         tensors = sorted(tensors, key=_first_sqnr)[:TEXT_TENSORS]
-        title = f"Tensors, the {TEXT_TENSORS} with the most error"
+        order = "with the most error" if inspection.measured else "first by name"
+        title = f"Tensors, the {TEXT_TENSORS} {order}"
         note = (
             f"{len(inspection.tensors) - TEXT_TENSORS} more: --format json, markdown or html "
             f"lists all, --tensors GLOB chooses."
@@ -179,7 +192,7 @@ def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> 
         rows=tuple(
             (
                 printable(t.info.name),
-                *(_with_gap(e.sqnr_db, e.gaussian_sqnr_db) for e in t.errors),
+                *(_with_gap(e) for e in t.errors),
             )
             for t in quantized
         ),
@@ -191,11 +204,15 @@ def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> 
     )
 
 
-def _with_gap(sqnr_db: float | None, gaussian_db: float | None) -> str:
-    if sqnr_db is None:
+def _with_gap(error: ErrorReport) -> str:
+    if error.relative_mse is None:
+        return "–"  # nothing but zeros, or nothing finite
+    if error.sqnr_db is None:
         return "exact"
-    gap = None if gaussian_db is None else sqnr_db - gaussian_db
-    return f"{sqnr_db:.1f} {format_signed(gap).replace('-', '−')}"
+    gap = None
+    if error.gaussian_sqnr_db is not None:
+        gap = error.sqnr_db - error.gaussian_sqnr_db
+    return f"{format_decibels(error.sqnr_db)} {format_signed(gap).replace('-', '−')}"
 
 
 def _tone(tensor: TensorReport) -> Tone:
@@ -210,6 +227,44 @@ def _tone(tensor: TensorReport) -> Tone:
         if e.sqnr_db is not None and e.gaussian_sqnr_db is not None
     ]
     return "warn" if gaps and max(gaps) >= 3.0 else ""
+
+
+def _is_whole(inspection: Inspection) -> bool:
+    return all(t.sampled_parameters in (0, t.info.elements) for t in inspection.tensors)
+
+
+def _outlier_columns(inspection: Inspection) -> list[Section]:
+    """Columns that hold several outliers, which is what makes them worth keeping in 16 bits."""
+    found = [
+        (column, tensor)
+        for tensor in inspection.tensors
+        if tensor.outliers and tensor.errors
+        for column in tensor.outliers.columns
+        if column.count >= 2
+    ]
+    if not found:
+        return []
+    found.sort(key=lambda pair: -pair[0].count)
+    rows = tuple(
+        (
+            printable(tensor.info.name),
+            str(column.column),
+            f"{column.count:,}",
+            f"{column.count / tensor.outliers.count:.0%}" if tensor.outliers else "–",
+        )
+        for column, tensor in found[:LISTED_OUTLIERS]
+    )
+    table = Table(
+        columns=(
+            Column("tensor", key=True),
+            Column("column", numeric=True),
+            Column("values beyond 6σ", numeric=True),
+            Column("of the tensor's", numeric=True),
+        ),
+        rows=rows,
+        note=f"The fullest of {plural(len(found), 'column')} with two outliers or more.",
+    )
+    return [Section("Outlier columns", (table,))]
 
 
 def _outlier_section(inspection: Inspection) -> list[Section]:
@@ -228,8 +283,10 @@ def _outlier_section(inspection: Inspection) -> list[Section]:
     sections = []
     if broken:
         sections.append(Section("Values that are not finite", (Facts(tuple(broken)),)))
+    sections += _outlier_columns(inspection)
     if found:
         found.sort(key=lambda pair: -pair[0].sigmas)
+        sampled = "" if _is_whole(inspection) else ", in the sample"
         total = sum(t.outliers.count for t in inspection.tensors if t.outliers and t.errors)
         rows = tuple(
             (
@@ -239,7 +296,7 @@ def _outlier_section(inspection: Inspection) -> list[Section]:
                 format_value(outlier.value),
                 f"{outlier.sigmas:.1f}",
             )
-            for outlier, tensor in found[:20]
+            for outlier, tensor in found[:LISTED_OUTLIERS]
         )
         table = Table(
             columns=(
@@ -250,7 +307,7 @@ def _outlier_section(inspection: Inspection) -> list[Section]:
                 Column("sigmas", numeric=True),
             ),
             rows=rows,
-            note=f"The largest of {total:,} values of matrices beyond 6 sigma.",
+            note=f"The largest of {plural(total, 'value')} of matrices beyond 6 sigma{sampled}.",
         )
         sections.append(Section("Outliers", (table,)))
     return sections

@@ -23,7 +23,7 @@ def to_markdown(document: Document) -> str:
 
 
 def escape(text: str) -> str:
-    for character in "\\`*_[]<>|":
+    for character in "\\`*_[]<>|&":
         text = text.replace(character, "\\" + character)
     return text
 

@@ -29,16 +29,25 @@ def format_value(value: float | None, digits: int = 4) -> str:
     """A plain number with `digits` significant digits; `–` for unknown."""
     if value is None or math.isnan(value):
         return "–"
+    if 1 <= abs(value) < 1e6:
+        # "1000" and not "1e+03": an exponent only where the digits would not be read.
+        digits = max(digits, len(str(int(abs(value)))))
     return f"{value:.{digits}g}"
 
 
 def format_decibels(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+    """One place; a rounded minus zero is zero."""
+    return "–" if value is None else f"{round(value, 1) + 0.0:.1f}"
 
 
 def format_signed(value: float | None, places: int = 1) -> str:
-    return "–" if value is None else f"{value:+.{places}f}"
+    return "–" if value is None else f"{round(value, places) + 0.0:+.{places}f}"
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
     return " x ".join(str(size) for size in shape) or "scalar"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """`1 tensor`, `2 tensors`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

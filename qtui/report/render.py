@@ -1,15 +1,14 @@
-"""Chooses the face of a report and where it goes."""
+"""Chooses the face of a report and sends it to stdout or a file."""
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from qtui.report.document import Document
-from qtui_core.errors import QtuiError
+from qtui.report.files import write_whole
 
+STDOUT = "-"
 FORMATS = ("text", "json", "markdown", "html")
 _SUFFIXES = {".json": "json", ".md": "markdown", ".html": "html", ".htm": "html"}
 
@@ -29,12 +28,12 @@ def write_report(
     color: str = "auto",
     ascii: bool = False,
 ) -> None:
-    """To stdout, or to the file `output` as a whole or not at all.
+    """To stdout (also when `output` is `-`), or to the file `output` as a whole or not at all.
 
     Raises QtuiError when the file cannot be written.
     """
-    if output is not None:
-        _write_whole(Path(output), _render(document, format, ascii))
+    if output is not None and output != STDOUT:
+        write_whole(output, _render(document, format, ascii))
         return
     if format == "text":
         from qtui.report.text import write_text
@@ -60,12 +59,14 @@ def _render(document: Document, format: str, ascii: bool) -> str:
         return to_json(document, ascii=ascii)
     if format == "markdown":
         from qtui.report.markdown import to_markdown
+        from qtui.report.text import to_ascii
 
-        return to_markdown(document)
+        return to_ascii(to_markdown(document)) if ascii else to_markdown(document)
     if format == "html":
         from qtui.report.html import to_html
 
-        return to_html(document)
+        page = to_html(document)
+        return page.encode("ascii", "xmlcharrefreplace").decode() if ascii else page
     import io
 
     from qtui.report.text import write_text
@@ -73,23 +74,3 @@ def _render(document: Document, format: str, ascii: bool) -> str:
     buffer = io.StringIO()
     write_text(document, buffer, color="none", ascii=ascii)
     return buffer.getvalue()
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Writes beside the target and renames, so that a report is there whole or not at all."""
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise QtuiError(f"Cannot write {path}: {error.strerror or error}.") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise QtuiError(f"Cannot write {path}: {error.strerror or error}.") from error
-        raise

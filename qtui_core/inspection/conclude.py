@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
+from qtui_core.models.quoting import quoted
 from qtui_core.quant import Scheme
 
 #: A tensor this far below what a Gaussian tensor of its shape would reach is worth naming.
 NOTICEABLE_DB = 1.0
 #: Below about this a scheme leaves under ten times as much signal as noise in amplitude.
 COARSE_DB = 20.0
+#: Outliers with this share of a tensor's sum of squares decide what its SQNR says.
+CARRIED_SHARE = 0.2
 #: Above this a scheme does not count as small: 4 bits with scales do.
 SMALL_BITS = 5.0
 #: Schemes this close count as equally good, and the smaller one is better.
@@ -24,31 +27,64 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     Broken weights come first, then the choice among the schemes at 5 bits or fewer, then
     the tensor that is worst for the reason most worth knowing.
     """
+    where = _where(tensors)
     broken = [t for t in tensors if t.statistics and t.statistics.nan + t.statistics.inf]
     if broken:
         count = sum(t.statistics.nan + t.statistics.inf for t in broken if t.statistics)
         values = "value that is" if count == 1 else "values that are"
+        beyond = "NaN or infinite"
+        if any(t.info.dtype == "F64" for t in broken):
+            beyond = "NaN, infinite or beyond the range of float32"
         return (
-            f"{census.model} has {count:,} {values} NaN or infinite, first in "
-            f"{broken[0].info.name}: find out where they come from before quantizing; every "
-            f"figure here is over the finite rest."
+            f"{where}{census.model} has {count:,} {values} {beyond}, first in "
+            f"{quoted(broken[0].info.name)}: find out where they come from before quantizing; "
+            f"every figure here is over the finite rest."
         )
-    if not any(t.errors for t in tensors):
-        return (
-            f"Nothing in {census.model} could be quantized: no floating-point matrix was "
-            f"among the {len(tensors)} tensors looked at."
-        )
+    matrices = sum(1 for t in tensors if t.errors)
+    if not matrices:
+        return _nothing_to_quantize(census, len(tensors))
     measured = [t for t in totals if t.relative_mse is not None]
     if not measured:
-        return f"Every matrix of {census.model} is zero, which any scheme keeps exactly."
+        return (
+            f"{where}Every matrix of {census.model} is zero in float32, which any scheme keeps "
+            f"exactly."
+        )
     best = _choose(measured)
     shrink = sum(t.info.nbytes for t in tensors) / best.nbytes if best.nbytes else 1.0
-    smaller = f", {shrink:.1f} times smaller than stored" if shrink > 1.05 else ""
-    at = f"at {best.bits_per_parameter:.2f} bits per parameter{smaller}"
+    size = ""
+    if shrink > 1.05:
+        size = f", {shrink:.1f} times smaller than stored"
+    elif shrink < 0.95:
+        size = f", which is {1 / shrink:.1f} times larger than stored"
+    at = f"at {best.bits_per_parameter:.2f} bits per parameter{size}"
+    already = ""
+    if census.quantization:
+        left = "the one matrix" if matrices == 1 else f"the {matrices} matrices"
+        already = f"{census.model} is already quantized; of {left} left in floating point, "
     if best.sqnr_db is None:
-        return f"{best.scheme} keeps every value exactly {at}, so it costs nothing but its bytes."
+        return f"{where}{already}{best.scheme} keeps every value exactly {at}."
     advice = _advice(tensors, list(totals).index(best), best)
-    return f"{best.scheme} keeps {best.sqnr_db:.1f} dB {at}; {advice}."
+    return f"{where}{already}{best.scheme} keeps {best.sqnr_db:.1f} dB {at}; {advice}."
+
+
+def _where(tensors: Sequence[TensorReport]) -> str:
+    """Says first when the sentence is about a sample."""
+    read = sum(t.sampled_parameters for t in tensors)
+    there = sum(t.info.elements for t in tensors if t.sampled_parameters)
+    return "" if read == there else f"In a sample of {read / there:.2g} of the elements: "
+
+
+def _nothing_to_quantize(census: Census, tensors: int) -> str:
+    if census.quantization:
+        return (
+            f"{census.model} is already quantized and no matrix is left in floating point: "
+            f"compare it with the weights it was made from."
+        )
+    looked = "its one tensor is not" if tensors == 1 else f"none of its {tensors} tensors is"
+    return (
+        f"Nothing in {census.model} could be quantized: {looked} a floating-point matrix that "
+        f"can be read."
+    )
 
 
 def _choose(totals: Sequence[SchemeTotal]) -> SchemeTotal:
@@ -67,22 +103,47 @@ def _quality(total: SchemeTotal) -> float:
 def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> str:
     gaps = {t.info.name: _below_gaussian(t, index) for t in tensors if t.errors}
     name, gap = max(gaps.items(), key=lambda pair: pair[1])
-    scale = Scheme.parse(best.scheme).granularity
     if gap >= NOTICEABLE_DB:
         worst = next(t for t in tensors if t.info.name == name)
-        outliers = worst.outliers.count if worst.outliers else 0
-        found = f", with {outliers:,} outliers beyond 6 sigma" if outliers else ""
-        cure = "more bits" if scale is None else "more bits or smaller groups"
+        found = ""
+        if worst.outliers and worst.outliers.count:
+            count = worst.outliers.count
+            found = f", with {count:,} value{'s' if count > 1 else ''} beyond 6 sigma"
+        cast = Scheme.parse(best.scheme).granularity is None
+        cure = "more bits" if cast else "more bits or smaller groups"
         return (
-            f"the tensor to watch is {name}, {gap:.1f} dB worse than a Gaussian of its "
+            f"the tensor to watch is {quoted(name)}, {gap:.1f} dB worse than a Gaussian of its "
             f"shape{found}: look at it, and give it {cure}"
         )
+    carried = _carried_by_outliers(tensors)
+    if carried:
+        return carried
     if min(gaps.values()) <= -NOTICEABLE_DB:
         return "no tensor is worse than a Gaussian of its shape would be, and some are better"
     normal = f"every tensor is within {NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
     if (best.sqnr_db or 0.0) < COARSE_DB:
         return f"{normal}, so outliers are not the problem: it takes a finer scheme to do better"
     return f"{normal}, so this is normal and no tensor needs an exception"
+
+
+def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
+    """A warning where a few values hold much of a tensor's energy: they are what the decibels
+    are measured against, and the rest may fare far worse than they say."""
+    found = [(t.outliers, t.info.name) for t in tensors if t.outliers and t.errors]
+    if not found:
+        return ""
+    outliers, name = max(found, key=lambda pair: pair[0].energy_share)
+    if outliers.energy_share < CARRIED_SHARE:
+        return ""
+    held = f"{outliers.count:,} outlier{'s' if outliers.count > 1 else ''}"
+    if outliers.columns and outliers.count > 1:
+        first = outliers.columns[0]
+        held += f" ({first.count:,} of them in column {first.column:,})"
+    hold = "hold" if outliers.count > 1 else "holds"
+    return (
+        f"but {held} of {quoted(name)} {hold} {outliers.energy_share:.0%} of its energy, which "
+        f"flatters the decibels: keep them in 16 bits and look at what the others lose"
+    )
 
 
 def _below_gaussian(tensor: TensorReport, index: int) -> float:

@@ -28,7 +28,12 @@ from qtui_core.quant import (
 #: Reports how far an inspection is: elements done, elements in all, tensor at work.
 Progress = Callable[[int, int, str], None]
 
-FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+FLOATS = frozenset(
+    {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
+)
+#: Largest values kept of each tensor. As many as a report lists, so that its list of the
+#: largest of all tensors leaves none out.
+TOP_OUTLIERS = 20
 
 
 def is_quantizable(info: TensorInfo) -> bool:
@@ -124,7 +129,7 @@ def _inspect_tensor(
 
     advance(0.0)
     stats = statistics(rows, progress=step(0))
-    outliers = find_outliers(rows, stats, progress=step(1))
+    outliers = find_outliers(rows, stats, top=TOP_OUTLIERS, progress=step(1))
     errors = tuple(
         _of_tensor(measure(rows, scheme, model_absmax=extent, progress=step(2 + i)), info, sample)
         for i, scheme in enumerate(applied)
@@ -168,12 +173,15 @@ def _describe_sample(tensors: Sequence[TensorReport]) -> str:
     note = ""
     if unread:
         names = ", ".join(sorted({t.info.dtype for t in unread}))
-        note = f" {len(unread)} tensors of dtype {names} are listed and not read."
+        many = "1 tensor" if len(unread) == 1 else f"{len(unread)} tensors"
+        note = f" {many} of dtype {names}: listed, not read."
+        there -= sum(t.info.elements for t in unread)
     cut = sum(1 for t in tensors if 0 < t.sampled_parameters < t.info.elements)
     if not cut:
         return f"Every element was read: {read:,} of {there:,}.{note}"
+    large = "1 tensor" if cut == 1 else f"{cut} tensors"
     return (
-        f"A sample: {read:,} of {there:,} elements ({read / there:.1%}), whole rows spread evenly "
-        f"over {cut} tensors too large to read in full; scales per tensor, column or model are "
-        f"those of the sample.{note}"
+        f"A sample: {read:,} of {there:,} elements ({read / there:.2g} of all), whole rows spread "
+        f"evenly over {large} too large to read in full; statistics, outlier counts and the "
+        f"scales per tensor, column or model are those of the sample.{note}"
     )

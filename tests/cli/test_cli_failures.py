@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -124,6 +125,85 @@ def test_report_that_cannot_be_written(qtui, checkpoint, tmp_path):
     assert_sentence(done, 1)
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(qtui, tmp_path):
+    # The model is missing too: that the file is complained of shows what came first.
+    done = qtui("inspect", str(tmp_path / "nowhere"), "-o", str(tmp_path / "no" / "r.json"))
+    assert_sentence(done, 1)
+    assert "no folder" in done.stderr
+
+
+def test_writing_keeps_links_permissions_and_devices(qtui, tmp_path):
+    target, link, pipe = tmp_path / "t.md", tmp_path / "link.md", tmp_path / "pipe"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    assert qtui("formats", "1", "-o", str(link)).returncode == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("# 1 in every format")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    assert qtui("formats", "1", "--json", "-o", str(pipe)).returncode == 0
+    assert json.loads(reader.communicate(timeout=30)[0])["schema_version"] == 1
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert json.loads(qtui("formats", "1", "--json", "-o", "-").stdout)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("redirect", "code"),
+    [(">/dev/full", 1), (">&-", 0), ("| true", 0), ("--bogus 2>&-", 2), ("--bogus 2>/dev/full", 2)],
+)
+def test_streams_that_cannot_be_written(redirect, code):
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m qtui formats 1 {redirect}"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "unexpected" not in done.stderr
+
+
+def test_a_slip_in_a_command_is_no_model(qtui):
+    done = qtui("inspct", "demo")
+    assert_sentence(done, 2)
+    assert "qtui inspect demo" in done.stderr
+
+
+def test_help_of_the_app_and_options_before_a_command(qtui, checkpoint):
+    assert "--color" in qtui("demo", "--help").stdout
+    assert "Commands" in qtui("--help").stdout
+    done = qtui("--ascii", "--color", "none", "inspect", str(checkpoint), "--headers")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("inspect", "demo", "--headers", "--schemes", "bogus"),
+        ("inspect", "demo", "--headers", "--full"),
+        ("formats", "1", "--random-bits", "0x80"),
+        ("formats", "1", "--only", ""),
+        ("inspect", "demo", "-o", ""),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(qtui, args):
+    assert_sentence(qtui(*args), 2)
+
+
+def test_very_long_names_are_no_trouble(qtui, tmp_path):
+    header = json.dumps(
+        {"n" * 200_000: {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
+    ).encode()
+    path = header_file(tmp_path / "model.safetensors", header, SIXTEEN)
+    started = time.monotonic()
+    code, _ = run_in_terminal("inspect", str(path), "--headers", env={"TERM": "xterm"})
+    assert code == 0
+    # Cutting a name used to take time with its square: minutes for this one.
+    assert time.monotonic() - started < 30
+
+
 def test_a_failed_report_leaves_no_file(qtui, tmp_path):
     target = tmp_path / "r.json"
     path = header_file(tmp_path / "model.safetensors", b"{nope")
@@ -198,6 +278,21 @@ def big_checkpoint(folder: Path, tensors: int) -> Path:
     path = folder / "big.safetensors"
     save_file({f"w{i}": np.ones((1024, 1024), np.float32) for i in range(tensors)}, path)
     return path
+
+
+@pytest.mark.pty
+def test_progress_shows_names_without_obeying_them(tmp_path):
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "esc.safetensors"
+    block = np.ones((1024, 1024), np.float32)
+    save_file({f"w{i}\x1b]0;OWNED\x07\x1b[2J": block for i in range(40)}, path)
+    _, written = run_in_terminal(
+        "inspect", str(path), "--schemes", "nf4,int4,int8", "--full", env={"TERM": "xterm-256color"}
+    )
+    assert "reading" in written
+    assert "\x1b]0;" not in written
+    assert "\x1b[2J" not in written
 
 
 @pytest.mark.pty

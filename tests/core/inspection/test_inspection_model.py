@@ -108,7 +108,7 @@ class TestConclusions:
 
     def test_nothing_to_quantize(self, tmp_path):
         save(tmp_path, bias=np.ones(64, np.float32))
-        assert "no floating-point matrix" in inspect(tmp_path, "nf4").conclusion
+        assert "not a floating-point matrix" in inspect(tmp_path, "nf4").conclusion
 
     def test_a_gaussian_model_is_normal(self, tmp_path, random):
         save(tmp_path, w=random.normal(size=(256, 256)).astype(np.float32))
@@ -121,7 +121,7 @@ class TestConclusions:
         bad[:, 3] *= 40
         save(tmp_path, good=random.normal(size=(256, 256)).astype(np.float32), bad=bad)
         sentence = inspect(tmp_path, "int4:row").conclusion
-        assert "the tensor to watch is bad" in sentence
+        assert "the tensor to watch is 'bad'" in sentence
 
     def test_better_than_a_gaussian_is_not_called_within_1_db(self, tmp_path, random):
         save(tmp_path, w=random.choice([-1.0, 1.0], (256, 256)).astype(np.float32) * 0.3)
@@ -134,3 +134,33 @@ class TestConclusions:
         plain, double = inspection.schemes
         assert math.isclose(plain.sqnr_db, double.sqnr_db, abs_tol=0.1)
         assert inspection.conclusion.startswith("nf4:block64:dq keeps")
+
+    def test_a_column_that_carries_the_energy_is_not_called_normal(self, tmp_path, random):
+        x = random.normal(size=(256, 256)).astype(np.float32)
+        x[:, 9] *= 100
+        save(tmp_path, w=x)
+        sentence = inspect(tmp_path, "nf4").conclusion
+        assert "normal" not in sentence
+        assert "column 9" in sentence
+        carried = (x[:, 9].astype(np.float64) ** 2).sum() / (x.astype(np.float64) ** 2).sum()
+        assert carried > 0.9
+        assert "flatters" in sentence
+
+    def test_a_sample_is_said_to_be_one(self, tmp_path, random):
+        save(tmp_path, w=random.normal(size=(3000, 1024)).astype(np.float32))
+        assert inspect(tmp_path, "nf4").conclusion.startswith("In a sample of")
+        assert inspect(tmp_path, "nf4", full=True).conclusion.startswith("nf4")
+
+    def test_a_scheme_larger_than_what_is_stored_says_so(self, tmp_path, random):
+        save(tmp_path, w=random.normal(size=(64, 64)).astype(np.float16))
+        assert "times larger than stored" in inspect(tmp_path, "int4:group1").conclusion
+
+
+def test_the_largest_outliers_of_one_tensor_are_all_listed(tmp_path, random):
+    x = random.normal(size=(512, 512)).astype(np.float32)
+    places = [(i, 3 * i) for i in range(17)]
+    for i, place in enumerate(places):
+        x[place] = 60 + i
+    save(tmp_path, w=x)
+    top = inspect(tmp_path, "nf4").tensors[0].outliers.top
+    assert {(o.row, o.column) for o in top} >= set(places)
