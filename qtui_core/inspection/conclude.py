@@ -138,7 +138,8 @@ def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
     held = f"{outliers.count:,} outlier{'s' if outliers.count > 1 else ''}"
     if outliers.columns and outliers.count > 1:
         first = outliers.columns[0]
-        held += f" ({first.count:,} of them in column {first.column:,})"
+        share = "all" if first.count == outliers.count else f"{first.count:,} of them"
+        held += f" ({share} in column {first.column:,})"
     hold = "hold" if outliers.count > 1 else "holds"
     return (
         f"but {held} of {quoted(name)} {hold} {outliers.energy_share:.0%} of its energy, which "
