@@ -184,6 +184,13 @@ async def test_an_impossible_turn_says_why_and_changes_nothing(
         assert "dq is for nf4 and fp4" in screen_text(pilot.app)
         assert panel.shown.scheme.text == "int4:group64"
         assert panel.phase is Phase.READY
+        # it is not talked over by work that ends later, and goes with the next key
+        for key in ("x", "g"):
+            await pilot.press(key)
+        await ready(pilot)
+        assert "nf4 cannot be scaled" in panel.sentence
+        await press(pilot, "x")
+        assert panel.sentence.startswith("int4:group64")
 
 
 async def test_a_scheme_can_be_typed(running: Running, model: str) -> None:

@@ -122,6 +122,7 @@ class QuantizePanel(EnginePanel):
     @on(TensorList.Highlighted)
     def _tensor_changed(self, message: TensorList.Highlighted) -> None:
         message.stop()
+        self._forget_refusal()
         self.shown.choose(message.entry)
         self._look(pause=True)
 
@@ -190,7 +191,8 @@ class QuantizePanel(EnginePanel):
                     shown.numbers = finding
                     self.body.heatmap.marked_columns = tuple(c for c, _ in finding.outlier_columns)
                 case Explanation():
-                    self.sentence = finding.sentence
+                    shown.explanation = finding.sentence
+                    self.sentence = shown.refusal or shown.explanation
             self._show_numbers()
         self._say(Phase.READY, "", keep_picture=True)
         if not gc.get_freeze_count():
@@ -219,6 +221,7 @@ class QuantizePanel(EnginePanel):
     @on(Heatmap.CursorMoved)
     def _cursor_moved(self, message: Heatmap.CursorMoved) -> None:
         message.stop()
+        self._forget_refusal()
         self._look_at_cursor()
 
     def _look_at_cursor(self) -> None:
@@ -291,6 +294,7 @@ class QuantizePanel(EnginePanel):
         self._schemes_changed()
 
     def _schemes_changed(self) -> None:
+        self._forget_refusal()
         self.body.controls.show(self.shown.schemes, self.shown.active)
         if self.body.side.list.order is Order.WORST:
             self._rank()
@@ -326,14 +330,7 @@ class QuantizePanel(EnginePanel):
     # Stopping, failing, starting again
 
     def action_back(self) -> None:
-        if self.body.controls.typing:
-            self.body.controls.stop_typing()
-            self.activate()
-        elif self.body.side.typing:
-            self.body.side.drop_filter()
-        elif self.body.listing:
-            self.body.remove_class("-listing")
-            self.body.heatmap.focus()
+        self.body.leave()
 
     def action_stop(self) -> None:
         self.workers.cancel_group(self, "tensor")
@@ -365,11 +362,10 @@ class QuantizePanel(EnginePanel):
             return True
         if action == "restart":
             return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
-        leaving = self.body.controls.typing or self.body.side.typing or self.body.listing
         if action == "back":
-            return leaving
+            return self.body.can_leave
         if action == "stop":
-            return self.phase is Phase.WORKING and not leaving
+            return self.phase is Phase.WORKING and not self.body.can_leave
         return True
 
     def watch_phase(self) -> None:
@@ -387,6 +383,16 @@ class QuantizePanel(EnginePanel):
             self.body.histogram.show(None)
         if phase in (Phase.FAILED, Phase.LOST):
             self.sentence = text
+
+    def refused(self, sentence: str) -> None:
+        self.shown.refusal = sentence
+        super().refused(sentence)
+
+    def _forget_refusal(self) -> None:
+        """Something else is done now: the sentence is about the picture again."""
+        if self.shown.refusal:
+            self.shown.refusal = ""
+            self.sentence = self.shown.explanation
 
     def failed(self, sentence: str) -> None:
         self._say(Phase.FAILED, sentence)

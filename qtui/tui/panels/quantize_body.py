@@ -99,6 +99,22 @@ class QuantizeBody(Container):
         narrow = self.app.size.width < NARROW
         (self.heatmap if narrow else self.side.list).focus()
 
+    @property
+    def can_leave(self) -> bool:
+        """Whether a field or the list has been entered that Escape leaves."""
+        return self.controls.typing or self.side.typing or self.listing
+
+    def leave(self) -> None:
+        """Leave the innermost of them; nothing that was typed takes effect."""
+        if self.controls.typing:
+            self.controls.stop_typing()
+            self.focus_start()
+        elif self.side.typing:
+            self.side.drop_filter()
+        elif self.listing:
+            self.remove_class("-listing")
+            self.heatmap.focus()
+
     def show_title(self, entry: TensorEntry | None) -> None:
         """Name the tensor that is looked at, if one is."""
         if entry is None:

@@ -30,7 +30,8 @@ class Phase(StrEnum):
 
 @dataclass
 class Shown:
-    """Filled piece by piece; None is what is not known yet. `errors` go with `schemes`."""
+    """Filled piece by piece; None is what is not known yet. `errors` go with `schemes`.
+    `refusal` is why the last thing asked for is impossible, until something else is done."""
 
     model: str
     index: ModelIndex | None = None
@@ -42,6 +43,8 @@ class Shown:
     histogram: HistogramData | None = None
     numbers: TensorNumbers | None = None
     element: Element | None = None
+    explanation: str = ""
+    refusal: str = ""
 
     @property
     def scheme(self) -> SchemeParts:
