@@ -277,7 +277,8 @@ def watched(task: Task, start: float = 0.0, stop: float = 1.0) -> dict[str, Any]
 
 
 def _model_data(source: ModelSource) -> dict[str, Any]:
-    """The index of a model. A tensor is a row and not an object: there may be 100,000."""
+    """The index of a model. A tensor is a row in the order of the list's `TensorEntry`, and
+    not an object: there may be 100,000."""
     quantization = source.quantization
     return {
         "id": source.id,
@@ -295,6 +296,7 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
                 info.nbytes,
                 info.readable,
                 is_quantizable(info),
+                matrix_shape(info.shape)[0],
             ]
             for info in source.tensors.values()
         ],

@@ -75,7 +75,7 @@ class StoredTensor:
         self._remote = remote
 
     def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """Rows [start, stop) along dimension 0, float32 `[stop - start, elements of a row]`;
+        """Rows [start, stop) of the matrix, float32 `[stop - start, elements of a row]`;
         for a vector the elements, `[stop - start]`."""
         if self._remote is not None:
             values = self._remote.rows(start, stop)

@@ -19,7 +19,7 @@ from qtui.tui.widgets.tensor_list import TensorEntry, TensorList, shorten
 
 
 def entry(name: str) -> TensorEntry:
-    return TensorEntry(name, "F32", (2, 3), 6, 24, True, True)
+    return TensorEntry(name, "F32", (2, 3), 6, 24, True, True, 2)
 
 
 # Levels

@@ -175,7 +175,7 @@ class QuantizePanel(EnginePanel):
             tensor=entry.name,
             schemes=tuple(scheme.text for scheme in shown.schemes),
             active=shown.active,
-            cells=self.body.heatmap.capacity(entry.matrix_rows),
+            cells=self.body.heatmap.capacity(entry.rows),
             bins=self.body.histogram.capacity(),
         )
         async for finding in findings(self.feed, look, self._show_activity):
@@ -348,10 +348,7 @@ class QuantizePanel(EnginePanel):
 
     async def _restart(self) -> None:
         await self.qtui.engine.restart()
-        if self.shown.entry is None:
-            self.open_model(self.shown.model)
-        else:
-            self._look()
+        self.open_model(self.shown.model) if self.shown.entry is None else self._look()
 
     def action_counts(self) -> None:
         self.body.histogram.logarithmic = not self.body.histogram.logarithmic

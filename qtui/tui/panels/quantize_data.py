@@ -33,8 +33,8 @@ class ModelIndex:
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> ModelIndex:
         tensors = tuple(
-            TensorEntry(name, dtype, tuple(shape), elements, nbytes, readable, quantizable)
-            for name, dtype, shape, elements, nbytes, readable, quantizable in data["tensors"]
+            TensorEntry(name, dtype, tuple(shape), *rest)
+            for name, dtype, shape, *rest in data["tensors"]
         )
         return build(cls, {**data, "tensors": tensors})
 

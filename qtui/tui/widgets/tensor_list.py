@@ -25,7 +25,8 @@ from qtui_core.models.quoting import printable
 @dataclass(frozen=True)
 class TensorEntry:
     """A line of the list. `elements` are those stored; `readable` is False for a dtype that
-    is listed and not read; `quantizable` is what a quantization library would quantize."""
+    is listed and not read; `quantizable` is what a quantization library would quantize; `rows`
+    are those of the matrix that pictures are of."""
 
     name: str
     dtype: str
@@ -34,11 +35,7 @@ class TensorEntry:
     nbytes: int
     readable: bool
     quantizable: bool
-
-    @property
-    def matrix_rows(self) -> int:
-        """Rows of the matrix that pictures are of; a vector is one row."""
-        return self.shape[0] if len(self.shape) > 1 else 1
+    rows: int
 
 
 class Order(StrEnum):

@@ -8,6 +8,7 @@ import pytest
 from qtui.engine.element import element_under_scheme, group_levels
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.elements import elements_of
+from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.process import make_plan
 
 SCHEMES = [
@@ -29,8 +30,9 @@ class Reader:
     def rows(self, start: int, stop: int) -> np.ndarray:
         if not self.shape:
             return self.array.reshape(1)[start:stop]
-        part = self.array[start:stop]
-        return part.reshape(len(part), -1) if len(self.shape) > 1 else part
+        if len(self.shape) == 1:
+            return self.array[start:stop]
+        return self.array.reshape(matrix_shape(self.shape))[start:stop]
 
 
 def tensor(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
@@ -50,7 +52,7 @@ def test_an_element_is_what_quantizing_everything_makes_of_it(
     x, scheme = tensor(shape), Scheme.parse(text)
     whole = quantize(x, scheme)
     back = whole.dequantize()
-    matrix = x.reshape(x.shape[0], -1) if x.ndim > 1 else x.reshape(1, -1)
+    matrix = x.reshape(matrix_shape(x.shape))
     back = back.reshape(matrix.shape)
     reader = Reader(x)
     plan = make_plan(elements_of(reader), scheme)

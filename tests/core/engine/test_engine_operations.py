@@ -34,6 +34,7 @@ def values() -> dict[str, np.ndarray]:
         "empty": np.empty((0, 8), np.float32),
         "scalar": np.array(2.5, np.float32),
         "zeros": np.zeros((8, 8), np.float32),
+        "experts": rng.standard_normal((3, 8, 64)).astype(np.float32),
         "counts": np.arange(12, dtype=np.int64).reshape(3, 4),
     }
 
@@ -69,9 +70,9 @@ async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
     assert data["architecture"] == "LlamaForCausalLM"
     rows = {row[0]: row for row in data["tensors"]}
     assert set(rows) == set(values())
-    assert rows["layers.0.proj.weight"][1:] == ["F32", list(SHAPE), 15360, 61440, True, True]
-    assert rows["layers.0.norm.weight"][-1] is False  # a vector is not quantized
-    assert rows["counts"][-1] is False
+    assert rows["layers.0.proj.weight"][1:] == ["F32", list(SHAPE), 15360, 61440, True, True, 96]
+    assert rows["layers.0.norm.weight"][-2:] == [False, 1]  # a vector is not quantized
+    assert rows["counts"][-2] is False
 
 
 async def test_open_errors_are_the_sentences_of_the_library(
@@ -162,10 +163,8 @@ async def test_one_scale_for_the_model_comes_from_all_its_weights(
     engine: EngineClient, model: str
 ) -> None:
     name = "layers.1.proj.weight"
-    x = {k: v for k, v in values().items() if k != "holes"}
-    largest = max(np.abs(x[k]).max() for k in ("layers.0.proj.weight", name))
-    finite = values()["holes"]
-    largest = max(largest, np.abs(finite[np.isfinite(finite)]).max())
+    weights = [x for x in values().values() if x.ndim > 1 and x.dtype.kind == "f" and x.size]
+    largest = max(np.abs(x[np.isfinite(x)]).max() for x in weights)
     reply = await engine.request(
         "element", params(model, name, scheme="int8:model", row=0, column=0)
     )
@@ -180,7 +179,13 @@ async def test_rank_tells_every_weight(engine: EngineClient, model: str) -> None
         on_progress=lambda fraction, data: found.__setitem__(data["name"], data["sqnr_db"]),
     )
     assert reply.data == {"sampled": False}
-    assert set(found) == {"layers.0.proj.weight", "layers.1.proj.weight", "holes", "zeros"}
+    assert set(found) == {
+        "layers.0.proj.weight",
+        "layers.1.proj.weight",
+        "holes",
+        "zeros",
+        "experts",
+    }
     expected = measure(values()["layers.0.proj.weight"], Scheme.parse("int4")).sqnr_db
     assert found["layers.0.proj.weight"] == expected
     assert found["zeros"] is None
@@ -192,6 +197,12 @@ async def test_vectors_scalars_and_empty_tensors(engine: EngineClient, model: st
     )
     assert (vector.data["rows"], vector.data["columns"]) == (1, 64)
     assert array(vector, "cells").shape == (1, 16)
+    stacked = await engine.request(
+        "error_map", params(model, "experts", scheme="int4", rows=99, columns=99)
+    )
+    assert array(stacked, "cells").shape == (24, 64)
+    row = await engine.request("element", params(model, "experts", scheme="int4", row=9, column=3))
+    assert row.data["value"] == values()["experts"][1, 1, 3]
     scalar = await engine.request(
         "error_map", params(model, "scalar", scheme="int4", rows=8, columns=8)
     )
