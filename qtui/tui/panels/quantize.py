@@ -341,14 +341,18 @@ class QuantizePanel(EnginePanel):
         if self.phase is Phase.LOST:
             self._say(Phase.OPENING, "Starting the engine")
             self.do(self._restart, "open")
-        elif self.shown.index is None:
-            self.open_model(self.shown.model)
         else:
-            self._look()
+            self._begin_again()
 
     async def _restart(self) -> None:
         await self.qtui.engine.restart()
-        self.open_model(self.shown.model) if self.shown.entry is None else self._look()
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        if self.shown.entry is None:
+            self.open_model(self.shown.model)
+        else:
+            self._look()
 
     def action_counts(self) -> None:
         self.body.histogram.logarithmic = not self.body.histogram.logarithmic
