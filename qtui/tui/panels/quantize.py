@@ -210,7 +210,7 @@ class QuantizePanel(EnginePanel):
             self.body.heatmap.marked_columns = ()
         self.shown.map = found
         self.body.heatmap.show(found.grid, self.body.heatmap.cursor if same_tensor else None)
-        self._look_at_cursor()
+        self.do(self._read_element, "element")
 
     def _show_numbers(self) -> None:
         if self.shown.schemes:
@@ -222,9 +222,6 @@ class QuantizePanel(EnginePanel):
     def _cursor_moved(self, message: Heatmap.CursorMoved) -> None:
         message.stop()
         self._forget_refusal()
-        self._look_at_cursor()
-
-    def _look_at_cursor(self) -> None:
         self.do(self._read_element, "element")
 
     async def _read_element(self) -> None:
@@ -299,7 +296,7 @@ class QuantizePanel(EnginePanel):
         if self.body.side.list.order is Order.WORST:
             self._rank()
         self._look(pause=True)
-        self._look_at_cursor()
+        self.do(self._read_element, "element")
 
     # Tensors
 
