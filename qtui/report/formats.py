@@ -147,7 +147,7 @@ def _range_cells(fmt: Format) -> tuple[str, ...]:
         "–",
         "–",
         _rounded(fmt.step),
-        "–",
+        str(fmt.decimal_digits),
         f"from {format_rounded(fmt.min, 6)} in steps of {format_rounded(fmt.step)}",
     )
 

@@ -31,7 +31,10 @@ LISTED_OUTLIERS = 20
 def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Document:
     """`all_tensors` lists every tensor; else a long list is cut to the worst ones."""
     census = inspection.census
-    sections = [Section("Model", (_model_facts(inspection), _dtypes(inspection)))]
+    model: list[Facts | Table] = [_model_facts(inspection)]
+    if census.dtypes:
+        model.append(_dtypes(inspection))
+    sections = [Section("Model", tuple(model))]
     if any(t.errors for t in inspection.tensors):
         whole = sum(t.info.nbytes for t in inspection.tensors) == census.nbytes
         title = "Schemes, whole model" if whole else "Schemes, the chosen tensors"
@@ -53,10 +56,13 @@ def _model_facts(inspection: Inspection) -> Facts:
     pairs = [
         ("source", f"{census.origin}: {printable(census.location)}"),
         ("architecture", printable(census.architecture or "not named")),
-        ("parameters", _both(f"{census.parameters:,}", format_count(census.parameters))),
-        ("bytes", _both(f"{census.nbytes:,}", format_bytes(census.nbytes))),
-        ("read", inspection.sample),
     ]
+    if census.dtypes:
+        pairs += [
+            ("parameters", _both(f"{census.parameters:,}", format_count(census.parameters))),
+            ("bytes", _both(f"{census.nbytes:,}", format_bytes(census.nbytes))),
+            ("read", inspection.sample),
+        ]
     if census.quantization:
         pairs.append(("already quantized", printable(census.quantization)))
     return Facts(tuple(pairs))
@@ -113,8 +119,8 @@ def _schemes(inspection: Inspection) -> Table:
         bar_title="SQNR",
         note=(
             "Matrices quantized, norms and biases kept as stored; scales and zero points are "
-            "counted. SQNR is over all matrices, weighted by their energy; Gaussian: what "
-            "Gaussian tensors of these shapes and energies would give."
+            "counted, a scale as 32 bits. SQNR is over all matrices, weighted by their energy; "
+            "Gaussian: what Gaussian tensors of these shapes and energies would give."
         ),
     )
 

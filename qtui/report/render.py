@@ -7,17 +7,29 @@ from pathlib import Path
 
 from qtui.report.document import Document
 from qtui.report.files import write_whole
+from qtui_core.errors import UsageError
 
 STDOUT = "-"
 FORMATS = ("text", "json", "markdown", "html")
-_SUFFIXES = {".json": "json", ".md": "markdown", ".html": "html", ".htm": "html"}
+_SUFFIXES = {
+    ".json": "json", ".md": "markdown", ".html": "html", ".htm": "html", ".txt": "text", "": "text",
+}  # fmt: skip
 
 
 def choose_format(format: str | None, output: str | None) -> str:
-    """What was asked for, else what the suffix of the output file says, else text."""
-    if format:
-        return format
-    return _SUFFIXES.get(Path(output).suffix.lower(), "text") if output else "text"
+    """What was asked for, else what the suffix of the output file says, else text.
+
+    Raises UsageError for a suffix that says something else.
+    """
+    if format or output is None:
+        return format or "text"
+    suffix = Path(output).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UsageError(
+            f"{output!r} ends in {suffix}, which names no format: use .txt, .json, .md or .html, "
+            f"or say which with --format."
+        )
+    return _SUFFIXES[suffix]
 
 
 def write_report(

@@ -54,7 +54,8 @@ def write_text(
 def make_console(stream: TextIO, *, color: str = "auto") -> Console:
     """A console for `stream` that obeys `color`, NO_COLOR and the width of the terminal."""
     terminal = stream.isatty()
-    width = shutil.get_terminal_size((100, 24)).columns if terminal else PIPE_WIDTH
+    # Without a terminal COLUMNS still says what the reader has, if it is set.
+    width = shutil.get_terminal_size((100 if terminal else PIPE_WIDTH, 24)).columns
     system = {"truecolor": "truecolor", "256": "256", "16": "standard", "none": None}.get(
         color, "auto" if terminal else None
     )

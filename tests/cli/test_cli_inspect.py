@@ -226,3 +226,25 @@ def test_headers_reads_no_values(qtui, checkpoint):
     assert data["schemes"] == []
     assert all(t["statistics"] is None for t in data["tensors"])
     assert data["model"]["bytes"] == 192 * 128 * (4 + 2) + 4 * (128 + 192)
+
+
+def test_a_pipe_obeys_columns(qtui, checkpoint):
+    done = qtui("inspect", str(checkpoint), env={"COLUMNS": "80"})
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert max(map(len, qtui("formats", "0.1", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
+
+
+def test_the_suffix_of_the_file_chooses_the_format(qtui, checkpoint, tmp_path):
+    for suffix, start in ((".json", "{"), (".md", "# "), (".html", "<!doctype"), (".txt", "qtui")):
+        target = tmp_path / f"report{suffix}"
+        done = qtui("inspect", str(checkpoint), "--headers", "-o", str(target))
+        assert done.returncode == 0, done.stderr
+        assert target.read_text().startswith(start)
+    done = qtui("inspect", str(checkpoint), "-o", str(tmp_path / "report.pdf"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert ".pdf" in done.stderr
+
+
+def test_outlier_columns_are_named_in_every_face(qtui, checkpoint):
+    for face in ("text", "markdown", "html"):
+        assert "Outlier columns" in qtui("inspect", str(checkpoint), "--format", face).stdout
