@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TextIO
 
@@ -54,8 +55,7 @@ def write_text(
 def make_console(stream: TextIO, *, color: str = "auto") -> Console:
     """A console for `stream` that obeys `color`, NO_COLOR and the width of the terminal."""
     terminal = stream.isatty()
-    # Without a terminal COLUMNS still says what the reader has, if it is set.
-    width = shutil.get_terminal_size((100 if terminal else PIPE_WIDTH, 24)).columns
+    width = shutil.get_terminal_size((100, 24)).columns if terminal else _width_of_a_pipe()
     system = {"truecolor": "truecolor", "256": "256", "16": "standard", "none": None}.get(
         color, "auto" if terminal else None
     )
@@ -67,8 +67,14 @@ def make_console(stream: TextIO, *, color: str = "auto") -> Console:
         no_color=True if color == "none" else None,
         highlight=False,
         emoji=False,
-        soft_wrap=not terminal,
+        soft_wrap=width == PIPE_WIDTH,
     )
+
+
+def _width_of_a_pipe() -> int:
+    """COLUMNS, where the reader at the other end set it."""
+    columns = os.environ.get("COLUMNS", "")
+    return min(PIPE_WIDTH, max(20, int(columns))) if columns.isdecimal() else PIPE_WIDTH
 
 
 def to_ascii(text: str) -> str:
