@@ -56,9 +56,10 @@ def check_complete(weights: Weights, there: Callable[[str], bool], where: str) -
     """Raises ModelError when files that an index names are not there."""
     absent = [name for name in weights.names if not there(name)]
     if absent:
+        total = len(weights.names)
         raise ModelError(
-            f"The index {quoted(weights.index)} names {len(weights.names):,} shards, and "
-            f"{len(absent):,} of them are missing from {where}: {listed(absent)}."
+            f"The index {quoted(weights.index)} names {total:,} shard{'s' if total > 1 else ''}; "
+            f"missing from {where}: {listed(absent)}."
         )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from qtui_core.errors import ModelError
 from qtui_core.models.hub_errors import explained
+from qtui_core.models.hub_settings import check_settings, endpoint, load_library
 from qtui_core.models.layout import CONFIG, INDEX, SINGLE
 from qtui_core.models.quoting import quoted
 from qtui_core.models.remote import RemoteFile
@@ -56,19 +57,14 @@ def parse_hub_id(text: str) -> HubId | None:
     return HubId(match[1], match[2])
 
 
-def endpoint() -> str:
-    """Address of the hub in use."""
-    from huggingface_hub import constants
-
-    return str(constants.ENDPOINT)
-
-
 def list_files(hub_id: HubId) -> Listing:
     """Files of the repository at the commit the revision now means: one request.
 
     Raises:
-        Unreachable: no answer. ModelError: unknown, gated, private, no such revision.
+        Unreachable: no answer. ModelError: unknown, gated, private, no such revision, or
+            settings that nothing can be asked with.
     """
+    check_settings()
     from huggingface_hub import HfApi, constants
 
     try:
@@ -91,6 +87,7 @@ def fetch_small(hub_id: HubId, name: str) -> Path:
     Raises:
         ModelError: it cannot be had.
     """
+    load_library()
     from huggingface_hub import hf_hub_download
 
     try:
@@ -102,6 +99,7 @@ def fetch_small(hub_id: HubId, name: str) -> Path:
 
 def cached_file(hub_id: HubId, name: str, commit: str) -> Path | None:
     """Where the hub cache has a file of that commit, if it has."""
+    load_library()
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(hub_id.repo, name, revision=commit)
@@ -119,6 +117,7 @@ def cached_snapshot(hub_id: HubId) -> Path | None:
 
 def remote_file(hub_id: HubId, name: str, commit: str) -> RemoteFile:
     """A file of the repository at a commit, to be read in parts. Asks nothing yet."""
+    load_library()
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 

@@ -70,11 +70,16 @@ def unreachable(subject: str, endpoint: str, error: BaseException) -> Unreachabl
             "HF_HUB_OFFLINE",
         )
         return Unreachable(f"{name} is not in the hub cache, and {variable} forbids to fetch it.")
-    reason = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
     return Unreachable(
-        f"Could not get {name} from {endpoint} ({quoted(reason, 120)[1:-1]}). Check the network "
+        f"Could not get {name} from {endpoint} ({reason_of(causes[-1])}). Check the network "
         f"connection, or open a model that is already on this machine."
     )
+
+
+def reason_of(error: BaseException) -> str:
+    """What an exception says, on one line, short, and without a full stop of its own."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return quoted(text, 120)[1:-1]
 
 
 def explained(error: Exception, subject: str, endpoint: str) -> ModelError:

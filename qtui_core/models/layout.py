@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath, PureWindowsPath
+from itertools import islice
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from qtui_core.errors import ModelError
 from qtui_core.models.jsontext import load_object
-from qtui_core.models.quoting import listed, printable, quoted
+from qtui_core.models.pickles import PICKLE_SUFFIXES, convert_command, weight_pickles
+from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.safetensors import Header
 from qtui_core.models.tensors import TensorInfo
 
@@ -19,14 +20,6 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-
-#: Weights-only loading refuses code; `clone` undoes sharing, which safetensors does not store.
-CONVERT_COMMAND = (
-    'python -c "import sys, torch; from safetensors.torch import save_file; '
-    "state = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
-    'save_file({k: v.contiguous().clone() for k, v in state.items()}, sys.argv[2])"'
-)
 
 _SHARD = re.compile(r"(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors")
 
@@ -44,7 +37,7 @@ class WeightFiles:
     missing: str | None = None
 
 
-def choose_weights(names: Iterable[str], where: str) -> WeightFiles:
+def choose_weights(names: Iterable[str], where: str, folder: Path | None = None) -> WeightFiles:
     """The weights among the files of a folder or repository.
 
     In this order: `model.safetensors`, its index, `consolidated.safetensors`, the only index
@@ -53,9 +46,11 @@ def choose_weights(names: Iterable[str], where: str) -> WeightFiles:
     Args:
         names: paths relative to the model; only those at its top count.
         where: what they are the contents of, for messages: "the folder 'x'".
+        folder: where that is on this machine, if it is on it.
 
     Raises:
-        ModelError: several files compete and nothing says which is meant.
+        ModelError: several files compete and nothing says which is meant, or a file is one
+            shard of a set that is not all there.
     """
     top = sorted(n for n in names if "/" not in n)
     files = [n for n in top if n.endswith(SUFFIX)]
@@ -68,38 +63,59 @@ def choose_weights(names: Iterable[str], where: str) -> WeightFiles:
         return WeightFiles(("consolidated.safetensors",))
     if len(indexes) == 1:
         return WeightFiles(index=indexes[0])
-    if len(files) == 1:
+    if len(files) == 1 and not _SHARD.fullmatch(files[0]):
         return WeightFiles((files[0],))
     if files:
         return WeightFiles(_shards(files, where))
-    return WeightFiles(missing=_why_none(top, where))
+    return WeightFiles(missing=_why_none(top, where, folder))
 
 
 def _shards(files: Sequence[str], where: str) -> tuple[str, ...]:
-    matches = [_SHARD.fullmatch(n) for n in files]
-    series = {(m[1], int(m[3])) for m in matches if m}
-    if len(series) != 1 or not all(matches):
+    subject = f"{where[0].upper()}{where[1:]}"
+    matches = [match for match in map(_SHARD.fullmatch, files) if match]
+    series = {(m[1], int(m[3])) for m in matches}
+    if len(series) != 1 or len(matches) < len(files):
         raise ModelError(
-            f"{where[0].upper()}{where[1:]} holds {len(files)} safetensors files "
-            f"({listed(list(files))}) and no index that says which belong together. "
-            f"Open one of them by its path."
+            f"{subject} holds {len(files)} safetensors files ({listed(list(files))}) and no index "
+            f"that says which belong together. Open one of them by its path."
         )
-    ((_, count),) = series
-    if len(files) != count:
+    ((stem, count),) = series
+    shards: dict[int, str] = {}
+    for match in matches:
+        other = shards.setdefault(int(match[2]), match[0])
+        if other != match[0]:
+            raise ModelError(
+                f"{subject} holds two files for shard {int(match[2])} of {count:,}: "
+                f"{quoted(other)} and {quoted(match[0])}. Remove the one that is not of this model."
+            )
+    first = 0 if 0 in shards else 1  # a few tools count from 0
+    stray = [name for number, name in shards.items() if not first <= number < first + count]
+    if stray:
         raise ModelError(
-            f"{where[0].upper()}{where[1:]} holds {len(files)} of {count} shards "
-            f"({listed(list(files))}); the others are missing."
+            f"{subject} holds {quoted(stray[0])}, a shard beyond the last of {count:,}; its files "
+            f"do not belong together."
+        )
+    if len(shards) < count:
+        digits = len(matches[0][2])
+        absent = (n for n in range(first, first + count) if n not in shards)
+        names = [f"{stem}-{n:0{digits}}-of-{matches[0][3]}{SUFFIX}" for n in islice(absent, 3)]
+        more = count - len(shards) - len(names)
+        raise ModelError(
+            f"{subject} holds {len(shards):,} of {count:,} shards; missing: {listed(names)}"
+            f"{f' and {more:,} more' if more else ''}."
         )
     return tuple(files)
 
 
-def _why_none(names: Sequence[str], where: str) -> str:
-    pickles = [n for n in names if n.endswith(PICKLE_SUFFIXES)]
+def _why_none(names: Sequence[str], where: str, folder: Path | None) -> str:
+    pickles = weight_pickles(names)
     if pickles:
+        here = "Convert" if folder else "Download and convert"
+        paths = [str(folder / n) if folder else n for n in pickles]
         return (
             f"The weights in {where} are pickles ({listed(pickles)}); loading a pickle runs "
-            f"code from the file, so qtui does not open it. Convert each once, where you trust "
-            f"it: {CONVERT_COMMAND} {_shell(pickles[0])} {SINGLE}"
+            f"code from the file, so qtui does not open it. {here} each once, where you trust "
+            f"it: {convert_command(paths)}"
         )
     gguf = [n for n in names if n.endswith(".gguf")]
     if gguf:
@@ -107,22 +123,17 @@ def _why_none(names: Sequence[str], where: str) -> str:
             f"The weights in {where} are GGUF ({listed(gguf)}), which qtui does not read; "
             f"open the safetensors model they were made from."
         )
-    return f"There are no weights (.safetensors) in {where}."
-
-
-def _shell(name: str) -> str:
-    return shlex.quote(printable(name))
+    return f"There are no weights ({SUFFIX}) in {where}."
 
 
 def refuse_file(path: str) -> ModelError | None:
     """The reason a single file of this name is not opened, if there is one."""
     lowered = path.lower()
     if lowered.endswith(PICKLE_SUFFIXES):
-        target = path.rpartition(".")[0] + SUFFIX
         return ModelError(
             f"{quoted(path)} is a pickle: loading it runs code from the file, so qtui does not "
             f"open it. Convert it once, where you trust it: "
-            f"{CONVERT_COMMAND} {_shell(path)} {_shell(target)}"
+            f"{convert_command([path])}"
         )
     if lowered.endswith(".gguf"):
         return ModelError(
@@ -143,31 +154,34 @@ def read_index(raw: bytes, name: str) -> dict[str, str]:
     weight_map = load_object(raw, what, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{what} has no weight_map, so it names no shards.")
-    for file in dict.fromkeys(v if isinstance(v, str) else None for v in weight_map.values()):
-        if file is None:
+    files: dict[str, str] = {}
+    for tensor, file in weight_map.items():
+        if not isinstance(file, str):
             raise ModelError(f"{what} is malformed: weight_map must map text to text.")
-        if not is_inside(file):
+        if not file:
             raise ModelError(
-                f"{what} names {quoted(file)}, which is outside the model's folder; "
-                f"it is not followed."
+                f"{what} names no file for tensor {quoted(tensor)}: its name is empty."
             )
-        if not file.endswith(SUFFIX):
-            raise ModelError(f"{what} names {quoted(file)}, which is not a safetensors file.")
-    return weight_map
+        if file not in files:
+            if fault := _fault(file):
+                raise ModelError(f"{what} names {quoted(file)}, {fault}.")
+            files[file] = PurePosixPath(file).as_posix()  # without "./" and doubled slashes
+    return {tensor: files[file] for tensor, file in weight_map.items()}
 
 
-def is_inside(name: str) -> bool:
-    """Whether a relative file name stays inside the folder it is relative to, on any system."""
+def _fault(name: str) -> str | None:
+    """Why a file that an index names is not opened, on any system; None when it may be."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    return not (
-        not name.isprintable()
-        or posix.is_absolute()
-        or windows.drive
-        or windows.root
-        or "\\" in name
-        or ".." in posix.parts
-        or posix.as_posix() != name
-    )
+    elsewhere = posix.is_absolute() or windows.drive or windows.root or "://" in name
+    if elsewhere or ".." in windows.parts:
+        return "which is outside the model's folder; it is not followed"
+    if not name.isprintable():
+        return "a file name with control characters; it is not followed"
+    if "\\" in name:
+        return "a file name with a backslash; folders are written with / in an index"
+    if not name.endswith(SUFFIX):
+        return "which is not a safetensors file"
+    return None
 
 
 def merge_headers(

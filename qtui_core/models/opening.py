@@ -11,6 +11,7 @@ from qtui_core.models.assemble import Progress
 from qtui_core.models.hub import parse_hub_id
 from qtui_core.models.hub_errors import Unknown, Unreachable
 from qtui_core.models.layout import CONFIG, SUFFIX, refuse_file
+from qtui_core.models.local import unreadable
 from qtui_core.models.opening_hub import open_hub
 from qtui_core.models.opening_local import open_folder, open_path
 from qtui_core.models.quoting import quoted
@@ -41,7 +42,13 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
     path = Path(name)
     if name.startswith("~"):
         path = Path(os.path.expanduser(name))
-    if os.path.lexists(path):
+    try:
+        os.lstat(path)
+    except PermissionError as error:
+        hidden = unreadable(path, error)  # it may be there, and may be a hub id all the same
+    except (OSError, ValueError):
+        hidden = None  # Whatever else the system says of it, there is no such file.
+    else:
         return open_path(path, name, progress)
     if isinstance(text, str) and not _looks_like_path(name):
         hub_id = parse_hub_id(name)
@@ -50,9 +57,11 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
                 return open_hub(hub_id, progress)
             except (Unknown, Unreachable) as error:
                 # It may have been meant as a path; then this is the line that helps.
+                if hidden is not None:
+                    raise ModelError(f"{error} On this machine, {hidden}") from error
                 here = _nearest(path) or "no file or folder of that name either"
                 raise ModelError(f"{error} On this machine there is {here}.") from error
-    raise ModelError(_no_such_path(name, path))
+    raise hidden or ModelError(_no_such_path(name, path))
 
 
 def _open_demo(progress: Progress | None) -> ModelSource:

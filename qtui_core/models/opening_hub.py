@@ -16,6 +16,7 @@ from qtui_core.models.assemble import (
     find_weights,
     read_config,
 )
+from qtui_core.models.hub_settings import endpoint
 from qtui_core.models.layout import CONFIG, choose_weights
 from qtui_core.models.local import LocalFile, read_header, read_text_file
 from qtui_core.models.opening_local import list_folder, read_headers
@@ -56,7 +57,7 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
     return assemble(
         name=str(hub_id),
         origin="hub",
-        location=f"{hub.endpoint()}/{hub_id.repo}/tree/{listing.commit}",
+        location=f"{endpoint()}/{hub_id.repo}/tree/{listing.commit}",
         config=config,
         weights=weights,
         commit=listing.commit,
@@ -66,7 +67,7 @@ def open_hub(hub_id: hub.HubId, progress: Progress | None) -> ModelSource:
 def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None) -> ModelSource:
     names = list_folder(snapshot)
     config = read_config(snapshot / CONFIG) if CONFIG in names else None
-    chosen = choose_weights(names, f"the hub cache of {quoted(hub_id)}")
+    chosen = choose_weights(names, f"the hub cache of {quoted(hub_id)}", snapshot)
     weights = find_weights(chosen, lambda n: read_text_file(snapshot / n))
     if weights.missing or not all((snapshot / n).is_file() for n in weights.names):
         # Usual after headers were read by range: the description was kept, the weights not.

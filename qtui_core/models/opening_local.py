@@ -35,7 +35,8 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
     Raises:
         ModelError: it cannot be opened.
     """
-    if path.is_dir():
+    # Not Path.is_dir, which raises where a link leads to what may not be looked at.
+    if os.path.isdir(path):
         return open_folder(path, name, "folder", progress)
     lowered = path.name.lower()
     if lowered.endswith(INDEX_SUFFIX):
@@ -49,7 +50,7 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
             config=read_config(path),
             weights=Weights(missing=reason),
         )
-    refusal = refuse_file(name)
+    refusal = refuse_file(str(path))
     if refusal is not None:
         raise refusal
     beside = path.parent / CONFIG
@@ -57,7 +58,7 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
         name=name,
         origin="file",
         location=path,
-        config=read_config(beside) if beside.is_file() else None,
+        config=read_config(beside) if os.path.isfile(beside) else None,
         weights=read_headers(Weights((path.name,)), path.parent, progress),
     )
 
@@ -73,7 +74,7 @@ def open_folder(
     where = f"the folder {quoted(name)}"
     names = list_folder(folder)
     config = read_config(folder / CONFIG) if CONFIG in names else None
-    chosen = WeightFiles(index=index) if index else choose_weights(names, where)
+    chosen = WeightFiles(index=index) if index else choose_weights(names, where, folder)
     if chosen.missing and config is None:
         raise ModelError(_nothing_to_open(chosen.missing, where, folder, names))
     weights = find_weights(chosen, lambda n: read_text_file(folder / n))
@@ -111,7 +112,14 @@ def _nothing_to_open(reason: str, where: str, folder: Path, names: Sequence[str]
         return reason
     for name in names[:200]:
         below = folder / name
-        if below.is_dir() and any(n.endswith(SUFFIX) for n in list_folder(below)):
+        if _holds_weights(below):
             return f"{reason} Perhaps {quoted(below)} is meant?"
     held = f"it holds {listed(list(names))}" if names else "it is empty"
     return f"There is neither a {SUFFIX} file nor a {CONFIG} in {where}; {held}."
+
+
+def _holds_weights(folder: Path) -> bool:
+    try:
+        return any(n.endswith(SUFFIX) for n in os.listdir(folder))
+    except OSError:
+        return False  # No folder, or one that may not be looked into: no hint comes from it.

@@ -147,15 +147,20 @@ def _detail(
     unknown = sum(1 for count in codes.values() if count is None)
     elements = sum(tensors[n].elements for n, count in codes.items() if count is not None)
     title = _TITLES.get(method, method)
-    text = f"{len(codes):,} of {len(tensors):,} tensors hold {title} codes{_settings(settings)}: "
+    hold, pack = ("holds", "it packs") if len(codes) == 1 else ("hold", "they pack")
+    text = f"{len(codes):,} of {_counted(len(tensors))} {hold} {title} codes{_settings(settings)}: "
     if not known:
-        return f"{text}how many weights they pack is not told by their names."
+        return f"{text}how many weights {pack} is not told by the names."
     text += f"{known:,} weights"
     if known != elements:
         text += f" packed into {elements:,} stored elements"
     if unknown:
-        text += f", and {unknown:,} tensors whose packing is not told by their names"
+        text += f", and {_counted(unknown)} whose packing the names do not tell"
     return text + "."
+
+
+def _counted(tensors: int) -> str:
+    return f"{tensors:,} {'tensor' if tensors == 1 else 'tensors'}"
 
 
 def _settings(settings: Mapping[str, Any] | None) -> str:

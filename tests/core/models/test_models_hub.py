@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,56 +158,3 @@ def test_reading_after_the_network_is_gone(hub, monkeypatch):
     go_offline(monkeypatch)
     with pytest.raises(ModelError, match="HF_HUB_OFFLINE forbids"):
         source.read_rows("big", 0, 1)
-
-
-@pytest.fixture
-def run(tmp_path: Path):
-    """Opens models in a process of its own, configured by environment variables alone."""
-
-    def run_program(text: str, **settings: str) -> tuple[int, str, str]:
-        program = (
-            "import sys\n"
-            "from qtui_core.errors import ModelError\n"
-            "from qtui_core.models import open_model\n"
-            "try:\n"
-            "    source = open_model(sys.argv[1])\n"
-            "    print(source.parameters, bytes(source.read_rows('small', 0, 4)).hex())\n"
-            "except ModelError as error:\n"
-            "    sys.exit(str(error))\n"
-        )
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-        environment |= {"HF_HOME": str(tmp_path / "home"), **settings}
-        done = subprocess.run(
-            [sys.executable, "-c", program, text],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=60,
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    return run_program
-
-
-def test_configured_by_environment(hub, run):
-    hub.token = "hf_abc"
-    expected = f"{BIG.size + SMALL.size} {SMALL.tobytes().hex()}\n"
-    done = run("org/two", HF_ENDPOINT=hub.url, HF_TOKEN="hf_abc")
-    assert done == (0, expected, "")  # and no progress bar, no log line
-
-
-def test_offline_by_environment(hub, run):
-    code, out, err = run("org/two", HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
-    assert (code, out) == (1, "")
-    assert err.startswith("'org/two' is not in the hub cache, and HF_HUB_OFFLINE forbids")
-    assert not hub.requests
-
-
-def test_no_network(run):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        code, out, err = run("org/two", HF_ENDPOINT=f"http://127.0.0.1:{closed.getsockname()[1]}")
-    assert (code, out) == (1, "")
-    assert err.startswith("Could not get 'org/two' from http://127.0.0.1")
-    assert "Connection refused" in err
-    assert "Traceback" not in err

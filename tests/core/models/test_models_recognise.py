@@ -137,7 +137,7 @@ def test_compressed_tensors_packed_integers(tmp_path):
     # Two widths in one checkpoint: the names alone do not tell which tensor has which.
     source = checkpoint(tmp_path, state, settings | {"config_groups": groups(4, 2)})
     assert source.quantization.parameters == {}
-    assert "not told by their names" in source.quantization.detail
+    assert "not told by the names" in source.quantization.detail
     assert source.tensors["up.weight_packed"].role is Role.CODES
 
 
@@ -255,3 +255,15 @@ def test_plain_models_are_plain(tmp_path):
         source = checkpoint(tmp_path, state, settings)
         assert source.quantization is None
         assert source.parameters == sum(int(np.prod(t.shape)) for t in state.values())
+
+
+@pytest.mark.parametrize(
+    ("packed", "says"),
+    [(1, "1 of 2 tensors holds FP8 codes"), (2, "2 of 4 tensors hold FP8 codes")],
+)
+def test_one_tensor_holds_and_two_hold(tmp_path, packed, says):
+    tensors = {}
+    for i in range(packed):
+        tensors[f"l{i}.weight"] = torch.zeros(4, 4).to(torch.float8_e4m3fn)
+        tensors[f"l{i}.weight_scale"] = zeros(1)
+    assert checkpoint(tmp_path, tensors).quantization.detail.startswith(says)

@@ -1,0 +1,123 @@
+"""What environment variables do to asking the hub, wrong ones included."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_models import BIG, SMALL, says
+from huggingface_hub import constants
+
+from qtui_core.models import hub_settings
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """Opens models in a process of its own, configured by environment variables alone."""
+
+    def run_program(text: str, **settings: str) -> tuple[int, str, str]:
+        program = (
+            "import sys\n"
+            "from qtui_core.errors import ModelError\n"
+            "from qtui_core.models import open_model\n"
+            "try:\n"
+            "    source = open_model(sys.argv[1])\n"
+            "    print(source.parameters, bytes(source.read_rows('small', 0, 4)).hex())\n"
+            "except ModelError as error:\n"
+            "    sys.exit(str(error))\n"
+        )
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+        environment |= {"HF_HOME": str(tmp_path / "home"), **settings}
+        done = subprocess.run(
+            [sys.executable, "-c", program, text],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=60,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run_program
+
+
+def test_configured_by_environment(hub, run):
+    hub.token = "hf_abc"
+    expected = f"{BIG.size + SMALL.size} {SMALL.tobytes().hex()}\n"
+    done = run("org/two", HF_ENDPOINT=hub.url, HF_TOKEN="hf_abc")
+    assert done == (0, expected, "")  # and no progress bar, no log line
+
+
+def test_offline_by_environment(hub, run):
+    code, out, err = run("org/two", HF_ENDPOINT=hub.url, HF_HUB_OFFLINE="1")
+    assert (code, out) == (1, "")
+    assert err.startswith("'org/two' is not in the hub cache, and HF_HUB_OFFLINE forbids")
+    assert not hub.requests
+
+
+def test_no_network(run):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        code, out, err = run("org/two", HF_ENDPOINT=f"http://127.0.0.1:{closed.getsockname()[1]}")
+    assert (code, out) == (1, "")
+    assert err.startswith("Could not get 'org/two' from http://127.0.0.1")
+    assert "Connection refused" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "names"),
+    [
+        ({"HF_ENDPOINT": "http://[::1"}, "Invalid IPv6 URL", "variable HF_ENDPOINT."),
+        ({"HF_HUB_ETAG_TIMEOUT": "abc"}, "'abc'", "variable HF_HUB_ETAG_TIMEOUT."),
+        (
+            {"HF_HUB_DOWNLOAD_TIMEOUT": "abc", "HF_ENDPOINT": "http://127.0.0.1:9"},
+            "'abc'",
+            "variables HF_ENDPOINT and HF_HUB_DOWNLOAD_TIMEOUT.",
+        ),
+    ],
+)
+def test_settings_the_library_does_not_start_with(run, settings, reason, names):
+    code, out, err = run("org/two", **settings)
+    assert (code, out) == (1, "")
+    assert reason in err
+    assert err.endswith(f"Check the environment {names}\n")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("address", "says_so"),
+    [("", "is empty"), ("nonsense", "is 'nonsense'"), ("ftp://h", "is 'ftp"), ("http:/x", "is 'h")],
+)
+def test_an_endpoint_that_is_no_address(run, address, says_so):
+    code, out, err = run("org/two", HF_ENDPOINT=address)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"HF_ENDPOINT {says_so}")
+    assert err.endswith("write it as https://huggingface.co, or unset the variable.\n")
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://h:x", "http://h:99999", "http://:80"])
+def test_addresses_that_do_not_parse(hub, monkeypatch, address):
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    assert "network" not in says("org/one", "which is no address of a hub")
+
+
+@pytest.mark.parametrize("token", ["hf_é", "hf_a\x01b", "hf_“quoted”"])
+def test_a_token_that_cannot_be_sent(hub, monkeypatch, token):
+    monkeypatch.setenv("HF_TOKEN", token)
+    message = says("org/one", "login token holds a character that no token has")
+    assert "network" not in message
+    assert "hf_" not in message
+    assert not hub.requests
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", True)  # and is not
+    hub_settings.check_settings()
+
+
+def test_reasons_bring_no_full_stop_of_their_own():
+    reason = hub_settings.reason_of
+    assert reason(ValueError("It is\n not so.")) == "It is not so"
+    assert reason(ValueError("")) == "ValueError"
+    assert reason(ValueError("\x1b[31m" + "x" * 500)).isprintable()

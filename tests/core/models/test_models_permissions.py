@@ -1,0 +1,123 @@
+"""What the operating system does not let one look at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from local_models import A, save
+
+from qtui_core.errors import ModelError
+from qtui_core.models import open_model
+
+as_a_user = pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+
+
+def deny(monkeypatch, function: str, denied: Path) -> None:
+    """The system refuses this call for paths in `denied`, as it would a user without rights."""
+    allowed = getattr(os, function)
+
+    def refuse(path, *args, **options):
+        if Path(os.fspath(path)).is_relative_to(denied):
+            raise PermissionError(13, "Permission denied", str(path))
+        return allowed(path, *args, **options)
+
+    monkeypatch.setattr(os, function, refuse)
+
+
+def test_files_that_may_not_be_read(sharded, monkeypatch):
+    def refuse(self, *args, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(ModelError, match="permission denied"):
+            open_model(sharded)
+    source = open_model(sharded)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(ModelError, match="Permission denied"):
+            source.read_rows("a", 0, 1)
+
+
+@as_a_user
+def test_files_the_system_does_not_let_one_read(sharded):
+    for name in ("config.json", "model-00001-of-00002.safetensors"):
+        (sharded / name).chmod(0)
+        with pytest.raises(ModelError, match="permission denied"):
+            open_model(sharded)
+        (sharded / name).chmod(0o600)
+
+
+def test_a_subfolder_that_may_not_be_listed_is_no_failure(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    with monkeypatch.context() as patch:
+        deny(patch, "listdir", tmp_path / "a")
+        with pytest.raises(ModelError, match="There is neither"):
+            open_model(tmp_path)
+        save(tmp_path / "b" / "model.safetensors", a=A)
+        with pytest.raises(ModelError, match="b' is meant"):
+            open_model(tmp_path)
+
+
+def test_what_is_hidden_is_not_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        deny(patch, "lstat", tmp_path / "secret")
+        with pytest.raises(
+            ModelError, match="secret/m' cannot be read: permission denied"
+        ) as caught:
+            open_model(tmp_path / "secret" / "m")
+        assert "There is no file" not in str(caught.value)
+
+
+def test_a_hub_id_that_could_be_a_hidden_path(hub, monkeypatch):
+    deny(monkeypatch, "lstat", Path("org"))
+    assert open_model("org/one").origin == "hub"
+    with pytest.raises(ModelError, match="On this machine, 'org/x' cannot be read: permission"):
+        open_model("org/x")
+
+
+@as_a_user
+def test_folders_the_system_does_not_let_one_look_into(tmp_path):
+    save(tmp_path / "sub" / "model.safetensors", a=A)
+    (tmp_path / "link").symlink_to("sub/model.safetensors")
+    (tmp_path / "sub").chmod(0)
+    try:
+        for path in (tmp_path / "sub", tmp_path / "sub" / "model.safetensors", tmp_path / "link"):
+            with pytest.raises(ModelError, match="permission denied"):
+                open_model(path)
+        with pytest.raises(ModelError, match="There is neither"):
+            open_model(tmp_path)
+    finally:
+        (tmp_path / "sub").chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs the tests above as a user who is not root")
+def test_the_same_as_another_user(tmp_path):
+    """Root may read everything: a child process gives that up and is refused for real."""
+    save(tmp_path / "sub" / "model.safetensors", a=A)
+    (tmp_path / "link").symlink_to("sub/model.safetensors")
+    (tmp_path / "sub").chmod(0)
+    tmp_path.chmod(0o755)
+    program = (
+        "import os, sys\n"
+        "from qtui_core.errors import ModelError\n"
+        "from qtui_core.models import open_model\n"
+        "os.chdir(sys.argv[1])\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "for name in ('sub', 'sub/model.safetensors', 'link', '.'):\n"
+        "    try:\n"
+        "        print(name, open_model(os.path.join('.', name)))\n"
+        "    except ModelError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert ["permission denied" in line for line in lines] == [True, True, True, False]
+    assert lines[3].startswith("There is neither")
