@@ -96,7 +96,8 @@ class ModelSource:
     def read_rows(self, name: str, start: int, stop: int) -> memoryview:
         """Raw little-endian bytes of rows [start, stop), C order, read-only.
 
-        Rows are along dimension 0; each element of a vector is a row, a scalar is one row.
+        Rows are those of `rows_of`: output channels; each element of a vector is a row, a
+        scalar is one row.
         Local files are not copied: the view is of the mapped file. From the hub, only these
         bytes travel.
 

@@ -85,10 +85,17 @@ class TensorInfo:
 
 
 def rows_of(info: TensorInfo) -> int:
-    """Rows of a tensor [d0, d1, …]: d0. A vector has one row per element, a scalar one row."""
-    return info.shape[0] if info.shape else 1
+    """Rows of a tensor, one for each output channel: d0 of a matrix [d0, d1], d0 × d1 of
+    stacked matrices [d0, d1, d2] (fused experts), d0 of a convolution [d0, d1, d2, d3, …]. A
+    vector has one row per element, a scalar one row."""
+    return math.prod(info.shape[: _leading_dimensions(info)])
 
 
 def row_elements(info: TensorInfo) -> int:
-    """Elements of one row of a tensor [d0, d1, d2, …]: d1 × d2 × …, so 1 for vectors."""
-    return math.prod(info.shape[1:])
+    """Elements of one row, the product of the dimensions that `rows_of` leaves: 1 for
+    vectors."""
+    return math.prod(info.shape[_leading_dimensions(info) :])
+
+
+def _leading_dimensions(info: TensorInfo) -> int:
+    return 2 if len(info.shape) == 3 else 1

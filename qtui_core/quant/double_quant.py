@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.quant.coder import LARGEST
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.scheme import NESTED_BLOCK
 
@@ -31,8 +32,11 @@ class NestedScales:
 
     def dequantize(self) -> Float32:
         """The scales the codes stand for, float32 `[n]`."""
-        scale = np.repeat(self.absmax, NESTED_BLOCK)[: self.codes.size]
-        return dynamic_map()[self.codes] * scale + np.float32(self.offset)
+        constant = np.repeat(self.absmax, NESTED_BLOCK)[: self.codes.size]
+        with np.errstate(over="ignore"):
+            scale = dynamic_map()[self.codes] * constant + np.float32(self.offset)
+        # Rounded up beside the largest float32, a scale would be infinite, and zeros NaN.
+        return np.clip(scale, -LARGEST, LARGEST)
 
 
 @cache

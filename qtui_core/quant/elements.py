@@ -31,7 +31,8 @@ SEGMENT = 1 << 19
 
 class RowSource(Protocol):
     """Anything that gives rows on request: `rows(start, stop)` returns float32
-    `[stop - start, columns]`. A shape of one number means a vector whose rows are elements."""
+    `[stop - start, columns]` of the matrix that its shape is seen as. A shape of one number
+    means a vector whose rows are elements."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -68,6 +69,7 @@ class Elements:
     _flat: npt.NDArray[Any] | None
     _convert: Callable[[npt.NDArray[Any]], Float32]
     _rows: Callable[[int, int], npt.NDArray[Any]]
+    _row_count: int = 0
 
     @property
     def count(self) -> int:
@@ -89,10 +91,10 @@ class Elements:
             yield from self._segments_of_rows(multiple, step)
 
     def _segments_of_rows(self, multiple: int, step: int) -> Iterator[Segment]:
-        rows = self.shape[0]
-        columns = math.prod(self.shape[1:])
-        if rows * columns == 0:
+        rows = self._row_count
+        if self.count == 0:
             return
+        columns = self.count // rows
         height = max(1, step // columns)
         left = np.empty(0, np.float32)
         start = 0
@@ -119,6 +121,13 @@ def elements_of(x: TensorLike) -> Elements:
 
     Raises UsageError when `x` is none of these or is not made of real numbers.
     """
+    if isinstance(x, np.ma.MaskedArray):
+        if np.ma.is_masked(x):
+            raise UsageError(
+                f"{np.ma.count_masked(x):,} elements of this array are masked, and a masked "
+                f"element has no value to quantize: give x.filled(0), or another value."
+            )
+        x = x.data
     if isinstance(x, np.ndarray):
         return _from_array(x, _to_float32)
     if type(x).__module__.split(".")[0] == "torch" and hasattr(x, "detach"):
@@ -128,7 +137,8 @@ def elements_of(x: TensorLike) -> Elements:
         shape = tuple(int(n) for n in source.shape)
         if not shape:
             return Elements(shape, _to_float32(np.asarray(source.rows(0, 1))), _to_float32, _none)
-        return Elements(shape, None, _to_float32, source.rows)
+        row_count = shape[0] if len(shape) == 1 else matrix_shape(shape)[0]
+        return Elements(shape, None, _to_float32, source.rows, row_count)
     array = np.asarray(x)
     if array.dtype == object:
         raise UsageError(f"A {type(x).__name__} is not a tensor; give an array of numbers.")
@@ -136,7 +146,8 @@ def elements_of(x: TensorLike) -> Elements:
 
 
 def _from_torch(tensor: Any) -> Elements:
-    tensor = tensor.detach().cpu()
+    # Conjugation and negation are flags that numpy does not know.
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     if str(tensor.dtype) == "torch.bfloat16":
         int16 = sys.modules["torch"].int16
         return _from_array(tensor.view(int16).numpy().view(np.uint16), _from_bfloat16)
@@ -155,7 +166,7 @@ def _from_array(array: npt.NDArray[Any], convert: Callable[..., Float32]) -> Ele
     def rows(start: int, stop: int) -> npt.NDArray[Any]:
         return np.ascontiguousarray(array[start:stop])
 
-    return Elements(array.shape, None, convert, rows)
+    return Elements(array.shape, None, convert, rows, array.shape[0])
 
 
 def _none(start: int, stop: int) -> npt.NDArray[Any]:
@@ -163,7 +174,8 @@ def _none(start: int, stop: int) -> npt.NDArray[Any]:
 
 
 def _to_float32(raw: npt.NDArray[Any]) -> Float32:
-    with np.errstate(over="ignore", under="ignore"):
+    # A signalling NaN stays a NaN, which is what the caller counts.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return np.ascontiguousarray(raw, dtype=np.float32).reshape(-1)
 
 

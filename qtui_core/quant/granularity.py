@@ -1,7 +1,12 @@
 """How many elements share one scale.
 
-A tensor of any rank is seen as a matrix `[rows, columns]`: dimension 0 is the rows, the
-rest is flattened into columns. A vector of n elements is one row `[1, n]`, a scalar `[1, 1]`.
+A tensor of any rank is seen as a matrix `[rows, columns]` whose rows are the output channels:
+
+- `[out, in]` is itself;
+- three dimensions are stacked matrices, such as fused experts: `[experts, out, in]` is
+  `[experts * out, in]`;
+- four and more are convolutions: `[out, in, height, width]` is `[out, in * height * width]`;
+- a vector of n elements is one row `[1, n]`, a scalar `[1, 1]`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ from qtui_core.quant.granularity import (
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """`[rows, columns]` of a tensor: dimension 0, and everything else flattened. A vector is
-    one row, a scalar one element."""
+    """`[rows, columns]` of a tensor, as the docstring of `granularity` defines them."""
+    if len(shape) == 3:
+        return shape[0] * shape[1], shape[2]
     if len(shape) >= 2:
         return shape[0], math.prod(shape[1:])
     return 1, math.prod(shape)

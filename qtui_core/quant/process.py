@@ -186,7 +186,11 @@ def make_plan(
     assert kind is not None
 
     def extents_of(segment: Segment, scratch: Scratch) -> Float32:
-        values = segment.float32()
+        # Threads do not inherit the error state of their caller.
+        with np.errstate(all="ignore"):
+            return finite_extents(segment.float32(), scratch)
+
+    def finite_extents(values: Float32, scratch: Scratch) -> Float32:
         extents = group_extents(kind, layout, values, scratch)
         if not np.isfinite(extents).all():
             extents = _extents_of_finite(kind, layout, values, scratch)

@@ -18,6 +18,8 @@ from qtui_core.errors import ModelError
 from qtui_core.models import open_model
 from qtui_core.models.arrays import RowReader, decoder, read_float32
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
+from qtui_core.quant import Scheme, quantize
+from qtui_core.quant.layout import matrix_shape
 
 CODES8 = np.arange(256, dtype=np.uint8)
 CODES16 = np.arange(1 << 16, dtype=np.uint16)
@@ -103,7 +105,8 @@ def model(tmp_path: Path):
 def test_rows(model):
     source, arrays = model
     for name in ("matrix", "cube", "vector"):
-        whole = arrays[name].astype(np.float32).reshape(len(arrays[name]), -1)
+        columns = {"matrix": 7, "cube": 5, "vector": 1}[name]
+        whole = arrays[name].astype(np.float32).reshape(-1, columns)
         np.testing.assert_array_equal(read_float32(source, name), whole)
         np.testing.assert_array_equal(read_float32(source, name, 1, 3), whole[1:3])
         reader = RowReader(source, name)
@@ -115,6 +118,40 @@ def test_rows(model):
     assert read_float32(source, "none").shape == (0, 4)
     assert read_float32(source, "narrow").shape == (4, 0)
     assert read_float32(source, "matrix", 2, 2).shape == (0, 7)
+
+
+@pytest.mark.parametrize("shape", [(6, 70), (4, 3, 70), (4, 3, 7, 2), (4, 3, 2, 2, 2), (9,)])
+def test_rows_are_the_rows_that_scales_are_for(tmp_path, shape):
+    """What is read by rows and what is quantized by rows see a tensor as the same matrix."""
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    with open_model(tmp_path / "x.safetensors") as source:
+        reader = RowReader(source, "x")
+        if x.ndim > 1:
+            assert reader.shape == matrix_shape(shape)
+            for text in ("int8:row", "int4:group7:asym", "int8:column", "nf4:block33:dq"):
+                read, held = (quantize(t, Scheme.parse(text)) for t in (reader, x))
+                np.testing.assert_array_equal(read.scales, held.scales)
+                np.testing.assert_array_equal(read.codes.reshape(-1), held.codes.reshape(-1))
+                np.testing.assert_array_equal(read.dequantize().reshape(shape), held.dequantize())
+        assert (
+            b"".join(source.read_rows("x", i, i + 1) for i in range(reader.shape[0])) == x.tobytes()
+        )
+
+
+def test_experts_have_a_scale_for_each_output_channel(write):
+    """Fused experts [experts, out, in], as Mixtral and its kin store them."""
+    shape = [8, 1024, 512]
+    header = {"x": {"dtype": "I8", "shape": shape, "data_offsets": [0, 8 * 1024 * 512]}}
+    codes = np.random.default_rng(0).integers(-99, 99, shape, dtype=np.int8)
+    with open_model(write(header, codes.tobytes())) as source:
+        reader = RowReader(source, "x")
+        assert reader.shape == (8192, 512)
+        q = quantize(reader, Scheme.parse("int8:row"))
+    assert q.scales.shape == (8192, 1)
+    absmax = np.abs(codes.astype(np.float32)).max(axis=2)
+    np.testing.assert_array_equal(q.scales.reshape(8, 1024), absmax / np.float32(127))
+    assert quantize(codes, Scheme.parse("int8:row")).scales.shape == (8192, 1)
 
 
 def test_mistakes(model):

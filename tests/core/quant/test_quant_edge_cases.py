@@ -65,8 +65,8 @@ def test_measured_error_is_that_of_the_dequantized_tensor(any_scheme, awkward):
         largest = np.abs(error).max()
         assert report.max_abs_error == pytest.approx(largest, rel=1e-6), name
         row, column = report.max_abs_error_index
-        matrix = np.abs(error).reshape(x.shape[0], -1) if x.ndim > 1 else np.abs(error)[None]
-        assert matrix.reshape(matrix.shape[0], -1)[row, column] == pytest.approx(largest, rel=1e-6)
+        columns = x.shape[-1] if x.ndim else 1
+        assert np.abs(error).reshape(-1)[row * columns + column] == pytest.approx(largest, rel=1e-6)
 
 
 @pytest.mark.parametrize("text", ["int4", "nf4:dq", "int8:column", "bf16"])
@@ -78,6 +78,65 @@ def test_the_other_verbs_take_every_tensor_too(text, awkward):
         assert find_outliers(x, stats).count == 0 or stats.std
         assert error_map(x, scheme, 5, 7).cells.size <= 35
         assert histogram(x, 8).counts.sum() == stats.finite
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_signalling_nan_is_a_nan(threads):
+    x = np.random.default_rng(0).standard_normal((64, 64))
+    x.view(np.uint64)[7, 7] = 0x7FF0000000000001
+    with np.errstate(invalid="ignore"):
+        single = x.astype(np.float32)  # its NaN is quiet
+    single.view(np.uint32)[9, 9] = 0x7F800001
+    for tensor, nan in ((x, 1), (single, 2)):
+        assert statistics(tensor, threads=threads).nan == nan
+        assert histogram(tensor, 8, threads=threads).counts.sum() == x.size - nan
+        assert histogram(tensor, 8, low=-9, high=9, threads=threads).counts.sum() == x.size - nan
+        for text in ("int8:tensor", "int8:tensor:asym", "int8:row:asym", "nf4:dq", "bf16"):
+            scheme = Scheme.parse(text)
+            assert measure(tensor, scheme, threads=threads).nonfinite == nan
+            assert quantize(tensor, scheme, threads=threads).nonfinite == nan
+            assert error_map(tensor, scheme, 4, 4, threads=threads).cells.max() < 9
+
+
+def test_double_quantization_next_to_the_largest_float32():
+    x = np.full(64 * 600, 3.4028235e38, np.float32)
+    x[:128] = 3e37
+    x[1::64] = 0
+    q = quantize(x, Scheme.parse("nf4:dq"))
+    y = q.dequantize()
+    assert np.isfinite(q.scales).all()
+    assert np.isfinite(q.nested.dequantize()).all()
+    assert np.isfinite(y).all()
+    assert (y[1::64] == 0).all()
+    report = measure(x, Scheme.parse("nf4:dq"))
+    wide = x.astype(np.float64)
+    expected = ((wide - y) ** 2).sum() / (wide**2).sum()
+    assert report.relative_mse == pytest.approx(expected, rel=1e-6)
+    assert expected < 1e-3
+
+
+def test_masked_elements_have_no_value():
+    x = np.ma.masked_array(np.arange(12.0).reshape(3, 4), mask=np.arange(12).reshape(3, 4) == 5)
+    for verb in (statistics, find_outliers, lambda t: measure(t, Scheme.parse("int8"))):
+        with pytest.raises(UsageError, match="1 elements of this array are masked"):
+            verb(x)
+    unmasked = np.ma.masked_array(x.data)
+    assert statistics(unmasked) == statistics(x.data)
+
+
+def test_negated_and_conjugated_views_of_torch():
+    torch = pytest.importorskip("torch")
+    z = torch.randn(3, 64, dtype=torch.complex64)
+    negated = z.conj().imag
+    assert negated.is_neg()
+    expected = (-z.imag).numpy()
+    assert statistics(negated) == statistics(expected)
+    q = quantize(negated, Scheme.parse("int8:row"))
+    np.testing.assert_array_equal(q.codes, quantize(expected, Scheme.parse("int8:row")).codes)
+    half = z.to(torch.complex64).conj().imag.bfloat16()
+    assert statistics(half) == statistics(half.resolve_neg().float().numpy())
+    with pytest.raises(UsageError, match="real numbers"):
+        statistics(z.conj())
 
 
 def test_text_is_not_a_tensor():

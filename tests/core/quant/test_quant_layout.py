@@ -6,13 +6,23 @@ import pytest
 from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_bytes
 from qtui_core.quant.layout import run_lengths, scale_index, scale_shape
 
-SHAPES = [(6, 70), (6, 64), (1, 130), (130, 1), (3, 4, 10), (101,), (1,), ()]
+SHAPES = [(6, 70), (6, 64), (1, 130), (130, 1), (3, 4, 10), (2, 3, 5, 2), (101,), (1,), ()]
 GRANULARITIES = ["model", "tensor", "row", "column", "group7", "group64", "block7", "block64"]
+
+
+def matrix_by_definition(shape):
+    """Rows and columns from the words of the definition."""
+    match shape:
+        case (experts, out, features):
+            return experts * out, features
+        case (out, *rest) if rest:
+            return out, math.prod(rest)
+    return 1, math.prod(shape)
 
 
 def groups_by_definition(granularity, shape):
     """The group of each element, from the words of the definition."""
-    rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, math.prod(shape))
+    rows, columns = matrix_by_definition(shape)
     row, column = np.divmod(np.arange(rows * columns), columns)
     name = granularity.rstrip("0123456789")
     size = int(granularity[len(name) :] or 0)
@@ -35,7 +45,7 @@ def groups_by_definition(granularity, shape):
 def test_groups_are_those_of_the_definition(granularity, shape):
     group = groups_by_definition(granularity, shape)
     parsed = Scheme.parse(f"int8:{granularity}").granularity
-    columns = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
+    columns = matrix_by_definition(shape)[1]
     assert math.prod(scale_shape(parsed, shape)) == group.max() + 1
     for index in range(group.size):
         assert scale_index(parsed, shape, *divmod(index, columns)) == group[index]
@@ -53,7 +63,7 @@ def test_every_group_has_the_scale_of_its_largest_element(granularity, shape):
     np.maximum.at(absmax, group, np.abs(x).reshape(-1))
     q = quantize(x, Scheme.parse(f"int4:{granularity}"))
     np.testing.assert_array_equal(q.scales.reshape(-1), absmax / np.float32(7))
-    columns = math.prod(shape[1:]) if len(shape) > 1 else math.prod(shape)
+    columns = matrix_by_definition(shape)[1]
     last = divmod(group.size - 1, columns)
     assert q.scale_at(*last) == (float(absmax[group[-1]] / np.float32(7)), 0)
 

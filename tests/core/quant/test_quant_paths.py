@@ -6,6 +6,7 @@ import pytest
 from qtui_core.quant import Scheme, error_map, measure, quantize, statistics
 from qtui_core.quant import elements as elements_module
 from qtui_core.quant.elements import elements_of
+from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.parallel import Scratch
 from qtui_core.quant.process import make_plan, prepare, round_trip
 
@@ -39,7 +40,10 @@ class Rows:
 
     def rows(self, start, stop):
         self.asked.append((start, stop))
-        return self.array[start:stop].reshape(stop - start, -1).copy()
+        rows = self.array
+        if rows.ndim > 1:
+            rows = rows.reshape(-1, matrix_shape(self.shape)[1])
+        return rows[start:stop].reshape(stop - start, -1).copy()
 
 
 @pytest.fixture
