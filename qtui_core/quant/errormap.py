@@ -136,7 +136,8 @@ def histogram(
     """How the elements are spread from `low` to `high`, by default the smallest and the
     largest finite one (one more pass). Elements outside the range are not counted.
 
-    A tensor of one value gets a range of width 1 around it, as in numpy.
+    A tensor of one value gets a range of width 1 around it, as in numpy, or a wider one where
+    the value is so large that a width of 1 could not be told from none.
     """
     elements = elements_of(x)
     passes = 1 if low is not None and high is not None else 2
@@ -155,13 +156,16 @@ def histogram(
         low = stats.min if low is None else low
         high = stats.max if high is None else high
     if low == high:
-        low, high = low - 0.5, high + 0.5
+        around = max(0.5, abs(low) * 2.0**-24)
+        low, high = low - around, high + around
+    smallest, largest = _float32_within(low, high)
     edges = np.linspace(low, high, bins + 1)
 
     def count_bins(segment: Segment, scratch: Scratch) -> Int64:
         values = segment.float32()
-        inside = values[(values >= low) & (values <= high)]
-        place = (inside.astype(np.float64) - low) * (bins / (high - low))
+        with np.errstate(invalid="ignore"):
+            inside = values[(values >= smallest) & (values <= largest)].astype(np.float64)
+        place = (inside - low) * (bins / (high - low))
         index = np.minimum(place.astype(np.int64), bins - 1)
         # Arithmetic may land one bin off beside an edge; the edges decide.
         index -= inside < edges[index]
@@ -178,6 +182,18 @@ def histogram(
     ):
         counts += part
     return Histogram(counts, edges)
+
+
+def _float32_within(low: float, high: float) -> tuple[np.float32, np.float32]:
+    """The smallest and the largest finite float32 in [low, high], so that elements can be
+    compared as they are; the first is larger than the second where there is none."""
+    with np.errstate(over="ignore"):
+        smallest, largest = np.float32(low), np.float32(high)
+    if smallest < np.float64(low):
+        smallest = np.nextafter(smallest, np.float32(np.inf))
+    if largest > np.float64(high):
+        largest = np.nextafter(largest, np.float32(-np.inf))
+    return smallest, largest
 
 
 def _edges(length: int, wanted: int) -> Int64:

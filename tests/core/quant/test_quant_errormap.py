@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ SHAPES = [(60, 100), (100, 60), (7, 5), (1, 400), (400, 1), (13, 997), (50, 3, 4
 
 def brute_force(x, scheme, found):
     error = np.abs(x.astype(np.float64) - quantize(x, scheme).dequantize())
-    error = error.reshape((x.shape[0], -1) if x.ndim > 1 else (1, -1)).astype(np.float32)
+    error = error.reshape((-1, x.shape[-1] if x.ndim else 1)).astype(np.float32)
     for i in range(found.cells.shape[0]):
         for j in range(found.cells.shape[1]):
             rows = slice(found.row_edges[i], found.row_edges[i + 1])
@@ -93,6 +95,26 @@ def test_histogram_of_a_range():
     found = histogram(x, 4, low=-1.0, high=1.0)
     assert found.counts.tolist() == [1, 0, 1, 2]
     assert found.edges.tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.7, 1.0), (0.1, 0.8), (-1e300, 1e300), (0.75, 1e300), (1e300, 2e300)]
+)
+def test_histogram_of_a_range_that_float32_does_not_hold(low, high):
+    x = np.array([0.1, 0.7, 0.75, 0.8, 0.9, 1.0, -3e38, np.inf, -np.inf, np.nan], np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = histogram(x, 10, low=low, high=high)
+    finite = x[np.isfinite(x)].astype(np.float64)
+    np.testing.assert_array_equal(found.counts, np.histogram(finite, 10, (low, high))[0])
+
+
+@pytest.mark.parametrize("value", [1e20, -1e20, 3.4e38, 1e8, 16777216.0, -0.0, 1e-40])
+def test_histogram_of_one_value_of_any_size(value):
+    found = histogram(np.full(5, value, np.float32), 4)
+    assert found.counts.tolist() == [0, 0, 5, 0]
+    assert (np.diff(found.edges) > 0).all()
+    assert found.edges[0] <= np.float32(value) <= found.edges[-1]
 
 
 def test_histogram_of_one_value_and_of_none():
