@@ -220,8 +220,12 @@ def _cast_mse(fmt: FloatFormat, sigma: float) -> float:
         infinite = np.array([np.inf])
         return float(_mean_error(level_moments(grid, -infinite, infinite))[0])
     top = math.floor(math.log2(sigma))
+    bottom, finest = top - OCTAVES_BELOW, fmt.min_exponent - fmt.mantissa_bits
     total = 0.0
-    for exponent in range(top - OCTAVES_BELOW, top + 4):
+    if bottom <= finest:
+        # Between zero and the smallest subnormal, one cell as wide as the two above it.
+        bottom, total = finest, _rounding_error(0.0, step / 2, 2)
+    for exponent in range(bottom, top + 4):
         base = 2.0**exponent / sigma
         if base >= largest:
             break

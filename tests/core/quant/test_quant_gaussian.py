@@ -110,6 +110,32 @@ def test_casts_depend_on_the_size_of_the_values(samples, text, sigma):
     assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=2e-2)
 
 
+@pytest.mark.parametrize(
+    ("text", "sigma"),
+    [("fp16", 2.0**-k) for k in range(13, 27)]
+    + [("bf16", 2.0**-k) for k in (124, 126, 127, 128, 129, 131)]
+    + [("tf32", 2.0**-k) for k in (126, 128, 130, 132)],
+)
+def test_casts_around_their_smallest_numbers(text, sigma):
+    """By brute force over every cell of the format that holds a noticeable share."""
+    mantissa, lowest = {"fp16": (10, -14), "bf16": (7, -126), "tf32": (10, -126)}[text]
+    exponents = np.arange(lowest, lowest + 18)
+    normal = (1 + np.arange(2**mantissa) / 2**mantissa) * 2.0 ** exponents[:, None]
+    numbers = np.concatenate(
+        [np.arange(2**mantissa) * 2.0 ** (lowest - mantissa), normal.reshape(-1)]
+    )
+    numbers = numbers[numbers < 12 * sigma] / sigma
+    edges = np.concatenate([[0], (numbers[1:] + numbers[:-1]) / 2, [numbers[-1]]])
+    x, w = np.polynomial.legendre.leggauss(40)
+    centre, half = (edges[1:] + edges[:-1]) / 2, (edges[1:] - edges[:-1]) / 2
+    nodes = centre[:, None] + half[:, None] * x
+    density = np.exp(-(nodes**2) / 2) / np.sqrt(2 * np.pi)
+    error = (nodes - numbers[:, None]) ** 2 * density * w * half[:, None]
+    expected = 2 * error.sum()
+    found = gaussian_relative_mse(Scheme.parse(text), (100, 100), sigma=sigma)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 def test_casts_below_the_normal_numbers_of_float32():
     x = np.random.default_rng(0).standard_normal((500, 500)) * 2e-39
     for text in ("bf16", "tf32"):
