@@ -34,8 +34,8 @@ from qtui_core.quant.process import (
 from qtui_core.quant.scheme import Family, Scheme
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 
-#: Squares of float32 numbers of a magnitude between these neither overflow nor vanish, nor do
-#: those of their errors; segments outside are summed in float64.
+#: Squares of float32 numbers whose largest is between these do not overflow, and those that
+#: vanish are nothing beside the largest; others are summed in float64.
 SAFE_MAGNITUDES = (1e-12, 1e15)
 
 
@@ -162,27 +162,29 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
             nonfinite = int(np.count_nonzero(prepared.nonfinite))
             error[prepared.nonfinite] = 0
             x = np.where(prepared.nonfinite, np.float32(0), x)
-        safe = SAFE_MAGNITUDES[0] <= prepared.absmax <= SAFE_MAGNITUDES[1]
         magnitude = np.abs(error, out=error)
         index = int(magnitude.argmax())
+        max_error = float(magnitude[index])
         saturated = 0
         if plan.scheme.family is Family.CAST and prepared.absmax > plan.coder.largest:
             saturated = int(np.count_nonzero(np.abs(x) > plan.coder.largest))
         return SegmentError(
-            squared_error=sum_of_squares(magnitude, safe, scratch),
-            squared=sum_of_squares(x, safe, scratch),
-            max_error=float(magnitude[index]),
+            squared_error=sum_of_squares(magnitude, max_error, scratch),
+            squared=sum_of_squares(x, prepared.absmax, scratch),
+            max_error=max_error,
             max_index=segment.start + index,
             nonfinite=nonfinite,
             saturated=saturated,
         )
 
 
-def sum_of_squares(values: Float32, safe: bool, scratch: Scratch) -> float:
-    """The sum of squares; in float32 with pairwise summation where that is `safe` (relative
-    error about 1e-6), in float64 elsewhere. Not a BLAS dot product, which may start threads
-    of its own."""
-    if not safe:
+def sum_of_squares(values: Float32, largest: float, scratch: Scratch) -> float:
+    """The sum of squares of values of magnitudes up to `largest`; in float32 with pairwise
+    summation where that is safe (relative error about 1e-6), in float64 elsewhere. Not a BLAS
+    dot product, which may start threads of its own."""
+    if largest == 0:
+        return 0.0
+    if not SAFE_MAGNITUDES[0] <= largest <= SAFE_MAGNITUDES[1]:
         return float(np.square(values, dtype=np.float64).sum())
     squares = np.square(values, out=scratch.take("squares", values.size, np.float32))
     return float(squares.sum())

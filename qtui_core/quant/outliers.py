@@ -86,6 +86,9 @@ def find_outliers(
     if not stats.std or stats.mean is None:
         return OutlierReport(sigma, 0, 0.0, 0.0, (), (), columns)
     mean, limit = stats.mean, sigma * stats.std
+    # A little lower than the limit: float32 preselects, float64 decides. The mean itself is
+    # off by up to half of its last place in float32.
+    preselected = max(0.0, limit * (1 - 1e-5) - abs(mean) * 2.0**-23)
 
     def search(segment: Segment, scratch: Scratch) -> _Found | None:
         with np.errstate(all="ignore"):
@@ -94,10 +97,9 @@ def find_outliers(
                 values, np.float32(mean), out=scratch.take("distance", values.size, np.float32)
             )
             np.abs(distance, out=distance)
-            # A little lower than the limit: float32 preselects, float64 decides.
-            if distance.max() < limit * (1 - 1e-5):
+            if distance.max() < preselected:
                 return None
-            index = np.flatnonzero((distance >= limit * (1 - 1e-5)) & np.isfinite(values))
+            index = np.flatnonzero((distance >= preselected) & np.isfinite(values))
             value = values[index].astype(np.float64)
             beyond = np.abs(value - mean) > limit
             return _Found(index[beyond] + segment.start, value[beyond])

@@ -11,8 +11,11 @@ import numpy as np
 from qtui_core.quant.elements import Float32, Segment, TensorLike, elements_of
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 
-#: Fourth powers of float32 numbers of a magnitude between these stay inside float32.
-SAFE_MAGNITUDES = (1e-8, 1e9)
+#: The sum of the fourth powers of a segment's distances to the mean, at most twice these
+#: magnitudes, stays inside float32: 2^19 (2 x 5e7)^4 = 5e37.
+SAFE_MAGNITUDES = (1e-8, 5e7)
+#: Below this variance fourth powers vanish in float32, whatever the magnitudes.
+SAFE_VARIANCE = 1e-16
 
 
 @dataclass(frozen=True)
@@ -159,15 +162,19 @@ def _moments(x: Float32, absmax: float, scratch: Scratch) -> Moments:
     n = x.size
     if n == 0:
         return Moments()
-    if absmax == 0 or SAFE_MAGNITUDES[0] <= absmax <= SAFE_MAGNITUDES[1]:
+    safe = absmax == 0 or SAFE_MAGNITUDES[0] <= absmax <= SAFE_MAGNITUDES[1]
+    if safe:
         centre = x.sum() / np.float32(n)
         d = np.subtract(x, centre, out=scratch.take("d", n, np.float32))
         square = np.square(d, out=scratch.take("square", n, np.float32))
-    else:
+        second = float(square.sum())
+        safe = absmax == 0 or second > n * SAFE_VARIANCE
+    if not safe:
         centre = x.mean(dtype=np.float64)
         d = x.astype(np.float64) - centre
         square = np.square(d)
-    first, second = float(d.sum()), float(square.sum())
+        second = float(square.sum())
+    first = float(d.sum())
     third = float(np.multiply(d, square, out=d).sum())
     fourth = float(np.square(square, out=square).sum())
     # The centre is the mean up to rounding; move the moments by the difference.

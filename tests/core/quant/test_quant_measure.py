@@ -1,5 +1,6 @@
 import tracemalloc
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,6 +15,14 @@ from qtui_core.quant import (
     statistics,
 )
 from qtui_core.quant.elements import SEGMENT
+
+
+def test_one_large_exact_element_does_not_hide_the_tiny_errors():
+    x = (np.random.default_rng(0).standard_normal((400, 400)) * 1e-20).astype(np.float32)
+    x[0, 0] = 1
+    report = measure(x, Scheme.parse("bf16"))
+    error = x.astype(np.float64) - x.astype(ml_dtypes.bfloat16).astype(np.float64)
+    assert report.mse == pytest.approx(np.square(error).mean(), rel=1e-5, abs=0)
 
 
 def test_report_against_plain_numpy(any_scheme):

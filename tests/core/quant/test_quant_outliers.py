@@ -43,6 +43,23 @@ def test_fewest_columns_that_hold_half():
     assert columns_holding(report, 1.0) == (3, 1.0)
 
 
+@pytest.mark.parametrize("mean", [3e6, -3e6, 33333333.0, 1e8])
+def test_outliers_far_from_zero(mean):
+    """The mean of the tensor is no float32, and its neighbours are further off than a sigma."""
+    random = np.random.default_rng(0)
+    steps = random.choice([-1, 0, 0, 0, 0, 0, 1], (500, 400))
+    steps[random.random(steps.shape) < 1e-3] = 9
+    steps[7, 7] = -10
+    x = (np.float32(mean).astype(np.float64) + steps * np.spacing(np.float32(abs(mean)))).astype(
+        np.float32
+    )
+    stats = statistics(x)
+    wide = x.astype(np.float64)
+    sigmas = np.abs(wide - stats.mean) / stats.std
+    for sigma in (1.0, 6.0, sigmas.max() * (1 - 1e-9)):
+        assert find_outliers(x, stats, sigma=sigma).count == (sigmas > sigma).sum() > 0
+
+
 def test_sigma_and_top_are_chosen_by_the_caller():
     x = planted()
     few, many = find_outliers(x, sigma=12.0, top=3), find_outliers(x, sigma=3.0, top=25)

@@ -72,6 +72,25 @@ def test_mean_far_from_zero_keeps_its_spread():
     assert_as_defined(x, rel=1e-4)
 
 
+@pytest.mark.parametrize("size", [131072, 524288, 262145])
+@pytest.mark.parametrize("scale", [4.9e7, 6e7, 1.5e8, 9.9e8])
+def test_large_magnitudes_keep_their_kurtosis(scale, size):
+    random = np.random.default_rng(0)
+    two = random.choice([-scale, scale], size).astype(np.float32)
+    assert statistics(two).kurtosis == pytest.approx(1.0, abs=1e-4)
+    assert_as_defined((random.standard_normal(size) * scale).astype(np.float32))
+    lopsided = np.full(size, scale, np.float32)
+    lopsided[: size // 2] = -scale
+    assert_as_defined(lopsided)
+
+
+@pytest.mark.parametrize("centre", [1e-7, 3e-8, 1e-4])
+def test_small_spread_around_a_small_mean(centre):
+    last_place = np.spacing(np.float32(centre)).astype(np.float64)
+    steps = np.random.default_rng(0).integers(-2, 3, 100_000)
+    assert_as_defined((np.float32(centre) + steps * last_place).astype(np.float32), rel=1e-4)
+
+
 def test_nothing_finite():
     for x in (np.empty((0, 3)), np.full((2, 2), np.nan)):
         stats = statistics(x)
