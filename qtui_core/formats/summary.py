@@ -104,8 +104,24 @@ def _conclude_finite(asked: Fraction, rows: Sequence[FormatRow]) -> str:
         return f"{head}{joint} {_too_large(asked, high)}."
     if low:
         return f"{head}{joint} {_too_small(asked, low)}."
-    finer = "a smaller step" if isinstance(rows[0].format, IntFormat) else "more mantissa bits"
-    return f"{head}; it is inside every range, so only {finer} would bring it closer."
+    finer = "more mantissa bits"
+    if isinstance(rows[0].format, IntFormat):
+        finer = "a smaller step" if asked <= rows[0].format.max else "more bits"
+    return f"{head}; {_where_in_range(asked, rows)}, so only {finer} would bring it closer."
+
+
+def _where_in_range(asked: Fraction, rows: Sequence[FormatRow]) -> str:
+    """A value up to half a step beyond the end of a format counts as rounded, not as cut."""
+    beyond = [r for r in rows if not r.format.min <= asked <= r.format.max]
+    if not beyond:
+        return "it is inside every range"
+    first = min(beyond, key=lambda r: r.format.max)
+    end = first.format.max if asked > 0 else first.format.min
+    others = " and inside every other range" if len(rows) > len(beyond) else ""
+    return (
+        f"it is half a step or less beyond the end of {_names(beyond, first)} "
+        f"({first.format.title} ends at {format_rounded(end, 5)}){others}"
+    )
 
 
 def _closest(rows: Sequence[FormatRow], exact_bits: set[int]) -> list[FormatRow]:

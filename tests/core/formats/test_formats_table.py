@@ -159,6 +159,10 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("inf", TRAINING, ["inf survives in FP32, BF16 and 2 more",
                            "E4M3 cuts it to the largest number (448)"]),
         ("200", (INT8,), ["200: INT8 cannot reach it", "ends at 127"]),
+        ("7", (E2M1,), ["E2M1 is off by 14 %", "half a step or less beyond the end of E2M1 "
+                         "(E2M1 ends at 6), so only more mantissa bits"]),
+        ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448) and inside every other"]),
+        ("127.4", (INT8,), ["half a step or less beyond", "ends at 127", "only more bits"]),
         ("2.4", (INT8,), ["INT8 does not hold 2.4 exactly", "17 %", "a smaller step"]),
     ],
 )  # fmt: skip
@@ -191,6 +195,14 @@ def test_the_scale_it_advises_brings_the_value_into_range(text: str, fmt) -> Non
     short = scaled * 2 if "divide" in sentence else scaled / 4
     if "divide" in sentence:
         assert abs(short) > fmt.max
+
+
+@pytest.mark.parametrize("fmt", [E2M1, E4M3, E5M2, FP16, INT8])
+def test_inside_every_range_is_said_of_values_inside(fmt) -> None:
+    end = Fraction(fmt.max)
+    for value in (end * Fraction(k, 64) for k in range(-72, 73)):
+        if "inside every range" in summarize(describe_value(value, formats=[fmt])):
+            assert fmt.min <= value <= fmt.max
 
 
 def test_no_rows_no_sentence() -> None:
