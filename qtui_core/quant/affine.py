@@ -28,6 +28,7 @@ class SymmetricCoder(Coder):
         self.highest = 2 ** (bits - 1) - 1
         self.lowest = -self.highest if rule == "absmax" else -self.highest - 1
         self.half_range = np.float32((self.highest - self.lowest) / 2)
+        self.smallest_extent = float(self.half_range * SMALLEST_NORMAL)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         scale = extents[0] / self.half_range
@@ -75,6 +76,7 @@ class SignedCoder(Coder):
 
     def __init__(self, bits: int) -> None:
         self.half = 2 ** (bits - 1)
+        self.smallest_extent = float(self.half * SMALLEST_NORMAL)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         scale = extents[0] / np.float32(-self.half)
@@ -117,6 +119,7 @@ class AsymmetricCoder(Coder):
 
     def __init__(self, bits: int) -> None:
         self.highest = 2**bits - 1
+        self.smallest_extent = float(self.highest * SMALLEST_NORMAL)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         low, high = np.minimum(extents[0], 0), np.maximum(extents[1], 0)

@@ -66,6 +66,7 @@ class CodebookCoder(Coder):
 
     def __init__(self, levels: Float32, block: int) -> None:
         self.block = block
+        self.smallest_extent = float(SMALLEST_ABSMAX)
         order = np.argsort(levels, kind="stable")
         ascending = levels[order]
         distinct = np.append(True, ascending[1:] != ascending[:-1])

@@ -48,6 +48,10 @@ class Coder(ABC):
     infinity_codes: tuple[int, int] | None = None
     #: Largest finite value of the format before scaling.
     largest: float = LARGEST
+    #: Smallest normal number of a float format before scaling.
+    smallest_normal: np.float32 = SMALLEST_NORMAL
+    #: A group whose extent is below this gets the scale of this extent, or zeros.
+    smallest_extent: float = 0.0
 
     @abstractmethod
     def scales(self, extents: Float32, size: int) -> GroupScales:

@@ -123,6 +123,7 @@ class _FloatCoder(Coder):
         narrow = fmt.exponent_bits < BF16.exponent_bits
         self.rounder = NarrowRounder(fmt) if narrow else WideRounder(fmt)
         self.largest = float(fmt.max)
+        self.smallest_normal = np.float32(float(fmt.min_normal))
         self.nan_code = fmt.nan_code
         if fmt.infinity_code is not None:
             self.infinity_codes = (fmt.infinity_code, fmt.infinity_code | fmt.sign_bit)
@@ -152,6 +153,10 @@ class ScaledFloatCoder(_FloatCoder):
     to nearest even. A division, not a multiplication by the reciprocal, as in torchao."""
 
     extent = Extent.ABSMAX
+
+    def __init__(self, fmt: FloatFormat) -> None:
+        super().__init__(fmt)
+        self.smallest_extent = self.largest * float(SMALLEST_NORMAL)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         scale = extents[0] / np.float32(self.largest)

@@ -50,6 +50,8 @@ class ErrorReport:
         nonfinite: NaN and infinities among them.
         saturated: finite elements beyond the largest number of a cast's format; they became
             that number.
+        subnormal: nonzero finite elements below the smallest normal number of a cast's
+            format, where its steps no longer shrink with the value.
         mse: mean of (x - dequantized x)^2, in the square of the tensor's unit.
         relative_mse: mse over the mean square of the tensor; None for one without any
             nonzero finite element.
@@ -69,6 +71,7 @@ class ErrorReport:
     count: int
     nonfinite: int
     saturated: int
+    subnormal: int
     mse: float
     relative_mse: float | None
     sqnr_db: float | None
@@ -91,6 +94,7 @@ class SegmentError:
     max_index: int
     nonfinite: int
     saturated: int
+    subnormal: int
 
 
 def measure(
@@ -137,17 +141,17 @@ def measure(
         cancelled=cancelled,
     )
     squared_error = squared = 0.0
-    largest, index, nonfinite, saturated = 0.0, 0, 0, 0
+    largest, index, nonfinite, saturated, subnormal = 0.0, 0, 0, 0, 0
     for part in found:
         squared_error += part.squared_error
         squared += part.squared
         nonfinite += part.nonfinite
         saturated += part.saturated
+        subnormal += part.subnormal
         if part.max_error > largest:
             largest, index = part.max_error, part.max_index
-    return _report(
-        elements, plan, model_absmax, squared_error, squared, largest, index, nonfinite, saturated
-    )
+    total = SegmentError(squared_error, squared, largest, index, nonfinite, saturated, subnormal)
+    return _report(elements, plan, model_absmax, total)
 
 
 def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentError:
@@ -165,7 +169,9 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
         magnitude = np.abs(error, out=error)
         index = int(magnitude.argmax())
         max_error = float(magnitude[index])
-        saturated = 0
+        saturated = subnormal = 0
+        if plan.scheme.family is Family.CAST:
+            subnormal = count_subnormal(x, plan.coder.smallest_normal, scratch)
         if plan.scheme.family is Family.CAST and prepared.absmax > plan.coder.largest:
             saturated = int(np.count_nonzero(np.abs(x) > plan.coder.largest))
         return SegmentError(
@@ -175,7 +181,18 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
             max_index=segment.start + index,
             nonfinite=nonfinite,
             saturated=saturated,
+            subnormal=subnormal,
         )
+
+
+def count_subnormal(x: Float32, smallest_normal: np.float32, scratch: Scratch) -> int:
+    """How many elements are nearer to zero than `smallest_normal`, zeros not counted."""
+    # Without its sign bit, a word is in the order of the magnitudes; less one, zero is last.
+    words = np.left_shift(x.view(np.uint32), 1, out=scratch.take("words", x.size, np.uint32))
+    words -= np.uint32(1)
+    limit = np.uint32((int(smallest_normal.view(np.uint32)) << 1) - 1)
+    below = np.less(words, limit, out=scratch.take("below", x.size, np.bool_))
+    return int(np.count_nonzero(below))
 
 
 def sum_of_squares(values: Float32, largest: float, scratch: Scratch) -> float:
@@ -194,21 +211,16 @@ def _report(
     elements: Elements,
     plan: Plan,
     model_absmax: ModelExtent | None,
-    squared_error: float,
-    squared: float,
-    largest: float,
-    index: int,
-    nonfinite: int,
-    saturated: int,
+    total: SegmentError,
 ) -> ErrorReport:
     scheme, shape = plan.scheme, elements.shape
-    finite = elements.count - nonfinite
+    finite = elements.count - total.nonfinite
     columns = matrix_shape(shape)[1]
-    mse = squared_error / finite if finite else 0.0
+    mse = total.squared_error / finite if finite else 0.0
+    power = total.squared / finite if finite else 0.0
     relative = gaussian = None
-    if squared > 0:
-        power = squared / finite
-        relative = squared_error / squared
+    if power > 0:
+        relative = total.squared_error / total.squared
         gaussian = gaussian_relative_mse(
             scheme, shape, sigma=math.sqrt(power), model_absmax=model_absmax
         )
@@ -216,16 +228,17 @@ def _report(
         scheme=scheme,
         shape=shape,
         count=elements.count,
-        nonfinite=nonfinite,
-        saturated=saturated,
+        nonfinite=total.nonfinite,
+        saturated=total.saturated,
+        subnormal=total.subnormal,
         mse=mse,
         relative_mse=relative,
         sqnr_db=decibels(relative),
-        max_abs_error=largest,
-        max_abs_error_index=divmod(index, columns) if elements.count else None,
+        max_abs_error=total.max_error,
+        max_abs_error_index=divmod(total.max_index, columns) if elements.count else None,
         bits_per_parameter=bits_per_parameter(scheme, shape),
         bytes=quantized_bytes(scheme, shape),
-        gaussian_mse=None if gaussian is None else gaussian * squared / finite,
+        gaussian_mse=None if gaussian is None else gaussian * power,
         gaussian_relative_mse=gaussian,
         gaussian_sqnr_db=decibels(gaussian),
     )
