@@ -86,6 +86,14 @@ def gaussian_relative_mse(
     return total / count
 
 
+def stretched_relative_mse(scheme: Scheme, extent: float, sigma: float) -> float:
+    """Expected squared error over squared value of N(0, sigma²) elements of a group whose
+    scale something else of magnitude `extent` has set."""
+    # Far beyond this nothing is left of the elements under any scheme, and numbers overflow.
+    high = min(extent / sigma, 1e60)
+    return _fixed_mse(scheme, -high if scheme.symmetric else -min(high, 3.0), high)
+
+
 @lru_cache(maxsize=4096)
 def _group_mse(scheme: Scheme, length: int, nested: int) -> float:
     """Mean squared error of a group of `length` elements of N(0, 1)."""

@@ -13,6 +13,11 @@ from qtui_core.quant.elements import Segment, TensorLike, elements_of
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.statistics import TensorStatistics, statistics
 
+#: A column is crowded when fewer than this many would hold as many outliers by chance, ...
+CHANCE = 0.01
+#: ... and columns are to blame when they are few of all and hold most of the outliers.
+FEW_COLUMNS, MOST_OUTLIERS = 0.05, 0.5
+
 
 @dataclass(frozen=True)
 class Outlier:
@@ -134,15 +139,31 @@ def find_outliers(
     )
 
 
-def columns_holding(report: OutlierReport, share: float = 0.5) -> tuple[int, float]:
-    """The fewest columns that hold at least `share` of the outliers, and the share they
-    hold; (0, 0.0) where there are none to tell."""
-    held = 0
-    for number, column in enumerate(report.columns, 1):
-        held += column.count
-        if held >= math.ceil(share * report.count):
-            return number, held / report.count
-    return 0, 0.0
+def crowded_columns(report: OutlierReport) -> tuple[int, float]:
+    """How many columns have more outliers than chance would put there, and the share of the
+    outliers they hold; (0, 0.0) where those are not few columns with most of the outliers.
+
+    Outliers that fall anywhere give a column a Poisson number of them, so K outliers usually
+    sit in about K columns and that says nothing about the columns.
+    """
+    mean = report.count / max(1, report.column_total)
+    crowded = [
+        c.count
+        for c in report.columns
+        if c.count >= 3 and report.column_total * poisson_tail(mean, c.count) < CHANCE
+    ]
+    held = sum(crowded) / max(1, report.count)
+    few = len(crowded) <= max(1.0, FEW_COLUMNS * report.column_total)
+    return (len(crowded), held) if few and held >= MOST_OUTLIERS else (0, 0.0)
+
+
+def poisson_tail(mean: float, count: int) -> float:
+    """An upper bound, tight far out, of the probability that a Poisson number of this mean is
+    at least `count`: its first term, and a geometric series for the others. 1 near the mean."""
+    if count <= mean + 1:
+        return 1.0
+    first = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    return min(1.0, first / (1 - mean / (count + 1)))
 
 
 def _keep_furthest(kept: _Found, found: _Found, mean: float, top: int) -> _Found:

@@ -6,9 +6,9 @@ import pytest
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
 
 
-def sentence(x, *texts, with_outliers=True):
+def sentence(x, *texts, with_outliers=True, model_absmax=None):
     stats = statistics(x)
-    reports = [measure(x, Scheme.parse(t)) for t in texts]
+    reports = [measure(x, Scheme.parse(t), model_absmax=model_absmax) for t in texts]
     outliers = find_outliers(x, stats) if with_outliers else None
     return explain(reports if len(reports) > 1 else reports[0], stats, outliers)
 
@@ -41,20 +41,6 @@ def test_outlier_columns_are_named_with_the_measured_cure():
     assert after > before + 3
 
 
-def test_advice_without_alternatives_fits_the_granularity():
-    x = with_outlier_columns()
-    assert "each row" in sentence(x, "int4:tensor")
-    assert "group64" in sentence(x, "int4:row")
-    assert "smaller groups" in sentence(x, "int4:group128")
-    assert "more bits" in sentence(x, "int4:group32")
-    assert "each tensor" in sentence(x, "int4:model")
-
-
-def test_alternatives_that_do_not_help_are_not_advised():
-    text = sentence(with_outlier_columns(), "int8:group64", "int2:group64")
-    assert "none of the other schemes measured does better" in text
-
-
 def test_heavy_tails_without_single_outliers():
     x = np.random.default_rng(0).laplace(size=(512, 512)).astype(np.float32)
     text = sentence(x, "int4:tensor", with_outliers=False)
@@ -67,11 +53,53 @@ def test_rows_of_different_size():
     assert "worse" in sentence(x, "int4:tensor", with_outliers=False)
 
 
+def test_ordinary_values_of_a_cast_are_those_it_fits():
+    """FP16 does to tiny values what it does to tiny Gaussian ones, and that is not normal."""
+    text = sentence(normal(512, 512) * np.float32(1e-7), "fp16")
+    assert "dB worse here than on Gaussian values" in text
+    assert "normal;" not in text
+    assert "normal" in sentence(normal(512, 512) * np.float32(1e-7), "bf16")
+
+
+def test_ordinary_values_under_the_scale_of_a_model_have_one_of_their_own():
+    x = normal(256, 256) * np.float32(1e-5)
+    text = sentence(x, "int8:model", model_absmax=10.0)
+    assert "scale of the model is too wide for this tensor, and every value became 0" in text
+    assert "int8:tensor" in text
+    wide = sentence(normal(256, 256), "int8:model", model_absmax=50.0)
+    assert "too wide for this tensor; int8:tensor" in wide
+    fitting = sentence(normal(256, 256), "int8:model", model_absmax=4.5)
+    assert "scale of the model" not in fitting
+
+
+def test_exact_is_said_of_exact_tensors_only():
+    """Groups of one element are exact, unless their values are too small for a scale."""
+    x = normal(64, 1) * np.float32(1e-40)
+    assert measure(x, Scheme.parse("int8:row")).relative_mse == 1.0
+    text = sentence(x, "int8:row")
+    assert "keeps every element" not in text
+    assert text.startswith("int8:row gives 0.0 dB, where Gaussian values of this shape are kept")
+    assert "every value became 0" in text
+    assert "within the rounding of float32" in sentence(normal(3000, 1), "int8:row")
+
+
+def test_no_minus_zero():
+    assert "-0.0" not in sentence(normal(64, 512) * np.float32(1e-40), "int8:row")
+
+
 def test_better_than_gaussian():
     uniform = np.random.default_rng(0).random((300, 300)).astype(np.float32) - np.float32(0.5)
     text = sentence(uniform, "int4:tensor")
     assert "better than on Gaussian" in text
     assert "almost no tails" in text
+
+
+def test_a_figure_about_one_element_is_said_to_be():
+    x = normal(400, 512)
+    x[7, 7] = 1e4
+    text = sentence(x, "int8:row")
+    assert "1 element beyond 6 sigma holds 99% of its energy" in text
+    assert "so this figure is mostly about it" in text
 
 
 def test_broken_and_empty_tensors():
@@ -82,6 +110,19 @@ def test_broken_and_empty_tensors():
     assert "Every element is zero" in sentence(np.zeros((4, 4)), "nf4")
     assert "keeps every element" in sentence(np.ones((4, 4)), "bf16")
     assert "beyond the largest number of fp16" in sentence(normal(10, 10) * 1e6, "fp16")
+
+
+def test_saturation_is_cured_by_what_it_says():
+    full = np.full((4, 64), 3.4e38, np.float32)
+    text = sentence(full, "bf16")
+    assert text.endswith("divide the tensor by 2 or more first.")
+    assert measure(full / 2, Scheme.parse("bf16")).saturated == 0
+    x = normal(10, 10) * np.float32(1e6)
+    text = sentence(x, "fp16")
+    factor = int(re.search(r"divide the tensor by (\d+) or more first, or use bf16", text)[1])
+    assert measure(x / factor, Scheme.parse("fp16")).saturated == 0
+    assert measure(x / factor * 2, Scheme.parse("fp16")).saturated
+    assert "bf16 would bring it from" in sentence(x, "fp16", "bf16")
 
 
 def test_casts_are_not_told_about_groups():

@@ -1,8 +1,10 @@
+import math
+
 import numpy as np
 import pytest
 
 from qtui_core.quant import find_outliers, statistics
-from qtui_core.quant.outliers import columns_holding
+from qtui_core.quant.outliers import crowded_columns, poisson_tail
 
 
 def planted():
@@ -35,12 +37,32 @@ def test_against_plain_numpy():
     assert report.column_total == 512
 
 
-def test_fewest_columns_that_hold_half():
+def test_columns_with_more_outliers_than_chance():
     report = find_outliers(planted())
-    columns, share = columns_holding(report)
-    assert columns == 1
-    assert share == report.columns[0].count / report.count
-    assert columns_holding(report, 1.0) == (3, 1.0)
+    columns, share = crowded_columns(report)
+    assert columns == 2
+    assert share == (report.columns[0].count + report.columns[1].count) / report.count
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 100, 1000, 20_000])
+@pytest.mark.parametrize("seed", range(4))
+def test_outliers_that_fall_anywhere_crowd_no_column(count, seed):
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((1024, 2048)).astype(np.float32)
+    x.flat[random.choice(x.size, count, replace=False)] = 20 if count < 10_000 else 60
+    report = find_outliers(x)
+    assert report.count >= count
+    assert crowded_columns(report) == (0, 0.0)
+
+
+def test_probability_of_many_in_a_column():
+    for mean in (1e-3, 0.1, 2.0, 30.0):
+        terms = [math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(400)]
+        for count in (1, 2, 3, 5, 10, 60):
+            exact = math.fsum(terms[count:])
+            assert poisson_tail(mean, count) >= exact
+            if count > 2 * mean + 2:
+                assert poisson_tail(mean, count) == pytest.approx(exact, rel=0.6)
 
 
 @pytest.mark.parametrize("mean", [3e6, -3e6, 33333333.0, 1e8])
@@ -73,7 +95,7 @@ def test_without_outliers():
     for x in (np.ones((4, 4)), np.zeros((4, 4)), np.empty((0, 4)), np.full((2, 2), np.nan)):
         report = find_outliers(x)
         assert (report.count, report.share, report.top, report.columns) == (0, 0.0, (), ())
-        assert columns_holding(report) == (0, 0.0)
+        assert crowded_columns(report) == (0, 0.0)
 
 
 def test_nonfinite_elements_are_not_outliers():

@@ -1,0 +1,267 @@
+"""Why an error is larger or smaller than that of ordinary values, by the evidence there is.
+
+Every cause is tested before it is named: the error it can account for is computed, and it is
+blamed only when that is at least half of what there is to explain.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.case import NOTICEABLE_DB, Case, number, percent
+from qtui_core.quant.gaussian import stretched_relative_mse
+from qtui_core.quant.granularity import PerColumn, PerModel
+from qtui_core.quant.layout import Whole, layout_of
+from qtui_core.quant.normal import upper_quantile
+from qtui_core.quant.outliers import crowded_columns
+from qtui_core.quant.process import make_coder
+from qtui_core.quant.scheme import Family
+
+#: Kurtosis from which tails, and below which their absence, explain a difference.
+HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
+
+
+class Blame(Enum):
+    """What is at fault, as far as the remedy depends on it."""
+
+    SUBNORMALS = auto()
+    OCTAVES = auto()
+    MODEL_SCALE = auto()
+    SMALLEST_SCALE = auto()
+    OUTLIERS = auto()
+    SPREAD = auto()
+    LIGHT_TAILS = auto()
+    LEVELS = auto()
+
+
+@dataclass(frozen=True)
+class Cause:
+    """`columns` is how many columns were named; `hit` the share of groups with an outlier."""
+
+    blame: Blame
+    text: str
+    columns: int = 0
+    hit: float = 1.0
+
+
+def find_cause(case: Case) -> Cause:
+    """Why the scheme does worse on this tensor than on ordinary values."""
+    if case.scheme.family is Family.CAST:
+        return _cause_of_cast(case)
+    return (
+        _model_scale(case)
+        or _smallest_scale(case)
+        or _outliers(case)
+        or _octaves(case)
+        or _spread(case)
+    )
+
+
+def find_advantage(case: Case) -> str:
+    """Why the scheme does better on this tensor than on ordinary values."""
+    stats, outliers = case.stats, case.outliers
+    if case.scheme.family is Family.CAST:
+        return f"its values lie closer to the numbers of {case.scheme.format} than Gaussian ones"
+    if outliers is not None and outliers.energy_share >= 0.5:
+        held = number(outliers.count, "element", "elements")
+        verb, them = ("holds", "it") if outliers.count == 1 else ("hold", "them")
+        return (
+            f"{held} beyond {outliers.sigma:g} sigma {verb} {percent(outliers.energy_share)} of "
+            f"its energy, so this figure is mostly about {them}"
+        )
+    if _is_wide_float(case):
+        return f"its values lie closer to the numbers of {case.scheme.format} than Gaussian ones"
+    if stats is not None and stats.finite and stats.zeros > 0.1 * stats.finite:
+        return f"{stats.zeros / stats.finite:.0%} of its elements are zero, which costs nothing"
+    if stats is not None and stats.kurtosis is not None and stats.kurtosis < LIGHT_TAILS:
+        return f"it has almost no tails (kurtosis {stats.kurtosis:.1f}, a Gaussian has 3)"
+    return "its values lie closer to the levels of their groups than Gaussian ones"
+
+
+def _cause_of_cast(case: Case) -> Cause:
+    fmt = get_format(case.scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    if _share_of_subnormals(case, fmt) >= 0.5:
+        share = case.report.subnormal / case.finite
+        many = "all" if share == 1 else percent(share)
+        return Cause(
+            Blame.SUBNORMALS,
+            f"{many} of its elements lie below the smallest normal number of {fmt.name} "
+            f"({float(fmt.min_normal):.2g}), where its steps no longer shrink with the value",
+        )
+    cause = _octaves(case)
+    assert cause is not None
+    return cause
+
+
+def _share_of_subnormals(case: Case, fmt: FloatFormat) -> float:
+    """The share of the squared error that elements below the smallest normal number make."""
+    if not case.report.subnormal:
+        return 0.0
+    # No normal number is off by more than half its last place: the rest is not theirs.
+    half_place = 2.0 ** -(fmt.mantissa_bits + 1)
+    proven = 1 - half_place**2 / case.relative_mse
+    step = 2.0 ** (fmt.min_exponent - fmt.mantissa_bits)
+    noise = case.report.subnormal * step**2 / 12
+    return max(proven, min(1.0, noise / (case.report.mse * case.finite)))
+
+
+def _is_wide_float(case: Case) -> bool:
+    """Formats with so many octaves that the scale matters little."""
+    family = case.scheme.family
+    return family is Family.CAST or (family is Family.FLOAT and case.scheme.bits == 8)
+
+
+def _octaves(case: Case) -> Cause | None:
+    """Floats of 8 bits and more: nothing is wrong, but not every value is equally lucky."""
+    if not _is_wide_float(case):
+        return None
+    fmt = get_format(case.scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    place = _low_in_octave(case, fmt)
+    if place is not None:
+        return Cause(
+            Blame.OCTAVES,
+            f"its values lie low in their octave (root mean square {case.rms:.3g} = {place}), "
+            f"where the step of a float is largest beside the value",
+        )
+    text = (
+        "the error of a float depends on where between two powers of two a value lies, and "
+        "these lie worse than Gaussian ones"
+    )
+    top = case.outliers.top[0] if case.outliers is not None and case.outliers.top else None
+    if top is not None:
+        energy = top.value**2 / (case.rms**2 * case.finite)
+        if energy >= 0.5:
+            text += (
+                f" (element [{top.row}, {top.column}] = {top.value:.5g} alone holds "
+                f"{percent(min(energy, 0.999))} of the energy)"
+            )
+    return Cause(Blame.OCTAVES, text)
+
+
+def _low_in_octave(case: Case, fmt: FloatFormat) -> str | None:
+    """The root mean square as fraction and power, if values there would give this error."""
+    if case.scheme.family is not Family.CAST:
+        return None
+    fraction, exponent = math.frexp(case.rms)
+    fraction, exponent = 2 * fraction, exponent - 1
+    there = (2.0**-fmt.mantissa_bits / fraction) ** 2 / 12
+    if fraction > 1.35 or abs(10 * math.log10(there / case.relative_mse)) > NOTICEABLE_DB:
+        return None
+    return f"{fraction:.3g} x 2^{exponent}"
+
+
+def _model_scale(case: Case) -> Cause | None:
+    expected = case.report.gaussian_relative_mse or 0.0
+    noticeable = 10 ** (NOTICEABLE_DB / 10) * case.ordinary
+    if not isinstance(case.scheme.granularity, PerModel) or expected <= noticeable:
+        return None
+    if expected < case.relative_mse / 2:
+        return None
+    return Cause(
+        Blame.MODEL_SCALE,
+        f"the scale of the model is too wide for this tensor{_all_lost(case)}",
+    )
+
+
+def _smallest_scale(case: Case) -> Cause | None:
+    extent = make_coder(case.scheme).smallest_extent
+    if not 0 < case.rms < extent:
+        return None
+    if stretched_relative_mse(case.scheme, extent, case.rms) < case.relative_mse / 2:
+        return None
+    smallest = "1e-38" if case.scheme.family is Family.CODEBOOK else "2^-126"
+    return Cause(
+        Blame.SMALLEST_SCALE,
+        f"its values are too small for a scale, which is {smallest} or more{_all_lost(case)}",
+    )
+
+
+def _all_lost(case: Case) -> str:
+    return ", and every value became 0" if case.relative_mse == 1.0 else ""
+
+
+def _outliers(case: Case) -> Cause | None:
+    """Outliers, where the groups they are in can hold the error that is to be explained."""
+    outliers = case.outliers
+    if outliers is None or not outliers.count or not outliers.top:
+        return None
+    groups = case.groups
+    in_columns = isinstance(case.scheme.granularity, PerColumn) and outliers.columns
+    hit = min(len(outliers.columns) if in_columns else outliers.count, groups) / groups
+    rest = max(0.0, 1 - outliers.energy_share)  # of the energy
+    background = case.rms * math.sqrt(rest * case.finite / max(1, case.finite - outliers.count))
+    excess = case.relative_mse - case.ordinary * rest
+    if background > 0:
+        if outliers.count > groups or groups == 1:
+            extent = abs(outliers.top[0].value)
+        else:
+            extent = case.rms * math.sqrt(outliers.energy_share * case.finite / outliers.count)
+        stretched = stretched_relative_mse(case.scheme, extent, background)
+        if hit * rest * (stretched - case.ordinary) < excess / 2:
+            return None
+    many = number(outliers.count, "element", "elements")
+    scales = "its scale" if outliers.count == 1 or groups == 1 else "the scales"
+    verb = "stretches" if outliers.count == 1 else "stretch"
+    text = f"{many} beyond {outliers.sigma:g} sigma {verb} {scales}"
+    columns, held = crowded_columns(outliers)
+    if columns:
+        where = number(columns, "column", "columns")
+        verb = "has" if columns == 1 else "have"
+        text += f", and {where} of {outliers.column_total:,} {verb} {percent(held)} of them"
+    return Cause(Blame.OUTLIERS, text, columns, hit)
+
+
+def _spread(case: Case) -> Cause:
+    """What the shape of the distribution says, when nothing single is at fault."""
+    kurtosis = case.stats.kurtosis if case.stats is not None else None
+    outliers = case.outliers
+    if outliers is not None and outliers.energy_share >= 0.5:
+        held = number(outliers.count, "element", "elements")
+        verb, what = ("holds", "it is") if outliers.count == 1 else ("hold", "they are")
+        return Cause(
+            Blame.LEVELS,
+            f"{held} beyond {outliers.sigma:g} sigma {verb} {percent(outliers.energy_share)} of "
+            f"its energy, and {what} kept less well than Gaussian values",
+        )
+    if kurtosis is not None and kurtosis > HEAVY_TAILS:
+        return Cause(
+            Blame.SPREAD, f"its tails are heavy (kurtosis {kurtosis:.1f}, a Gaussian has 3)"
+        )
+    wide = _wide_extent(case)
+    if wide is not None:
+        return Cause(Blame.SPREAD, wide)
+    name = case.scheme.format
+    even = case.scheme.family is Family.INTEGER
+    if kurtosis is not None and kurtosis < LIGHT_TAILS and not even:
+        return Cause(
+            Blame.LIGHT_TAILS,
+            f"it has almost no tails (kurtosis {kurtosis:.1f}, a Gaussian has 3), and far from "
+            f"zero the levels of {name} are far apart",
+        )
+    return Cause(
+        Blame.LEVELS, f"its values lie further from the levels of {name} than Gaussian ones"
+    )
+
+
+def _wide_extent(case: Case) -> str | None:
+    """One scale for the tensor, and a largest magnitude that is large for this size."""
+    stats = case.stats
+    if stats is None or not isinstance(
+        layout_of(case.scheme.granularity, case.report.shape), Whole
+    ):
+        return None
+    usual = upper_quantile(math.log(2) / (2 * case.finite))  # the median of the largest
+    ratio = stats.absmax / case.rms
+    if 20 * math.log10(ratio / usual) < min(case.worse, 60.0) / 2:
+        return None
+    if stretched_relative_mse(case.scheme, stats.absmax, case.rms) < case.relative_mse / 2:
+        return None
+    return (
+        f"its largest magnitude is {ratio:.1f} times its root mean square, where a Gaussian of "
+        f"this size reaches {usual:.1f}"
+    )

@@ -1,0 +1,138 @@
+"""The causes that explanations name, against tensors whose fault is known because it was made."""
+
+import numpy as np
+import pytest
+
+from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
+
+
+def sentence(x, text):
+    stats = statistics(x)
+    return explain(measure(x, Scheme.parse(text)), stats, find_outliers(x, stats))
+
+
+def relative(x, text):
+    return measure(x, Scheme.parse(text)).relative_mse
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+# Casts
+
+
+def test_values_low_in_an_octave_are_not_called_subnormal():
+    x = (1 + 0.02 * np.random.default_rng(0).random((512, 512))).astype(np.float32)
+    for text in ("bf16", "fp16", "tf32"):
+        said = sentence(x, text)
+        assert "low in their octave (root mean square 1.01 = 1.01 x 2^0)" in said
+        assert "smallest normal" not in said
+        assert "multiply" not in said
+        assert relative(x * np.float32(1.7), text) < relative(x, text) / 2  # higher in it
+
+
+def test_a_cast_has_no_scale_that_an_outlier_could_stretch():
+    x = normal(512, 512) * np.float32(0.02)
+    x[3, 5] = 129.49
+    said = sentence(x, "bf16")
+    assert "element [3, 5] = 129.49 alone holds 99% of the energy" in said
+    assert "scale" not in said
+
+
+@pytest.mark.parametrize(("text", "smallest"), [("fp16", 2.0**-14), ("bf16", 2.0**-126)])
+@pytest.mark.parametrize("size", [1.0, 0.3, 0.1, 0.01, 1e-3])
+def test_subnormals_are_blamed_when_they_make_the_error(text, smallest, size):
+    x = (np.random.default_rng(0).standard_normal((512, 512)) * smallest * size).astype(np.float32)
+    report = measure(x, Scheme.parse(text))
+    below = (np.abs(x) < smallest) & (x != 0)
+    assert report.subnormal == np.count_nonzero(below)
+    said = sentence(x, text)
+    assert ("smallest normal number" in said) == ("worse here" in said)
+    if size <= 0.3:
+        assert "smallest normal number" in said
+
+
+def test_subnormals_without_a_share_in_the_error_are_not_blamed():
+    x = (1 + 0.02 * np.random.default_rng(0).random((512, 512))).astype(np.float32)
+    x[:, ::2] *= np.float32(1e-6)
+    x[0] = 0
+    report = measure(x, Scheme.parse("fp16"))
+    assert report.subnormal == 511 * 256
+    assert "smallest normal" not in sentence(x, "fp16")
+
+
+# Scales
+
+
+@pytest.mark.parametrize("size", [1e-37, 1e-38, 1e-40, 1e-43])
+@pytest.mark.parametrize("text", ["int8:row", "int8:row:asym", "int8:tensor", "int4", "nf4"])
+def test_values_too_small_for_a_scale(text, size):
+    x = (np.random.default_rng(0).standard_normal((64, 512)) * size).astype(np.float32)
+    said = sentence(x, text)
+    assert ("too small for a scale" in said) == ("worse here" in said)
+    if size <= 1e-40:
+        assert "too small for a scale" in said
+        assert ("every value became 0" in said) == (relative(x, text) == 1.0)
+
+
+def test_scattered_outliers_are_not_blamed_on_columns():
+    random = np.random.default_rng(0)
+    x = random.standard_normal((1024, 4096)).astype(np.float32)
+    x.flat[random.choice(x.size, 10, replace=False)] = 20
+    said = sentence(x, "int8:tensor")
+    assert "10 elements beyond 6 sigma stretch its scale;" in said
+    assert "column" not in said
+    assert "normal" in sentence(x, "int4")  # ten groups among 65,536
+
+
+def test_a_harmless_outlier_is_not_blamed():
+    x = np.clip(np.random.default_rng(0).laplace(size=(1024, 1024)), -8, 8).astype(np.float32)
+    x[0, 0] = 9
+    without = x.copy()
+    without[0, 0] = 0
+    for text in ("int4", "int4:row", "nf4", "int4:asym"):
+        assert relative(without, text) == pytest.approx(relative(x, text), rel=0.01)
+        assert "its tails are heavy" in sentence(x, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["int8:tensor", "int4:row", "int4", "nf4", "int8:row:asym", "e2m1"]
+)
+@pytest.mark.parametrize("count", [1, 30, 1000, 20_000])
+@pytest.mark.parametrize("factor", [10, 100])
+def test_outliers_are_blamed_when_the_tensor_is_better_without_them(text, count, factor):
+    random = np.random.default_rng(count)
+    x = random.standard_normal((512, 1024)).astype(np.float32)
+    chosen = random.choice(x.size, count, replace=False)
+    x.flat[chosen] = factor * np.sign(x.flat[chosen])
+    stats = statistics(x)
+    outliers = find_outliers(x, stats)
+    report = measure(x, Scheme.parse(text))
+    said = explain(report, stats, outliers)
+    if "worse" not in said:
+        return
+    without = x.copy()
+    without[np.abs(x) == factor] = 0
+    rest = float(np.square(without, dtype=np.float64).mean())
+    usual = report.gaussian_relative_mse * rest
+    excess = report.mse - usual
+    saved = report.mse - measure(without, Scheme.parse(text)).mse
+    if "stretch" in said:
+        assert saved > excess / 3
+    elif outliers.count:
+        assert saved < excess / 1.2
+
+
+def test_columns_are_named_when_they_are_to_blame():
+    x = normal(400, 512)
+    x[:, [7, 100]] *= 30
+    for text in ("int4:row", "int4:tensor", "int4", "nf4"):
+        assert "2 columns of 512 have 100% of them" in sentence(x, text)
+
+
+def test_one_wide_element_below_six_sigma():
+    x = normal(128, 128)
+    x[3, 4] = 5.9 * x.std()
+    said = sentence(x, "int8:tensor")
+    assert "its largest magnitude is 5.9 times its root mean square" in said

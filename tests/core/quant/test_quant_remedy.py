@@ -1,0 +1,182 @@
+"""Advice is followed, and helps."""
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from qtui_core.quant import (
+    Scheme,
+    explain,
+    find_outliers,
+    gaussian_relative_mse,
+    measure,
+    statistics,
+)
+
+SCHEMES = [
+    "int2", "int2:full", "int2:signed", "int3:column", "int4", "int4:asym", "int4:tensor",
+    "int4:row", "int4:group128", "int4:group32", "int4:model", "int4:block128:signed", "int8",
+    "int8:tensor", "int8:group64", "nf4", "nf4:block256", "nf4:dq", "fp4", "e2m1", "e2m1:tensor",
+    "e4m3", "e5m2", "e4m3:row", "bf16", "fp16", "tf32",
+]  # fmt: skip
+
+
+def tensors():
+    random = np.random.default_rng(5)
+    normal = random.standard_normal((400, 512))
+    columns = normal.copy()
+    columns[:, [7, 100]] *= 30
+    one = normal.copy()
+    one[3, 4] = 60
+    few = normal.copy()
+    few.flat[random.choice(normal.size, 20, replace=False)] = 25
+    many = normal.copy()
+    many.flat[random.choice(normal.size, 4000, replace=False)] = 25
+    return {
+        "normal": normal,
+        "columns": columns,
+        "one outlier": one,
+        "few outliers": few,
+        "many outliers": many,
+        "laplace": random.laplace(size=normal.shape),
+        "student": random.standard_t(2, normal.shape),
+        "uniform": random.random(normal.shape) - 0.5,
+        "positive": random.random(normal.shape),
+        "rows": normal * np.geomspace(0.01, 1, 400)[:, None],
+        "one octave": 1 + 0.02 * random.random(normal.shape),
+        "sparse": normal * (random.random(normal.shape) < 0.3),
+        "two values": np.sign(normal) * np.where(random.random(normal.shape) < 0.5, 0.5, 1),
+        "small": normal * 1e-7,
+        "denormal": normal * 1e-40,
+        "vector": normal.reshape(-1),
+        "narrow": normal.reshape(-1, 16),
+    }
+
+
+@pytest.fixture(scope="module", params=tensors().keys())
+def looked_at(request):
+    x = tensors()[request.param].astype(np.float32)
+    stats = statistics(x)
+    return x, stats, find_outliers(x, stats)
+
+
+def db(x, text):
+    found = measure(x, Scheme.parse(text)).sqnr_db
+    return np.inf if found is None else found
+
+
+NAMED = re.compile(r"\b((?:u?int\d|nf4|fp4|e\dm\d)(?::\w+)+|bf16|fp16|tf32)")
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+def test_what_is_advised_helps(looked_at, text):
+    x, stats, outliers = looked_at
+    said = explain(measure(x, Scheme.parse(text)), stats, outliers)
+    before = db(x, text)
+    _, found, advice = said.partition("; ")
+    if not found:
+        assert "exactly" in said or "within the rounding" in said or "beyond" in said
+        return
+    for scheme in NAMED.findall(advice):
+        assert db(x, scheme) > before, said
+        expected = re.search(rf"{scheme}\b.* would give a Gaussian ([\d.]+) dB", advice)
+        if expected:
+            sigma = float(np.sqrt(np.square(x, dtype=np.float64).mean()))
+            found = gaussian_relative_mse(Scheme.parse(scheme), x.shape, sigma=sigma)
+            assert float(expected[1]) == pytest.approx(-10 * np.log10(found), abs=0.051)
+    power = re.search(r"multiply it by (?:2\^)?(\d+) or more", advice)
+    if power:
+        factor = 2.0 ** int(power[1]) if "2^" in power[0] else float(power[1])
+        scaled = measure((x * np.float64(factor)).astype(np.float32), Scheme.parse(text))
+        assert scaled.saturated == 0
+        assert scaled.sqnr_db > scaled.gaussian_sqnr_db - 1
+        assert scaled.sqnr_db > before + 0.5
+    if "those columns" in advice:
+        assert "columns of" in said
+
+
+def test_more_than_bits_and_groups_is_said_where_it_helps():
+    """What other formats of the same width give a Gaussian is no secret."""
+    x = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
+    stats = statistics(x)
+    better = {
+        "int2": "int2:group64:signed would give a Gaussian 8.1 dB at the same 2.50 bits",
+        "int4": "nf4:block64 would give a Gaussian 20.7 dB at the same 4.50 bits",
+        "e5m2": "int8:tensor",
+        "bf16": "fp16 would give a Gaussian 73.7 dB at the same 16.00 bits",
+    }
+    for text, part in better.items():
+        assert part in explain(measure(x, Scheme.parse(text)), stats, find_outliers(x, stats))
+    said = explain(measure(x, Scheme.parse("int8:group64")), stats)
+    assert "smaller groups: int8:group32 would give a Gaussian 45.4 dB" in said
+    for text in ("int4", "nf4", "e4m3", "int8", "bf16"):
+        assert "only" not in explain(measure(x, Scheme.parse(text)), stats)
+
+
+def test_integers_are_not_advised_for_what_only_floats_fit():
+    x = np.random.default_rng(0).standard_normal((400, 512)).astype(np.float32)
+    x[:, [7, 100]] *= 30
+    stats = statistics(x)
+    said = explain(measure(x, Scheme.parse("e4m3")), stats, find_outliers(x, stats))
+    assert "as good as a Gaussian" in said
+    assert "int8" not in said
+
+
+def explain_measured(x, *texts):
+    stats = statistics(x)
+    reports = [measure(x, Scheme.parse(t)) for t in texts]
+    return explain(reports, stats, find_outliers(x, stats))
+
+
+@pytest.fixture(scope="module")
+def heavy():
+    x = np.random.default_rng(0).standard_t(2, (512, 512))
+    return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def test_a_lossless_alternative_is_named(heavy):
+    assert "bf16 would keep it exactly at 16.00 bits instead of 4.50 (measured)" in (
+        explain_measured(heavy, "int4", "bf16")
+    )
+    said = explain_measured(heavy, "int4", "bf16", "nf4")
+    assert "nf4:block64 would bring it from 15.2 to 18.1 dB at the same 4.50 bits" in said
+    assert "and bf16 would keep it exactly at 16.00 bits" in said
+    # Lossless at fewer bits leaves no reason for another.
+    said = explain_measured(heavy, "tf32", "bf16")
+    assert said == "tf32 keeps every element of this tensor exactly."
+
+
+def test_none_does_better_is_said_when_none_does(heavy):
+    others = ["int4:group64", "nf4:block64", "int4:group60", "int8", "int3", "int4:group64:asym"]
+    for text in ("int4:group66", "int4:group128", "int4:row"):
+        for other in others:
+            said = explain_measured(heavy, text, other)
+            gain = db(heavy, other) - db(heavy, text)
+            assert ("does better" in said) == (gain <= 0), said
+            assert ("gains" in said) == (0 < gain <= 0.5), said
+            assert ("(measured)" in said) == (gain > 0.5), said
+
+
+def test_columns_are_kept_only_when_they_were_named():
+    x = np.random.default_rng(0).laplace(size=(512, 1024)).astype(np.float32)
+    for text in ("int4", "int4:group32", "int4:row", "nf4"):
+        assert "column" not in explain_measured(x, text)
+    x = np.random.default_rng(0).standard_normal((400, 512)).astype(np.float32)
+    x[:, [7, 100]] *= 30
+    for text in ("int4:group64", "int4:group32"):
+        assert "keep those columns in 16 bits" in explain_measured(x, text)
+
+
+def test_the_coarsest_scale_that_confines_outliers_is_advised():
+    """One outlier in each of a few rows: rows are enough. One in every row: they are not."""
+    random = np.random.default_rng(0)
+    few = random.standard_normal((400, 512)).astype(np.float32)
+    few[:20, 5] = 40
+    everywhere = few.copy()
+    everywhere[np.arange(400), random.integers(0, 512, 400)] = 40
+    assert "int4:row would confine" in explain_measured(few, "int4:tensor")
+    assert "int4:group128 would confine" in explain_measured(everywhere, "int4:tensor")
+    assert db(few, "int4:row") > db(few, "int4:tensor") + 5
+    assert db(everywhere, "int4:row") < db(everywhere, "int4:tensor") + 2
