@@ -26,7 +26,6 @@ from qtui_core.formats import (
     describe_code,
     describe_value,
     parse_value,
-    summarize,
 )
 
 TENTH = Fraction(1, 10)
@@ -130,80 +129,3 @@ def test_a_code_describes_itself() -> None:
     assert (r.kind, r.outcome, r.below, r.ulp) == (Kind.NAN, Outcome.EXACT, None, None)
     assert (r.sign_bits, r.exponent_bits, r.mantissa_bits) == ("1", "1111", "111")
     assert describe_code(FP16, 0x7BFF).above == math.inf
-
-
-def said(text: str, formats=None, saturate: bool | None = None) -> str:
-    return summarize(describe_value(parse_value(text), saturate=saturate, formats=formats))
-
-
-TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
-
-
-@pytest.mark.parametrize(
-    ("text", "formats", "parts"),
-    [
-        ("0.1", None, ["No format here holds 0.1 exactly", "FP16 is off by 0.024 %",
-                       "E4M3 by 1.6 %", "E3M0 and E2M1 turn it into 0", "multiply by 4 or more"]),
-        ("70000", TRAINING, ["70000 is exact in FP32 only", "BF16 is off by 0.21 %",
-                             "FP16, E4M3 and E5M2 cannot reach it",
-                             "FP16 ends at 65504 and gives inf", "divide by 2 or more"]),
-        ("-1000", (E4M3,), ["-1000: E4M3 cannot reach it", "ends at -448 and cuts it off there",
-                            "divide by 4 or more"]),
-        ("1e-8", TRAINING, ["FP16, E4M3 and E5M2 turn it into 0", "2^13 or more"]),
-        ("0.3", TRAINING, ["inside every range, so only more mantissa bits"]),
-        ("1", None, ["1 is exact in every format here: nothing is lost"]),
-        ("0", None, ["0 is exact in every format here", "E8M0 is a scale, has no zero"]),
-        ("0", TRAINING, ["nothing is lost on this value."]),
-        ("nan", None, ["E3M2, E2M3 and 2 more have no code for NaN"]),
-        ("nan", TRAINING, ["NaN stays NaN in every format here"]),
-        ("inf", TRAINING, ["inf survives in FP32, BF16 and 2 more",
-                           "E4M3 cuts it to the largest number (448)"]),
-        ("200", (INT8,), ["200: INT8 cannot reach it", "ends at 127"]),
-        ("7", (E2M1,), ["E2M1 is off by 14 %", "half a step or less beyond the end of E2M1 "
-                         "(E2M1 ends at 6), so only more mantissa bits"]),
-        ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448) and inside every other"]),
-        ("127.4", (INT8,), ["half a step or less beyond", "ends at 127", "only more bits"]),
-        ("2.4", (INT8,), ["INT8 does not hold 2.4 exactly", "17 %", "a smaller step"]),
-    ],
-)  # fmt: skip
-def test_the_sentence_says_what_the_rows_say(text: str, formats, parts: list[str]) -> None:
-    sentence = said(text, formats)
-    for part in parts:
-        assert part in sentence
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-
-
-def test_without_saturation_the_sentence_names_nan() -> None:
-    assert "E4M3 ends at 448 and gives NaN" in said("1e4", (FP16, E4M3), saturate=False)
-    assert "E4M3 turns it into NaN" in said("inf", (FP16, E4M3), saturate=False)
-    assert "INT8 ends at 127 and wraps to -56" in said("200", (INT8,), saturate=False)
-
-
-@pytest.mark.parametrize("text", ["70000", "-3e5", "1e-8", "-2e-7", "1e300", "5e-320", "1e-500"])
-@pytest.mark.parametrize("fmt", [FP32, FP16, BF16, E4M3, E5M2, E2M1, INT8])
-def test_the_scale_it_advises_brings_the_value_into_range(text: str, fmt) -> None:
-    value = parse_value(text)
-    sentence = said(text, (fmt,))
-    if " or more before" not in sentence:
-        return
-    factor_text = sentence.split(" by ")[1].split(" or more")[0]
-    power = factor_text.removeprefix("2^")
-    factor = Fraction(2) ** int(power) if power != factor_text else Fraction(int(power))
-    scaled = value / factor if "divide" in sentence else value * factor
-    assert row(fmt, scaled).outcome in (Outcome.EXACT, Outcome.ROUNDED)
-    short = scaled * 2 if "divide" in sentence else scaled / 4
-    if "divide" in sentence:
-        assert abs(short) > fmt.max
-
-
-@pytest.mark.parametrize("fmt", [E2M1, E4M3, E5M2, FP16, INT8])
-def test_inside_every_range_is_said_of_values_inside(fmt) -> None:
-    end = Fraction(fmt.max)
-    for value in (end * Fraction(k, 64) for k in range(-72, 73)):
-        if "inside every range" in summarize(describe_value(value, formats=[fmt])):
-            assert fmt.min <= value <= fmt.max
-
-
-def test_no_rows_no_sentence() -> None:
-    assert summarize(()) == ""
