@@ -14,14 +14,15 @@ SCHEMA_VERSION = 1
 def to_json(document: Document, *, ascii: bool = False) -> str:
     """Strict JSON: what is not a finite number is null, since JSON has no NaN."""
     data = {"schema_version": SCHEMA_VERSION, **document.data, "conclusion": document.conclusion}
-    return json.dumps(_finite(data), indent=2, ensure_ascii=ascii, allow_nan=False) + "\n"
+    return json.dumps(finite(data), indent=2, ensure_ascii=ascii, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with null for every NaN and infinity in it: JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

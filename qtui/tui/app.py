@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import datetime
-from functools import cached_property
-from logging.handlers import RotatingFileHandler
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.console import Console
 from textual.app import App
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
+from textual.worker import Worker
 
-from qtui.tui.ascii_only import AsciiOnly
+from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, load_config, log_file
-from qtui.tui.depth import Depth, detect_depth, resolve_depth
+from qtui.tui.depth import Depth, resolve_depth
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
-from qtui.tui.messages import DeviceSeen, ModelOpened, SendValue, Severity
+from qtui.tui.messages import DeviceSeen, ModelFailed, ModelOpened, SendValue, Severity
+from qtui.tui.opening import headline_of, try_model
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry
 from qtui.tui.panels.base import Panel
 from qtui.tui.screens import HelpScreen, KeyLine, OpenModelScreen, ShellScreen
+from qtui.tui.terminal import Colourless, no_color, start_log, terminal_console
 from qtui.tui.theme import theme_variable_defaults, themes
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.header import HeaderLine, TabBar
-from qtui_core.errors import UsageError
+from qtui_core.errors import ModelError, QtuiError, UsageError
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient, EngineState
 
 log = logging.getLogger("qtui.tui")
 
-_RICH_SYSTEM = {Depth.TRUECOLOR: "truecolor", Depth.C256: "256", Depth.C16: "standard"}
+# The first screen is drawn and the first key is answered before the engine takes a processor.
+LOOK_AHEAD_SECONDS = 0.3
+NOT_OPENED = "could not be opened"
 
 
 class Failure(Exception):
@@ -57,7 +57,8 @@ class QtuiApp(App[None], inherit_bindings=False):
     """See what every bit costs.
 
     `model` is what the user typed: a hub id, a folder, a file, "demo". `color` is one of
-    depth.COLOR_CHOICES. Raises UsageError for a configuration that names unknown things.
+    depth.COLOR_CHOICES. `look_ahead` starts the engine once the first screen is drawn, though
+    nothing asks for it yet. Raises UsageError for a configuration that names unknown things.
     """
 
     TITLE = "qtui"
@@ -75,16 +76,21 @@ class QtuiApp(App[None], inherit_bindings=False):
         ascii: bool = False,
         start_panel: str | None = None,
         debug: bool = False,
+        look_ahead: bool = True,
     ) -> None:
         self.config = config or Config()
         depth = resolve_depth(color if color != "auto" else self.config.color)
         keymap = checked_keymap(self.config.keys)
-        with _no_color(depth is Depth.NONE):
+        with no_color(depth is Depth.NONE):
             super().__init__()
-        self.console = _console(depth)
+        self.console = terminal_console(depth)
         self.drawing = Drawing(depth, ascii=ascii or self.config.ascii)
         self.model = model
+        self.model_opened = False
+        self.model_failure = ""
+        """Why `model` could not be opened; empty unless that was so."""
         self.show_tracebacks = debug
+        self._look_ahead = look_ahead
         self._start_panel = start_panel or self.config.start_panel
         for theme in themes(depth):
             self.register_theme(theme)
@@ -122,8 +128,16 @@ class QtuiApp(App[None], inherit_bindings=False):
         return theme_variable_defaults(self.current_theme)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        filters = super().get_line_filters()
-        return [*filters, AsciiOnly()] if self.drawing.ascii else filters
+        filters = list(super().get_line_filters())
+        if self.drawing.depth is Depth.NONE:
+            filters.append(Colourless())
+        if self.drawing.ascii:
+            filters.append(AsciiOnly())
+        return filters
+
+    def get_key_display(self, binding: Binding) -> str:
+        display = super().get_key_display(binding)
+        return key_in_ascii(display) if self.drawing.ascii else display
 
     def offers_theme(self, name: str) -> bool:
         """Whether a theme keeps its colours at this depth; foreign ones only do at 24 bits."""
@@ -147,6 +161,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         return shown if isinstance(shown, Panel) else None
 
     def on_mount(self) -> None:
+        if self._look_ahead:
+            self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
         self.theme_changed_signal.subscribe(self, lambda _theme: self._restyle())
 
     async def action_show_panel(self, panel_id: str) -> None:
@@ -172,12 +188,60 @@ class QtuiApp(App[None], inherit_bindings=False):
         """The right end of the header line: "NVIDIA L40S  HBM 3.1/44.5 GiB", or "no GPU"."""
         self.shell.query_one(HeaderLine).device = text
 
+    # The model
+
+    def _start_looking(self) -> None:
+        """Reads the model's header and names the device, unless a panel is about to."""
+        if "engine" not in self.__dict__:
+            _: Worker[None] = self.run_worker(self._look, group="model", exclusive=True)
+
+    async def _look(self) -> None:
+        from qtui.engine.client import RequestCancelled
+        from qtui.tui.panels.quantize_feed import QuantizeFeed
+
+        model = self.model
+        with suppress(RequestCancelled):  # a panel opens it
+            try:
+                self.set_device(await QuantizeFeed(self.engine).device())
+                headline = await headline_of(self.engine, model, self._show_fraction(model))
+                self.post_message(ModelOpened(model, headline))
+            except QtuiError as error:
+                if isinstance(error, ModelError):
+                    self.post_message(ModelFailed(model, str(error)))
+                self.tell(str(error), "error")
+
     def open_model(self, model: str) -> None:
-        """Makes `model` the one that every panel works on."""
-        self.model = model
-        self.shell.query_one(HeaderLine).model = model
+        """Makes `model` the one that every panel works on, if it can be opened."""
+        _: Worker[None] = self.run_worker(partial(self._open, model), group="model", exclusive=True)
+
+    async def _open(self, model: str) -> None:
+        from qtui_core.models.quoting import printable
+
+        header = self.shell.query_one(HeaderLine)
+        show = self._show_fraction(model)
+        show(0)
+        try:
+            headline = await try_model(model, log_file().with_name("engine.log"), show)
+        except QtuiError as error:
+            header.note = NOT_OPENED if self.model_failure else ""
+            self.tell(f"{error}\nWhat was open stays open: {printable(self.model)}.", "error")
+            return
+        self.model, self.model_failure = model, ""
+        header.model, header.note = headline, ""
+        self.model_opened = True
         for panel in self.shell.query(Panel):
             panel.open_model(model)
+
+    def _show_fraction(self, model: str) -> Callable[[float], None]:
+        from qtui_core.models.quoting import printable
+
+        header = self.shell.query_one(HeaderLine)
+
+        def show(fraction: float) -> None:
+            done = f" {fraction:.0%}" if fraction else ""
+            header.note = f"opening {printable(model)}{done}"
+
+        return show
 
     # Messages
 
@@ -192,7 +256,14 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def on_model_opened(self, message: ModelOpened) -> None:
         if message.model == self.model:
-            self.shell.query_one(HeaderLine).model = message.title
+            self.model_opened, self.model_failure = True, ""
+            header = self.shell.query_one(HeaderLine)
+            header.model, header.note = message.title, ""
+
+    def on_model_failed(self, message: ModelFailed) -> None:
+        if message.model == self.model:
+            self.model_failure = message.sentence
+            self.shell.query_one(HeaderLine).note = NOT_OPENED
 
     def on_device_seen(self, message: DeviceSeen) -> None:
         self.set_device(message.text)
@@ -207,9 +278,8 @@ class QtuiApp(App[None], inherit_bindings=False):
     def action_help(self) -> None:
         panel = self.panel
         if panel is not None and not isinstance(self.screen, HelpScreen):
-            self.push_screen(
-                HelpScreen(f"{panel.NUMBER} {panel.TITLE}", panel.HELP, self._key_lines())
-            )
+            title = f"{panel.NUMBER} {panel.TITLE}"
+            self.push_screen(HelpScreen(title, panel.sentence, panel.HELP, self._key_lines()))
 
     def _key_lines(self) -> list[KeyLine]:
         """The keys that work now, each action once, the panel's own first."""
@@ -238,37 +308,35 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.tell(f"Copied to {copied.where}.")
 
     def action_export(self) -> None:
-        import json
+        from qtui.tui.exporting import export
 
         panel = self.panel
         if panel is None:
             return
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        stem = Path(self.config.export_folder).expanduser() / f"qtui-{panel.PANEL_ID}-{stamp}"
-        data = panel.export_data()
         try:
-            names = [stem.with_suffix(".svg")]
-            names[0].write_text(self.export_screenshot(title="qtui"), encoding="utf-8")
-            if data is not None:
-                document = {"schema_version": 1, "panel": panel.PANEL_ID, **data}
-                names.append(stem.with_suffix(".json"))
-                text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-                names[1].write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            self.tell(f"Nothing was exported: {error}.", "error")
+            names = export(
+                Path(self.config.export_folder).expanduser(),
+                panel.PANEL_ID,
+                self.export_screenshot(title="qtui"),
+                panel.export_data(),
+            )
+        except Exception as error:
+            # Whatever a panel's data hold: the work on the screen is worth more than the file.
+            log.exception("export")
+            self.tell(f"Nothing was exported: {one_line(error)}", "error")
             return
         self.tell("Wrote " + " and ".join(str(name) for name in names) + ".")
 
     def action_maximise(self) -> None:
-        shell = self.shell
-        if shell.zoomed:
-            shell.unzoom()
-            return
         target = self.panel.maximise_target() if self.panel is not None else None
         if target is None:
             self.tell("This panel has no picture to zoom.", "warning")
         else:
-            shell.zoom(target)
+            self.shell.zoom(target)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # While something is zoomed its key brings the rest back, which is the screen's to do.
+        return action != "maximise" or self.shell.zoomed is None
 
     def action_open_model(self) -> None:
         def opened(model: str | None) -> None:
@@ -287,57 +355,13 @@ class QtuiApp(App[None], inherit_bindings=False):
         super()._handle_exception(failure)
 
 
+def one_line(error: Exception) -> str:
+    """What an error says, or what it is where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _widget_id(panel_id: str) -> str:
     return f"panel-{panel_id}"
-
-
-@contextmanager
-def _no_color(wanted: bool) -> Iterator[None]:
-    """NO_COLOR as Textual reads it (once, when an app is made), and as it was afterwards."""
-    before = os.environ.pop("NO_COLOR", None)
-    if wanted:
-        os.environ["NO_COLOR"] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop("NO_COLOR", None)
-        if before is not None:
-            os.environ["NO_COLOR"] = before
-
-
-def _console(depth: Depth) -> Console:
-    """The console whose colour system Textual writes escapes for. It prints nothing itself."""
-    if depth is Depth.NONE:
-        # Greys remain, at what the terminal takes.
-        environment = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
-        depth = detect_depth(environment)
-    return Console(
-        color_system=_RICH_SYSTEM.get(depth, "standard"),  # type: ignore[arg-type]
-        file=io.StringIO(),
-        force_terminal=True,
-        highlight=False,
-        emoji=False,
-        legacy_windows=False,
-        safe_box=False,
-        _environ={},
-    )
-
-
-def start_log(debug: bool) -> str | None:
-    """Sends the log to its file. A sentence when that file cannot be written, else None."""
-    path = log_file()
-    root = logging.getLogger("qtui")
-    root.propagate = False
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(path, maxBytes=1_000_000, backupCount=1, encoding="utf-8")
-    except OSError as error:
-        root.addHandler(logging.NullHandler())
-        return f"There will be no log: {error}."
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if debug else logging.INFO)
-    return None
 
 
 def run(
@@ -346,11 +370,13 @@ def run(
     """Runs the app in this terminal and returns its exit code.
 
     There must be a terminal: the command line sees to that. Raises UsageError for a wrong
-    configuration.
+    configuration, and at the end ModelError when no model could be opened.
     """
     app = QtuiApp(model, config=load_config(), color=color, ascii=ascii, debug=debug)
     no_log = start_log(debug)
     if no_log:
         app.call_later(app.tell, no_log, "warning")
     app.run()
+    if not app.return_code and app.model_failure and not app.model_opened:
+        raise ModelError(app.model_failure)
     return app.return_code or 0

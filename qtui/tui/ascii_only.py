@@ -10,9 +10,9 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 _PAIRS = {
-    "─━═╌┄┈▔▁": "-",
-    "│┃║╎┆▏▕▎▌▐": "|",
-    "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝": "+",
+    "─━═╌┄┈╍▔▁": "-",
+    "│┃║╎┆╏▏▕▎▍▌▋▊▉▐": "|",
+    "┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛▖▗▘▝▙▛▜▟": "+",
     "█▓▀▄▆▇▅": "#",
     "▒": "*",
     "░▂▃": ":",
@@ -27,8 +27,18 @@ _PAIRS = {
     "↓▼": "v",
     "“”": '"',
     "‘’": "'",
-    "●◆": "*",
-    "○": "o",
+    "●▪‣⭑": "*",
+    "◆": "@",  # as drawing.ASCII has it: what a text calls ◆ is what the picture shows
+    "○◦": "o",
+}
+# A key that is shown by a sign is named: "<" and "^v" would be read as other keys.
+_KEYS = {
+    "⏎": "Enter",
+    "⌫": "Backspace",
+    "←": "Left",
+    "→": "Right",
+    "↑": "Up",
+    "↓": "Down",
 }
 _TABLE = {ord(character): ascii for group, ascii in _PAIRS.items() for character in group}
 
@@ -40,6 +50,13 @@ def to_ascii(text: str) -> str:
         return text
     known = text.translate(_TABLE)
     return "".join(c if c.isascii() else "?" * cell_len(c) for c in known)
+
+
+def key_in_ascii(display: str) -> str:
+    """The name of a key, or of several that are shown by a sign each: "←→" is "Left/Right"."""
+    if all(sign in _KEYS for sign in display):
+        return "/".join(_KEYS[sign] for sign in display)
+    return "".join(_KEYS.get(sign, sign) for sign in display)
 
 
 class AsciiOnly(LineFilter):

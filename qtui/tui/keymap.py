@@ -22,7 +22,7 @@ PANEL_BINDINGS: tuple[Binding, ...] = tuple(
         entry.title,
         show=False,
         id=f"app.panel_{entry.id}",
-        tooltip=f"Show the {entry.title} panel",
+        tooltip=f"Show the {entry.title} panel" + ("" if entry.built else " (not built yet)"),
     )
     for entry in PANELS
 )
@@ -102,7 +102,7 @@ SCREEN_BINDINGS: list[BindingType] = [
         tooltip="Move to the previous part of the panel",
     ),
     Binding(
-        "escape",
+        "escape,z",
         "unzoom",
         "Unzoom",
         id="app.unzoom",
@@ -123,7 +123,8 @@ SCREEN_BINDINGS: list[BindingType] = [
 PALETTE_TITLES: Mapping[str, str] = {
     "app.copy": "panel: Copy as text",
     "app.export": "panel: Export picture and data",
-    "app.maximise": "panel: Zoom the main picture",
+    "app.maximise": "panel: Zoom the main picture (maximise)",
+    "app.unzoom": "panel: Unzoom, bring the rest back",
     "app.help": "help: Show for this panel",
     "app.open_model": "model: Open another",
     "app.quit": "app: Quit",

@@ -33,6 +33,15 @@ class ModelOpened(Message):
         self.title = title
 
 
+class ModelFailed(Message):
+    """A model could not be opened; `sentence` says why."""
+
+    def __init__(self, model: str, sentence: str) -> None:
+        super().__init__()
+        self.model = model
+        self.sentence = sentence
+
+
 class DeviceSeen(Message):
     """What the engine knows of the device: "NVIDIA L40S  HBM 3.1/44.5 GiB", or "no GPU"."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast
 
 from textual.binding import ActiveBinding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
-from textual.keys import format_key
 
 from qtui.tui.keymap import MOVEMENT_KEYS, PALETTE_TITLES
 from qtui.tui.panels import PANELS
@@ -60,7 +59,9 @@ class QtuiCommands(Provider):
             if noun != "app" and not MOVEMENT_KEYS.intersection(keys[binding_id][:1]):
                 title = f"{noun}: {tooltip or binding.tooltip}"
             if title:
-                shown = " ".join(format_key(key) for key in keys[binding_id])
+                shown = " ".join(
+                    self.qtui.get_key_display(binding.with_key(key)) for key in keys[binding_id]
+                )
                 run = partial(self.app.run_action, binding.action, node)
                 yield PaletteEntry(title, f"The key is {shown}", run)
 

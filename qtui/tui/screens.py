@@ -12,10 +12,12 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
-from textual.widgets import ContentSwitcher, Input, Label, Static
+from textual.widgets import ContentSwitcher, Input, Static
 
+from qtui.tui.config import config_file
 from qtui.tui.keymap import SCREEN_BINDINGS
 from qtui.tui.panels.base import Panel
+from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.header import HeaderLine, TabBar
 from qtui.tui.widgets.key_footer import KeyFooter
 from qtui.tui.widgets.sentence import Sentence
@@ -126,9 +128,10 @@ class HelpScreen(ModalScreen[None]):
         Binding("k", "scroll_up", "Up", show=False, id="help.up", tooltip="Scroll up"),
     ]
 
-    def __init__(self, title: str, text: str, keys: Sequence[KeyLine]) -> None:
+    def __init__(self, title: str, sentence: str, text: str, keys: Sequence[KeyLine]) -> None:
         super().__init__()
         self._title = title
+        self._sentence = sentence
         self._text = text
         self._keys = keys
 
@@ -139,8 +142,16 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(classes="dialog") as dialog:
             dialog.border_title = self._title
             dialog.border_subtitle = "Esc closes"
+            if self._sentence:  # which a small screen cuts
+                yield Static(self._sentence, classes="-first", markup=False)
             yield Markdown(self._text, open_links=False)
             yield Static(id="help-keys")
+            yield Static(
+                f"Other keys: {config_file()} gives them by id, for example\n"
+                '[keys]\n"formats.next" = "n"',
+                classes="-note",
+                markup=False,
+            )
 
     def on_mount(self) -> None:
         self.query_one("#help-keys", Static).update(self._key_table())
@@ -153,7 +164,6 @@ class HelpScreen(ModalScreen[None]):
             parts.append((f"{line.keys:<{keys}}  ", "bold $primary"))
             parts.append(f"{line.meaning:<{meaning}}  ")
             parts.append((f"{line.id}\n", "$quiet"))
-        parts.append(("\nThe configuration can give any of them other keys, by its id.", "$quiet"))
         return Content.assemble(*parts)
 
     def action_scroll_down(self) -> None:
@@ -174,8 +184,11 @@ class OpenModelScreen(ModalScreen[str | None]):
         with Vertical(classes="dialog -small") as dialog:
             dialog.border_title = "Open a model"
             dialog.border_subtitle = "Enter opens, Esc cancels"
-            yield Input(placeholder="org/name, a folder, a .safetensors file, or demo")
-            yield Label("Only the header is read first; weights are read when they are shown.")
+            yield Field(placeholder="org/name, a folder, a .safetensors file, or demo")
+            yield Static(
+                "Only the header is read first; weights are read when they are shown.",
+                classes="-note",
+            )
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -83,6 +83,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
         **options: Any,
     ) -> AsyncIterator[Pilot[None]]:
         settings = replace(config or Config(), export_folder=str(tmp_path))
+        options = {"look_ahead": False, **options}  # an engine for each test takes its time
         app = QtuiApp(config=settings, color=color, **options)
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(pilot, lambda: app.panel is not None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from conftest import Running, screen_text, settled, until
 
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, config_file, load_config
+from qtui.tui.panels.formats import FormatsPanel
 from qtui_core.errors import UsageError
 
 
@@ -134,6 +137,41 @@ async def test_e_writes_a_picture_and_the_data_and_says_where(
         assert document["panel"] == "formats"
         e4m3 = next(f for f in document["formats"] if f["name"] == "e4m3")
         assert e4m3["hex"] == "0x1d"
+
+
+async def test_e_writes_null_for_what_json_has_no_number_for(
+    running: Running, tmp_path: Path
+) -> None:
+    async with running() as pilot:
+        panel = pilot.app.panel
+        for value in (Fraction(448), math.inf, math.nan, Fraction(10) ** 400):
+            panel.show_value(value, "here")
+            await pilot.press("e")
+            await until(pilot, lambda: bool(list(tmp_path.glob("qtui-formats-*.json"))))
+            (path,) = tmp_path.glob("qtui-formats-*.json")
+
+            def refuse(constant: str) -> None:
+                raise AssertionError(f"{constant} in JSON")
+
+            document = json.loads(path.read_text(), parse_constant=refuse)
+            assert document["panel"] == "formats"
+            if value == 448:
+                e4m3 = next(f for f in document["formats"] if f["name"] == "e4m3")
+                assert e4m3["value"] == 448
+                assert e4m3["above"] is None  # there is no number above the largest
+            path.unlink()
+
+
+async def test_an_export_that_fails_inside_is_a_notice(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: FormatsPanel) -> None:
+        raise RuntimeError("planted\nhere")
+
+    async with running() as pilot:
+        monkeypatch.setattr(FormatsPanel, "export_data", broken)
+        await pilot.press("e")
+        await until(pilot, lambda: "Nothing was exported: planted here" in screen_text(pilot.app))
 
 
 async def test_an_export_that_cannot_be_written_is_said(running: Running, tmp_path: Path) -> None:

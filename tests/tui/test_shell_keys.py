@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 from conftest import Running, screen_text, settled, until
+from quantize_model import write_model
 from textual.binding import Binding
 from textual.dom import DOMNode
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 import qtui.tui
-from qtui.tui.config import Config
-from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, known_ids, own_bindings
+from qtui.tui.config import Config, load_config
+from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, checked_keymap, known_ids, own_bindings
 from qtui.tui.panels import PANELS
 from qtui.tui.screens import HelpScreen, OpenModelScreen
 from qtui.tui.widgets.header import TabBar
@@ -179,12 +182,118 @@ def test_an_unknown_id_is_refused_with_the_nearest_one() -> None:
         QtuiApp(config=Config(keys={"formats.flipp": "x"}))
 
 
-async def test_another_model_can_be_opened(running: Running) -> None:
+async def open_by_keys(pilot: Pilot[None], model: str) -> None:
+    await pilot.press("ctrl+o")
+    await settled(pilot)
+    assert isinstance(pilot.app.screen, OpenModelScreen)
+    pilot.app.screen.query_one(Input).value = model
+    await pilot.press("enter")
+
+
+async def test_another_model_can_be_opened(running: Running, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "small")
     async with running(start_panel="memory") as pilot:
+        await open_by_keys(pilot, model)
+        await until(pilot, lambda: pilot.app.model == model, 20)
+        await settled(pilot)
+        first = screen_text(pilot.app).splitlines()[0]
+        assert "small" in first
+        assert "54.9 K parameters" in first
+
+
+@pytest.mark.parametrize("start_panel", ["formats", "quantize"])
+async def test_a_model_that_fails_leaves_the_open_one_alone(
+    running: Running, tmp_path: Path, start_panel: str
+) -> None:
+    model = write_model(tmp_path / "small")
+    options = {"model": model, "start_panel": start_panel, "look_ahead": True}
+    async with running(size=(160, 40), **options) as pilot:
+        await until(pilot, lambda: "54.9 K" in screen_text(pilot.app), 20)
+        await settled(pilot)
+        opened: list[str] = []
+        pilot.app.panel.open_model = opened.append
+        await open_by_keys(pilot, str(tmp_path / "nope"))
+        await until(pilot, lambda: "stays open" in screen_text(pilot.app), 20)
+        assert pilot.app.model == model
+        assert not opened
+        first = screen_text(pilot.app).splitlines()[0]
+        assert "54.9 K parameters" in first
+        assert "nope" not in first
+
+
+async def test_a_first_model_that_fails_is_said_on_any_panel(
+    running: Running, tmp_path: Path
+) -> None:
+    async with running(model=str(tmp_path / "nope"), look_ahead=True) as pilot:
+        await until(
+            pilot, lambda: "could not be opened" in screen_text(pilot.app).splitlines()[0], 20
+        )
+        assert "nope" in pilot.app.model_failure
+        assert not pilot.app.model_opened
+        model = write_model(tmp_path / "small")
+        await open_by_keys(pilot, model)
+        await until(pilot, lambda: pilot.app.model_opened, 20)
+        await settled(pilot)
+        assert "could not" not in screen_text(pilot.app).splitlines()[0]
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (120, 40)])
+async def test_the_hint_of_the_open_dialog_is_not_cut(
+    running: Running, size: tuple[int, int]
+) -> None:
+    async with running(size=size) as pilot:
         await pilot.press("ctrl+o")
         await settled(pilot)
-        assert isinstance(pilot.app.screen, OpenModelScreen)
-        await pilot.press(*"org/name", "enter")
+        inside = [line.split("│")[1] for line in screen_text(pilot.app).splitlines() if "│" in line]
+        words = " ".join(" ".join(inside).split())
+        assert "weights are read when they are shown." in words
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+async def test_the_zoom_is_left_by_a_key_the_footer_names(
+    running: Running, size: tuple[int, int]
+) -> None:
+    async with running(size=size) as pilot:
+        await pilot.press("z")
         await settled(pilot)
-        assert pilot.app.model == "org/name"
-        assert "org/name" in screen_text(pilot.app).splitlines()[0]
+        footer = screen_text(pilot.app).splitlines()[-1]
+        assert "Unzoom" in footer
+        assert "Zoom" not in footer.replace("Unzoom", "")
+        await pilot.press("z")
+        await settled(pilot)
+        footer = pilot.app.screen.query_one(KeyFooter)
+        offered = {hint.description for hint in footer.hints}
+        assert "Unzoom" not in offered
+        assert "Zoom" in offered
+
+
+async def test_the_palette_finds_the_zoom_by_max(running: Running) -> None:
+    async with running() as pilot:
+        await pilot.press("ctrl+p")
+        await settled(pilot)
+        await pilot.press(*"max")
+        await until(pilot, lambda: "Zoom the main picture (maximise)" in screen_text(pilot.app))
+
+
+async def test_help_names_the_configuration_and_the_panels_that_are_not_built(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QTUI_CONFIG", str(tmp_path / "my.toml"))
+    async with running(size=(140, 90)) as pilot:
+        await pilot.press("question_mark")
+        await settled(pilot)
+        text = screen_text(pilot.app)
+        assert "my.toml" in text.replace("\n", "").replace(" ", "")
+        assert "[keys]" in text
+        assert '"formats.next" = "n"' in text
+        lines = {entry.title: entry for entry in PANELS}
+        for title, entry in lines.items():
+            line = next(ln for ln in text.splitlines() if f"Show the {title} panel" in ln)
+            assert ("(not built yet)" in line) == (entry in UNBUILT)
+
+
+async def test_the_example_in_the_help_is_a_valid_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[keys]\n"formats.next" = "n"\n')
+    config = load_config({"QTUI_CONFIG": str(path)})
+    assert dict(checked_keymap(config.keys)) == {"formats.next": "n"}

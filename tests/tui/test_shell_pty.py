@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import sys
@@ -111,6 +112,81 @@ def test_a_wrong_configuration_is_one_sentence_and_exit_2(tmp_path: Path) -> Non
         assert "Unknown setting 'colour'" in said
         assert "Traceback" not in said
         assert ENTER_ALTERNATE not in terminal.written
+
+
+def test_keys_sent_in_one_burst_are_taken_in_order(tmp_path: Path) -> None:
+    with program(tmp_path, "-m", "qtui") as terminal:
+        terminal.wait_for("0.1015625")
+        terminal.send("i\x15448\r")
+        terminal.wait_for("E4M3 0x7e")
+        terminal.send("i99\x7f\x7f\x15-2\x7f4\x1b[D1\r")
+        terminal.wait_for("value -14 ")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+
+
+def test_no_color_sends_no_colour_and_keeps_the_terminals_background(tmp_path: Path) -> None:
+    with program(tmp_path, "-m", "qtui", NO_COLOR="1", COLORTERM="truecolor") as terminal:
+        terminal.wait_for("0.1015625")
+        for keys, shown in (("i", "Back"), ("\r", "Flip"), ("?", "Esc closes"), ("q", "FP64")):
+            terminal.send(keys)
+            terminal.wait_for(shown)
+        terminal.send("\x10")
+        terminal.wait_for("Search for commands")
+        terminal.send("\x1b")
+        terminal.wait_for("FP64")
+        terminal.send("2")
+        terminal.wait_for("SQNR")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+        sent = {
+            int(number)
+            for numbers in re.findall(rb"\x1b\[([0-9;]*)m", terminal.written)
+            for number in numbers.split(b";")
+            if number
+        }
+        assert sent <= {0, 1, 2, 3, 4, 7}, sent
+
+
+@pytest.mark.parametrize("model", ["nope", "no/such@model"])
+def test_a_model_that_cannot_be_opened_is_said_at_once_and_is_exit_3(
+    tmp_path: Path, model: str
+) -> None:
+    with program(tmp_path, "-m", "qtui", model, HF_HUB_OFFLINE="1") as terminal:
+        terminal.wait_for("could not be opened")
+        assert "E4M3" in "\n".join(terminal.screen.display)
+        terminal.send("q")
+        assert terminal.exit_code() == 3
+        said = terminal.written[terminal.written.rindex(LEAVE_ALTERNATE) :].decode()
+        assert model.partition("@")[0] in said
+        assert "Traceback" not in said
+
+
+def test_the_device_is_named_without_going_to_another_panel(tmp_path: Path) -> None:
+    with program(tmp_path, "-m", "qtui") as terminal:
+        terminal.wait_for("parameters")
+        line = terminal.screen.display[0]
+        assert "GPU" in line or "NVIDIA" in line
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+
+
+CRASH_COMMAND = """
+import sys
+from qtui.tui.app import QtuiApp
+async def fail(self): raise RuntimeError("planted")
+QtuiApp.action_help = fail
+from qtui.cli import main
+sys.argv = ["qtui"]
+main()
+"""
+
+
+def test_the_command_exits_1_after_a_crash(tmp_path: Path) -> None:
+    with program(tmp_path, "-c", CRASH_COMMAND) as terminal:
+        terminal.wait_for("E4M3")
+        terminal.send("?")
+        assert terminal.exit_code() == 1
 
 
 CRASH = """

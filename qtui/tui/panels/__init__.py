@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from qtui.tui.panels.base import Panel
 
 
+_HERE = "qtui.tui.panels"
+_UPCOMING = f"{_HERE}.upcoming:"
+
+
 @dataclass(frozen=True)
 class PanelEntry:
     """A tab: its number key, its id, its title, and where its class lives."""
@@ -23,22 +27,25 @@ class PanelEntry:
     title: str
     path: str  # "module:Class"
 
+    @property
+    def built(self) -> bool:
+        """Whether the panel is more than a line about what it will be."""
+        return not self.path.startswith(_UPCOMING)
+
     def load(self) -> type[Panel]:
         module, name = self.path.split(":")
         panel_class: type[Panel] = getattr(import_module(module), name)
         return panel_class
 
 
-_HERE = "qtui.tui.panels"
-
 PANELS: tuple[PanelEntry, ...] = (
     PanelEntry(1, "formats", "Formats", f"{_HERE}.formats:FormatsPanel"),
     PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize:QuantizePanel"),
-    PanelEntry(3, "codebooks", "Codebooks", f"{_HERE}.upcoming:CodebooksPanel"),
-    PanelEntry(4, "memory", "Memory", f"{_HERE}.upcoming:MemoryPanel"),
-    PanelEntry(5, "train", "Train", f"{_HERE}.upcoming:TrainPanel"),
-    PanelEntry(6, "numerics", "Numerics", f"{_HERE}.upcoming:NumericsPanel"),
-    PanelEntry(7, "hardware", "Hardware", f"{_HERE}.upcoming:HardwarePanel"),
+    PanelEntry(3, "codebooks", "Codebooks", f"{_UPCOMING}CodebooksPanel"),
+    PanelEntry(4, "memory", "Memory", f"{_UPCOMING}MemoryPanel"),
+    PanelEntry(5, "train", "Train", f"{_UPCOMING}TrainPanel"),
+    PanelEntry(6, "numerics", "Numerics", f"{_UPCOMING}NumericsPanel"),
+    PanelEntry(7, "hardware", "Hardware", f"{_UPCOMING}HardwarePanel"),
 )
 
 

@@ -49,7 +49,7 @@ class Panel(Container):
     def compose(self) -> ComposeResult:
         with Container(classes="panel-body"):
             yield from self.compose_body()
-        yield Sentence(self.sentence)
+        yield Sentence(self.sentence, ellipsis=self.drawing.glyphs.ellipsis)
 
     def compose_body(self) -> ComposeResult:
         """The widgets of the panel, above the sentence."""

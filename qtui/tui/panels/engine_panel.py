@@ -7,8 +7,12 @@ from collections.abc import Awaitable, Callable
 from textual.worker import Worker
 
 from qtui.engine.client import EngineLost, EngineState, RequestCancelled
+from qtui.tui.messages import ModelFailed
 from qtui.tui.panels.base import Panel
-from qtui_core.errors import QtuiError, UsageError
+from qtui_core.errors import ModelError, QtuiError, UsageError
+
+OPENING = "open"
+"""The group of the work that opens a model."""
 
 Work = Callable[[], Awaitable[None]]
 
@@ -41,6 +45,8 @@ class EnginePanel(Panel):
             except UsageError as error:
                 self.refused(str(error))
             except QtuiError as error:
+                if group == OPENING and isinstance(error, ModelError):
+                    self.post_message(ModelFailed(self.qtui.model, str(error)))
                 self.failed(str(error))
 
         # A function, because a coroutine that is replaced before it starts is never awaited.

@@ -24,6 +24,7 @@ from qtui.tui.panels.formats_state import FORMAT_LIST, SATURATION, FormatsState,
 from qtui.tui.widgets.bits import BitGrid
 from qtui.tui.widgets.choice import Choice
 from qtui.tui.widgets.facts import FactSheet
+from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.number_line import NumberLine
 from qtui_core.errors import UsageError
 from qtui_core.formats import Exact, Rounding
@@ -39,7 +40,7 @@ Type a number (`0.1`, `-1/3`, `1e-3`, `0x1.8p3`, `inf`, `nan`), or the bits of t
 as hex (`0x3d`) or binary (`0b00111101`); `e4m3:0x3d` names the format itself.
 
 The line at the bottom shows the numbers of several formats around the value: a tick is one
-number, a bar is many (higher for every doubling), the diamond is what the value becomes, and the
+number, a bar is many (higher for every doubling), the ◆ is what the value becomes, and the
 bracket holds all that becomes the same.
 """
 
@@ -121,7 +122,7 @@ class FormatsPanel(Panel):
     def compose_body(self) -> ComposeResult:
         with Horizontal(id="formats-controls"):
             yield Label("value", classes="control-label")
-            yield Input("0.1", compact=True, select_on_focus=True, id="formats-value")
+            yield Field("0.1", compact=True, select_on_focus=True, id="formats-value")
             yield Choice(
                 "rounding",
                 [mode.value for mode in Rounding],
@@ -364,7 +365,7 @@ class FormatsPanel(Panel):
             )
 
     def copy_text(self) -> str | None:
-        return table_text(self.rows)
+        return f"{table_text(self.rows)}\n\n{self.sentence}"
 
     def export_data(self) -> dict[str, Any] | None:
         from qtui.report.formats import value_document

@@ -17,9 +17,11 @@ from qtui.tui.widgets.line import Line, shortened
 class HeaderLine(Widget):
     """Program and model at the left, the device at the right."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"header--name", "header--quiet"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"header--name", "header--note", "header--quiet"}
 
     model: reactive[str] = reactive("")
+    note: reactive[str] = reactive("")
+    """What is not as the rest of the line says: a model being opened, or one that was not."""
     device: reactive[str] = reactive("")
     separator: reactive[str] = reactive("·")
 
@@ -29,18 +31,28 @@ class HeaderLine(Widget):
         at = line.put(0, "qtui", self.get_component_rich_style("header--name", partial=True))
         at = line.put(at, f" {self.separator} ", quiet)
         room = line.width - at - len(self.device) - 2
-        if room < 8:
-            line.put(at, shortened(self.model, line.width - at))
-            return line.strip()
-        line.put(at, shortened(self.model, room))
-        line.put_right(line.width, self.device, quiet)
+        with_device = room >= 8
+        room = room if with_device else line.width - at
+        if self.note:
+            note = shortened(self.note, max(0, room - 10))
+            at = line.put(at, shortened(self.model, room - len(note) - 2))
+            line.put(at + 2, note, self.get_component_rich_style("header--note", partial=True))
+        else:
+            line.put(at, shortened(self.model, room))
+        if with_device:
+            line.put_right(line.width, self.device, quiet)
         return line.strip()
 
 
 class TabBar(Widget):
     """The panels by number. The one shown is bracketed by style and by its full title."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--number", "tabs--title"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "tabs--active",
+        "tabs--number",
+        "tabs--title",
+        "tabs--upcoming",
+    }
 
     active: reactive[str] = reactive("")
 
@@ -72,16 +84,16 @@ class TabBar(Widget):
 
     def render_line(self, y: int) -> Strip:
         line = Line(self.size.width, self.rich_style)
-        active, number, title = (
+        active, number, title, upcoming = (
             self.get_component_rich_style(f"tabs--{name}", partial=True)
-            for name in ("active", "number", "title")
+            for name in ("active", "number", "title", "upcoming")
         )
         for start, entry, text in self._spans():
             if entry.id == self.active:
                 line.put(start, text, active)
             else:
-                line.put(start, text, title)
-                line.put(start, text[:2], number)
+                line.put(start, text, title if entry.built else upcoming)
+                line.put(start, text[:2], number if entry.built else upcoming)
         return line.strip()
 
     def on_click(self, event: events.Click) -> None:

@@ -27,9 +27,10 @@ class KeyHint:
 
 class KeyFooter(Widget):
     """One line, rendered whole: Textual's own footer mounts a widget a key on every change of
-    focus. Help, palette and quit keep their place at the right; then come the panel's keys and
-    the rest of the shell's (ids "app.…"), as many as fit."""
+    focus. Help, palette and quit keep their place at the right; the way back from a zoom comes
+    first, then the panel's keys and the rest of the shell's (ids "app.…"), as many as fit."""
 
+    FIRST = ("app.unzoom",)
     ALWAYS = ("app.palette", "app.help", "app.quit")
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"keys--key", "keys--description"}
@@ -43,6 +44,7 @@ class KeyFooter(Widget):
 
     def refresh_keys(self, screen: Screen[object]) -> None:
         """Reads the bindings that are active now."""
+        first: dict[str, KeyHint] = {}
         panel: dict[str, KeyHint] = {}
         shell: dict[str, KeyHint] = {}
         always: dict[str, KeyHint] = {}
@@ -52,8 +54,9 @@ class KeyFooter(Widget):
             part = panel
             if binding.id and binding.id.startswith("app."):
                 part = always if binding.id in self.ALWAYS else shell
+                part = first if binding.id in self.FIRST else part
             part.setdefault(binding.action, self._hint(binding, tooltip))
-        self.hints = (*panel.values(), *shell.values())
+        self.hints = (*first.values(), *panel.values(), *shell.values())
         self.always = tuple(always.values())
 
     def _hint(self, binding: Binding, tooltip: str) -> KeyHint:

@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
+from rich.text import Text
 from textual.content import Content
+from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
+WIDE = 160
+NARROW = 100
+
+
+def lines_kept(width: int, height: int) -> int:
+    """How many lines a screen of this size keeps for the sentence, whatever it says: a picture
+    must not change its size, and be read anew, because another sentence is longer."""
+    if width >= WIDE:
+        return 2
+    if width >= NARROW:
+        return 3 if height >= 24 else 2
+    return 4 if height >= 40 else 3
+
 
 class Sentence(Widget):
-    """Plain text, wrapped to the two lines that every panel keeps for it."""
+    """Plain text, wrapped to the lines that are kept for it. Where these do not hold it, it
+    ends in an ellipsis; the help shows all of it, and so does a copy."""
 
     text: reactive[str] = reactive("")
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", *, ellipsis: str = "…") -> None:
         super().__init__(classes="sentence")
+        self.ellipsis = ellipsis
         self.set_reactive(Sentence.text, text)
 
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return lines_kept(*self.app.size)
+
     def render(self) -> Content:
-        return Content(self.text)
+        width, height = self.content_size
+        return Content("\n".join(self._lines(width, height)))
+
+    def _lines(self, width: int, height: int) -> list[str]:
+        if width < 1 or height < 1:
+            return []
+        wrapped = Text(self.text).wrap(self.app.console, width)
+        lines = [line.plain.rstrip() for line in wrapped]
+        if len(lines) <= height:
+            return lines
+        last = Text(lines[height - 1])
+        room = width - len(self.ellipsis)
+        if last.cell_len > room:
+            last.truncate(room)
+            # Back to a whole word, unless there is hardly one.
+            word = last.plain.rfind(" ")
+            last = last[: word if word > room // 2 else None]
+        return [*lines[: height - 1], last.plain.rstrip() + self.ellipsis]

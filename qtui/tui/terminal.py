@@ -1,0 +1,84 @@
+"""What goes to the terminal beside the screen itself: its colours, none at all, and the log
+that must never reach it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from logging.handlers import RotatingFileHandler
+
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+
+from qtui.tui.config import log_file
+from qtui.tui.depth import Depth
+
+_RICH_SYSTEM = {Depth.TRUECOLOR: "truecolor", Depth.C256: "256"}
+
+
+@contextmanager
+def no_color(wanted: bool) -> Iterator[None]:
+    """NO_COLOR as Textual reads it (once, when an app is made), and as it was afterwards."""
+    before = os.environ.pop("NO_COLOR", None)
+    if wanted:
+        os.environ["NO_COLOR"] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop("NO_COLOR", None)
+        if before is not None:
+            os.environ["NO_COLOR"] = before
+
+
+class Colourless(LineFilter):
+    """Bold, dim, underlined and reversed, but no colour: not even a grey (no-color.org)."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text, None if style is None else _without_color(style), control)
+            for text, style, control in segments
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _without_color(style: Style) -> Style:
+    return style.without_color
+
+
+def terminal_console(depth: Depth) -> Console:
+    """The console whose colour system Textual writes escapes for. It prints nothing itself."""
+    return Console(
+        # Without a colour system there would be no bold either.
+        color_system=_RICH_SYSTEM.get(depth, "standard"),  # type: ignore[arg-type]
+        file=io.StringIO(),
+        force_terminal=True,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+        safe_box=False,
+        _environ={},
+    )
+
+
+def start_log(debug: bool) -> str | None:
+    """Sends the log to its file. A sentence when that file cannot be written, else None."""
+    path = log_file()
+    root = logging.getLogger("qtui")
+    root.propagate = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(path, maxBytes=1_000_000, backupCount=1, encoding="utf-8")
+    except OSError as error:
+        root.addHandler(logging.NullHandler())
+        return f"There will be no log: {error}."
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if debug else logging.INFO)
+    return None
