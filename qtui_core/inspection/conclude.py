@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.models.quoting import quoted
-from qtui_core.quant import Scheme
+from qtui_core.quant import explain
+from qtui_core.quant.case import make_case
 
 #: A tensor this far below what a Gaussian tensor of its shape would reach is worth naming.
 NOTICEABLE_DB = 1.0
@@ -105,16 +106,9 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
     name, gap = max(gaps.items(), key=lambda pair: pair[1])
     if gap >= NOTICEABLE_DB:
         worst = next(t for t in tensors if t.info.name == name)
-        found = ""
-        if worst.outliers and worst.outliers.count:
-            count = worst.outliers.count
-            found = f", with {count:,} value{'s' if count > 1 else ''} beyond 6 sigma"
-        cast = Scheme.parse(best.scheme).granularity is None
-        cure = "more bits" if cast else "more bits or smaller groups"
-        return (
-            f"the tensor to watch is {quoted(name)}, {gap:.1f} dB worse than a Gaussian of its "
-            f"shape{found}: look at it, and give it {cure}"
-        )
+        others = [e for i, e in enumerate(worst.errors) if i != index]
+        why = explain([worst.errors[index], *others], worst.statistics, worst.outliers)
+        return f"the tensor to watch is {quoted(name)}: {why.removesuffix('.')}"
     carried = _carried_by_outliers(tensors)
     if carried:
         return carried
@@ -148,8 +142,10 @@ def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
 
 
 def _below_gaussian(tensor: TensorReport, index: int) -> float:
-    """Decibels between a tensor and a Gaussian of its shape; above it is negative."""
+    """Decibels between a tensor and Gaussian values that the scheme fits: with a scale of
+    their own where the model shares one, near 1 for a cast. Above them it is negative."""
     error = tensor.errors[index]
-    if error.sqnr_db is None or error.gaussian_sqnr_db is None:
+    if not error.relative_mse:
         return 0.0
-    return error.gaussian_sqnr_db - error.sqnr_db
+    worse = make_case(error, tensor.statistics, tensor.outliers).worse
+    return worse if math.isfinite(worse) else 0.0

@@ -146,6 +146,15 @@ class TestConclusions:
         assert carried > 0.9
         assert "flatters" in sentence
 
+    def test_a_scale_of_the_model_that_does_not_fit_is_not_called_normal(self, tmp_path, random):
+        small = random.normal(0, 1e-4, (128, 128)).astype(np.float32)
+        save(tmp_path, small=small, large=random.normal(0, 1, (128, 128)).astype(np.float32))
+        assert "tensor to watch is 'small'" in inspect(tmp_path, "int4:model").conclusion
+
+    def test_subnormals_of_a_cast_are_not_called_normal(self, tmp_path, random):
+        save(tmp_path, w=random.normal(0, 1e-7, (128, 128)).astype(np.float32))
+        assert "tensor to watch" in inspect(tmp_path, "fp16").conclusion
+
     def test_a_sample_is_said_to_be_one(self, tmp_path, random):
         save(tmp_path, w=random.normal(size=(3000, 1024)).astype(np.float32))
         assert inspect(tmp_path, "nf4").conclusion.startswith("In a sample of")
