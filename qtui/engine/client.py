@@ -340,7 +340,11 @@ class EngineClient:
 
     async def _read_stderr(self, stream: asyncio.StreamReader) -> None:
         with contextlib.ExitStack() as stack:
-            log = stack.enter_context(_open_log(self._log)) if self._log is not None else None
+            log = None
+            if self._log is not None:
+                # Without a log the last lines are kept all the same, and the pipe is emptied.
+                with contextlib.suppress(OSError):
+                    log = stack.enter_context(_open_log(self._log))
             while chunk := await stream.read(1 << 16):
                 text = chunk.decode(errors="replace")
                 self.stderr_tail.extend(text.splitlines())

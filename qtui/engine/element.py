@@ -15,6 +15,7 @@ from qtui_core.quant.layout import Columns, Whole, scale_index
 from qtui_core.quant.levels import levels
 from qtui_core.quant.parallel import Scratch
 from qtui_core.quant.process import Plan, prepare, round_trip
+from qtui_core.quant.scheme import Family
 
 
 class Rows(Protocol):
@@ -52,6 +53,8 @@ def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementU
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         prepared = prepare(plan, Segment(start, raw, _as_it_is), scratch)
         quantized = float(round_trip(plan, prepared, scratch)[index - start])
+    if plan.scheme.family is Family.INTEGER:
+        quantized += 0.0  # an integer code has no minus zero
     scale, zero_point = None, None
     at = scale_index(plan.scheme.granularity, x.shape, row, column)
     if at is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -123,3 +125,20 @@ def test_only_the_rows_of_the_group_are_read() -> None:
     assert Counting.read == 0
     element_under_scheme(reader, plan, 500, 100)
     assert Counting.read == 1
+
+
+@pytest.mark.parametrize("text", ["int4:row", "int4:row:asym", "int4:block64:signed", "int8"])
+def test_an_integer_has_no_minus_zero(text: str) -> None:
+    x = np.array([[-0.01, 0.01, -7.0, 3.0]], np.float32)
+    reader, scheme = Reader(x), Scheme.parse(text)
+    plan = make_plan(elements_of(reader), scheme)
+    for column in range(2):
+        found = element_under_scheme(reader, plan, 0, column)
+        assert math.copysign(1.0, found.quantized) == 1.0 or found.quantized != 0
+
+
+def test_a_float_has_a_minus_zero() -> None:
+    reader, scheme = Reader(np.array([[-0.001, 6.0]], np.float32)), Scheme.parse("e2m1:row")
+    found = element_under_scheme(reader, make_plan(elements_of(reader), scheme), 0, 0)
+    assert found.quantized == 0
+    assert math.copysign(1.0, found.quantized) == -1.0

@@ -110,6 +110,18 @@ async def test_what_libraries_print_does_not_reach_the_protocol(tmp_path: Path) 
     assert "puts from C" in list(client.stderr_tail)
 
 
+async def test_a_log_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with engine(log=tmp_path / "file" / "engine.log") as client:
+        await client.request("noise")
+        assert "puts from C" in list(client.stderr_tail)
+        with pytest.raises(EngineLost, match="the last words"):
+            await client.request("die", {"how": "exit"})
+        assert client.state is EngineState.LOST
+        await client.restart()
+        assert (await client.request("echo")).data["params"] == {}
+
+
 async def test_errors_keep_their_sentence_and_exit_code(tmp_path: Path) -> None:
     async with engine(log=tmp_path / "log") as client:
         with pytest.raises(ModelError, match=r"^There is no such model\.$"):
