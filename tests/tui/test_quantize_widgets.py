@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from textual.app import App, ComposeResult
 from textual.strip import Strip
@@ -15,6 +16,7 @@ from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.heatgrid import NOTHING, HeatGrid, display_range, levels_of
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram, HistogramData
+from qtui.tui.widgets.ramps import CIVIDIS_256, CIVIDIS_STOPS, EIGHT_BIT_CUBE, interpolate
 from qtui.tui.widgets.tensor_list import TensorEntry, TensorList, shorten
 
 
@@ -35,6 +37,34 @@ def test_levels_rise_with_the_logarithm() -> None:
     assert levels[0] == ramp.levels - 1
     assert levels[-1] == 1
     assert max(steps) - min(steps) <= 1  # equal factors are equal steps
+
+
+def lightness(triplet: tuple[int, int, int]) -> tuple[float, float, float]:
+    """Oklab (Ottosson 2020): lightness and the two opponents, green to red and blue to yellow."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+              for c in (channel / 255 for channel in triplet)]  # fmt: skip
+    cones = np.cbrt(
+        np.array([[0.41222147, 0.53633254, 0.05144599], [0.21190350, 0.68069955, 0.10739696],
+                  [0.08830246, 0.28171884, 0.62997871]]) @ linear
+    )  # fmt: skip
+    lab = np.array([[0.21045426, 0.79361779, -0.00407205], [1.97799850, -2.42859221, 0.45059371],
+                    [0.02590404, 0.78277177, -0.80867577]]) @ cones  # fmt: skip
+    return float(lab[0]), float(lab[1]), float(lab[2])
+
+
+def test_the_256_colour_ramp_rises_evenly_along_the_path_of_cividis() -> None:
+    picked = [lightness(EIGHT_BIT_CUBE[number]) for number in CIVIDIS_256]
+    steps = [b[0] - a[0] for a, b in pairwise(picked)]
+    assert len(picked) >= 10
+    assert min(steps) > 0.025
+    assert max(steps) < 0.13
+    path = [lightness(interpolate(CIVIDIS_STOPS, i / 200)) for i in range(201)]
+    for light, a, b in picked:
+        _, near_a, near_b = min(path, key=lambda point: abs(point[0] - light))
+        assert math.hypot(a - near_a, b - near_b) < 0.11
+        assert abs(a - near_a) < 0.06  # no pink, no teal
+    yellows = [b for _, _, b in picked]
+    assert yellows == sorted(yellows)  # from blue through grey to yellow, and never back
 
 
 def test_zero_nan_and_infinity_have_levels_of_their_own() -> None:

@@ -17,8 +17,10 @@ CIVIDIS_STOPS: tuple[Triplet, ...] = (
     (255, 234, 70),
 )
 
-# The same walk through the 256-colour cube, monotone in brightness.
-CIVIDIS_256: tuple[int, ...] = (17, 18, 24, 60, 66, 102, 138, 143, 179, 180, 185, 221, 227)
+# The same walk through the 256-colour palette: navy, greys, gold. The cube has no dark slate, and
+# its blues, teals and pinks of these lightnesses lie off the path: beside each other, as in a
+# picture of noise, they would be louder than the lightness that says how large a value is.
+CIVIDIS_256: tuple[int, ...] = (17, 235, 237, 239, 241, 243, 245, 247, 144, 179, 221, 227)
 
 # Diverging, equal brightness on both sides of a neutral middle.
 BLUE_ORANGE_STOPS: tuple[Triplet, ...] = (
