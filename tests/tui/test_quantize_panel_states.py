@@ -87,11 +87,40 @@ async def test_work_shows_how_far_it_is_and_stops(running: Running, large: str) 
         await pilot.press("escape")
         await settled(pilot)
         assert panel.phase is Phase.STOPPED
-        assert "Stopped; r reads it again" in screen_text(pilot.app)
+        assert "Stopped; r goes on" in screen_text(pilot.app)
         assert not panel.qtui.engine.busy
         await pilot.press("r")
         await in_phase(pilot, Phase.READY, 60)
         assert "67,108,864" in screen_text(pilot.app)
+
+
+async def test_the_sentence_is_about_what_is_done(running: Running, large: str) -> None:
+    """Not about the scheme before, and it names the scheme and the tensor."""
+    async with running(model=large, start_panel="quantize") as pilot:
+        panel = await in_phase(pilot, Phase.WORKING)
+        await until(pilot, lambda: panel.sentence.startswith("Computing"))
+        assert "int4:group64" in panel.sentence
+        assert "large.weight" in panel.sentence
+        await in_phase(pilot, Phase.READY, 60)
+        assert panel.sentence.startswith("int4:group64")
+        await pilot.press("f")
+        await until(pilot, lambda: panel.phase is Phase.WORKING)
+        await until(pilot, lambda: not panel.sentence.startswith("int4:group64"), 0.8)
+        assert panel.sentence.startswith("Computing what int5:group64 does to all 67,108,864")
+        assert "|error| of int4:group64" in screen_text(pilot.app)  # until the next one comes
+        await pilot.press("escape")
+        await settled(pilot)
+        assert panel.phase is Phase.STOPPED
+        assert panel.sentence == (
+            "Stopped before all of large.weight was measured under int5:group64; r goes on."
+        )
+        assert panel.body.heatmap.grid is None  # it was of int4
+        data = panel.export_data()
+        assert data is None or data["error_map"]["scheme"] == "int5:group64"
+        await pilot.press("r")
+        await in_phase(pilot, Phase.READY, 60)
+        assert panel.sentence.startswith("int5:group64")
+        assert "|error|, max" in screen_text(pilot.app)
 
 
 async def test_the_engine_killed_at_work_and_started_again(running: Running, large: str) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from conftest import Running, screen_text, settled, until
 from quantize_model import PROJ, tensors, write_model
+from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from qtui.engine.client import EngineState
 from qtui.tui.messages import SendValue
@@ -232,8 +234,81 @@ async def test_filter_and_matches(running: Running, model: str) -> None:
         assert panel.shown.entry.name == "model.layers.1.mlp.up_proj.weight"
         await pilot.press("slash", *"nowhere")
         assert names() == []
+        assert "no name has nowhere" in screen_text(pilot.app)
+        shown = panel.shown.entry
         await pilot.press("enter", "down", "enter", "escape")
         assert panel.phase is Phase.READY
+        assert panel.body.side.list.current is shown is panel.shown.entry
+        await pilot.press("n")
+        assert panel.sentence == "No tensor has nowhere in its name."
+
+
+def marked_and_shown(pilot: Pilot[None]) -> tuple[str, str]:
+    """The tensor that the list marks and the one that everything else is of."""
+    panel = panel_of(pilot)
+    marked = panel.body.side.list.current
+    assert marked is not None
+    assert panel.shown.entry is not None
+    assert panel.body.title_line.subject == panel.shown.entry.name
+    return marked.name, panel.shown.entry.name
+
+
+@pytest.mark.parametrize("leave", ["enter", "tab"])
+async def test_the_marked_match_is_opened(running: Running, model: str, leave: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        await pilot.press("slash", *"up_proj", leave)
+        await pilot.pause(0.15)
+        await ready(pilot)
+        assert marked_and_shown(pilot) == ("model.layers.1.mlp.up_proj.weight",) * 2
+        assert "all 2,560 values" in screen_text(pilot.app)
+        await pilot.press("slash", "escape")  # the filter goes, the tensor stays
+        assert len(panel.body.side.list.shown) == len(tensors())
+        assert marked_and_shown(pilot) == ("model.layers.1.mlp.up_proj.weight",) * 2
+
+
+async def test_escape_leaves_the_filter_for_the_tensor_that_is_shown(
+    running: Running, model: str
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        for text in ("holes", "nowhere"):
+            await pilot.press("slash", *text)
+            await pilot.pause(0.2)
+            assert panel.shown.entry is not None
+            assert panel.shown.entry.name == PROJ  # typing only marks
+            await pilot.press("escape")
+            await pilot.pause(0.2)
+            assert marked_and_shown(pilot) == (PROJ, PROJ)
+            assert panel.phase is Phase.READY
+
+
+async def test_keys_that_come_in_one_burst(running: Running, model: str) -> None:
+    """As over a slow line: none of the text is a key of the list."""
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        for key in ("slash", *"zeros", "enter"):
+            event = events.Key(key, key if len(key) == 1 else "/" if key == "slash" else None)
+            event.set_sender(pilot.app)
+            pilot.app.post_message(event)
+        await until(pilot, lambda: panel.body.title_line.subject == "odd.zeros")
+        assert panel.body.side.list.order is Order.MODEL
+        await ready(pilot)
+        assert marked_and_shown(pilot) == ("odd.zeros", "odd.zeros")
+
+
+async def test_every_key_has_one_line_in_the_help(running: Running, model: str) -> None:
+    async with running((100, 50), model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        for widget in (panel.body.side.list, panel.body.heatmap):
+            widget.focus()
+            await pilot.press("question_mark")
+            await settled(pilot)
+            keys = pilot.app.screen.query_one("#help-keys", Static)
+            lines = [line for line in str(keys.content).splitlines() if line.strip()]
+            assert len(lines) > 30
+            assert max(map(len, lines)) <= keys.content_size.width
+            await pilot.press("escape")
 
 
 async def test_order_by_worst_error(running: Running, model: str) -> None:

@@ -97,12 +97,17 @@ class QuantizeBody(Container):
     def focus_start(self) -> None:
         """Where work starts: the tensors where they are shown, else the picture."""
         narrow = self.app.size.width < NARROW
-        (self.heatmap if narrow else self.side.list).focus()
+        self.screen.set_focus(self.heatmap if narrow else self.side.list)
+
+    @property
+    def typing(self) -> bool:
+        """Whether keys are text for one of the fields."""
+        return self.controls.typing or self.side.typing
 
     @property
     def can_leave(self) -> bool:
         """Whether a field or the list has been entered that Escape leaves."""
-        return self.controls.typing or self.side.typing or self.listing
+        return self.typing or self.listing
 
     def leave(self) -> None:
         """Leave the innermost of them; nothing that was typed takes effect."""
@@ -112,8 +117,17 @@ class QuantizeBody(Container):
         elif self.side.typing:
             self.side.drop_filter()
         elif self.listing:
-            self.remove_class("-listing")
-            self.heatmap.focus()
+            self.show_picture()
+
+    def show_picture(self) -> None:
+        """Move to the picture; on a narrow screen the numbers stand beside it again."""
+        self.remove_class("-listing")
+        self.screen.set_focus(self.heatmap)
+
+    def show_list(self) -> None:
+        """Move to the list of tensors."""
+        self.add_class("-listing")
+        self.screen.set_focus(self.side.list)
 
     def show_title(self, entry: TensorEntry | None) -> None:
         """Name the tensor that is looked at, if one is."""
@@ -123,6 +137,13 @@ class QuantizeBody(Container):
         shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
         self.title_line.subject = printable(entry.name)
         self.title_line.details = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
+
+    def clear(self) -> None:
+        """Nothing is looked at."""
+        self.side.load(())
+        self.show_title(None)
+        self.heatmap.show(None)
+        self.histogram.show(None)
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""

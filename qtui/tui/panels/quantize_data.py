@@ -103,8 +103,9 @@ class ErrorNumbers:
 
 @dataclass(frozen=True)
 class ErrorMap:
-    """|error| pooled to a picture, and for each cell the element it is largest at."""
+    """|error| of a scheme pooled to a picture, and for each cell the element it is largest at."""
 
+    scheme: str
     grid: HeatGrid
     peak_rows: tuple[int, ...]
     peak_columns: tuple[int, ...]

@@ -29,7 +29,7 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
             "schemes": schemes,
             "element": None if shown.element is None else dataclasses.asdict(shown.element),
             "error_map": {
-                "scheme": shown.scheme.text,
+                "scheme": shown.map.scheme,
                 "pooling": "max",
                 "rows": grid.grid_rows,
                 "columns": grid.grid_columns,

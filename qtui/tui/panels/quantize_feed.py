@@ -132,6 +132,7 @@ class QuantizeFeed:
                 cells.tolist(),
             )
             return ErrorMap(
+                scheme,
                 grid,
                 tuple(reply.arrays["peak_rows"].tolist()),
                 tuple(reply.arrays["peak_columns"].tolist()),

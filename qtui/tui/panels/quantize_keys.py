@@ -22,22 +22,45 @@ The ticks below the histogram are the values that the cursor's group can represe
 
 
 def _binding(
-    key: str, action: str, description: str, id: str, tooltip: str, *, show: bool = False
+    key: str,
+    action: str,
+    description: str,
+    id: str,
+    tooltip: str,
+    *,
+    show: bool = False,
+    priority: bool = False,
 ) -> Binding:
-    return Binding(key, action, description, show=show, id=f"quantize.{id}", tooltip=tooltip)
+    return Binding(
+        key,
+        action,
+        description,
+        show=show,
+        priority=priority,
+        id=f"quantize.{id}",
+        tooltip=tooltip,
+    )
 
 
 QUANTIZE_BINDINGS: list[BindingType] = [
-    _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", show=True),
+    # First, because the footer has no room for all: these are there only when they matter.
+    _binding("r", "restart", "Restart", "restart",
+             "Start the engine again, or read again", show=True),
+    _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
+    _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
+    # What opens a field takes effect before the next key is given to anyone: over a slow line
+    # keys arrive together.
+    _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", show=True,
+             priority=True),
     _binding("n", "match(1)", "Next match", "next_match", "Next tensor the filter matches"),
     _binding("N", "match(-1)", "Previous match", "previous_match", "Previous match"),
     _binding("o", "order", "Order", "order",
-             "Order: as in the model, by name, worst first", show=True),
+             "Order: by model, by name, worst first", show=True),
     _binding("t", "tensors", "Tensors", "tensors", "Go to the list of tensors", show=True),
     _binding("f", "turn('format', 1)", "Format", "format", "Next format", show=True),
     _binding("F", "turn('format', -1)", "Format back", "format_back", "Format before"),
     _binding("g", "turn('granularity', 1)", "Granularity", "granularity",
-             "Next granularity: who shares a scale", show=True),
+             "Next granularity (who shares a scale)", show=True),
     _binding("G", "turn('granularity', -1)", "Granularity back", "granularity_back",
              "Granularity before"),
     _binding("right_square_bracket", "turn('size', 1)", "Larger", "larger",
@@ -45,17 +68,14 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     _binding("left_square_bracket", "turn('size', -1)", "Smaller", "smaller",
              "Smaller group or block"),
     _binding("a", "turn('symmetry', 1)", "Zero point", "symmetry",
-             "Symmetric, or asymmetric with a zero point"),
+             "Symmetric, or with a zero point"),
     _binding("u", "turn('scale_rule', 1)", "Scale rule", "rule",
-             "Next rule for the scale: absmax, full, signed"),
+             "Scale rule: absmax, full, signed"),
     _binding("d", "turn('double_quantization', 1)", "Double quant", "double_quantization",
              "Double quantization of the scales"),
-    _binding("s", "type_scheme", "Scheme", "type", "Type the scheme as text", show=True),
+    _binding("s", "type_scheme", "Scheme", "type", "Type the scheme as text", show=True,
+             priority=True),
     _binding("x", "swap", "A/B", "swap", "Work on the other scheme", show=True),
     _binding("c", "counts", "Log counts", "counts",
-             "Histogram with logarithmic or plain counts"),
-    _binding("r", "restart", "Restart", "restart",
-             "Start the engine again, or read again", show=True),
-    _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
-    _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
+             "Histogram: log or plain counts"),
 ]  # fmt: skip

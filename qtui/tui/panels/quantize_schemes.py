@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from qtui.tui.panels.quantize_data import SchemeParts
+from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
 
 LETTERS = "AB"
@@ -39,7 +40,7 @@ class SchemeControls(Vertical):
         super().__init__()
         self.bar = SchemeBar()
         self.bar.pointer = pointer
-        self.field = Input(compact=True, select_on_focus=True, id="scheme-text")
+        self.field = Field(compact=True, select_on_focus=True, id="scheme-text")
 
     def compose(self) -> ComposeResult:
         yield self.bar
@@ -58,7 +59,7 @@ class SchemeControls(Vertical):
     def start_typing(self, text: str) -> None:
         self.add_class("-typing")
         self.field.value = text
-        self.field.focus()
+        self.screen.set_focus(self.field)
 
     def stop_typing(self) -> None:
         self.remove_class("-typing")

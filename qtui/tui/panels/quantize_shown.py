@@ -31,6 +31,8 @@ class Phase(StrEnum):
 @dataclass
 class Shown:
     """Filled piece by piece; None is what is not known yet. `errors` go with `schemes`.
+    `explanation` is the sentence about what is shown, or about what is being done, and
+    `explained` whether it is the former;
     `refusal` is why the last thing asked for is impossible, until something else is done."""
 
     model: str
@@ -44,12 +46,18 @@ class Shown:
     numbers: TensorNumbers | None = None
     element: Element | None = None
     explanation: str = ""
+    explained: bool = False
     refusal: str = ""
 
     @property
     def scheme(self) -> SchemeParts:
         """The scheme that the picture is of."""
         return self.schemes[self.active]
+
+    @property
+    def map_is_current(self) -> bool:
+        """Whether the picture is of the chosen scheme, and not of the one before it."""
+        return self.map is not None and self.map.scheme == self.scheme.text
 
     def choose(self, entry: TensorEntry) -> None:
         """Another tensor: nothing is known of it."""

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList
 
 # A model has thousands of tensors, and an eye sees a few numbers a second.
@@ -37,12 +38,14 @@ class TensorSide(Vertical):
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__()
-        self.field = Input(compact=True, placeholder="part of a name", id="tensor-filter")
+        self.field = Field(compact=True, placeholder="part of a name", id="tensor-filter")
         self.list = TensorList(drawing)
         self.count = Static(id="tensor-count", markup=False)
         self._sqnr: dict[str, float | None] = {}
         self._note = ""
         self._counted = 0.0
+        self.ranked = False
+        """Whether the numbers of `worst first` are known for all tensors."""
 
     def compose(self) -> ComposeResult:
         yield self.field
@@ -52,6 +55,7 @@ class TensorSide(Vertical):
     def load(self, tensors: tuple[TensorEntry, ...]) -> None:
         """Another model's tensors."""
         self._sqnr = {}
+        self.ranked = False
         self._note = ""
         self.list.load(tensors)
         with self.field.prevent(Input.Changed):
@@ -73,13 +77,15 @@ class TensorSide(Vertical):
 
     def start_filter(self) -> None:
         self.add_class("-filtering")
-        self.field.focus()
+        self.screen.set_focus(self.field)  # not focus(), which waits: keys may come together
 
     def drop_filter(self) -> None:
-        """Show all tensors again; the list keeps its place."""
+        """Show all tensors again, the cursor on the one that is looked at."""
         self.field.value = ""
+        self.list.set_filter("")
+        self._count()
         self.remove_class("-filtering")
-        self.list.focus()
+        self.screen.set_focus(self.list)
 
     @on(Input.Changed)
     def _filter_changed(self, event: Input.Changed) -> None:
@@ -90,8 +96,14 @@ class TensorSide(Vertical):
     @on(Input.Submitted)
     def _filter_kept(self, event: Input.Submitted) -> None:
         event.stop()
-        self.set_class(bool(event.value), "-filtering")
-        self.list.focus()
+        if self.list.open_current():  # else there is no match, and the text can be corrected
+            self.set_class(bool(event.value), "-filtering")
+            self.screen.set_focus(self.list)
+
+    @on(Input.Blurred)
+    def _filter_left(self, event: Input.Blurred) -> None:
+        event.stop()
+        self.list.open_current()  # what is marked is what is shown
 
     # Ordering
 
@@ -106,6 +118,7 @@ class TensorSide(Vertical):
     def forget_ranks(self) -> None:
         """The scheme changed, so the numbers of the list are of another one."""
         self._sqnr = {}
+        self.ranked = False
 
     def add_rank(self, name: str, sqnr_db: float | None) -> None:
         """One more tensor was measured; the list is sorted again when all are."""
@@ -117,6 +130,7 @@ class TensorSide(Vertical):
             self._count()
 
     def ranks_done(self, *, sampled: bool) -> None:
+        self.ranked = True
         self._note = "worst first, sampled" if sampled else ""
         self.list.set_order(Order.WORST, self._sqnr)
         self._count()

@@ -23,7 +23,7 @@ from qtui.tui.widgets.heatgrid import HeatGrid, display_range, levels_of
 # A frame of 120x40 half blocks is the most that a slow SSH line redraws without a stutter.
 MAX_COLUMNS, MAX_LINES = 120, 40
 # Two lines of axis (marks and numbers) where there is height for them, else one.
-TWO_AXIS_LINES_FROM = 12
+TWO_AXIS_LINES_FROM = 11
 # A short tensor (a vector is one row) is drawn taller than it is, but not as a wall.
 TALLEST_CELL = 8
 
@@ -71,7 +71,7 @@ class Heatmap(DrawnLines, can_focus=True):
         Binding("m", "peak", "Worst", id="heatmap.peak",
                 tooltip="Move the cursor to the largest error"),
         Binding("enter", "choose", "To Formats", id="heatmap.choose",
-                tooltip="Show this element's bits in the Formats panel"),
+                tooltip="Show this element in Formats"),
     ]  # fmt: skip
 
     title: reactive[str] = reactive("|error|")

@@ -82,11 +82,11 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         Binding("end", "edge(-1)", "Last", show=False, id="tensors.last",
                 tooltip="Last tensor"),
         Binding("enter", "choose", "Choose", show=False, id="tensors.choose",
-                tooltip="Work on this tensor and move to its picture"),
+                tooltip="Open it and move to its picture"),
     ]  # fmt: skip
 
     class Highlighted(Message):
-        """Another tensor is under the cursor."""
+        """The cursor was put on another tensor. (Typing a filter only marks one.)"""
 
         def __init__(self, entry: TensorEntry) -> None:
             super().__init__()
@@ -109,6 +109,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         self._filter = ""
         self._pattern = ""
         self._index = 0
+        self._told: TensorEntry | None = None
 
     # What is listed
 
@@ -121,8 +122,9 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return self._order
 
     @property
-    def filter_text(self) -> str:
-        return self._filter
+    def pattern(self) -> str:
+        """What `step_match` looks for: the last filter, also after it was dropped."""
+        return self._pattern
 
     @property
     def shown(self) -> Sequence[TensorEntry]:
@@ -138,6 +140,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         self._entries = tuple(entries)
         self._order, self._filter, self._pattern, self._sqnr = Order.MODEL, "", "", {}
         self._index = 0
+        self._told = None
         self._arrange(None)
 
     def set_order(self, order: Order, sqnr: Mapping[str, float | None] | None = None) -> None:
@@ -148,11 +151,19 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         self._arrange(self.current)
 
     def set_filter(self, text: str) -> None:
-        """Show only the tensors whose names match; an empty text shows all."""
+        """Show only the tensors whose names match; an empty text shows all. The cursor stays
+        where it can, but what was highlighted is so until `open_current`."""
         self._filter = text
         if text:
             self._pattern = text
-        self._arrange(self.current)
+        self._arrange(self.current if text else self._told)
+
+    def open_current(self) -> bool:
+        """Highlight the tensor under the cursor; False where the filter leaves none."""
+        if self.current is None:
+            return False
+        self._tell(self.current)
+        return True
 
     def select(self, name: str) -> None:
         """Put the cursor on a tensor, if it is shown."""
@@ -179,15 +190,13 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         elif self._order is Order.WORST:
             # Tensors without a number go last; sort is stable, so ties keep the model's order.
             shown.sort(key=lambda entry: _sqnr_key(self._sqnr.get(entry.name)))
-        before = self._shown[self._index].name if self._index < len(self._shown) else None
         self._shown = shown
-        self._index = shown.index(keep) if keep in shown else 0
+        place = {entry.name: at for at, entry in enumerate(shown)}
+        wanted = [entry.name for entry in (keep, self._told) if entry is not None]
+        self._index = next((place[name] for name in wanted if name in place), 0)
         self.virtual_size = Size(0, len(shown))
         self._scroll_to_cursor()
         self.refresh()
-        current = self.current
-        if current is not None and current.name != before:
-            self._tell(current)
 
     # Moving
 
@@ -195,14 +204,16 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         if not self._shown:
             return
         index = max(0, min(len(self._shown) - 1, index))
-        if index == self._index:
-            return
-        self._index = index
-        self._scroll_to_cursor()
-        self.refresh()
+        if index != self._index:
+            self._index = index
+            self._scroll_to_cursor()
+            self.refresh()
         self._tell(self._shown[index])
 
     def _tell(self, entry: TensorEntry) -> None:
+        if entry is self._told:
+            return
+        self._told = entry
         # Textual stops a message at whoever's handler it was made in, and the filter is
         # handled by a parent of this list: the message must say that it is from here.
         self.post_message(self.Highlighted(entry).set_sender(self))
@@ -238,6 +249,8 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
         index = y + self.scroll_offset.y
+        if not self._shown and self._entries and y == 0:
+            return self._no_match(width)
         if index >= len(self._shown):
             return Strip.blank(width, self.base_style)
         entry = self._shown[index]
@@ -258,6 +271,13 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
             Segment(right, quiet),
         ]
         return Strip(segments).adjust_cell_length(width, base).crop(0, width)
+
+    def _no_match(self, width: int) -> Strip:
+        text = f"  no name has {printable(self._filter)}"
+        if len(text) > width:
+            text = text[: width - 1] + self.drawing.glyphs.ellipsis
+        quiet = self.get_component_rich_style("tensors--quiet")
+        return Strip([Segment(text, quiet)]).adjust_cell_length(width, self.base_style)
 
     def _right(self, entry: TensorEntry) -> str:
         if self._order is Order.WORST:

@@ -1,0 +1,307 @@
+"""How the Quantize panel reads a model and a tensor, and what it says in the meantime."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from functools import partial
+
+from textual.app import ComposeResult
+from textual.reactive import reactive
+
+from qtui.engine.client import EngineLost, EngineState
+from qtui.tui.messages import DeviceSeen, ModelFailed, ModelOpened
+from qtui.tui.panels.engine_panel import OPENING, EnginePanel
+from qtui.tui.panels.quantize_body import QuantizeBody
+from qtui.tui.panels.quantize_data import ErrorMap, TensorNumbers
+from qtui.tui.panels.quantize_feed import QuantizeFeed
+from qtui.tui.panels.quantize_loading import Explanation, Look, SchemeErrors, findings
+from qtui.tui.panels.quantize_numbers import all_rows
+from qtui.tui.panels.quantize_shown import Phase, Shown
+from qtui.tui.widgets.histogram import HistogramData
+from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.errors import QtuiError
+from qtui_core.models.quoting import printable
+
+FIRST_SCHEMES = ("int4", "nf4")
+# Someone who holds an arrow key down wants the tensor they stop at.
+PAUSE_SECONDS = 0.08
+# What comes sooner replaces what was before it without a blank between them.
+GRACE_SECONDS = 0.25
+
+
+class LookingPanel(EnginePanel):
+    """One model, one tensor, and the phase that looking at it is in.
+
+    `opening` is the model that is on its way; until it has come, the one before it stays.
+    """
+
+    phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
+
+    def compose_body(self) -> ComposeResult:
+        self.body = QuantizeBody(self.drawing)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.feed = QuantizeFeed(self.qtui.engine)
+        self.shown = Shown(self.qtui.model)
+        self.opening: str | None = None
+        self._looks = 0
+
+    # Opening a model
+
+    def open_model(self, model: str) -> None:
+        self.workers.cancel_group(self, "tensor")
+        self.opening = model
+        self.shown.refusal = ""
+        self._say(Phase.OPENING, f"Opening {printable(model)}", keep_picture=self._has_picture)
+        self.do(partial(self._open, model), OPENING)
+
+    @property
+    def _has_picture(self) -> bool:
+        return self.body.heatmap.grid is not None
+
+    async def _open(self, model: str) -> None:
+        if self.qtui.engine.state is EngineState.LOST:
+            await self.qtui.engine.restart()  # another model is another try
+        if not self.shown.schemes:
+            self.shown.schemes = [await self.feed.scheme(text) for text in FIRST_SCHEMES]
+        self.body.controls.show(self.shown.schemes, self.shown.active)
+        try:
+            index = await self.feed.open(model, self._show_headers)
+        except EngineLost:
+            raise
+        except QtuiError as error:
+            if self.shown.entry is None:
+                raise
+            self.post_message(ModelFailed(model, str(error)))
+            self._keep_model(str(error))
+            return
+        for group in ("tensor", "element", "rank"):
+            self.workers.cancel_group(self, group)
+        self.opening = None
+        self.shown = Shown(model, index, schemes=self.shown.schemes, active=self.shown.active)
+        self.body.clear()
+        self.body.side.load(index.tensors)
+        self._speak("")
+        self._show_numbers()
+        self.post_message(ModelOpened(model, index.headline))
+        self.do(self._ask_device, "device")
+        if not index.tensors:
+            self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
+            return
+        if index.note:
+            self.qtui.tell(index.note)  # it is quantized already: its codes are not values
+        self.body.side.list.select(index.first_choice.name)
+
+    def _keep_model(self, why: str) -> None:
+        """Go on with the model that is open, and say why it is not another one."""
+        self.opening = None
+        self.refused(why)
+        self._look()
+
+    async def _ask_device(self) -> None:
+        self.post_message(DeviceSeen(await self.feed.device()))
+
+    # Looking at a tensor
+
+    def _look(self, *, pause: bool = False) -> None:
+        """Read the chosen tensor under the schemes; what was being read gives up."""
+        entry, shown = self.shown.entry, self.shown
+        if entry is None or not shown.schemes:
+            return
+        self.body.show_title(entry)
+        self._show_numbers()
+        if self.qtui.engine.state is EngineState.LOST:
+            # Not started by itself: what ended it may have been this tensor, or the next.
+            self.engine_lost(self.qtui.engine.detail)
+        elif self.opening is not None:
+            self._say(Phase.OPENING, f"Opening {printable(self.opening)}")
+        elif not entry.readable:
+            self._say(Phase.FAILED, f"{printable(entry.dtype)} is a dtype that is not read yet.")
+        elif not entry.elements:
+            self._say(Phase.FAILED, "This tensor is empty: there is nothing to quantize.")
+        else:
+            self._looks += 1
+            shown.explained = False
+            self._say(Phase.WORKING, "", keep_picture=True)
+            self.set_timer(GRACE_SECONDS, partial(self._clear_stale, entry, self._looks))
+            self.do(partial(self._read, entry, pause), "tensor")
+
+    def _clear_stale(self, entry: TensorEntry, look: int) -> None:
+        """Take away what is of another tensor or scheme, if its successor is long in coming."""
+        shown = self.shown
+        if look != self._looks or self.phase is not Phase.WORKING:
+            return
+        if not shown.explained:
+            self._speak(
+                f"Computing what {shown.scheme.text} does to all {entry.elements:,} elements of "
+                f"{printable(entry.name)}."
+            )
+        if shown.map is None or not self._has_picture:
+            self._say(Phase.WORKING, f"Reading all {entry.elements:,} elements")
+        elif not shown.map_is_current:
+            # It stays to be compared with what comes, under its own name.
+            self.body.heatmap.title = f"|error| of {shown.map.scheme}"
+        if shown.histogram is None:
+            self.body.histogram.show(None)
+
+    async def _read(self, entry: TensorEntry, pause: bool) -> None:
+        shown = self.shown
+        if pause:
+            await asyncio.sleep(PAUSE_SECONDS)
+        look = Look(
+            model=shown.model,
+            tensor=entry.name,
+            schemes=tuple(scheme.text for scheme in shown.schemes),
+            active=shown.active,
+            cells=self.body.heatmap.capacity(entry.rows),
+            bins=self.body.histogram.capacity(),
+        )
+        async for finding in findings(self.feed, look, self._show_activity):
+            match finding:
+                case ErrorMap():
+                    self._show_map(finding)
+                case SchemeErrors():
+                    shown.errors[finding.slot] = finding.numbers
+                case HistogramData():
+                    shown.histogram = finding
+                    self.body.histogram.show(finding)
+                case TensorNumbers():
+                    shown.numbers = finding
+                    self.body.heatmap.marked_columns = tuple(c for c, _ in finding.outlier_columns)
+                case Explanation():
+                    shown.explained = True
+                    self._speak(finding.sentence)
+            self._show_numbers()
+        self._say(Phase.READY, "", keep_picture=True)
+        if not gc.get_freeze_count():
+            # What is alive now stays: going through all of it again and again, as the collector
+            # does, would hold up a key by 30 ms and more each time.
+            gc.freeze()
+
+    def _show_headers(self, fraction: float, _: object) -> None:
+        self._show_activity("headers", fraction)
+
+    def _show_activity(self, label: str, fraction: float) -> None:
+        self.body.title_line.activity = label
+        self.body.title_line.fraction = fraction
+
+    def _show_map(self, found: ErrorMap) -> None:
+        same_tensor = self.shown.map is not None and self.shown.map.grid.like(found.grid)
+        if self.shown.map is None:
+            self.body.heatmap.marked_columns = ()
+        self.shown.map = found
+        self.body.heatmap.title = "|error|"
+        self.body.heatmap.show(found.grid, self.body.heatmap.cursor if same_tensor else None)
+        self.do(self._read_element, "element")
+
+    async def _read_element(self) -> None:
+        """The element under the cursor."""
+        shown = self.shown
+        if shown.map is None or shown.entry is None:
+            return
+        row, column = shown.map.element_at(*self.body.heatmap.cursor)
+        element = await self.feed.element(
+            shown.model, shown.entry.name, shown.scheme.text, row, column
+        )
+        shown.element = element
+        self.body.histogram.ticks = element.levels
+        self.body.histogram.marker = element.value
+        self.body.histogram.note = f"{len(element.levels)} levels" if element.levels else ""
+        self._show_numbers()
+
+    def _show_numbers(self) -> None:
+        if self.shown.schemes:
+            self.body.table.rows = all_rows(self.shown, brief=self.body.brief)
+
+    # Stopping, failing, starting again
+
+    def action_stop(self) -> None:
+        for group in (OPENING, "tensor"):
+            self.workers.cancel_group(self, group)
+        shown, entry = self.shown, self.shown.entry
+        if self.opening is not None:
+            opening = printable(self.opening)
+            if entry is not None:
+                self._keep_model(f"Opening {opening} was stopped.")
+            else:
+                self._say(Phase.STOPPED, f"Opening {opening} was stopped; r goes on")
+            return
+        if not shown.map_is_current:
+            shown.map = None  # it is of the scheme before
+        self._say(Phase.STOPPED, "Stopped; r goes on", keep_picture=shown.map is not None)
+        if entry is not None and not shown.explained:
+            self._speak(
+                f"Stopped before all of {printable(entry.name)} was measured under "
+                f"{shown.scheme.text}; r goes on."
+            )
+
+    def action_restart(self) -> None:
+        if self.qtui.engine.state is EngineState.LOST:
+            self._say(Phase.OPENING, "Starting the engine")
+            self.do(self._restart, OPENING)
+        else:
+            self._begin_again()
+
+    async def _restart(self) -> None:
+        await self.qtui.engine.restart()
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        if self.opening is not None or self.shown.entry is None:
+            self.open_model(self.opening or self.shown.model)
+        else:
+            self._look()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        if not self.is_mounted:
+            return True
+        if action in ("filter", "type_scheme"):
+            return not self.body.typing
+        if action == "restart":
+            return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+        if action == "back":
+            return self.body.can_leave
+        if action == "stop":
+            return self.phase in (Phase.OPENING, Phase.WORKING) and not self.body.can_leave
+        return True
+
+    def watch_phase(self) -> None:
+        self.refresh_bindings()
+
+    def _say(self, phase: Phase, text: str, *, keep_picture: bool = False) -> None:
+        """Go to another phase; `text` stands where the picture is, or in the title."""
+        self.phase = phase
+        self.body.title_line.activity = text if keep_picture else ""
+        self.body.title_line.fraction = None
+        self.body.heatmap.message = text
+        self.body.heatmap.set_class(phase in (Phase.FAILED, Phase.LOST), "-trouble")
+        if not keep_picture:
+            self.body.heatmap.show(None)
+            self.body.histogram.show(None)
+        if phase in (Phase.FAILED, Phase.LOST):
+            self.shown.refusal = ""
+            self._speak(text)
+
+    def _speak(self, sentence: str) -> None:
+        """The sentence, unless the one that stands there says why something is impossible."""
+        self.shown.explanation = sentence
+        self.sentence = self.shown.refusal or sentence
+
+    def refused(self, sentence: str) -> None:
+        self.shown.refusal = sentence
+        super().refused(sentence)
+
+    def _forget_refusal(self) -> None:
+        """Something else is done now: the sentence is about the picture again."""
+        if self.shown.refusal:
+            self.shown.refusal = ""
+            self.sentence = self.shown.explanation
+
+    def failed(self, sentence: str) -> None:
+        self._say(Phase.FAILED, sentence)
+
+    def engine_lost(self, sentence: str) -> None:
+        self._say(Phase.LOST, f"{sentence}\nr starts it again.")

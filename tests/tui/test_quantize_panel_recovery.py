@@ -1,0 +1,208 @@
+"""The Quantize panel after its engine was killed: every order of keys, the real child."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from conftest import Running, screen_text, settled, until
+from quantize_model import PROJ, write_model
+from textual.pilot import Pilot
+
+from qtui.engine.client import EngineState
+from qtui.tui.panels.quantize import QuantizePanel
+from qtui.tui.panels.quantize_shown import Phase
+from qtui.tui.widgets.tensor_list import Order
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_model(tmp_path_factory.mktemp("small"))
+
+
+def panel_of(pilot: Pilot[None]) -> QuantizePanel:
+    return cast(Any, pilot.app).panel
+
+
+async def ready(pilot: Pilot[None]) -> QuantizePanel:
+    panel = panel_of(pilot)
+    await until(
+        pilot,
+        lambda: (
+            panel.phase is Phase.READY
+            and None not in panel.shown.errors
+            and panel.shown.element is not None
+            and not panel.qtui.engine.busy
+        ),
+        30,
+    )
+    await settled(pilot)
+    return panel
+
+
+async def killed(pilot: Pilot[None]) -> QuantizePanel:
+    """A panel whose engine has just been killed, as by the kernel."""
+    panel = await ready(pilot)
+    pid = panel.qtui.engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await until(pilot, lambda: panel.phase is Phase.LOST)
+    await settled(pilot)
+    return panel
+
+
+def footer(pilot: Pilot[None]) -> str:
+    return screen_text(pilot.app).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["down"], ["down", "down", "up"], ["o"], ["o", "o"], ["f"], ["x"], ["g", "x", "down"],
+        ["slash", *"up_proj", "enter"], ["slash", *"up_proj", "escape"], ["slash", *"zip", "enter"],
+        ["s", *"int8", "enter", "escape"], ["n"], ["N"], ["escape"], ["down", "escape"],
+        ["enter", "m", "left", "enter"], ["z", "z"], ["c", "t", "end"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+async def test_whatever_is_pressed_after_a_loss_r_works(
+    running: Running, model: str, keys: list[str]
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await killed(pilot)
+        for key in keys:
+            await pilot.press(key)
+        await pilot.pause(0.4)  # longer than any pause or grace of the panel
+        if panel.body.typing:
+            await pilot.press("escape")
+            await pilot.pause()
+        assert panel.phase is Phase.LOST
+        assert "r starts it again." in screen_text(pilot.app)
+        assert "Reading" not in screen_text(pilot.app)
+        assert "r Restart" in footer(pilot)
+        assert "Stop" not in footer(pilot)
+        entry = panel.body.side.list.current
+        await pilot.press("r")
+        await ready(pilot)
+        assert panel.shown.entry is entry
+        assert panel.qtui.engine.state is EngineState.RUNNING
+
+
+async def test_keys_that_come_with_the_kill(running: Running, model: str) -> None:
+    """Nobody knows yet that the child is dead when the next request is written to it."""
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        pid = panel.qtui.engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        for key in ("down", "f", "down"):
+            await pilot.press(key)
+        await until(pilot, lambda: panel.phase is Phase.LOST, 10)
+        await pilot.pause(0.4)
+        assert panel.phase is Phase.LOST
+        await pilot.press("r")
+        await ready(pilot)
+
+
+async def test_a_restarted_engine_that_is_killed_again(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await killed(pilot)
+        await pilot.press("r")
+        await until(pilot, lambda: panel.qtui.engine.pid is not None)
+        pid = panel.qtui.engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)  # while it starts
+        await until(pilot, lambda: panel.phase is Phase.LOST, 10)
+        await pilot.press("down", "r")
+        await ready(pilot)
+
+
+async def test_worst_first_is_measured_after_the_restart(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await killed(pilot)
+        await pilot.press("o", "o")
+        assert panel.body.side.list.order is Order.WORST
+        await pilot.press("r")
+        await ready(pilot)
+        await until(pilot, lambda: panel.body.side.ranked, 10)
+        assert " dB" in screen_text(pilot.app).splitlines()[5]
+
+
+async def test_another_model_after_a_loss(running: Running, model: str, tmp_path: Path) -> None:
+    other = write_model(tmp_path / "other")
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await killed(pilot)
+        panel.open_model(other)
+        await until(pilot, lambda: panel.shown.model == other, 20)
+        await ready(pilot)
+        assert panel.shown.entry is not None
+        assert panel.shown.entry.name == PROJ
+
+
+# Opening
+
+
+async def test_a_model_that_fails_keeps_the_open_one(
+    running: Running, model: str, tmp_path: Path
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        before = screen_text(pilot.app).splitlines()
+        panel.open_model(str(tmp_path / "nowhere"))
+        await until(pilot, lambda: "nowhere" in panel.sentence)
+        await ready(pilot)
+        assert "nowhere" in panel.sentence
+        after = screen_text(pilot.app).splitlines()
+        assert after[1:-5] == before[1:-5]
+        await pilot.press("down", "up")
+        await pilot.pause(0.15)
+        await ready(pilot)
+        assert panel.sentence.startswith("int4:group64")
+
+
+async def test_the_open_model_stays_until_the_next_one_has_come(
+    running: Running, model: str, tmp_path: Path
+) -> None:
+    other = write_model(tmp_path / "other")
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        picture = panel.body.heatmap.grid
+        original = panel.feed.open
+
+        async def slow(*arguments: Any) -> Any:
+            await asyncio.sleep(1.0)
+            return await original(*arguments)
+
+        panel.feed.open = slow  # type: ignore[method-assign]
+        panel.open_model(other)
+        await pilot.pause(0.3)
+        assert panel.phase is Phase.OPENING
+        assert panel.body.heatmap.grid is picture
+        assert panel.shown.model == model
+        assert "Opening" in screen_text(pilot.app)
+        await pilot.press("escape")
+        await ready(pilot)
+        assert "was stopped" in panel.sentence
+        assert panel.shown.model == model
+        panel.open_model(other)
+        await pilot.press("down", "x")  # nothing is read of what is about to go
+        await until(pilot, lambda: panel.shown.model == other, 10)
+        await ready(pilot)
+        assert panel.shown.entry is not None
+        assert panel.shown.entry.name == PROJ
+
+
+async def test_stopping_the_first_model(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = panel_of(pilot)
+        if panel.phase is Phase.OPENING:
+            await pilot.press("escape")
+            await pilot.pause()
+            if panel.phase is Phase.STOPPED:
+                assert "r goes on" in screen_text(pilot.app)
+                await pilot.press("r")
+        await ready(pilot)
