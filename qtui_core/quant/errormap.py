@@ -164,8 +164,10 @@ def histogram(
     def count_bins(segment: Segment, scratch: Scratch) -> Int64:
         values = segment.float32()
         with np.errstate(invalid="ignore"):
-            inside = values[(values >= smallest) & (values <= largest)].astype(np.float64)
-        place = (inside - low) * (bins / (high - low))
+            inside = values[(values >= smallest) & (values <= largest)]
+        place = inside.astype(np.float64)
+        place -= low
+        place *= bins / (high - low)
         index = np.minimum(place.astype(np.int64), bins - 1)
         # Arithmetic may land one bin off beside an edge; the edges decide.
         index -= inside < edges[index]

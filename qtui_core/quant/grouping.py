@@ -96,7 +96,8 @@ def group_views(
 
 def group_extents(kind: Extent, layout: Layout, x: Float32, scratch: Scratch) -> Float32:
     """Extents of the groups of a segment, `[kind.width, groups]`. A group with a NaN has a
-    NaN extent, one with an infinity an infinite one: the caller looks, and cleans then."""
+    NaN extent, one with an infinity an infinite one: the caller looks, and cleans then. The
+    magnitudes it was found from stay in the scratch buffer "magnitude", MIN_MAX aside."""
     extents = np.empty((kind.width, group_count(layout, x.size)), np.float32)
     if x.size == 0:
         extents[...] = 0

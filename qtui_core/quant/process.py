@@ -78,7 +78,8 @@ class Prepared:
     """The elements of a segment made ready: `x` is finite, `scales` are those of its groups.
 
     `nonfinite` is a mask of NaN and infinities, None where there are none; `values` are the
-    elements as they came.
+    elements as they came. `magnitude` is, for a cast, that of the finite elements and 0 for
+    the others, in scratch memory.
     """
 
     values: Float32
@@ -87,6 +88,7 @@ class Prepared:
     scales: GroupScales
     nested: NestedScales | None
     absmax: float
+    magnitude: Float32 | None = None
 
     @property
     def decoding_scales(self) -> GroupScales:
@@ -106,6 +108,8 @@ def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
         extents = group_extents(kind, plan.layout, values, scratch)
     else:
         extents = group_extents(Extent.ABSMAX, Whole(), values, scratch)
+    # What the extents were found from is still there.
+    magnitude = scratch.take("magnitude", values.size, np.float32) if kind is None else None
     nonfinite = None
     x = values
     if not np.isfinite(extents).all():
@@ -119,7 +123,7 @@ def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
     nested = None
     if plan.offset is not None:
         nested = quantize_scales(scales.scale, plan.offset)
-    return Prepared(values, x, nonfinite, scales, nested, absmax)
+    return Prepared(values, x, nonfinite, scales, nested, absmax, magnitude)
 
 
 def _extents_of_finite(

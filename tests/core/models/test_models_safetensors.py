@@ -105,8 +105,8 @@ def test_reads_what_numpy_and_torch_write(tmp_path):
     save_file(arrays, tmp_path / "n.safetensors")
     with open_model(tmp_path / "n.safetensors") as source:
         for name, array in arrays.items():
-            assert source.read_rows(name, 0, 3) == array.tobytes()
-            assert source.read_rows(name, 1, 2) == array[1:2].tobytes()
+            assert source.read_rows(name, 0, 12) == array.tobytes()
+            assert source.read_rows(name, 4, 8) == array[1:2].tobytes()
     bits = torch.arange(256, dtype=torch.uint8)
     tensors = {
         "bf16": torch.randn(7, 3).to(torch.bfloat16),

@@ -62,6 +62,19 @@ def test_subnormals_without_a_share_in_the_error_are_not_blamed():
     assert "smallest normal" not in sentence(x, "fp16")
 
 
+def test_subnormals_are_counted_wherever_they_are():
+    random = np.random.default_rng(0)
+    for size in (1, 100, 40_000, 600_001):
+        x = (10.0 ** random.uniform(-9, 3, size)).astype(np.float32)
+        x[random.random(size) < 0.1] = 0
+        x[random.random(size) < 0.1] *= -1
+        x[random.random(size) < 0.01] = np.nan
+        below = (np.abs(x) < 2.0**-14) & (x != 0)
+        assert measure(x, Scheme.parse("fp16")).subnormal == np.count_nonzero(below)
+        assert measure(x, Scheme.parse("bf16")).subnormal == 0
+    assert measure(x, Scheme.parse("int8:tensor")).subnormal == 0
+
+
 # Scales
 
 
