@@ -130,7 +130,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = list(super().get_line_filters())
         if self.drawing.depth is Depth.NONE:
-            filters.append(Colourless())
+            filters = [Colourless()]  # Textual's own would send the code of a default colour
         if self.drawing.ascii:
             filters.append(AsciiOnly())
         return filters

@@ -56,7 +56,7 @@ class QtuiCommands(Provider):
         for binding_id, (node, binding, _, tooltip) in found.items():
             noun = binding_id.partition(".")[0]
             title = PALETTE_TITLES.get(binding_id, "")
-            if noun != "app" and not MOVEMENT_KEYS.intersection(keys[binding_id][:1]):
+            if noun != "app" and keys[binding_id][0].rpartition("+")[2] not in MOVEMENT_KEYS:
                 title = f"{noun}: {tooltip or binding.tooltip}"
             if title:
                 shown = " ".join(

@@ -38,7 +38,11 @@ def no_color(wanted: bool) -> Iterator[None]:
 
 
 class Colourless(LineFilter):
-    """Bold, dim, underlined and reversed, but no colour: not even a grey (no-color.org)."""
+    """Bold, dim, underlined and reversed, but no colour: not even a grey (no-color.org).
+
+    What stands on a colour of its own, as the chosen line of a list does, is reversed instead.
+    Textual's styles for such a line know no reverse.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
@@ -49,7 +53,8 @@ class Colourless(LineFilter):
 
 @lru_cache(maxsize=4096)
 def _without_color(style: Style) -> Style:
-    return style.without_color
+    own_ground = style.bgcolor is not None and not style.bgcolor.is_default
+    return style.without_color + Style(reverse=True) if own_ground else style.without_color
 
 
 def terminal_console(depth: Depth) -> Console:

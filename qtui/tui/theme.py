@@ -2,7 +2,7 @@
 
 At 256 colours the values are entries of the terminal's palette, so that nothing is re-matched
 into a different colour; at 16 they are the terminal's own colours, over its own background. With
-no colour at all these are the base too, since they already tell by shape what they can.
+no colours they tell terminal.Colourless what to reverse.
 The three fields of a floating-point code are told apart by letter first and colour second; their
 hues (rose, amber, blue) stay distinct for the common kinds of colour blindness.
 """
@@ -28,15 +28,6 @@ FIELDS_ON_LIGHT: Mapping[str, str] = {
 }
 
 
-# What stands out by its colours elsewhere, where there are none.
-_SHAPES: Mapping[str, str] = {
-    "block-cursor-text-style": "reverse",
-    "block-cursor-blurred-text-style": "reverse",
-    "input-cursor-text-style": "reverse",
-    "button-focus-text-style": "reverse",
-}
-
-
 def theme_variable_defaults(theme: Theme) -> dict[str, str]:
     """The app's own variables, for a theme that does not set them (Textual's built-in ones)."""
     fields = FIELDS_ON_DARK if theme.dark else FIELDS_ON_LIGHT
@@ -55,12 +46,10 @@ def theme_variable_defaults(theme: Theme) -> dict[str, str]:
 
 def themes(depth: Depth) -> tuple[Theme, ...]:
     """The app's themes for a colour depth. Their names do not depend on it."""
-    if depth in (Depth.C16, Depth.NONE):
-        ansi = (_ansi("qtui-dark", dark=True), _ansi("qtui-light", dark=False), _ansi_contrast())
-        if depth is Depth.NONE:
-            for theme in ansi:
-                theme.variables |= _SHAPES
-        return ansi
+    if depth is Depth.C16:
+        return (_ansi("qtui-dark", dark=True), _ansi("qtui-light", dark=False), _ansi_contrast())
+    if depth is Depth.NONE:
+        return tuple(_ansi(f"qtui-{name}", dark=True) for name in ("dark", "light", "contrast"))
     if depth is Depth.C256:
         return (_dark_256(), _light_256(), _contrast())
     return (_dark(), _light(), _contrast())

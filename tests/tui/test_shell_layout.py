@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import Running, check_golden, screen_lines, screen_text, settled
+from conftest import Running, check_golden, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.tui.ascii_only import to_ascii
@@ -146,6 +146,28 @@ async def test_no_color_in_the_environment_draws_without_colour(
             for segment in strip:
                 style = segment.style
                 assert style is None or (style.color is None and style.bgcolor is None)
+
+
+@pytest.mark.parametrize("theme", ["qtui-dark", "qtui-light", "qtui-contrast"])
+async def test_without_colours_what_is_chosen_is_reversed(running: Running, theme: str) -> None:
+    def reversed_text() -> list[str]:
+        lines = []
+        for strip in pilot.app.screen._compositor.render_strips():
+            parts = (s.text for s in strip if s.style and s.style.reverse)
+            lines.append("".join(parts).strip(" ▁▂▃▄▅▆▇█"))
+        return [line for line in lines if line]
+
+    async with running(color="none", size=(80, 24), config=Config(theme=theme)) as pilot:
+        assert reversed_text() == ["1 Formats", "0"]  # the tab, and the bit under the cursor
+        await pilot.press("i")
+        await settled(pilot)
+        assert "0.1" in reversed_text()  # selected: typing replaces it
+        await pilot.press("escape", "ctrl+p")
+        await settled(pilot)
+        await pilot.press(*"quit")
+        await until(pilot, lambda: "app: Quit" in screen_text(pilot.app))
+        await pilot.press("down")
+        await until(pilot, lambda: any("Quit" in text for text in reversed_text()))
 
 
 def test_no_color_wins_over_colorterm() -> None:
