@@ -173,7 +173,8 @@ def test_keys_are_painted_while_a_large_tensor_is_quantized(terminal: Terminal) 
     print(
         f"\nkey to paint: idle p95 {p95(idle):.1f} ms (median {statistics.median(idle):.1f}), "
         f"quantizing {SHAPE[0]}x{SHAPE[1]} p95 {p95(busy):.1f} ms "
-        f"(median {statistics.median(busy):.1f}, max {max(busy):.1f}, {len(busy)} keys)"
+        f"(median {statistics.median(busy):.1f}, max {max(busy):.1f}, {len(busy)} keys), "
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
     assert len(busy) >= 40
     assert p95(busy) < LIMIT_P95_MS
