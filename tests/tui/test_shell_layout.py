@@ -166,8 +166,9 @@ async def test_without_colours_what_is_chosen_is_reversed(running: Running, them
         await settled(pilot)
         await pilot.press(*"quit")
         await until(pilot, lambda: "app: Quit" in screen_text(pilot.app))
-        await pilot.press("down")
         await until(pilot, lambda: any("Quit" in text for text in reversed_text()))
+        await pilot.press("down")
+        await until(pilot, lambda: any("theme: Switch" in text for text in reversed_text()))
 
 
 def test_no_color_wins_over_colorterm() -> None:
