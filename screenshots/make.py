@@ -34,11 +34,12 @@ async def draw(panel: str, width: int, height: int) -> str:
 
 
 async def settle(app: QtuiApp, pilot) -> None:
-    """Waits until the engine has had nothing to do for a while."""
+    """Waits until the panel has its sentence and the engine has had nothing to do for a while."""
     quiet = 0
     for _ in range(int(PATIENCE_SECONDS / 0.1)):
         await pilot.pause(0.1)
-        quiet = 0 if app.engine.busy else quiet + 1
+        working = app.engine.busy or app.panel is None or not app.panel.sentence
+        quiet = 0 if working else quiet + 1
         if quiet >= 10:
             return
     raise TimeoutError("the engine did not come to rest")
