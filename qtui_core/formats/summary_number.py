@@ -171,7 +171,7 @@ def _became(row: FormatRow) -> str:
 def _zeroed(asked: Fraction, low: Sequence[FormatRow], rows: Sequence[FormatRow]) -> str:
     first = _finest(low)
     return (
-        f"{names(_led_by(first, low), rows)} {verb(low, 'turns', 'turn')} it into 0, so "
+        f"{names(_led_by(first, low), rows)} {verb(low, 'gives', 'give')} 0, so "
         f"{_multiply(asked, first)}"
     )
 
@@ -211,7 +211,10 @@ def _full_from(fmt: Format) -> Fraction:
 def _where_in_range(
     asked: Fraction, fates: _Fates, rows: Sequence[FormatRow], aside: Sequence[FormatRow]
 ) -> str:
-    inexact = [r.format for r in (*fates.rounded, *fates.beyond)]
+    # The lowest integer stays where it is when the step gets smaller: nothing short of a wider
+    # range with smaller steps brings a number below it closer.
+    helped = [r for r in fates.beyond if asked > 0 or isinstance(r.format, FloatFormat)]
+    inexact = [r.format for r in (*fates.rounded, *helped)]
     wanted = []
     if any(isinstance(f, FloatFormat) for f in inexact):
         wanted.append("more mantissa bits")
@@ -227,6 +230,8 @@ def _where_in_range(
             f"{names(_led_by(first, fates.beyond), rows)} ({first.format.title} ends at "
             f"{format_rounded(_end(asked, first.format), 5)}){others}"
         )
+    if not wanted:
+        return f"{where} and rounds to that, as between two steps"
     return f"{where}, so {' or '.join(wanted)} would bring it closer, not a wider range"
 
 

@@ -45,14 +45,14 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
     ("text", "formats", "parts"),
     [
         ("0.1", None, ["No format here holds 0.1 exactly", "FP16 is off by 0.024 %",
-                       "E4M3 by 1.6 %", "E3M0, E2M1 and the integers turn it into 0",
+                       "E4M3 by 1.6 %", "E3M0, E2M1 and the integers give 0",
                        "multiply by 4 or more"]),
         ("70000", TRAINING, ["70000 is exact in FP32 only", "BF16 is off by 0.21 %",
                              "FP16, E4M3 and E5M2 cannot reach it",
                              "FP16 ends at 65504 and gives inf", "divide by 2 or more"]),
         ("-1000", (E4M3,), ["-1000: E4M3 cannot reach it", "ends at -448 and cuts it off there",
                             "divide by 4 or more"]),
-        ("1e-8", TRAINING, ["FP16, E4M3 and E5M2 turn it into 0", "2^13 or more"]),
+        ("1e-8", TRAINING, ["FP16, E4M3 and E5M2 give 0", "2^13 or more"]),
         ("0.3", TRAINING, ["inside every range, so more mantissa bits would bring it closer"]),
         ("1", None, ["1 is exact in every format here: nothing is lost"]),
         ("0", None, ["0 is exact in every format here but E8M0.",
@@ -68,9 +68,9 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448) and inside every other"]),
         ("127.4", (INT8,), ["half a step or less beyond", "ends at 127", "a smaller step would"]),
         ("2.4", (INT8,), ["INT8 does not hold 2.4 exactly", "17 %", "a smaller step"]),
-        ("0.5", None, ["0.5 is exact in every floating-point format here; the integers turn it "
-                       "into 0, so multiply by 2 or more"]),
-        ("-0.5", None, ["every floating-point format here but E8M0; the integers turn it"]),
+        ("0.5", None, ["0.5 is exact in every floating-point format here; the integers give "
+                       "0, so multiply by 2 or more"]),
+        ("-0.5", None, ["every floating-point format here but E8M0; the integers give 0"]),
         ("2", None, ["2 is exact in every floating-point format here; MXINT8 cannot reach it "
                      "(MXINT8 ends at 1.9844"]),
         ("-1", None, ["-1 is exact in every format here but E8M0. E8M0, a scale format, has no "
@@ -87,6 +87,7 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
                                       "number (INT8: -128)."]),
         ("nan", (INT8, E2M1), ["INT8 and E2M1 have no code for NaN"]),
         ("464", (E4M3, FP16), ["beyond the end of E4M3"]),
+        ("-8.1", (INT4,), ["beyond the end of INT4 (INT4 ends at -8) and rounds to that"]),
         ("0.01", (E4M3,), ["E4M3 has only a subnormal with fewer bits for it, so multiply by 2"]),
     ],
 )  # fmt: skip
@@ -155,7 +156,7 @@ def numbers() -> st.SearchStrategy[Fraction | float]:
     ends = [Fraction(end) for fmt in FORMATS.values() for end in (fmt.max, fmt.min_positive)]
     ends += [fmt.min_normal for fmt in FORMATS.values() if isinstance(fmt, FloatFormat)]
     factors = st.sampled_from([Fraction(k, 32) for k in (1, 8, 15, 16, 17, 24, 31, 32, 33, 40, 96)])
-    simple = st.fractions(-20, 20, max_denominator=64)
+    simple = st.builds(Fraction, st.integers(-1280, 1280), st.integers(1, 64))
     signs = st.sampled_from([1, -1])
     at_ends = st.builds(lambda e, f, s: e * f * s, st.sampled_from(ends), factors, signs)
     nudged = st.builds(lambda x, k: x * (1 + Fraction(k, 10**6)), at_ends | simple, signs)
@@ -186,7 +187,7 @@ def test_every_claim_is_true_of_the_rows(value, rounding, saturate, formats) -> 
     check(sentence, rows)
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(
     numbers(),
     st.sampled_from([r for r in Rounding if r is not Rounding.STOCHASTIC]),
@@ -198,7 +199,7 @@ def test_the_bits_it_asks_for_help_and_those_it_does_not_do_not(value, how, satu
     if "would bring it closer" not in summarize([row]):
         return
     if isinstance(fmt, FloatFormat):
-        finer = replace(fmt, mantissa_bits=fmt.mantissa_bits + 2000)
+        finer = replace(fmt, mantissa_bits=fmt.mantissa_bits + 200)
         wider = replace(fmt, exponent_bits=fmt.exponent_bits + 1)
     else:
         finer = replace(fmt, bits=fmt.bits + 40, fraction_bits=fmt.fraction_bits + 40)
@@ -260,10 +261,11 @@ class Table:
     def __init__(self, rows) -> None:
         self.rows = rows
         self.by_title = {r.format.title: r for r in rows}
+        self.fates = {t: fate(r) for t, r in self.by_title.items()}
         self.integers = {t for t, r in self.by_title.items() if re.fullmatch(r"INT\d+", t)}
 
     def of(self, *fates: str) -> set[str]:
-        return {t for t, r in self.by_title.items() if fate(r) in fates}
+        return {t for t, became in self.fates.items() if became in fates}
 
     def all_of(self, text: str, expected: set[str]) -> None:
         """`text` lists the expected formats, all of them, and no other."""
@@ -391,12 +393,13 @@ def check_number(body: str, table: Table, asked: Fraction) -> None:
 
 CLAIMS = {
     "high": r"(.*) cannot reach it \((.*) ends at (\S+) and (.*?)\)(?:, so (divide .*))?",
-    "zeroed": r"(.*) turns? it into 0, so (multiply .*)",
+    "zeroed": r"(.*) gives? 0, so (multiply .*)",
     "lifted": r"(.*) (?:has|have) no number that small \((.*) gives (\S+)\), so (multiply .*)",
     "subnormal": r"(.*) (?:has|have) only a subnormal with fewer bits for it, so (multiply .*)",
     "beyond": r"it is half a step or less beyond the end of (.*?) \((.*) ends at (\S+)\)"
-    r"( and inside every other range(?: but that of (.*))?)?, so (.*) would bring it closer, "
-    r"not a wider range",
+    r"( and inside every other range(?: but that of (.*))?)?"
+    r"(?:, so (.*) would bring it closer, not a wider range| and rounds to that, as between two "
+    r"steps)",
     "inside": r"it is inside every range(?: but that of (.*))?, so (.*) would bring it closer, "
     r"not a wider range",
 }
@@ -455,10 +458,14 @@ def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -
                 assert found[3] == format_rounded(table.by_title[found[2]].value, 5)
     if found := said_of.get("beyond") or said_of.get("inside"):
         wanted, but = found.groups()[-1], found.groups()[-2]
+        wanted = wanted or ""
         inexact = [table.by_title[t].format for t in table.of("beyond", "rounded")]
+        # No step is small enough to move the lowest integer, see the test above.
+        lowest = [f for f in inexact if isinstance(f, IntFormat) and asked < f.min]
+        inexact = [f for f in inexact if f not in lowest]
         assert ("mantissa" in wanted) == any(isinstance(f, FloatFormat) for f in inexact)
         assert ("step" in wanted) == any(isinstance(f, IntFormat) for f in inexact)
-        asked_of = [r for r in table.rows if fate(r) != "aside"]
+        asked_of = [r for t, r in table.by_title.items() if table.fates[t] != "aside"]
         inside = [r.format.min <= asked <= r.format.max for r in asked_of]
         assert all(inside) == ("inside" in said_of)
         if all(inside) or any(inside):
