@@ -1,0 +1,279 @@
+"""Reads the sentence under a table back into claims, and holds each against the rows."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from qtui_core.formats import FloatFormat, FormatRow, IntFormat
+from qtui_core.formats.decimals import format_rounded
+
+
+def fate(row: FormatRow) -> str:
+    """What became of the row's value, from the numbers alone and not from its outcome."""
+    fmt, asked, value = row.format, row.asked, row.value
+    if is_nan(asked):
+        return "kept" if value is not None else "no code"
+    if is_infinite(asked):
+        if value is None:
+            return "no code"
+        return "kept" if value == asked else "NaN" if math.isnan(value) else "cut"
+    if asked == 0 and not fmt.has_zero:
+        return "aside"
+    if asked < 0 and not fmt.signed:
+        return "aside"
+    if value == asked:
+        lost = isinstance(asked, float) and (
+            isinstance(value, Fraction) or math.copysign(1, value) > 0
+        )
+        return "sign lost" if lost else "exact"
+    if value is None or not math.isfinite(value):
+        return "high"
+    if not fmt.min <= asked <= fmt.max and abs(asked) >= fmt.min_positive:
+        end = fmt.max if asked > 0 else fmt.min
+        exponent = 0
+        while isinstance(fmt, FloatFormat) and Fraction(2) ** (exponent + 1) <= abs(end):
+            exponent += 1
+        step = (
+            fmt.step
+            if isinstance(fmt, IntFormat)
+            else Fraction(2) ** (exponent - fmt.mantissa_bits)
+        )
+        return "beyond" if value == end and abs(asked - end) <= step / 2 else "high"
+    if value == 0:
+        return "zeroed"
+    if abs(asked) < fmt.min_positive:
+        return "lifted"
+    if isinstance(fmt, FloatFormat) and abs(asked) < fmt.min_normal:
+        return "subnormal"
+    return "rounded"
+
+
+def is_nan(value) -> bool:
+    return value != value  # a Fraction may be too large for math.isnan
+
+
+def is_infinite(value) -> bool:
+    return value in (math.inf, -math.inf)
+
+
+class Table:
+    def __init__(self, rows) -> None:
+        self.rows = rows
+        self.by_title = {r.format.title: r for r in rows}
+        self.fates = {t: fate(r) for t, r in self.by_title.items()}
+        self.integers = {t for t, r in self.by_title.items() if re.fullmatch(r"INT\d+", t)}
+
+    def of(self, *fates: str) -> set[str]:
+        return {t for t, became in self.fates.items() if became in fates}
+
+    def all_of(self, text: str, expected: set[str]) -> None:
+        """`text` lists the expected formats, all of them, and no other."""
+        assert expected
+        if text.startswith("every"):
+            kind, _, but = text.partition(" but ")
+            named = set(self.by_title)
+            if kind == "every floating-point format here":
+                named = {t for t in named if isinstance(self.by_title[t].format, FloatFormat)}
+                # Beside the floating-point formats others may be exact, or not.
+                expected = {t for t in expected if t in named}
+            else:
+                assert kind == "every format here"
+            assert named - (set(but.split(", ")) if but else set()) == expected
+            return
+        named, count = [], 0
+        for entry in re.split(", | and ", text):
+            if more := re.fullmatch(r"(\d+) more", entry):
+                count = int(more[1])
+            elif entry == "the integers":
+                assert len(self.integers) > 1
+                named += self.integers
+            else:
+                named.append(entry)
+        assert len(set(named)) == len(named)
+        assert set(named) <= expected
+        assert len(named) + count == len(expected)
+
+    def factor(self, text: str) -> tuple[FormatRow, Fraction]:
+        found = re.search(r"(divide|multiply) by (2\^)?(\d+) or more before casting to (.+)$", text)
+        assert found, text
+        by = Fraction(2) ** int(found[3]) if found[2] else Fraction(int(found[3]))
+        assert by > 1
+        return self.by_title[found[4]], by
+
+
+def check(sentence: str, rows) -> None:
+    table, asked = Table(rows), rows[0].asked
+    if is_nan(asked):
+        if table.of("no code"):
+            table.all_of(
+                re.match(r"(.*) (has|have) no code for NaN", sentence)[1], table.of("no code")
+            )
+        else:
+            place = re.match("NaN stays NaN in (.*), and in every", sentence)[1]
+            table.all_of(place, table.of("kept"))
+    elif is_infinite(asked):
+        check_infinity(sentence, table, asked)
+    else:
+        notes = re.findall(
+            r"(?:^| )([A-Z0-9]+), a scale format, has no (zero|sign) and gives (\S+)\.", sentence
+        )
+        assert {title for title, *_ in notes} == table.of("aside")
+        for title, lacks, gives in notes:
+            assert lacks == ("zero" if asked == 0 else "sign")
+            assert gives == format_rounded(table.by_title[title].value, 5)
+        if len(notes) == len(rows):
+            return
+        body = sentence.partition(" E8M0, a scale")[0].removesuffix(".")
+        if isinstance(asked, float):
+            check_negative_zero(body, table)
+        else:
+            check_number(body, table, asked)
+
+
+def check_infinity(sentence: str, table: Table, asked: float) -> None:
+    claims = {
+        "kept": r"inf survives in (.*?)[;.]",
+        "cut": r"(?:^|: |; )([^;:]*?) cuts? it to the (?:largest|lowest) number "
+        r"\((?:(.*): )?(\S+)\)",
+        "NaN": r"(?:^|: |; )([^;:]*?) turns? it into NaN",
+        "no code": r"(?:^|: |; )([^;:]*?) (?:has|have) no code for it",
+    }
+    for name, pattern in claims.items():
+        found, formats = re.search(pattern, sentence), table.of(name)
+        assert bool(found) == bool(formats)
+        if found:
+            table.all_of(found[1], formats)
+            if name == "cut":
+                assert ("largest" in found[0]) == (asked > 0)
+                title = found[2] or found[1]
+                assert found[3] == format_rounded(table.by_title[title].value, 5)
+    assert ("A cut hides" in sentence) == bool(table.of("cut"))
+
+
+def check_negative_zero(body: str, table: Table) -> None:
+    kept, lost = table.of("exact"), table.of("sign lost")
+    if not lost:
+        table.all_of(re.match("-0 is exact in ([^:]*)", body)[1], kept)
+        return
+    found = re.fullmatch(
+        r"-0(?: keeps its sign in (.*?);|:) (.*) (?:has|have) one zero and drops? (?:it|its sign)",
+        body,
+    )
+    table.all_of(found[2], lost)
+    assert bool(found[1]) == bool(kept)
+    if kept:
+        table.all_of(found[1], kept)
+
+
+def check_number(body: str, table: Table, asked: Fraction) -> None:
+    exact = table.of("exact")
+    if found := re.fullmatch(r"\S+ is exact in ([^:;]*)(: nothing is lost on this value)?", body):
+        table.all_of(found[1], exact)
+        assert exact | table.of("aside") == set(table.by_title)
+        assert bool(found[2]) != bool(table.of("aside"))
+        return
+    assert "nothing is lost" not in body
+    if found := re.fullmatch(r"[^ :]+: (.*)", body):  # no head: one format, and its number
+        clauses = [found[1]]
+    else:
+        head, *clauses = body.split("; ")
+        check_head(head, table, exact)
+    said_of = {}
+    for clause in clauses:
+        for name, pattern in CLAIMS.items():
+            if found := re.fullmatch(pattern, clause):
+                said_of[name] = found
+                break
+        else:
+            raise AssertionError(clause)
+    assert len(said_of) == len(clauses)
+    check_clauses(said_of, table, asked)
+
+
+CLAIMS = {
+    "high": r"(.*) cannot reach it \((.*) ends at (\S+) and (.*?)\)(?:, so (divide .*))?",
+    "zeroed": r"(.*) gives? 0, so (multiply .*)",
+    "lifted": r"(.*) (?:has|have) no number that small \((.*) gives (\S+)\), so (multiply .*)",
+    "subnormal": r"(.*) (?:has|have) only a subnormal with fewer bits for it, so (multiply .*)",
+    "beyond": r"it is half a step or less beyond the end of (.*?) \((.*) ends at (\S+)\)"
+    r"( and inside every other range(?: but that of (.*))?)?"
+    r"(?:, so (.*) would bring it closer, not a wider range| and rounds to that, as between two "
+    r"steps)",
+    "inside": r"it is inside every range(?: but that of (.*))?, so (.*) would bring it closer, "
+    r"not a wider range",
+}
+
+
+def check_head(head: str, table: Table, exact: set[str]) -> None:
+    head, _, near = head.partition(": ")
+    if found := re.fullmatch(r"\S+ is exact in (.*?)( only)?", head):
+        table.all_of(found[1], exact)
+        assert bool(found[2]) <= (len(exact) == 1)
+    else:
+        assert re.fullmatch(r"No format here holds \S+ exactly|.* does not hold \S+ exactly", head)
+        assert not exact
+    for title, shown in re.findall(r"(?:^|, )(.*?) (?:is off )?by (\S+) %", near):
+        row = table.by_title[title]
+        assert row.relative_error is not None
+        size = 100 * abs(row.relative_error)
+        assert abs(Fraction(shown) - size) <= size / 20  # two digits
+        assert size > 0
+
+
+def check_clauses(said_of: dict[str, re.Match], table: Table, asked: Fraction) -> None:
+    # What is said is true of the formats listed, and none is left out.
+    for name, found in said_of.items():
+        if name != "inside":
+            table.all_of(found[1], table.of(name))
+    # What takes the number away is said wherever it happens; the rest where that does not.
+    worst = [name for name in ("high", "zeroed") if table.of(name)]
+    for name in ("lifted", "subnormal", "beyond"):
+        if not worst and table.of(name):
+            worst = [name]
+    assert list(said_of) == (worst or ["inside"])
+    for name in ("high", "beyond"):
+        if found := said_of.get(name):
+            fmt = table.by_title[found[2]].format
+            end = fmt.max if asked > 0 else fmt.min
+            assert found[3] == format_rounded(end, 5)
+    if found := said_of.get("high"):
+        row = table.by_title[found[2]]
+        if found[4] == "cuts it off there":
+            assert row.value == end_of(row)
+        else:
+            assert found[4].split()[-1] == format_rounded(row.value, 5)
+            assert found[4].startswith("wraps to" if isinstance(row.format, IntFormat) else "gives")
+        target, by = table.factor(found[5])
+        assert target is row
+        assert target.format.min <= asked / by <= target.format.max
+        assert not target.format.min <= 2 * asked / by <= target.format.max
+    for name in ("zeroed", "lifted", "subnormal"):
+        if found := said_of.get(name):
+            target, by = table.factor(found[0])
+            fmt = target.format
+            full = fmt.min_normal if isinstance(fmt, FloatFormat) else fmt.step
+            assert full <= abs(asked) * by < 2 * full
+            if name == "lifted":
+                assert found[3] == format_rounded(table.by_title[found[2]].value, 5)
+    if found := said_of.get("beyond") or said_of.get("inside"):
+        wanted, but = found.groups()[-1], found.groups()[-2]
+        wanted = wanted or ""
+        inexact = [table.by_title[t].format for t in table.of("beyond", "rounded")]
+        # No step is small enough to move the lowest integer, see the test above.
+        lowest = [f for f in inexact if isinstance(f, IntFormat) and asked < f.min]
+        inexact = [f for f in inexact if f not in lowest]
+        assert ("mantissa" in wanted) == any(isinstance(f, FloatFormat) for f in inexact)
+        assert ("step" in wanted) == any(isinstance(f, IntFormat) for f in inexact)
+        asked_of = [r for t, r in table.by_title.items() if table.fates[t] != "aside"]
+        inside = [r.format.min <= asked <= r.format.max for r in asked_of]
+        assert all(inside) == ("inside" in said_of)
+        if all(inside) or any(inside):
+            assert (but or "") == ", ".join(table.of("aside"))
+        if "beyond" in said_of:
+            assert any(inside) == bool(found[4])
+
+
+def end_of(row: FormatRow) -> Fraction:
+    return row.format.max if row.asked > 0 else row.format.min
