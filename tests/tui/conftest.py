@@ -46,7 +46,7 @@ def check_golden(name: str, text: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = 30.0) -> None:
     """Waits for something to become true, and fails if it does not."""
     end = time.monotonic() + seconds
     while not holds():
