@@ -120,7 +120,8 @@ def fractions_of(
     def advance(elements: int) -> None:
         nonlocal done
         done += elements
-        progress(min(1.0, done / total))
+        # A tensor without elements is one empty segment, done as soon as it is begun.
+        progress(min(1.0, done / total) if total else 1.0)
 
     return advance
 

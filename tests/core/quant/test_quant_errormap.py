@@ -136,3 +136,10 @@ def test_progress_of_the_pictures():
         run(heard.append)
         assert heard == sorted(heard)
         assert heard[-1] == 1.0
+
+
+def test_progress_of_an_empty_tensor_is_no_division_by_zero():
+    seen: list[float] = []
+    found = histogram(np.empty((0, 8), np.float32), 4, low=0.0, high=1.0, progress=seen.append)
+    assert found.counts.sum() == 0
+    assert all(share == 1.0 for share in seen)
