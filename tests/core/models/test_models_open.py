@@ -244,7 +244,6 @@ def test_control_characters_in_a_config_are_not_passed_on(tmp_path):
     assert open_model(tmp_path).architecture == "A\\x1b[31m"
 
 
-@pytest.mark.skipif(not (DEMO_FOLDER / "model.safetensors").exists(), reason="not trained yet")
 def test_the_demo_model():
     with open_model("demo") as source:
         assert (source.id, source.origin) == ("demo", "demo")
