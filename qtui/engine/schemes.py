@@ -16,7 +16,7 @@ from qtui_core.quant.granularity import (
     PerRow,
     PerTensor,
 )
-from qtui_core.quant.scheme import SCALE_RULES, SCHEME_FORMATS, Family, Scheme
+from qtui_core.quant.scheme import SCHEME_FORMATS, Family, Scheme
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 _KINDS = ("model", "tensor", "row", "column", "group", "block")
@@ -53,9 +53,9 @@ def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
         case "size":
             return _step_size(scheme, direction)
         case "symmetry":
-            return replace(scheme, symmetric=not scheme.symmetric, scale_rule="absmax")
+            return replace(scheme, symmetric=not scheme.symmetric, scale_rule="")
         case "scale_rule":
-            rule = next(_others(SCALE_RULES, scheme.scale_rule, direction))
+            rule = next(_others(scheme.scale_rules, scheme.scale_rule, direction))
             return replace(scheme, symmetric=True, scale_rule=rule)
         case "double_quantization":
             return replace(scheme, double_quantization=not scheme.double_quantization)
@@ -68,7 +68,7 @@ def _step_format(scheme: Scheme, direction: int) -> Scheme:
     name = next(_others(tuple(SCHEME_FORMATS), scheme.format, direction))
     attempts = (
         {"format": name},
-        {"format": name, "symmetric": True, "scale_rule": "absmax", "double_quantization": False},
+        {"format": name, "symmetric": True, "scale_rule": "", "double_quantization": False},
     )
     for changes in attempts:
         try:

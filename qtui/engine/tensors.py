@@ -64,6 +64,7 @@ class StoredTensor:
 
     Attributes:
         shape: of the tensor; its matrix is what pictures and errors are about.
+        key: its name.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class StoredTensor:
     ) -> None:
         self.source = source
         self.info = info
+        self.key = info.name
         self.shape = info.shape
         self._remote = remote
 

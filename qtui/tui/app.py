@@ -197,7 +197,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     async def _look(self) -> None:
         from qtui.engine.client import RequestCancelled
-        from qtui.tui.panels.quantize_feed import QuantizeFeed
+        from qtui.tui.panels.quantize.feed import QuantizeFeed
 
         model = self.model
         with suppress(RequestCancelled):  # a panel opens it
@@ -249,7 +249,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.run_worker(self.action_show_panel(message.panel_id), group="panel", exclusive=True)
 
     async def on_send_value(self, message: SendValue) -> None:
-        from qtui.tui.panels.formats import FormatsPanel
+        from qtui.tui.panels.formats.panel import FormatsPanel
 
         await self.action_show_panel(FormatsPanel.PANEL_ID)
         self.shell.query_one(FormatsPanel).show_value(message.value, message.origin)

@@ -17,7 +17,7 @@ async def headline_of(
 
     Raises QtuiError when it cannot be opened, RequestCancelled when a newer request takes over.
     """
-    from qtui.tui.panels.quantize_data import ModelIndex
+    from qtui.tui.panels.quantize.data import ModelIndex
 
     reply = await engine.request(
         "open_model", {"model": model}, on_progress=lambda fraction, _: on_fraction(fraction)

@@ -85,14 +85,43 @@ class PerBlock:
         return f"block{self.size}"
 
 
-Granularity = PerModel | PerTensor | PerRow | PerColumn | PerGroup | PerBlock
+@dataclass(frozen=True)
+class PerToken:
+    """One scale for each token of an activation `[..., tokens, features]`, whatever the
+    dimensions before: scale `[elements / features, 1]`. Of a weight it is the same as PerRow,
+    a convolution's aside."""
 
-GRANULARITY_HELP = "model, tensor, row, column, group128 or block64 (with any size)"
+    def __str__(self) -> str:
+        return "token"
+
+
+@dataclass(frozen=True)
+class PerTile:
+    """One scale for a tile of `rows` by `columns` elements of the matrix: `[R, C]` -> scale
+    `[ceil(R / rows), ceil(C / columns)]`; tiles at the edges may be smaller. DeepSeek-V3
+    keeps its weights so in FP8, with tiles of 128 x 128."""
+
+    rows: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        _check_size("tile", self.rows * self.columns)
+
+    def __str__(self) -> str:
+        return f"tile{self.rows}x{self.columns}"
+
+
+Granularity = PerModel | PerTensor | PerRow | PerColumn | PerToken | PerGroup | PerBlock | PerTile
+
+GRANULARITY_HELP = (
+    "model, tensor, row, column, token, group128, block64 or tile128x128 (with any size)"
+)
 
 _PLAIN: dict[str, Granularity] = {
-    str(g): g for g in (PerModel(), PerTensor(), PerRow(), PerColumn())
+    str(g): g for g in (PerModel(), PerTensor(), PerRow(), PerColumn(), PerToken())
 }
 _SIZED = re.compile(r"(group|block)(-?[0-9]*)")
+_TILE = re.compile(r"tile([0-9]{1,9})x([0-9]{1,9})")
 
 
 def parse_granularity(text: str) -> Granularity | None:
@@ -102,6 +131,11 @@ def parse_granularity(text: str) -> Granularity | None:
     """
     if text in _PLAIN:
         return _PLAIN[text]
+    if text.startswith("tile"):
+        tile = _TILE.fullmatch(text)
+        if tile is None:
+            raise UsageError(f"{text!r} needs two sizes after the word, for example tile128x128.")
+        return PerTile(int(tile.group(1)), int(tile.group(2)))
     match = _SIZED.fullmatch(text)
     if match is None:
         return None

@@ -255,7 +255,7 @@ def _same_bits(scheme: Scheme) -> Iterator[Scheme]:
             continue
         if fmt.family is Family.INTEGER:
             yield Scheme(name, granularity, symmetric=False)
-            for rule in SCALE_RULES:
+            for rule in SCALE_RULES[Family.INTEGER]:
                 yield Scheme(name, granularity, scale_rule=rule)
         elif fmt.family is not Family.CODEBOOK:
             yield Scheme(name, granularity)

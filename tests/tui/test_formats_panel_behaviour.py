@@ -17,8 +17,8 @@ from textual.widgets import Input
 
 from qtui.tui.messages import SendValue
 from qtui.tui.panels import formats_state as verbs
-from qtui.tui.panels.formats import FormatsPanel
-from qtui.tui.panels.formats_state import FORMAT_LIST, FormatsState, initial_state
+from qtui.tui.panels.formats.panel import FormatsPanel
+from qtui.tui.panels.formats.state import FORMAT_LIST, FormatsState, initial_state
 from qtui.tui.widgets.bits import BitGrid
 from qtui.tui.widgets.choice import Choice
 from qtui.tui.widgets.facts import FactSheet

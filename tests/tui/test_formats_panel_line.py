@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtui.tui.panels.formats_line import (
+from qtui.tui.panels.formats.line import (
     Window,
     count_by_cell,
     number_at,

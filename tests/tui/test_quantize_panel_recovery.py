@@ -14,8 +14,8 @@ from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
-from qtui.tui.panels.quantize import QuantizePanel
-from qtui.tui.panels.quantize_shown import Phase
+from qtui.tui.panels.quantize.panel import QuantizePanel
+from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.widgets.tensor_list import Order
 
 

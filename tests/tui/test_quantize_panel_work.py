@@ -16,8 +16,8 @@ from textual.widgets import Static
 
 from qtui.engine.client import EngineState
 from qtui.tui.messages import SendValue
-from qtui.tui.panels.quantize import QuantizePanel
-from qtui.tui.panels.quantize_shown import Phase
+from qtui.tui.panels.quantize.panel import QuantizePanel
+from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.widgets.tensor_list import Order
 from qtui_core.quant import Scheme, measure, quantize
 

@@ -12,7 +12,7 @@ import pytest
 
 def test_the_panel_loads_no_numerics() -> None:
     code = (
-        "import sys, qtui.tui.app, qtui.tui.panels.quantize\n"
+        "import sys, qtui.tui.app, qtui.tui.panels.quantize.panel\n"
         "heavy = ('numpy', 'torch', 'transformers', 'huggingface_hub', 'pynvml', 'bitsandbytes')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

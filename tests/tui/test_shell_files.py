@@ -12,7 +12,7 @@ from conftest import Running, screen_text, settled, until
 
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, config_file, load_config
-from qtui.tui.panels.formats import FormatsPanel
+from qtui.tui.panels.formats.panel import FormatsPanel
 from qtui_core.errors import UsageError
 
 

@@ -39,8 +39,8 @@ class PanelEntry:
 
 
 PANELS: tuple[PanelEntry, ...] = (
-    PanelEntry(1, "formats", "Formats", f"{_HERE}.formats:FormatsPanel"),
-    PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize:QuantizePanel"),
+    PanelEntry(1, "formats", "Formats", f"{_HERE}.formats.panel:FormatsPanel"),
+    PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize.panel:QuantizePanel"),
     PanelEntry(3, "codebooks", "Codebooks", f"{_UPCOMING}CodebooksPanel"),
     PanelEntry(4, "memory", "Memory", f"{_UPCOMING}MemoryPanel"),
     PanelEntry(5, "train", "Train", f"{_UPCOMING}TrainPanel"),

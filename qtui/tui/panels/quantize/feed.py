@@ -7,7 +7,7 @@ from typing import Any
 
 from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.quantize_data import (
+from qtui.tui.panels.quantize.data import (
     Element,
     ErrorMap,
     ErrorNumbers,

@@ -17,10 +17,10 @@ from textual.widgets import Input, Label
 from qtui.tui.messages import Resized
 from qtui.tui.panels import formats_state as verbs
 from qtui.tui.panels.base import PaletteEntry, Panel
-from qtui.tui.panels.formats_facts import interval_of, limit_facts, value_facts
-from qtui.tui.panels.formats_line import ZOOM_RANGE, companions, ruler
-from qtui.tui.panels.formats_rows import View, bit_row, grid_layout, table_text
-from qtui.tui.panels.formats_state import FORMAT_LIST, SATURATION, FormatsState, initial_state
+from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
+from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
+from qtui.tui.panels.formats.rows import View, bit_row, grid_layout, table_text
+from qtui.tui.panels.formats.state import FORMAT_LIST, SATURATION, FormatsState, initial_state
 from qtui.tui.widgets.bits import BitGrid
 from qtui.tui.widgets.choice import Choice
 from qtui.tui.widgets.facts import FactSheet

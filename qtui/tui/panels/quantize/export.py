@@ -6,8 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from qtui.tui.panels.quantize_numbers import Row, element_rows, scheme_rows, tensor_rows
-from qtui.tui.panels.quantize_shown import Shown
+from qtui.tui.panels.quantize.numbers import Row, element_rows, scheme_rows, tensor_rows
+from qtui.tui.panels.quantize.shown import Shown
 
 
 def panel_data(shown: Shown) -> dict[str, Any] | None:

@@ -13,12 +13,12 @@ from textual.widget import Widget
 from qtui.engine.client import EngineState
 from qtui.tui.messages import SendValue
 from qtui.tui.panels.base import PaletteEntry
-from qtui.tui.panels.quantize_data import SchemeParts
-from qtui.tui.panels.quantize_export import panel_data, panel_text
-from qtui.tui.panels.quantize_keys import HELP, QUANTIZE_BINDINGS
-from qtui.tui.panels.quantize_looking import LookingPanel
-from qtui.tui.panels.quantize_schemes import LETTERS, SchemeControls
-from qtui.tui.panels.quantize_shown import Phase
+from qtui.tui.panels.quantize.data import SchemeParts
+from qtui.tui.panels.quantize.export import panel_data, panel_text
+from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS
+from qtui.tui.panels.quantize.looking import LookingPanel
+from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
+from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.scheme_bar import SchemeBar

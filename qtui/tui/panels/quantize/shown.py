@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from qtui.tui.panels.quantize_data import (
+from qtui.tui.panels.quantize.data import (
     Element,
     ErrorMap,
     ErrorNumbers,

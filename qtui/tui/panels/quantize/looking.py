@@ -12,12 +12,12 @@ from textual.reactive import reactive
 from qtui.engine.client import EngineLost, EngineState
 from qtui.tui.messages import DeviceSeen, ModelFailed, ModelOpened
 from qtui.tui.panels.engine_panel import OPENING, EnginePanel
-from qtui.tui.panels.quantize_body import QuantizeBody
-from qtui.tui.panels.quantize_data import ErrorMap, TensorNumbers
-from qtui.tui.panels.quantize_feed import QuantizeFeed
-from qtui.tui.panels.quantize_loading import Explanation, Look, SchemeErrors, findings
-from qtui.tui.panels.quantize_numbers import all_rows
-from qtui.tui.panels.quantize_shown import Phase, Shown
+from qtui.tui.panels.quantize.body import QuantizeBody
+from qtui.tui.panels.quantize.data import ErrorMap, TensorNumbers
+from qtui.tui.panels.quantize.feed import QuantizeFeed
+from qtui.tui.panels.quantize.loading import Explanation, Look, SchemeErrors, findings
+from qtui.tui.panels.quantize.numbers import all_rows
+from qtui.tui.panels.quantize.shown import Phase, Shown
 from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.errors import QtuiError

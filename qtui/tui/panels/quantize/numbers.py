@@ -14,8 +14,8 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from qtui.report.numbers import format_bytes, format_decibels, format_value
-from qtui.tui.panels.quantize_data import Element, ErrorNumbers, TensorNumbers
-from qtui.tui.panels.quantize_shown import Shown
+from qtui.tui.panels.quantize.data import Element, ErrorNumbers, TensorNumbers
+from qtui.tui.panels.quantize.shown import Shown
 from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.line import Line, shortened
 

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from qtui.tui.panels.quantize_data import SchemeParts
+from qtui.tui.panels.quantize.data import SchemeParts
 from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
 

@@ -7,9 +7,9 @@ from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.quantize_numbers import NumberTable
-from qtui.tui.panels.quantize_schemes import SchemeControls
-from qtui.tui.panels.quantize_side import TensorSide
+from qtui.tui.panels.quantize.numbers import NumberTable
+from qtui.tui.panels.quantize.schemes import SchemeControls
+from qtui.tui.panels.quantize.side import TensorSide
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from qtui.tui.panels.quantize_data import ErrorMap, ErrorNumbers, TensorNumbers
-from qtui.tui.panels.quantize_feed import QuantizeFeed
+from qtui.tui.panels.quantize.data import ErrorMap, ErrorNumbers, TensorNumbers
+from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.widgets.histogram import HistogramData
 
 

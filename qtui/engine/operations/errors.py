@@ -1,0 +1,94 @@
+"""Numbers of a tensor, and of its error under a scheme."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from qtui.engine.element import element_under_scheme, group_levels
+from qtui.engine.operations.session import Session, array, watched
+from qtui.engine.task import Result, Task
+from qtui_core.errors import UsageError
+from qtui_core.quant import Scheme
+from qtui_core.quant import explain as explain_reports
+from qtui_core.quant import histogram as histogram_of
+from qtui_core.quant.layout import matrix_shape
+
+OUTLIER_COLUMNS_SENT = 256
+
+
+def statistics(session: Session, task: Task) -> Result:
+    """Statistics and outliers, two passes."""
+    tensor = session.tensor_of(task)
+    stats = session.statistics_of(task, tensor, 0.0, 0.5)
+    found = session.outliers_of(task, tensor, 0.5, 1.0)
+    columns = [[c.column, c.count] for c in found.columns[:OUTLIER_COLUMNS_SENT]]
+    return Result(
+        {
+            **_plain(stats),
+            "outliers": found.count,
+            "outlier_share": found.share,
+            "outlier_columns": columns,
+        }
+    )
+
+
+def histogram(session: Session, task: Task) -> Result:
+    tensor, bins = session.tensor_of(task), task.integer("bins")
+    stats = session.statistics_of(task, tensor, 0.0, 0.5)
+    if stats.min is None or stats.max is None:
+        return Result({"edges": []}, {"counts": array([], "<i8")})
+    found = histogram_of(tensor, bins, low=stats.min, high=stats.max, **watched(task, 0.5, 1.0))
+    edges = [float(found.edges[0]), float(found.edges[-1])]
+    return Result({"edges": edges}, {"counts": array(found.counts, "<i8")})
+
+
+def measure(session: Session, task: Task) -> Result:
+    report = session.errors_of(task, session.tensor_of(task), session.scheme_of(task))
+    return Result(_plain(report, leave_out=("scheme",)))
+
+
+def explain(session: Session, task: Task) -> Result:
+    """A sentence about the error of the first of `schemes`; the others are alternatives."""
+    tensor = session.tensor_of(task)
+    texts = task.params.get("schemes")
+    if not isinstance(texts, list) or not texts:
+        raise UsageError("An explanation needs a list of schemes.")
+    schemes = [Scheme.parse(str(text)) for text in texts]
+    reports = [session.errors_of(task, tensor, scheme) for scheme in schemes]
+    stats = session.statistics_of(task, tensor, 0.9, 0.95)
+    outliers = session.outliers_of(task, tensor, 0.95, 1.0)
+    return Result({"sentence": explain_reports(reports, stats, outliers)})
+
+
+def element(session: Session, task: Task) -> Result:
+    tensor, scheme = session.tensor_of(task), session.scheme_of(task)
+    row, column = task.integer("row"), task.integer("column")
+    rows, columns = matrix_shape(tensor.shape)
+    if not (0 <= row < rows and 0 <= column < columns):
+        raise UsageError(f"The tensor is {rows} x {columns}; there is no ({row}, {column}).")
+    plan = session.plan_of(task, tensor, scheme)
+    found = element_under_scheme(tensor, plan, row, column)
+    data = dataclasses.asdict(found)
+    return Result(
+        {**data, "row": row, "column": column, "error": found.quantized - found.value},
+        {"levels": array(group_levels(plan, found), "<f8")},
+    )
+
+
+def _plain(record: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of a dataclass that JSON has words for."""
+    return {
+        field.name: getattr(record, field.name)
+        for field in dataclasses.fields(record)
+        if field.name not in leave_out
+    }
+
+
+OPERATIONS = {
+    "statistics": (statistics, "view"),
+    "histogram": (histogram, "view"),
+    "measure": (measure, "view"),
+    "explain": (explain, "view"),
+    "element": (element, "quick"),
+}

@@ -1,0 +1,36 @@
+"""Which tensors a scheme hurts most."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qtui.engine.operations.session import Session
+from qtui.engine.task import Result, Task
+from qtui.engine.tensors import StoredTensor
+from qtui_core.inspection.inspect import is_quantizable
+from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
+from qtui_core.models import row_elements, rows_of
+from qtui_core.quant import measure
+
+
+def rank(session: Session, task: Task) -> Result:
+    """SQNR of every tensor a scheme would be applied to, from a bounded sample of rows,
+    told one by one as progress."""
+    source = session.models.source(task.text("model"))
+    scheme = session.scheme_of(task)
+    extent = session.extent_of_model(task, scheme)
+    limit = REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT
+    infos = [info for info in source.tensors.values() if is_quantizable(info)]
+    sampled = False
+    for done, info in enumerate(infos):
+        task.check()
+        sample = sample_rows(rows_of(info), row_elements(info), limit)
+        tensor = StoredTensor(source, info)
+        parts = [tensor.rows(start, stop) for start, stop in sample.strips]
+        report = measure(np.concatenate(parts), scheme, model_absmax=extent)
+        sampled |= not sample.is_whole
+        task.progress((done + 1) / len(infos), {"name": info.name, "sqnr_db": report.sqnr_db})
+    return Result({"sampled": sampled})
+
+
+OPERATIONS = {"rank": (rank, "background")}

@@ -1,0 +1,139 @@
+"""The open model, and what was found out about its tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui.engine.protocol import Array
+from qtui.engine.task import Task
+from qtui.engine.tensors import OpenModels, StoredTensor
+from qtui_core.inspection.inspect import is_quantizable
+from qtui_core.quant import (
+    ErrorReport,
+    OutlierReport,
+    PerModel,
+    Scheme,
+    TensorStatistics,
+    find_outliers,
+    measure,
+    statistics,
+)
+from qtui_core.quant.elements import elements_of
+from qtui_core.quant.process import Plan, make_plan
+
+OUTLIER_SIGMA = 6.0
+CACHED_RESULTS = 64
+
+
+class Subject(Protocol):
+    """What operations look at: a stored tensor, or one made from it. `key` names it among all
+    that the session knows, so that answers can be kept."""
+
+    key: str
+    shape: tuple[int, ...]
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]: ...
+
+
+class Session:
+    """The open model and what was found out about it, for as long as the child lives."""
+
+    def __init__(self) -> None:
+        self.models = OpenModels()
+        self._statistics: dict[tuple[str, str], TensorStatistics] = {}
+        self._outliers: dict[tuple[str, str], OutlierReport] = {}
+        self._errors: dict[tuple[str, str, str], ErrorReport] = {}
+        self._plans: dict[tuple[str, str, str], Plan] = {}
+        self._model_extent: dict[str, tuple[float, float]] = {}
+
+    def forget(self) -> None:
+        """Another model is open now."""
+        self._statistics.clear()
+        self._outliers.clear()
+        self._errors.clear()
+        self._plans.clear()
+        self._model_extent.clear()
+
+    def tensor_of(self, task: Task) -> Subject:
+        """What a task is about."""
+        return self.models.tensor(task.text("model"), task.text("tensor"))
+
+    def scheme_of(self, task: Task) -> Scheme:
+        return Scheme.parse(task.text("scheme"))
+
+    def statistics_of(
+        self, task: Task, tensor: Subject, start: float, stop: float
+    ) -> TensorStatistics:
+        key = (task.text("model"), tensor.key)
+        if key not in self._statistics:
+            found = statistics(tensor, **watched(task, start, stop))
+            _remember(self._statistics, key, found)
+        return self._statistics[key]
+
+    def outliers_of(self, task: Task, tensor: Subject, start: float, stop: float) -> OutlierReport:
+        key = (task.text("model"), tensor.key)
+        if key not in self._outliers:
+            stats = self.statistics_of(task, tensor, start, start)
+            found = find_outliers(tensor, stats, OUTLIER_SIGMA, **watched(task, start, stop))
+            _remember(self._outliers, key, found)
+        return self._outliers[key]
+
+    def errors_of(self, task: Task, tensor: Subject, scheme: Scheme) -> ErrorReport:
+        key = (task.text("model"), tensor.key, str(scheme))
+        if key not in self._errors:
+            extent = self.extent_of_model(task, scheme)
+            found = measure(tensor, scheme, model_absmax=extent, **watched(task))
+            _remember(self._errors, key, found)
+        return self._errors[key]
+
+    def plan_of(self, task: Task, tensor: Subject, scheme: Scheme) -> Plan:
+        key = (task.text("model"), tensor.key, str(scheme))
+        if key not in self._plans:
+            extent = self.extent_of_model(task, scheme)
+            plan = make_plan(elements_of(tensor), scheme, extent, cancelled=task.is_cancelled)
+            _remember(self._plans, key, plan)
+        return self._plans[key]
+
+    def extent_of_model(self, task: Task, scheme: Scheme) -> tuple[float, float] | None:
+        """The smallest and largest value of the model, which is read in full once; None where
+        the scheme does not need them."""
+        if not isinstance(scheme.granularity, PerModel):
+            return None
+        text = task.text("model")
+        if text not in self._model_extent:
+            source = self.models.source(text)
+            infos = [info for info in source.tensors.values() if is_quantizable(info)]
+            total = sum(info.elements for info in infos) or 1
+            done, low, high = 0, 0.0, 0.0
+            for info in infos:
+                watch = watched(task, done / total, (done + info.elements) / total)
+                found = statistics(StoredTensor(source, info), **watch)
+                low, high = min(low, found.min or 0.0), max(high, found.max or 0.0)
+                done += info.elements
+            self._model_extent[text] = (low, high)
+        return self._model_extent[text]
+
+
+def watched(task: Task, start: float = 0.0, stop: float = 1.0) -> dict[str, Any]:
+    """What makes a function of qtui_core stoppable and heard: its progress from 0 to 1 is
+    that of the task from `start` to `stop`."""
+    return {
+        "cancelled": task.is_cancelled,
+        "progress": lambda fraction: task.progress(start + (stop - start) * fraction),
+    }
+
+
+def array(values: npt.ArrayLike, dtype: str) -> Array:
+    """What travels of an array: its bytes, little-endian."""
+    held = np.ascontiguousarray(values, dtype)
+    return Array(dtype, held.shape, held.tobytes())
+
+
+def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a result; the oldest goes when there are too many."""
+    cache[key] = value
+    if len(cache) > CACHED_RESULTS:
+        del cache[next(iter(cache))]

@@ -1,0 +1,1 @@
+"""Panel 1: a value in every number format."""
