@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from qtui.tui.messages import SendValue
-from qtui.tui.panels import formats_state as verbs
+from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.panel import FormatsPanel
 from qtui.tui.panels.formats.state import FORMAT_LIST, FormatsState, initial_state
 from qtui.tui.widgets.bits import BitGrid

@@ -1,0 +1,1 @@
+"""Whether the installed libraries follow the conventions this library follows."""

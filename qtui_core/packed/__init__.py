@@ -1,0 +1,1 @@
+"""Values of tensors that a checkpoint stores quantized, by the libraries that made them."""
