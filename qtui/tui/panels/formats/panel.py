@@ -15,8 +15,8 @@ from textual.widget import Widget
 from textual.widgets import Input, Label
 
 from qtui.tui.messages import Resized
-from qtui.tui.panels import formats_state as verbs
 from qtui.tui.panels.base import PaletteEntry, Panel
+from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
 from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
 from qtui.tui.panels.formats.rows import View, bit_row, grid_layout, table_text
