@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.quant.elements import ModelExtent, Segment, TensorLike, elements_of
+from qtui_core.quant.layout import rectangles
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.process import make_plan, needs_first_pass, prepare, round_trip
 from qtui_core.quant.scheme import Scheme
@@ -88,7 +89,7 @@ def error_map(
         key <<= np.uint64(32)
         key |= np.arange(error.size, dtype=np.uint32)[::-1]
         parts = []
-        for first, last, left, right in _rectangles(segment.start, error.size, columns):
+        for first, last, left, right in rectangles(segment.start, error.size, columns):
             offset = first * columns + left - segment.start
             tile = key[offset : offset + (last - first) * (right - left)]
             tile = tile.reshape(last - first, right - left)
@@ -202,23 +203,6 @@ def _edges(length: int, wanted: int) -> Int64:
     """Boundaries of `wanted` nearly equal parts of `length`, none empty."""
     parts = max(0, min(length, wanted))
     return np.arange(parts + 1, dtype=np.int64) * length // max(1, parts)
-
-
-def _rectangles(start: int, size: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
-    """The consecutive elements [start, start + size) of a matrix as at most three rectangles
-    (first row, last row + 1, first column, last column + 1)."""
-    stop = start + size
-    row, column = divmod(start, columns)
-    if column:
-        end = min(columns, column + size)
-        yield row, row + 1, column, end
-        start += end - column
-    if stop - start >= columns:
-        first, last = start // columns, stop // columns
-        yield first, last, 0, columns
-        start = last * columns
-    if start < stop:
-        yield start // columns, start // columns + 1, 0, stop - start
 
 
 def _bins(edges: Int64, first: int, last: int) -> slice:

@@ -7,6 +7,7 @@ know four cases and not six times the corner cases.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qtui_core.quant.granularity import (
@@ -147,3 +148,20 @@ def _cut(length: int, size: int, times: int) -> dict[int, int]:
     if rest:
         lengths[rest] = times
     return lengths
+
+
+def rectangles(start: int, size: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
+    """The consecutive elements [start, start + size) of a matrix as at most three rectangles
+    (first row, last row + 1, first column, last column + 1)."""
+    stop = start + size
+    row, column = divmod(start, columns)
+    if column:
+        end = min(columns, column + size)
+        yield row, row + 1, column, end
+        start += end - column
+    if stop - start >= columns:
+        first, last = start // columns, stop // columns
+        yield first, last, 0, columns
+        start = last * columns
+    if start < stop:
+        yield start // columns, start // columns + 1, 0, stop - start
