@@ -1,0 +1,170 @@
+"""An injected tensor is the array with that element replaced, in everything that reads one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from qtui_core.errors import UsageError
+from qtui_core.quant import (
+    Scheme,
+    error_map,
+    find_outliers,
+    histogram,
+    measure,
+    quantize,
+    statistics,
+)
+from qtui_core.quant.elements import elements_of
+from qtui_core.quant.injection import ArrayRows, Injected, Without
+from qtui_core.quant.layout import matrix_shape
+
+SHAPES = [(), (7,), (1,), (40, 33), (3, 8, 20), (4, 3, 5, 5), (1, 50), (50, 1)]
+
+
+class Streamed:
+    """Rows on request, as a file gives them: read only."""
+
+    key = "layer.weight"
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.shape = values, values.shape
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        if len(self.shape) < 2:
+            part = self.values.reshape(-1)[start:stop].copy()
+        else:
+            part = self.values.reshape(matrix_shape(self.shape))[start:stop].copy()
+        part.flags.writeable = False
+        return part
+
+
+def array_of(shape: tuple[int, ...]) -> np.ndarray:
+    values = np.random.default_rng(3).standard_normal(shape)
+    return np.asarray(values, np.float32).reshape(shape)
+
+
+def replaced(x: np.ndarray, row: int | None, column: int, value: float) -> np.ndarray:
+    matrix = x.copy().reshape(matrix_shape(x.shape))
+    matrix[slice(None) if row is None else row, column] = value
+    return matrix.reshape(x.shape)
+
+
+def whole(x) -> np.ndarray:
+    parts = [segment.float32() for segment in elements_of(x).segments(target=64)]
+    return np.concatenate(parts) if parts else np.empty(0, np.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", [np.asarray, Streamed, torch.from_numpy, np.asfortranarray])
+def test_elements_are_those_of_the_changed_array(shape, make):
+    x = array_of(shape)
+    rows, columns = matrix_shape(shape)
+    for row in {0, rows // 2, rows - 1, None}:
+        for column in {0, columns // 2, columns - 1}:
+            found = Injected(make(x.copy()), row, column, -123.5)
+            expected = replaced(x, row, column, -123.5)
+            assert found.shape == (shape or np.shape(make(x)))  # Fortran's have a dimension
+            assert whole(found).tolist() == expected.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("text", ["int8:tensor", "int4:group16:asym", "nf4", "e4m3:row", "bf16"])
+@pytest.mark.parametrize("place", [(5, 9), (None, 30)])
+def test_every_operation_sees_the_changed_array(text, place):
+    x = array_of((64, 96))
+    row, column = place
+    lazy, eager = Injected(Streamed(x), row, column, 40.0), replaced(x, row, column, 40.0)
+    scheme = Scheme.parse(text)
+    assert statistics(lazy) == statistics(eager)
+    assert measure(lazy, scheme) == measure(eager, scheme)
+    assert find_outliers(lazy) == find_outliers(eager)
+    assert (quantize(lazy, scheme).codes == quantize(eager, scheme).codes).all()
+    for name, values in vars(error_map(lazy, scheme, 8, 12)).items():
+        assert (values == getattr(error_map(eager, scheme, 8, 12), name)).all()
+    assert (histogram(lazy, 30).counts == histogram(eager, 30).counts).all()
+    assert measure(lazy, scheme) != measure(x, scheme)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 1e-45, 3.4e38])
+def test_values_of_every_kind_can_be_injected(value):
+    x = array_of((6, 6))
+    found = whole(Injected(x, 2, 3, value)).reshape(6, 6)
+    assert found.tobytes() == replaced(x, 2, 3, value).tobytes()
+    stats = statistics(Injected(x, 2, 3, value))
+    assert stats.finite == 36 - (not np.isfinite(value))
+
+
+def test_a_bfloat16_tensor():
+    x = torch.randn(20, 30, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    found = whole(Injected(x, 1, 2, 50.0))
+    assert found.tolist() == replaced(x.float().numpy(), 1, 2, 50.0).reshape(-1).tolist()
+
+
+def test_injections_stack_and_the_key_tells_them_apart():
+    x = Streamed(array_of((5, 6)))
+    once = Injected(x, 1, 2, 3.0)
+    twice = Injected(once, None, 4, 5.0)
+    expected = replaced(replaced(x.values, 1, 2, 3.0), None, 4, 5.0)
+    assert whole(twice).tolist() == expected.reshape(-1).tolist()
+    keys = {
+        x.key,
+        once.key,
+        twice.key,
+        Injected(x, None, 2, 3.0).key,
+        Injected(x, 1, 2, 3.5).key,
+        Injected(x, 2, 2, 3.0).key,
+    }
+    assert len(keys) == 6
+    assert all(key.startswith("layer.weight") for key in keys)
+
+
+def test_the_source_stays_as_it_is():
+    x = array_of((5, 6))
+    before = x.copy()
+    whole(Injected(x, None, 0, 9.0))
+    whole(Without(x, [1, 2]))
+    assert (x == before).all()
+
+
+@pytest.mark.parametrize("shape", [(7,), (40, 33), (3, 8, 20), ()])
+@pytest.mark.parametrize("make", [np.asarray, Streamed])
+def test_without_columns(shape, make):
+    x = array_of(shape)
+    columns = sorted({0, matrix_shape(shape)[1] - 1})
+    expected = x.copy().reshape(matrix_shape(shape))
+    expected[:, columns] = 0
+    assert whole(Without(make(x), columns)).tolist() == expected.reshape(-1).tolist()
+    assert whole(Without(make(x), [])).tolist() == x.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("shape", "row", "column"),
+    [((4, 5), 4, 0), ((4, 5), 0, 5), ((4, 5), -1, 0), ((4, 5), None, -1), ((7,), 1, 0), ((), 0, 1)],
+)
+def test_places_outside_the_tensor_are_refused(shape, row, column):
+    with pytest.raises(UsageError, match=r"no (element|column)"):
+        Injected(array_of(shape), row, column, 1.0)
+
+
+def test_an_empty_tensor_has_no_place():
+    with pytest.raises(UsageError, match="no column 0 in a tensor of 8 x 0"):
+        Injected(np.empty((8, 0)), None, 0, 1.0)
+    nothing = Injected(np.empty((0, 8)), None, 3, 1.0)  # a column of no elements
+    assert statistics(nothing).count == 0
+
+
+def test_values_beyond_float32_are_refused():
+    with pytest.raises(UsageError, match="1e\\+39 does not fit"):
+        Injected(array_of((2, 2)), 0, 0, 1e39)
+
+
+def test_what_is_no_tensor_is_refused_when_it_is_wrapped():
+    with pytest.raises(UsageError):
+        Injected(np.array(["a", "b"]), 0, 0, 1.0)
+
+
+def test_array_rows_convert_lazily():
+    source = ArrayRows(np.arange(24, dtype=np.float64).reshape(2, 3, 4))
+    assert source.rows(1, 3).tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert source.rows(0, 1).dtype == np.float32
