@@ -16,6 +16,7 @@ from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
     from qtui_core.inspection import Inspection
+    from qtui_core.inspection.sensitivity import Sensitivity
     from qtui_core.models import ModelSource
 
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
@@ -33,6 +34,17 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 @click.option("--tensors", metavar="GLOB", help="Only tensors whose name matches, e.g. '*.mlp.*'.")
 @click.option("--full", is_flag=True, help="Read every element, not a sample of rows.")
 @click.option("--headers", is_flag=True, help="Read headers only: names, shapes, dtypes, bytes.")
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Which of the schemes for which tensor: the least error in a budget, and the frontier.",
+)
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    help="For --sensitivity: bits per parameter (4.25) or bytes (3.5GiB) of all tensors together. "
+    "[default: the bytes of the scheme that inspect recommends]",
+)
 @report_format
 @appearance
 @click.pass_context
@@ -43,6 +55,8 @@ def command(
     tensors: str | None,
     full: bool,
     headers: bool,
+    sensitivity: bool,
+    budget: str | None,
     format: str | None,
     output: str | None,
     color: str,
@@ -57,6 +71,10 @@ def command(
         raise UsageError("--full reads every element and --headers reads none: choose one.")
     if headers and ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
         raise UsageError("--headers reads no values to apply --schemes to: choose one.")
+    if budget is not None and not sensitivity:
+        raise UsageError("--budget is for --sensitivity: give both.")
+    if headers and sensitivity:
+        raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
     if output is not None and output != STDOUT:
         check_target(output)
     from qtui_core.models import open_model
@@ -67,6 +85,10 @@ def command(
         raise UsageError("--schemes is empty: name at least one, for example nf4,int4.")
     # A scheme that does not parse is told before a large model is opened.
     parsed = _parse_schemes(wanted)
+    if sensitivity:
+        from qtui_core.inspection.sensitivity import refuse_shared_scales
+
+        refuse_shared_scales(parsed)
     with open_model(model) as source:
         if source.origin != "config":
             source.require_weights()
@@ -77,7 +99,27 @@ def command(
         else:
             inspection = _measure(source, parsed, full=full, pattern=tensors)
         document = inspection_document(inspection, all_tensors=chosen != "text")
+        if sensitivity:
+            from qtui.report.sensitivity import with_sensitivity
+
+            found = _assign(inspection, budget)
+            document = with_sensitivity(document, found, all_tensors=chosen != "text")
     write_report(document, chosen, output, color=color, ascii=ascii)
+
+
+def _assign(inspection: Inspection, budget: str | None) -> Sensitivity:
+    from qtui_core.inspection.budget import parse_budget
+    from qtui_core.inspection.sensitivity import assign_schemes, default_budget, weigh_by_weights
+
+    weighing = weigh_by_weights(inspection)
+    if not weighing.tensors:
+        raise UsageError(
+            f"--sensitivity has nothing to assign: no tensor of {inspection.census.model} that was "
+            f"chosen is a floating-point matrix."
+        )
+    if budget is None:
+        return assign_schemes(weighing, default_budget(inspection))
+    return assign_schemes(weighing, parse_budget(budget, weighing.parameters))
 
 
 def _parse_schemes(texts: list[str]) -> list:

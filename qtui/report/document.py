@@ -45,9 +45,24 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A drawing for the faces that can show one, which is HTML. It adds nothing that the tables
+    beside it do not say, so the other faces leave it out.
+
+    `svg` is a whole <svg> element in which everything from a file is escaped already.
+    """
+
+    svg: str
+    caption: str
+
+
+Block = Table | Facts | Picture | str
+
+
+@dataclass(frozen=True)
 class Section:
     title: str
-    blocks: tuple[Table | Facts | str, ...]
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True)

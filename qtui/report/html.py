@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from qtui.report.document import Document, Facts, Table
+from qtui.report.document import Document, Facts, Picture, Table
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d1d9e0;
@@ -24,6 +24,8 @@ thead th { color: var(--soft); font-weight: 600; }
 .bad { color: var(--bad); } .dim, .note, dt { color: var(--soft); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; } dd { margin: 0;
   overflow-wrap: anywhere; }
+figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
+figcaption { color: var(--soft); } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 .bar { width: 10rem; } .bar span { display: block; height: .7rem; background: var(--bar); }
 """
 
@@ -46,6 +48,9 @@ def to_html(document: Document) -> str:
                 parts.append(_facts(block))
             elif isinstance(block, Table):
                 parts.append(_table(block))
+            elif isinstance(block, Picture):
+                caption = f"<figcaption>{escape(block.caption)}</figcaption>"
+                parts.append(f"<figure>{block.svg}{caption}</figure>")
             else:
                 parts.append(f"<p>{escape(block)}</p>")
         parts.append("</section>")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtui.report.document import Document, Facts, Table
+from qtui.report.document import Document, Facts, Picture, Table
 
 
 def to_markdown(document: Document) -> str:
@@ -15,6 +15,8 @@ def to_markdown(document: Document) -> str:
                 lines += [f"- **{escape(name)}**: {escape(value)}" for name, value in block.pairs]
             elif isinstance(block, Table):
                 lines += _table(block)
+            elif isinstance(block, Picture):
+                continue
             else:
                 lines.append(escape(block))
             lines.append("")

@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from qtui.report.columns import GAP, INDENT, lay_out, with_bars
-from qtui.report.document import Document, Facts, Table, Tone
+from qtui.report.document import Document, Facts, Picture, Table, Tone
 
 #: A pipe has no width; tables there are as wide as their cells and are never folded.
 PIPE_WIDTH = 400
@@ -92,7 +92,7 @@ def _print(document: Document, console: Console, ascii: bool) -> None:
                 _print_facts(block, console)
             elif isinstance(block, Table):
                 _print_table(block, console, ascii)
-            else:
+            elif not isinstance(block, Picture):
                 console.print(Padding(Text(block), (0, INDENT)))
     console.print()
     console.print(Text(document.conclusion, style=BOLD))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -135,7 +136,7 @@ def lower_bound(tensors: Sequence[Sequence[Option]], budget: int) -> float:
         hull = _lower_hull(options)
         left -= hull[0].nbytes
         error += hull[0].error
-        for small, large in zip(hull, hull[1:], strict=False):
+        for small, large in pairwise(hull):
             step = large.nbytes - small.nbytes
             gains.append(((small.error - large.error) / step, step))
     if left < 0:

@@ -50,7 +50,7 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
             f"{where}Every matrix of {census.model} is zero in float32, which any scheme keeps "
             f"exactly."
         )
-    best = _choose(measured)
+    best = choose_total(measured)
     shrink = sum(t.info.nbytes for t in tensors) / best.nbytes if best.nbytes else 1.0
     size = ""
     if shrink > 1.05:
@@ -88,7 +88,7 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
     )
 
 
-def _choose(totals: Sequence[SchemeTotal]) -> SchemeTotal:
+def choose_total(totals: Sequence[SchemeTotal]) -> SchemeTotal:
     """The scheme to talk about: the best small one, and the smallest of equally good ones."""
     small = [t for t in totals if t.bits_per_parameter <= SMALL_BITS] or totals
     highest = max(_quality(t) for t in small)

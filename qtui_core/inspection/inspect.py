@@ -9,7 +9,7 @@ from qtui_core.inspection.census import select_tensors, take_census
 from qtui_core.inspection.conclude import conclude
 from qtui_core.inspection.report import Inspection, TensorReport
 from qtui_core.inspection.rows import Rows, read_ahead
-from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, RowSample
+from qtui_core.inspection.sample import RowSample, limit_of
 from qtui_core.inspection.totals import total_of
 from qtui_core.models import ModelSource, TensorInfo, row_elements
 from qtui_core.models.tensors import Role
@@ -73,7 +73,7 @@ def inspect_model(
         UsageError: no tensor matches `pattern`.
     """
     infos = select_tensors(source, pattern)
-    limit = None if full else REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT
+    limit = limit_of(source, full=full)
     readable = [i for i in infos if i.readable and i.elements]
     extent = None
     if any(isinstance(s.granularity, PerModel) for s in schemes):

@@ -5,10 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from qtui_core.models import ModelSource
+
 #: Elements read of each tensor unless everything is asked for. A matrix up to
 #: 1024 x 1024 is read whole; remote rows cost a transfer each, so fewer of them.
 LOCAL_LIMIT = 1 << 20
 REMOTE_LIMIT = 1 << 17
+
+
+def limit_of(source: ModelSource, *, full: bool) -> int | None:
+    """How many elements of a tensor are read; None for all."""
+    if full:
+        return None
+    return REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The squared error and the signal of each column, which errors weighted by column need."""
+"""The squared error and the signal of each column, which errors weighted by column need, and
+the squared error of each row."""
 
 from __future__ import annotations
 
@@ -20,10 +21,22 @@ Float64 = npt.NDArray[np.float64]
 @dataclass(frozen=True, eq=False)
 class ColumnErrors:
     """Sums over the finite elements of each column of a tensor seen as a matrix, float64
-    `[columns]`: of (x - dequantized x)² and of x²."""
+    `[columns]`: of (x - dequantized x)² and of x²; and the first over each row, `[rows]`."""
 
     squared_error: Float64
     squared: Float64
+    row_squared_error: Float64
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The sums of a rectangle, and where it is."""
+
+    columns: slice
+    rows: slice
+    squared_error: Float64
+    squared: Float64
+    row_squared_error: Float64
 
 
 def column_errors(
@@ -36,9 +49,9 @@ def column_errors(
     threads: int | None = None,
 ) -> ColumnErrors:
     """What a scheme does to each column. Arguments and errors as `measure`; reads the tensor as
-    often, and holds two numbers a column."""
+    often, and holds two numbers a column and one a row."""
     elements = elements_of(x)
-    columns = elements.matrix[1]
+    rows, columns = elements.matrix
     count = thread_count(elements.count, threads)
     passes = 2 if needs_first_pass(scheme, elements.shape, model_absmax) else 1
     advance = fractions_of(progress, passes * elements.count)
@@ -47,7 +60,7 @@ def column_errors(
             elements, scheme, model_absmax, threads=count, advance=advance, cancelled=cancelled
         )
 
-    def summed(segment: Segment, scratch: Scratch) -> list[tuple[slice, Float64, Float64]]:
+    def summed(segment: Segment, scratch: Scratch) -> list[_Part]:
         with np.errstate(all="ignore"):
             prepared = prepare(plan, segment, scratch)
             error = round_trip(plan, prepared, scratch)
@@ -60,15 +73,20 @@ def column_errors(
         for first, last, left, right in rectangles(segment.start, error.size, columns):
             at = slice(first * columns + left - segment.start, None)
             shape = (last - first, right - left)
-            sums = (
-                # In float64: float32 sums down a column are not pairwise.
-                np.einsum("ij,ij->j", part, part, dtype=np.float64)
-                for part in (a[at][: shape[0] * shape[1]].reshape(shape) for a in (error, x))
+            wrong, value = (a[at][: shape[0] * shape[1]].reshape(shape) for a in (error, x))
+            parts.append(
+                _Part(
+                    slice(left, right),
+                    slice(first, last),
+                    # In float64: float32 sums down a column are not pairwise.
+                    np.einsum("ij,ij->j", wrong, wrong, dtype=np.float64),
+                    np.einsum("ij,ij->j", value, value, dtype=np.float64),
+                    np.einsum("ij,ij->i", wrong, wrong, dtype=np.float64),
+                )
             )
-            parts.append((slice(left, right), *sums))
         return parts
 
-    squared_error, squared = np.zeros(columns), np.zeros(columns)
+    squared_error, squared, by_row = np.zeros(columns), np.zeros(columns), np.zeros(rows)
     for parts in map_segments(
         summed,
         elements.segments(plan.multiple),
@@ -76,7 +94,8 @@ def column_errors(
         advance=advance,
         cancelled=cancelled,
     ):
-        for where, harm, signal in parts:
-            squared_error[where] += harm
-            squared[where] += signal
-    return ColumnErrors(squared_error, squared)
+        for part in parts:
+            squared_error[part.columns] += part.squared_error
+            squared[part.columns] += part.squared
+            by_row[part.rows] += part.row_squared_error
+    return ColumnErrors(squared_error, squared, by_row)

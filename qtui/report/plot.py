@@ -1,0 +1,86 @@
+"""Curves as SVG, for the HTML face. Colours are those of the page, in light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 720, 380
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 16, 48
+TICKS = 6
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points (x, y) with a name; `line` joins them, else each is marked and named by
+    `labels`."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    line: bool = True
+    labels: tuple[str, ...] = ()
+
+
+def curve_svg(series: Sequence[Series], x_title: str, y_title: str) -> str:
+    """A plot of finite points on linear axes, as one <svg> element."""
+    xs = [x for s in series for x, _ in s.points]
+    ys = [y for s in series for _, y in s.points]
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+    low_x, high_x = min(min(xs), x_ticks[0]), max(max(xs), x_ticks[-1])
+    low_y, high_y = min(min(ys), y_ticks[0]), max(max(ys), y_ticks[-1])
+
+    def px(x: float) -> float:
+        return LEFT + (x - low_x) / ((high_x - low_x) or 1) * (WIDTH - LEFT - RIGHT)
+
+    def py(y: float) -> float:
+        return HEIGHT - BOTTOM - (y - low_y) / ((high_y - low_y) or 1) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" '
+        f'aria-label="{escape(y_title)} against {escape(x_title)}">'
+    ]
+    for x in x_ticks:
+        parts.append(_line(px(x), TOP, px(x), HEIGHT - BOTTOM))
+        parts.append(_text(px(x), HEIGHT - BOTTOM + 16, f"{x:g}", "middle"))
+    for y in y_ticks:
+        parts.append(_line(LEFT, py(y), WIDTH - RIGHT, py(y)))
+        parts.append(_text(LEFT - 6, py(y) + 4, f"{y:g}", "end"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, x_title, "middle"))
+    parts.append(_text(LEFT, TOP - 4, y_title, "start"))
+    for one in series:
+        if one.line:
+            path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in one.points)
+            parts.append(
+                f'<polyline points="{path}" fill="none" stroke="var(--bar)" stroke-width="2"/>'
+            )
+            continue
+        labels = one.labels or ("",) * len(one.points)
+        for (x, y), label in zip(one.points, labels, strict=True):
+            parts.append(
+                f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="4" fill="var(--warn)">'
+                f"<title>{escape(label)}</title></circle>"
+            )
+            anchor = "end" if px(x) > WIDTH * 0.8 else "start"
+            parts.append(_text(px(x) + (-7 if anchor == "end" else 7), py(y) + 14, label, anchor))
+    parts.append("</svg>")
+    return "".join(parts)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """About TICKS round numbers from at or below `low` to at or above `high`."""
+    span = (high - low) or abs(high) or 1.0
+    rough = span / (TICKS - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="var(--line)"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
