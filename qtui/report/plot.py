@@ -10,6 +10,7 @@ from html import escape
 WIDTH, HEIGHT = 720, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 16, 48
 TICKS = 6
+LABEL_WIDTH, LABEL_HEIGHT, CROWD = 130, 13, 40
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,32 @@ def curve_svg(series: Sequence[Series], x_title: str, y_title: str) -> str:
             )
             continue
         labels = one.labels or ("",) * len(one.points)
-        for (x, y), label in zip(one.points, labels, strict=True):
+        places = [(px(x), py(y)) for x, y in one.points]
+        for (x, y), below, label in zip(places, _label_lines(places), labels, strict=True):
             parts.append(
-                f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="4" fill="var(--warn)">'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="var(--warn)">'
                 f"<title>{escape(label)}</title></circle>"
             )
-            anchor = "end" if px(x) > WIDTH * 0.8 else "start"
-            parts.append(_text(px(x) + (-7 if anchor == "end" else 7), py(y) + 14, label, anchor))
+            right = x > WIDTH * 0.8
+            parts.append(
+                _text(x - 8 if right else x + 8, below, label, "end" if right else "start")
+            )
     parts.append("</svg>")
     return "".join(parts)
+
+
+def _label_lines(places: Sequence[tuple[float, float]]) -> list[float]:
+    """Where the label of each point stands: beside it, or lower where another is there."""
+    lines = [0.0] * len(places)
+    taken: list[tuple[float, float]] = []
+    for index in sorted(range(len(places)), key=lambda i: places[i][1]):
+        x, y = places[index]
+        line = y + 4
+        while any(abs(x - u) < LABEL_WIDTH and abs(line - v) < LABEL_HEIGHT for u, v in taken):
+            line += 1
+        taken.append((x, line))
+        lines[index] = line
+    return lines
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -13,6 +13,8 @@ from qtui_core.models.quoting import printable
 
 #: Tensors a text report lists before it says where the rest is.
 TEXT_TENSORS = 40
+#: Points of the frontier that the table shows; the curve and the JSON have more.
+TABLE_POINTS = 16
 _ERRORS = {
     "weights": "squared error of the weights over their energy, summed over all matrices",
     "outputs": (
@@ -101,7 +103,12 @@ def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
 
 
 def _frontier(found: Sensitivity) -> Table:
-    best = max((p.sqnr_db or 0.0 for p in found.frontier), default=0.0)
+    step = max(1, -(-len(found.frontier) // TABLE_POINTS))
+    # Counted from the end, which is everything as stored.
+    points = found.frontier[::-step][::-1]
+    if points[0] != found.frontier[0]:
+        points = (found.frontier[0], *points)
+    best = max((p.sqnr_db or 0.0 for p in points), default=0.0)
     return Table(
         columns=(
             Column("bits/param", numeric=True, key=True),
@@ -116,11 +123,10 @@ def _frontier(found: Sensitivity) -> Table:
                 format_value(p.relative_error, 3),
                 format_decibels(p.sqnr_db),
             )
-            for p in found.frontier
+            for p in points
         ),
         bars=tuple(
-            1.0 if p.sqnr_db is None else p.sqnr_db / best if best > 0 else 0.0
-            for p in found.frontier
+            1.0 if p.sqnr_db is None else p.sqnr_db / best if best > 0 else 0.0 for p in points
         ),
         bar_title="SQNR",
         note="The frontier: the least error in so many bytes.",

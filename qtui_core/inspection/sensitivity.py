@@ -28,8 +28,8 @@ from qtui_core.quant import PerModel, Scheme
 from qtui_core.quant.column_errors import column_errors
 from qtui_core.quant.measure import decibels
 
-#: Points of the frontier that a report lists.
-LISTED_POINTS = 17
+#: Points of the frontier that are kept of it, for a curve.
+CURVE_POINTS = 160
 #: What an option is called that leaves the tensor as it is.
 AS_STORED = "as stored"
 #: A gain below this is not worth a sentence.
@@ -250,7 +250,7 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         bound=best.bound,
         exact=best.bound == best.error,
         choices=choices,
-        frontier=_listed(weighing, found),
+        frontier=_curve(weighing, found),
         uniform=uniform,
         unweighed=weighing.unweighed,
         conclusion=_conclude(weighing, point, choices, uniform),
@@ -263,9 +263,9 @@ def _point(weighing: Weighing, nbytes: int, error: float) -> FrontierPoint:
     return FrontierPoint(total, bits, error, decibels(error))
 
 
-def _listed(weighing: Weighing, found: Frontier) -> tuple[FrontierPoint, ...]:
+def _curve(weighing: Weighing, found: Frontier) -> tuple[FrontierPoint, ...]:
     """Points of the frontier at about equal distances in bytes, both ends among them."""
-    wanted = np.linspace(found.nbytes[0], found.nbytes[-1], LISTED_POINTS)
+    wanted = np.linspace(found.nbytes[0], found.nbytes[-1], CURVE_POINTS)
     at = np.unique(np.searchsorted(found.nbytes, wanted, side="right") - 1)
     return tuple(_point(weighing, int(found.nbytes[i]), float(found.error[i])) for i in at)
 
