@@ -1,0 +1,83 @@
+"""Where the bits of a quantized tensor go: codes, scales, and what scales need in turn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from qtui_core.quant.granularity import PerModel
+from qtui_core.quant.layout import scale_shape
+from qtui_core.quant.scheme import Scheme
+
+SCALE_BITS = 32
+NESTED_CODE_BITS = 8
+
+
+@dataclass(frozen=True)
+class BitPart:
+    """`count` numbers of `bits` bits each, kept one after another and filled up to a whole
+    byte at the end."""
+
+    name: str
+    count: int
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        return -(-self.count * self.bits // 8)
+
+
+@dataclass(frozen=True)
+class BitBudget:
+    """What is stored of a tensor of `shape` under `scheme`. Parts that the scheme does not
+    have are left out; the codes are the first."""
+
+    scheme: Scheme
+    shape: tuple[int, ...]
+    parts: tuple[BitPart, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def bits_per_parameter(self) -> Fraction:
+        """Bits for each element, exact; those of a code for an empty tensor."""
+        if not math.prod(self.shape):
+            return Fraction(self.scheme.bits)
+        return sum((self.share(part) for part in self.parts), Fraction(0))
+
+    @property
+    def overhead(self) -> Fraction:
+        """Bits for each element beyond those of its code."""
+        return self.bits_per_parameter - self.scheme.bits
+
+    def share(self, part: BitPart) -> Fraction:
+        """Bits of a part for each element, exact; 0 for an empty tensor."""
+        count = math.prod(self.shape)
+        return Fraction(8 * part.bytes, count) if count else Fraction(0)
+
+
+def bit_budget(scheme: Scheme, shape: tuple[int, ...]) -> BitBudget:
+    """What a tensor of `shape` takes under `scheme`.
+
+    Codes are packed at their width; a scale is 32 bits; a zero point is as wide as a code;
+    double quantization stores 8 bits a scale, 32 for every nested block of them and 32 for the
+    offset. A scale of the whole model belongs to no tensor and is not counted here.
+    """
+    codes = BitPart("codes", math.prod(shape), scheme.bits)
+    scales = math.prod(scale_shape(scheme.granularity, shape))
+    if isinstance(scheme.granularity, PerModel):
+        scales = 0
+    if scheme.double_quantization:
+        parts = [
+            BitPart("nested codes", scales, NESTED_CODE_BITS),
+            BitPart("nested constants", -(-scales // scheme.nested_block), SCALE_BITS),
+            BitPart("offset", 1 if scales else 0, SCALE_BITS),
+        ]
+    else:
+        parts = [BitPart("scales", scales, SCALE_BITS)]
+        if not scheme.symmetric:
+            parts.append(BitPart("zero points", scales, scheme.bits))
+    return BitBudget(scheme, shape, (codes, *(part for part in parts if part.count)))
