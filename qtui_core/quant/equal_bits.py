@@ -1,0 +1,140 @@
+"""Schemes brought to the same bits per parameter, because anything else is no comparison.
+
+A 4-bit code with a scale of 32 bits for 64 elements takes 4.5 bits, the same with a zero point
+4.5625, and NF4 with double quantization 4.127: the first two have up to 10 % more to spend. The
+size of the group is what can be turned, and it need not be a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from qtui_core.errors import UsageError
+from qtui_core.quant.bit_budget import bit_budget
+from qtui_core.quant.granularity import MAX_SIZE, PerBlock, PerGroup
+from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
+
+#: Bits per parameter that are as good as equal: at 6 dB a bit, a difference of 0.1 dB.
+TOLERANCE = Fraction(1, 50)
+#: Sizes tried on each side of the one that arithmetic asks for.
+NEIGHBOURS = 3
+RESIZABLE = (Family.INTEGER, Family.FLOAT, Family.CODEBOOK)
+
+
+@dataclass(frozen=True)
+class EqualBits:
+    """A scheme with the group size that comes nearest to the wanted bits per parameter.
+
+    Attributes:
+        asked: the scheme as it was.
+        scheme: the scheme to compare; `asked` itself where it has no size to turn.
+        bits: its exact bits per parameter.
+        difference: `bits` less the wanted ones.
+        equal: whether they are equal to within the tolerance.
+        note: why not, a clause without a full stop; empty where they are.
+    """
+
+    asked: Scheme
+    scheme: Scheme
+    bits: Fraction
+    difference: Fraction
+    equal: bool
+    note: str
+
+
+def at_equal_bits(
+    schemes: Sequence[Scheme],
+    shape: tuple[int, ...],
+    bits: Fraction | float,
+    *,
+    tolerance: Fraction = TOLERANCE,
+) -> tuple[EqualBits, ...]:
+    """Each scheme at `bits` per parameter in a tensor of `shape`, or as near as it comes.
+
+    Groups and blocks keep their kind and are resized; integers and small floats with a scale
+    per tensor, row or column get groups. Formats whose group is part of their definition, and
+    casts, stay as they are.
+
+    Raises UsageError for an empty tensor.
+    """
+    if not math.prod(shape):
+        raise UsageError("An empty tensor has no bits per parameter to be made equal.")
+    return tuple(_nearest(scheme, shape, Fraction(bits), tolerance) for scheme in schemes)
+
+
+def _nearest(
+    scheme: Scheme, shape: tuple[int, ...], wanted: Fraction, tolerance: Fraction
+) -> EqualBits:
+    candidates = [scheme, *_resized(scheme, shape, wanted)]
+    bits = {candidate: bit_budget(candidate, shape).bits_per_parameter for candidate in candidates}
+    if not abs(bits[scheme] - wanted) <= tolerance / 10:
+        # Among equally near ones the smaller group: it can only be more exact.
+        best = min(candidates, key=lambda s: (abs(bits[s] - wanted), _size(s)))
+    else:
+        best = scheme  # nothing to gain by an odd size
+    difference = bits[best] - wanted
+    equal = abs(difference) <= tolerance
+    note = "" if equal else _why_not(scheme, best, bits[best], wanted)
+    return EqualBits(scheme, best, bits[best], difference, equal, note)
+
+
+def _resized(scheme: Scheme, shape: tuple[int, ...], wanted: Fraction) -> Iterator[Scheme]:
+    """The scheme with the sizes that may come nearest."""
+    if scheme.family not in RESIZABLE:
+        return
+    kind = type_of_groups(scheme)
+    # Every row ends in a group of its own; only the last block of a tensor may be short.
+    length = math.prod(shape) if kind is PerBlock else matrix_shape(shape)[1]
+    limit = min(length, MAX_SIZE)
+    if scheme.double_quantization:
+        limit = min(limit, MAX_DOUBLE_QUANTIZED_BLOCK)
+    for size in _sizes(length, limit, _bits_of_a_group(scheme), wanted - scheme.bits):
+        yield replace(scheme, granularity=kind(size))
+
+
+def _bits_of_a_group(scheme: Scheme) -> Fraction:
+    """What one more group costs."""
+    probe = replace(scheme, granularity=type_of_groups(scheme)(1))
+    shape = (1, scheme.nested_block) if scheme.double_quantization else (1, 8)
+    budget = bit_budget(probe, shape)
+    fixed = 0 if not scheme.double_quantization else 32  # the offset is there once
+    return budget.overhead - Fraction(fixed, math.prod(shape))
+
+
+def type_of_groups(scheme: Scheme) -> type[PerBlock] | type[PerGroup]:
+    """The kind of groups that a scheme has, or would have."""
+    blocks = scheme.family is Family.CODEBOOK or isinstance(scheme.granularity, PerBlock)
+    return PerBlock if blocks else PerGroup
+
+
+def _sizes(length: int, limit: int, group_bits: Fraction, spare: Fraction) -> set[int]:
+    """Sizes of groups that cut `length` into about as many as `spare` bits an element pay."""
+    sizes = {1, limit}
+    if spare <= 0:
+        return sizes
+    groups = round(spare * length / group_bits)
+    for count in range(groups - NEIGHBOURS, groups + NEIGHBOURS + 1):
+        if count > 0:
+            sizes.add(-(-length // count))
+    size = round(group_bits / spare)
+    sizes.update(range(size - NEIGHBOURS, size + NEIGHBOURS + 1))
+    return {size for size in sizes if 1 <= size <= limit}
+
+
+def _size(scheme: Scheme) -> int:
+    return getattr(scheme.granularity, "size", 0)
+
+
+def _why_not(scheme: Scheme, best: Scheme, bits: Fraction, wanted: Fraction) -> str:
+    exact = f"{float(bits):.4g}"
+    if scheme.bits > wanted:
+        return f"its codes alone take {scheme.bits} bits"
+    if scheme.family in (Family.MICROSCALING, Family.TWO_LEVEL):
+        return f"its group is part of its definition, so it takes {exact} bits"
+    if scheme.family not in RESIZABLE:
+        return f"it has no group to resize and takes {exact} bits"
+    return f"{best.granularity} comes nearest, at {exact} bits"
