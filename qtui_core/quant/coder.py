@@ -24,10 +24,15 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class GroupScales:
-    """`scale` float32 `[groups]` and, for asymmetric integers, `zero_point` uint8 `[groups]`."""
+    """`scale` float32 `[groups]`, what a level is multiplied by; for asymmetric integers
+    `zero_point` `[groups]`, uint8, or float32 in the tensor's unit; where a scale is itself
+    stored as a small float, its `code` uint8 `[groups]`; `inverse` float32 `[groups]`, what
+    elements are multiplied by where that is not 1 / scale."""
 
     scale: Float32
-    zero_point: npt.NDArray[np.uint8] | None = None
+    zero_point: npt.NDArray[Any] | None = None
+    code: npt.NDArray[np.uint8] | None = None
+    inverse: Float32 | None = None
 
 
 NO_SCALES = GroupScales(np.empty(0, np.float32))
@@ -52,6 +57,10 @@ class Coder(ABC):
     smallest_normal: np.float32 = SMALLEST_NORMAL
     #: A group whose extent is below this gets the scale of this extent, or zeros.
     smallest_extent: float = 0.0
+    #: The format scales are stored in, where that is not float32.
+    scale_format: ClassVar[str | None] = None
+    #: The scale of the tensor that the scales of the groups are multiplied by, where there is one.
+    tensor_scale: float | None = None
 
     @abstractmethod
     def scales(self, extents: Float32, size: int) -> GroupScales:

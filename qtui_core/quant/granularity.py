@@ -99,7 +99,8 @@ class PerToken:
 class PerTile:
     """One scale for a tile of `rows` by `columns` elements of the matrix: `[R, C]` -> scale
     `[ceil(R / rows), ceil(C / columns)]`; tiles at the edges may be smaller. DeepSeek-V3
-    keeps its weights so in FP8, with tiles of 128 x 128."""
+    keeps its weights so in FP8, with tiles of 128 x 128. A tensor is read a row of tiles at a
+    time, `rows` whole rows of it, and what works on it holds so many in memory."""
 
     rows: int
     columns: int

@@ -1,12 +1,13 @@
 """Which consecutive elements share a scale, once the shape of the tensor is known.
 
-Every granularity comes down to one of four layouts of the flattened tensor, so the kernels
-know four cases and not six times the corner cases.
+Every granularity comes down to one of five layouts of the flattened tensor, so the kernels
+know five cases and not eight times the corner cases.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from qtui_core.quant.granularity import (
     PerModel,
     PerRow,
     PerTensor,
+    PerTile,
+    PerToken,
 )
 
 
@@ -59,7 +62,17 @@ class Columns:
     columns: int
 
 
-Layout = Whole | Runs | RaggedRows | Columns
+@dataclass(frozen=True)
+class Tiles:
+    """One scale for each tile of `height` by `width` elements of rows of `columns`; the tiles at
+    the right and the lower edge may be smaller."""
+
+    columns: int
+    height: int
+    width: int
+
+
+Layout = Whole | Runs | RaggedRows | Columns | Tiles
 
 
 def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout:
@@ -77,6 +90,14 @@ def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout
             run = min(size, columns)
         case PerRow():
             run = columns
+        case PerToken():
+            run = _token_length(shape)
+        case PerTile(height, width) if min(height, rows) == 1:
+            return layout_of(PerGroup(width), (rows, columns))
+        case PerTile(height, width) if width < columns:
+            return Tiles(columns, min(height, rows), width)
+        case PerTile(height, _):
+            run = height * columns
         case PerBlock(size):
             # A block is whole in its segment even when it is the only one: its kernels tell
             # a short block by its length.
@@ -96,6 +117,10 @@ def scale_shape(granularity: Granularity | None, shape: tuple[int, ...]) -> tupl
             return (1,)
         case PerRow():
             return (rows, 1)
+        case PerToken():
+            return (rows * columns // _token_length(shape), 1)
+        case PerTile(height, width):
+            return (-(-rows // height), -(-columns // width))
         case PerColumn():
             return (1, columns)
         case PerGroup(size):
@@ -117,6 +142,10 @@ def scale_index(
             return 0
         case PerRow():
             return row
+        case PerToken():
+            return (row * columns + column) // _token_length(shape)
+        case PerTile(height, width):
+            return row // height * -(-columns // width) + column // width
         case PerColumn():
             return column
         case PerGroup(size):
@@ -138,8 +167,19 @@ def run_lengths(granularity: Granularity | None, shape: tuple[int, ...]) -> dict
             return _cut(count, size, 1)
         case RaggedRows(width, size):
             return _cut(width, size, rows)
+        case Tiles(width, tile_height, tile_width):
+            lengths: Counter[int] = Counter()
+            for tall, times in _cut(rows, tile_height, 1).items():
+                for wide, many in _cut(width, tile_width, 1).items():
+                    lengths[tall * wide] += times * many
+            return dict(lengths)
         case Whole():
             return {count: 1}
+
+
+def _token_length(shape: tuple[int, ...]) -> int:
+    """Elements of a token: the last dimension, whatever the dimensions before."""
+    return shape[-1] if shape else 1
 
 
 def _cut(length: int, size: int, times: int) -> dict[int, int]:

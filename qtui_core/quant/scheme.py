@@ -98,6 +98,8 @@ SCALE_RULES: dict[Family, tuple[str, ...]] = {
     Family.INTEGER: ("absmax", "full", "signed"),
     Family.MICROSCALING: ("floor", "ceil", "even", "rceil"),
 }
+#: Families that are defined with the granularity of the format and no other.
+FIXED_GRANULARITY = (Family.MICROSCALING, Family.TWO_LEVEL)
 ALL_SCALE_RULES = tuple(rule for rules in SCALE_RULES.values() for rule in rules)
 ROUNDINGS = ("nearest", "truncate", "stochastic")
 
@@ -158,26 +160,9 @@ class Scheme:
         self._check_outliers()
 
     def _check_granularity(self) -> None:
-        name, granularity = self.format, self.granularity
-        match self.family:
-            case Family.CAST if granularity is not None:
-                raise UsageError(
-                    f"{name} is a cast without a scale, so it takes no granularity: write just "
-                    f"{name}."
-                )
-            case Family.CODEBOOK if not isinstance(granularity, PerBlock):
-                raise UsageError(
-                    f"{name} cannot be scaled per {granularity}: bitsandbytes defines it over "
-                    f"blocks of the flattened tensor, so write {name}:block64 or another size."
-                )
-            case Family.MICROSCALING | Family.TWO_LEVEL if (
-                granularity != SCHEME_FORMATS[name].default
-            ):
-                default = SCHEME_FORMATS[name].default
-                raise UsageError(
-                    f"{name} is defined with {default} and nothing else: write just {name}, or "
-                    f"{_free_element(name)}:{granularity}, which has scales in 32 bits."
-                )
+        refusal = refused_granularity(self.format, self.granularity)
+        if refusal is not None:
+            raise UsageError(refusal)
 
     def _check_scale(self) -> None:
         name = self.format
@@ -269,6 +254,11 @@ class Scheme:
         return SCHEME_FORMATS[self.format].family
 
     @property
+    def element(self) -> str | None:
+        """The format of the catalogue that elements are rounded to, where there is one."""
+        return SCHEME_FORMATS[self.format].element
+
+    @property
     def bits(self) -> int:
         """Bits of storage of one code, scales not counted."""
         return SCHEME_FORMATS[self.format].bits
@@ -280,7 +270,7 @@ class Scheme:
 
     def __str__(self) -> str:
         parts = [self.format]
-        fixed = self.family in (Family.MICROSCALING, Family.TWO_LEVEL)
+        fixed = self.family in FIXED_GRANULARITY
         if self.granularity is not None and not fixed:
             parts.append(str(self.granularity))
         if not self.symmetric:
@@ -308,6 +298,37 @@ class Scheme:
         from qtui_core.quant.scheme_text import scheme_arguments
 
         return cls(**scheme_arguments(text))
+
+
+def refused_granularity(name: str, granularity: Granularity | None) -> str | None:
+    """Why the format `name` cannot have this granularity; None where it can."""
+    fmt = SCHEME_FORMATS[name]
+    match fmt.family:
+        case Family.CAST:
+            if granularity is not None:
+                return (
+                    f"{name} is a cast without a scale, so it takes no granularity: write just "
+                    f"{name}."
+                )
+        case Family.CODEBOOK:
+            if not isinstance(granularity, PerBlock):
+                return (
+                    f"{name} cannot be scaled per {granularity}: bitsandbytes defines it over "
+                    f"blocks of the flattened tensor, so write {name}:block64 or another size."
+                )
+        case Family.MICROSCALING | Family.TWO_LEVEL:
+            if granularity != fmt.default:
+                return (
+                    f"{name} is defined with {fmt.default} and nothing else: write just {name}, "
+                    f"or {_free_element(name)}:{granularity}, which has scales in 32 bits."
+                )
+        case Family.TERNARY:
+            if isinstance(granularity, PerModel):
+                return (
+                    f"{name} has no scale per model: it is the mean magnitude of what shares it, "
+                    f"and of a model the extremes are known only; write {name}:tensor."
+                )
+    return None
 
 
 def _free_element(name: str) -> str:
