@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.errors import UsageError
 from qtui_core.quant.elements import Segment, TensorLike, elements_of
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.statistics import TensorStatistics, statistics
@@ -40,24 +41,51 @@ class ColumnCount:
 
 @dataclass(frozen=True)
 class OutlierReport:
-    """Elements further than `sigma` standard deviations from the mean.
+    """Elements further than `sigma` standard deviations from the mean, or those of a magnitude
+    of at least `threshold`.
 
     Attributes:
+        sigma: how far is far, by standard deviations of the tensor; None where it was asked
+            for a magnitude.
         share: of the finite elements, 0 to 1.
         energy_share: of the sum of squares, 0 to 1.
         top: the furthest, furthest first.
         columns: every column that has outliers, the one with most first. Empty for a tensor
             of one row, where a column is an element.
         column_total: columns of the tensor.
+        threshold: how far is far, in the unit of the tensor, from zero; None where it was
+            asked for standard deviations.
     """
 
-    sigma: float
+    sigma: float | None
     count: int
     share: float
     energy_share: float
     top: tuple[Outlier, ...]
     columns: tuple[ColumnCount, ...]
     column_total: int
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class _Far:
+    """What is far: more than `limit` away from `centre`, or at least so far."""
+
+    centre: float
+    limit: float
+    inclusive: bool
+
+    @property
+    def preselected(self) -> float:
+        """A little lower than the limit: float32 preselects, float64 decides. The centre is off
+        by up to half of its last place in float32."""
+        return max(0.0, self.limit * (1 - 1e-5) - abs(self.centre) * 2.0**-23)
+
+    def beyond(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        distance = np.abs(value - self.centre)
+        found: npt.NDArray[np.bool_]
+        found = distance >= self.limit if self.inclusive else distance > self.limit
+        return found
 
 
 @dataclass(frozen=True)
@@ -81,32 +109,72 @@ def find_outliers(
     Memory: one number for each column, and the outliers of the segments at work. Raises as
     `measure` does.
     """
-    elements = elements_of(x)
     if stats is None:
         stats = statistics(x, cancelled=cancelled, threads=threads)
+    if not stats.std or stats.mean is None:
+        return OutlierReport(sigma, 0, 0.0, 0.0, (), (), elements_of(x).matrix[1])
+    far = _Far(stats.mean, sigma * stats.std, inclusive=False)
+    found = _find(x, far, stats, top, progress, cancelled, threads)
+    return replace(found, sigma=sigma)
+
+
+def find_beyond(
+    x: TensorLike,
+    threshold: float,
+    stats: TensorStatistics | None = None,
+    top: int = 10,
+    *,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> OutlierReport:
+    """The finite elements of a magnitude of at least `threshold`: what LLM.int8() calls the
+    outliers of an activation, at 6.0 (Dettmers et al. 2022). The columns of the report are
+    those it keeps in 16 bits.
+
+    Reads, holds and raises as `find_outliers`; UsageError for a threshold that is no magnitude.
+    """
+    if not (math.isfinite(threshold) and threshold > 0):
+        raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
+    if stats is None:
+        stats = statistics(x, cancelled=cancelled, threads=threads)
+    far = _Far(0.0, threshold, inclusive=True)
+    found = _find(x, far, stats, top, progress, cancelled, threads)
+    return replace(found, threshold=threshold)
+
+
+def _find(
+    x: TensorLike,
+    far: _Far,
+    stats: TensorStatistics,
+    top: int,
+    progress: Callable[[float], None] | None,
+    cancelled: Callable[[], bool] | None,
+    threads: int | None,
+) -> OutlierReport:
+    elements = elements_of(x)
     rows, columns = elements.matrix
     per_column = np.zeros(columns if rows > 1 else 0, np.int64)
     count, energy = 0, 0.0
     furthest = _Found(np.empty(0, np.int64), np.empty(0))
-    if not stats.std or stats.mean is None:
-        return OutlierReport(sigma, 0, 0.0, 0.0, (), (), columns)
-    mean, limit = stats.mean, sigma * stats.std
-    # A little lower than the limit: float32 preselects, float64 decides. The mean itself is
-    # off by up to half of its last place in float32.
-    preselected = max(0.0, limit * (1 - 1e-5) - abs(mean) * 2.0**-23)
+    preselected = far.preselected
 
     def search(segment: Segment, scratch: Scratch) -> _Found | None:
         with np.errstate(all="ignore"):
             values = segment.float32()
+            if not values.size:
+                return None
             distance = np.subtract(
-                values, np.float32(mean), out=scratch.take("distance", values.size, np.float32)
+                values,
+                np.float32(far.centre),
+                out=scratch.take("distance", values.size, np.float32),
             )
             np.abs(distance, out=distance)
             if distance.max() < preselected:
                 return None
             index = np.flatnonzero((distance >= preselected) & np.isfinite(values))
             value = values[index].astype(np.float64)
-            beyond = np.abs(value - mean) > limit
+            beyond = far.beyond(value)
             return _Found(index[beyond] + segment.start, value[beyond])
 
     for found in map_segments(
@@ -123,15 +191,16 @@ def find_outliers(
         if per_column.size:
             hit, times = np.unique(found.index % columns, return_counts=True)
             per_column[hit] += times
-        furthest = _keep_furthest(furthest, found, mean, top)
+        furthest = _keep_furthest(furthest, found, far.centre, top)
     order = np.argsort(-per_column, kind="stable")[: np.count_nonzero(per_column)]
+    mean, std = stats.mean or 0.0, stats.std or 0.0
     return OutlierReport(
-        sigma=sigma,
+        sigma=None,
         count=count,
-        share=count / stats.finite,
+        share=count / stats.finite if count else 0.0,
         energy_share=min(1.0, energy / (stats.mean_square * stats.finite)) if count else 0.0,
         top=tuple(
-            Outlier(*divmod(int(i), columns), float(v), abs(float(v) - mean) / stats.std)
+            Outlier(*divmod(int(i), columns), float(v), abs(float(v) - mean) / std if std else 0.0)
             for i, v in zip(furthest.index, furthest.value, strict=True)
         ),
         columns=tuple(ColumnCount(int(c), int(per_column[c])) for c in order),
