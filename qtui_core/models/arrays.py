@@ -8,8 +8,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from qtui_core.errors import ModelError
+from qtui_core.errors import ModelError, UsageError
 from qtui_core.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, decode
+from qtui_core.models.ggml_types import BY_NAME
+from qtui_core.models.gguf import ggml_type
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
 from qtui_core.models.tensors import row_elements, rows_of
@@ -50,12 +52,14 @@ def read_float32(
     Rows are those of `ModelSource.read_rows`: a vector of n elements is [n, 1], a scalar
     [1, 1]. NaN and infinities stay what they are. F64 and integers round to the nearest
     float32 (F64 beyond its range to infinity); BOOL is 0 or 1; codes of quantized
-    checkpoints are the stored integers, not the weights they stand for.
+    safetensors checkpoints are the stored integers, not the weights they stand for;
+    GGUF blocks are decoded, since scales are part of them.
 
     Memory: the array, and what holds the stored bytes: the mapped file, or what the hub sent.
 
     Raises:
         ModelError: no such tensor, a dtype that is not read, or the bytes cannot be had.
+        UsageError: GGUF blocks without the gguf library.
         ValueError: not 0 <= start <= stop <= rows.
     """
     info = source.tensor(name)
@@ -80,6 +84,8 @@ def decoder(dtype: str) -> Callable[[memoryview], Float32]:
     if dtype in _FLOAT8:
         table = _float8_table(dtype)
         return lambda raw: _from_float8(raw, table)
+    if ggml_type(dtype) is not None:
+        return lambda raw: _from_ggml(raw, dtype)
     if dtype in _NUMPY:
         stored = np.dtype(_NUMPY[dtype])
         return lambda raw: _from_numpy(raw, stored)
@@ -97,6 +103,31 @@ def _from_numpy(raw: memoryview, stored: np.dtype) -> Float32:
     # Overflow to infinity is the documented result, and NaN is data, not a mistake.
     with np.errstate(over="ignore", invalid="ignore"):
         return np.frombuffer(raw, stored).astype(np.float32)
+
+
+def _from_ggml(raw: memoryview, dtype: str) -> Float32:
+    """Whole blocks of a GGUF tensor, decoded by the gguf library, which owns these formats."""
+    try:
+        from gguf import GGMLQuantizationType, quants
+    except ImportError as error:
+        raise UsageError(
+            f"Reading {dtype} blocks takes the gguf library, which is not installed: "
+            f"pip install 'qtui[checkpoints]'."
+        ) from error
+    kind = getattr(GGMLQuantizationType, dtype, None)
+    if kind is None:
+        raise UsageError(f"The installed gguf library does not know {dtype}: pip install -U gguf.")
+    size = BY_NAME[dtype].nbytes
+    blocks = np.frombuffer(raw, np.uint8).reshape(-1, size)
+    try:
+        # Scales that are NaN or infinite are data: their blocks become that.
+        with np.errstate(all="ignore"):
+            values = quants.dequantize(blocks, kind)
+    except NotImplementedError as error:
+        raise UsageError(
+            f"The installed gguf library does not decode {dtype}: pip install -U gguf."
+        ) from error
+    return np.ascontiguousarray(values, np.float32).reshape(-1)
 
 
 @cache

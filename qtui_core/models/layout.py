@@ -20,6 +20,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
+GGUF_SUFFIX = ".gguf"
 
 _SHARD = re.compile(r"(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors")
 
@@ -117,11 +118,13 @@ def _why_none(names: Sequence[str], where: str, folder: Path | None) -> str:
             f"code from the file, so qtui does not open it. {here} each once, where you trust "
             f"it: {convert_command(paths)}"
         )
-    gguf = [n for n in names if n.endswith(".gguf")]
+    gguf = [n for n in names if n.lower().endswith(GGUF_SUFFIX)]
     if gguf:
+        here = "Open" if folder else "Download and open"
+        path = folder / gguf[0] if folder else gguf[0]
         return (
-            f"The weights in {where} are GGUF ({listed(gguf)}), which qtui does not read; "
-            f"open the safetensors model they were made from."
+            f"The weights in {where} are GGUF ({listed(gguf)}). {here} one by its path, for "
+            f"example {quoted(path)}."
         )
     return f"There are no weights ({SUFFIX}) in {where}."
 
@@ -134,11 +137,6 @@ def refuse_file(path: str) -> ModelError | None:
             f"{quoted(path)} is a pickle: loading it runs code from the file, so qtui does not "
             f"open it. Convert it once, where you trust it: "
             f"{convert_command([path])}"
-        )
-    if lowered.endswith(".gguf"):
-        return ModelError(
-            f"{quoted(path)} is a GGUF file, which qtui does not read; open the safetensors "
-            f"model it was made from."
         )
     return None
 

@@ -82,6 +82,11 @@ class LocalFile:
         self._lock = threading.Lock()
         self._since_release = 0
 
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._path
+
     def read(self, begin: int, end: int) -> memoryview:
         """Bytes [begin, end), a view of the mapping: nothing is copied, and nothing is
         loaded before it is looked at.

@@ -10,7 +10,7 @@ from qtui_core.errors import ModelError
 from qtui_core.models.assemble import Progress
 from qtui_core.models.hub import parse_hub_id
 from qtui_core.models.hub_errors import Unknown, Unreachable
-from qtui_core.models.layout import CONFIG, SUFFIX, refuse_file
+from qtui_core.models.layout import CONFIG, GGUF_SUFFIX, SUFFIX, refuse_file
 from qtui_core.models.local import unreadable
 from qtui_core.models.opening_hub import open_hub
 from qtui_core.models.opening_local import open_folder, open_path
@@ -25,9 +25,9 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
     """Open a model by its headers; no values are read.
 
     Args:
-        text: `demo`; the path of a folder, a safetensors file or a config.json; or a hub id,
-            `org/name` with an optional `@revision`. What exists on this machine is meant
-            before a hub id; `./demo` is a folder of that name.
+        text: `demo`; the path of a folder, a safetensors or GGUF file or a config.json; or a
+            hub id, `org/name` with an optional `@revision`. What exists on this machine is
+            meant before a hub id; `./demo` is a folder of that name.
         progress: called as the headers of the model's files arrive.
 
     Raises:
@@ -75,7 +75,7 @@ def _looks_like_path(name: str) -> bool:
         name.startswith((".", "/", "~"))
         or name.endswith("/")
         or "\\" in name
-        or name.lower().endswith((SUFFIX, ".json"))
+        or name.lower().endswith((SUFFIX, GGUF_SUFFIX, ".json"))
         or refuse_file(name) is not None
     )
 

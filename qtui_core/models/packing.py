@@ -40,12 +40,19 @@ class Packed:
     """Attributes:
     method: the family most code tensors belong to.
     codes: code tensors, each with the number of weights it unpacks to, or None.
-    scales: every tensor that belongs to one of them.
+    methods: the family of each.
+    companions: the tensors of scales, zero points and codebooks that belong to each.
     """
 
     method: str
     codes: Mapping[str, int | None]
-    scales: frozenset[str]
+    methods: Mapping[str, str]
+    companions: Mapping[str, tuple[str, ...]]
+
+    @property
+    def scales(self) -> frozenset[str]:
+        """Every tensor that belongs to one of the code tensors."""
+        return frozenset(n for names in self.companions.values() for n in names) - self.codes.keys()
 
 
 def find_packed(
@@ -53,8 +60,8 @@ def find_packed(
 ) -> Packed | None:
     """The tensors of codes in a checkpoint, or None when there are none."""
     codes: dict[str, int | None] = {}
-    scales: set[str] = set()
-    methods: Counter[str] = Counter()
+    methods: dict[str, str] = {}
+    companions: dict[str, tuple[str, ...]] = {}
     finders: tuple[Callable[..., Iterator[Finding]], ...] = (
         _bitsandbytes_4bit,
         _bitsandbytes_int8,
@@ -64,14 +71,13 @@ def find_packed(
         _mxfp4_blocks,
     )
     for finder in finders:
-        for method, name, count, companions in finder(tensors, settings or {}, declared):
+        for method, name, count, found in finder(tensors, settings or {}, declared):
             if name not in codes:
-                codes[name] = count
-                methods[method] += 1
-            scales.update(companions)
+                codes[name], methods[name] = count, method
+            companions[name] = (*companions.get(name, ()), *found)
     if not codes:
         return None
-    return Packed(methods.most_common(1)[0][0], codes, frozenset(scales - codes.keys()))
+    return Packed(Counter(methods.values()).most_common(1)[0][0], codes, methods, companions)
 
 
 def _bitsandbytes_4bit(

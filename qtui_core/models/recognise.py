@@ -37,12 +37,14 @@ class QuantizationInfo:
 
     Attributes:
         method: "bitsandbytes-nf4", "bitsandbytes-fp4", "bitsandbytes-int8", "gptq", "awq",
-            "compressed-tensors", "fp8", "nvfp4", "mxfp4", "bitnet", "int8", or what the
-            config calls it.
+            "compressed-tensors", "fp8", "nvfp4", "mxfp4", "bitnet", "int8", "gguf", or what
+            the config calls it.
         detail: one sentence for people.
         tensors: names of the tensors that hold codes.
         parameters: how many weights each of them unpacks to, where names and shapes tell.
         scales: names of the tensors that hold scales, zero points and codebooks of those.
+        methods: by name of a tensor of codes, the method its own names and shape tell.
+        companions: by name of a tensor of codes, its own scales, zero points and codebooks.
     """
 
     method: str
@@ -50,6 +52,8 @@ class QuantizationInfo:
     tensors: tuple[str, ...] = ()
     parameters: Mapping[str, int] = field(default_factory=dict)
     scales: frozenset[str] = frozenset()
+    methods: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def quantization_config(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -82,6 +86,8 @@ def recognise(
         tensors=tuple(packed.codes),
         parameters={n: count for n, count in packed.codes.items() if count is not None},
         scales=packed.scales,
+        methods=packed.methods,
+        companions=packed.companions,
     )
 
 

@@ -31,7 +31,7 @@ _OTHER_FORMATS: tuple[tuple[bytes, str], ...] = (
         b"version https://git-lfs",
         "is a Git LFS pointer, not the weights themselves; run `git lfs pull` in its folder",
     ),
-    (b"GGUF", "is a GGUF file; qtui reads safetensors"),
+    (b"GGUF", "is a GGUF file under a safetensors name; call it .gguf and open that"),
     (b"PK\x03\x04", "is a zip archive, as torch.save writes, under a safetensors name"),
     (b"\x80\x02", "is a pickle under a safetensors name"),
     (b"<", "looks like a web page, not weights; the download went wrong"),
