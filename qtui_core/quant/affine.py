@@ -1,8 +1,10 @@
-"""Integers: q = round(x / scale) + zero point, as torchao rounds and GGUF's Q4_0 does."""
+"""Integers: q = round(x / scale) + zero point, as torchao rounds and GGUF's Q4_0 does.
+
+To nearest and at random, x is multiplied by 1/scale, as in torchao. Toward zero it is divided:
+the reciprocal would cut a step off more of the values that are whole steps.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -11,40 +13,64 @@ from qtui_core.quant.elements import Float32
 from qtui_core.quant.grouping import Extent, group_views
 from qtui_core.quant.layout import Layout
 from qtui_core.quant.parallel import Scratch
+from qtui_core.quant.rounding import NEAREST, Rounding, Truncate
+
+
+def _divide(
+    layout: Layout, x: Float32, scales: GroupScales, rounding: Rounding, out: Float32
+) -> None:
+    """x in steps, to be rounded."""
+    if isinstance(rounding, Truncate):
+        for (view, target), (scale,) in group_views(layout, (x, out), (scales.scale,)):
+            np.divide(view, scale, out=target)
+        return
+    inverse = np.float32(1) / scales.scale if scales.inverse is None else scales.inverse
+    for (view, target), (factor,) in group_views(layout, (x, out), (inverse,)):
+        np.multiply(view, factor, out=target)
 
 
 class SymmetricCoder(Coder):
-    """Signed codes without a zero point; x is multiplied by 1/scale and rounded half to even.
+    """Signed codes without a zero point; x / scale rounded, by default half to even.
 
     Rule "absmax": scale = absmax / (2^(b-1) - 1), codes +-(2^(b-1) - 1); torchao with that
     quant_min and quant_max. Rule "full": scale = absmax / ((2^b - 1) / 2), all 2^b codes;
     torchao's MappingType.SYMMETRIC.
+
+    With `from_extent`, x is multiplied by (2^(b-1) - 1) / absmax and not by the reciprocal of
+    the scale, which may be one float32 away: so does LLM.int8() in bitsandbytes.
     """
 
     extent = Extent.ABSMAX
     code_dtype = np.dtype(np.int8)
 
-    def __init__(self, bits: int, rule: str) -> None:
+    def __init__(
+        self, bits: int, rule: str, rounding: Rounding = NEAREST, from_extent: bool = False
+    ) -> None:
+        self.rounding, self.from_extent = rounding, from_extent
         self.highest = 2 ** (bits - 1) - 1
         self.lowest = -self.highest if rule == "absmax" else -self.highest - 1
         self.half_range = np.float32((self.highest - self.lowest) / 2)
         self.smallest_extent = float(self.half_range * SMALLEST_NORMAL)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
-        scale = extents[0] / self.half_range
-        return GroupScales(np.maximum(scale, SMALLEST_NORMAL))
+        scale = np.maximum(extents[0] / self.half_range, SMALLEST_NORMAL)
+        if not self.from_extent:
+            return GroupScales(scale)
+        extent = np.maximum(extents[0], self.smallest_extent)
+        return GroupScales(scale, inverse=self.half_range / extent)
 
-    def _round(self, x: Float32, scale: Float32, out: Float32) -> None:
-        np.multiply(x, np.float32(1) / scale, out=out)
-        np.rint(out, out=out)
+    def _round(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        _divide(layout, x, scales, self.rounding, out)
+        self.rounding.to_integers(out, scratch)
         np.clip(out, self.lowest, self.highest, out=out)
 
     def encode(
         self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
     ) -> None:
         level = scratch.take("level", x.size, np.float32)
-        for (x_view, out), (scale,) in group_views(layout, (x, level), (scales.scale,)):
-            self._round(x_view, scale, out)
+        self._round(layout, x, scales, level, scratch)
         np.copyto(codes, level, casting="unsafe")
 
     def decode(
@@ -58,8 +84,8 @@ class SymmetricCoder(Coder):
     def round_trip(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        for (x_view, view), (scale,) in group_views(layout, (x, out), (scales.scale,)):
-            self._round(x_view, scale, view)
+        self._round(layout, x, scales, out, scratch)
+        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
             np.multiply(view, scale, out=view)
         keep_finite(out, scales)
 
@@ -111,13 +137,14 @@ class SignedCoder(Coder):
 
 class AsymmetricCoder(Coder):
     """Codes 0 to 2^b - 1: scale = (max - min) / (2^b - 1) over a range made to include 0,
-    zero point = round(-min / scale), q = round(x * (1/scale)) + zero point, rounded half to
-    even before the zero point is added. torchao's MappingType.ASYMMETRIC."""
+    zero point = round(-min / scale), q = round(x * (1/scale)) + zero point, rounded, by default
+    half to even, before the zero point is added. torchao's MappingType.ASYMMETRIC."""
 
     extent = Extent.MIN_MAX
     code_dtype = np.dtype(np.uint8)
 
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits: int, rounding: Rounding = NEAREST) -> None:
+        self.rounding = rounding
         self.highest = 2**bits - 1
         self.smallest_extent = float(self.highest * SMALLEST_NORMAL)
 
@@ -131,19 +158,20 @@ class AsymmetricCoder(Coder):
         zero_point = np.clip(-np.rint(low / scale), 0, self.highest)
         return GroupScales(scale, zero_point.astype(np.uint8))
 
-    def _round(self, x: Float32, scale: Float32, zero_point: Any, out: Float32) -> None:
-        np.multiply(x, np.float32(1) / scale, out=out)
-        np.rint(out, out=out)
-        out += zero_point
+    def _round(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        _divide(layout, x, scales, self.rounding, out)
+        self.rounding.to_integers(out, scratch)
+        for (view,), (zero_point,) in group_views(layout, (out,), (scales.zero_point,)):
+            view += zero_point
         np.clip(out, 0, self.highest, out=out)
 
     def encode(
         self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
     ) -> None:
         level = scratch.take("level", x.size, np.float32)
-        per_group = (scales.scale, scales.zero_point)
-        for (x_view, view), (scale, zero_point) in group_views(layout, (x, level), per_group):
-            self._round(x_view, scale, zero_point, view)
+        self._round(layout, x, scales, level, scratch)
         np.copyto(codes, level, casting="unsafe")
 
     def decode(
@@ -159,9 +187,74 @@ class AsymmetricCoder(Coder):
     def round_trip(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
+        self._round(layout, x, scales, out, scratch)
         per_group = (scales.scale, scales.zero_point)
-        for (x_view, view), (scale, zero_point) in group_views(layout, (x, out), per_group):
-            self._round(x_view, scale, zero_point, view)
+        for (view,), (scale, zero_point) in group_views(layout, (out,), per_group):
             view -= zero_point
             view *= scale
         keep_finite(out, scales)
+
+
+class FloatZeroCoder(Coder):
+    """Codes 0 to 2^b - 1 over a range that need not hold 0: scale = (max - min) / (2^b - 1), and
+    the zero point is the value of code 2^(b-1), in the tensor's unit: min + scale 2^(b-1).
+    q = round((x - (zero point - scale 2^(b-1))) / scale), rounded half to even by default, and
+    back (q - 2^(b-1)) scale + zero point. torchao's tinygemm convention
+    (`_choose_qparams_affine_tinygemm` and its companions), in float32 throughout.
+    """
+
+    extent = Extent.RANGE
+    code_dtype = np.dtype(np.uint8)
+
+    def __init__(self, bits: int, rounding: Rounding = NEAREST) -> None:
+        self.rounding = rounding
+        self.highest = 2**bits - 1
+        self.middle = np.float32(2 ** (bits - 1))
+        self.smallest_extent = float(self.highest * SMALLEST_NORMAL)
+
+    def scales(self, extents: Float32, size: int) -> GroupScales:
+        low, high = extents
+        steps = np.float32(self.highest)
+        scale = (high - low) / steps
+        # A range wider than float32 can hold is divided before it is subtracted.
+        scale = np.where(np.isfinite(scale), scale, high / steps - low / steps)
+        scale = np.maximum(scale, SMALLEST_NORMAL).astype(np.float32)
+        return GroupScales(scale, low + scale * self.middle)
+
+    def _round(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        assert scales.zero_point is not None
+        low = scales.zero_point - scales.scale * self.middle
+        for (x_view, view), (scale, least) in group_views(layout, (x, out), (scales.scale, low)):
+            np.subtract(x_view, least, out=view)
+            view /= scale
+        np.clip(out, 0, self.highest, out=out)
+        self.rounding.to_integers(out, scratch)
+
+    def encode(
+        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
+    ) -> None:
+        level = scratch.take("level", x.size, np.float32)
+        self._round(layout, x, scales, level, scratch)
+        np.copyto(codes, level, casting="unsafe")
+
+    def _values(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
+        per_group = (scales.scale, scales.zero_point)
+        for (view,), (scale, zero_point) in group_views(layout, (out,), per_group):
+            view -= self.middle
+            view *= scale
+            view += zero_point
+        keep_finite(out, scales)
+
+    def decode(
+        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        np.copyto(out, codes)
+        self._values(layout, scales, out)
+
+    def round_trip(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        self._round(layout, x, scales, out, scratch)
+        self._values(layout, scales, out)

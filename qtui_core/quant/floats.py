@@ -1,8 +1,9 @@
 """Floating-point formats: float32 rounded to fewer bits, by arithmetic on whole segments.
 
-These are the fast twins of `qtui_core.formats.array`, held equal to it by the tests: rounding
-to nearest, saturating at the largest finite number. An infinity stays one in a format that
-has it.
+These are the fast twins of `qtui_core.formats.array`, held equal to it by the tests. What lies
+beyond the largest finite number becomes that number, or, where a scheme does not saturate, the
+infinity of the format, or its NaN where it has none. An infinity stays one in a format that has
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.formats import BF16, FP16, FloatFormat, Rounding, decode
+from qtui_core.formats import BF16, FP16, FloatFormat, decode
+from qtui_core.formats import Rounding as FormatRounding
 from qtui_core.quant.coder import (
     NO_SCALES,
     SMALLEST_NORMAL,
@@ -23,6 +25,7 @@ from qtui_core.quant.elements import Float32
 from qtui_core.quant.grouping import Extent, group_views
 from qtui_core.quant.layout import Layout
 from qtui_core.quant.parallel import Scratch
+from qtui_core.quant.rounding import NEAREST, Rounding, Truncate
 
 Bits = npt.NDArray[np.uint32]
 
@@ -38,11 +41,23 @@ class NarrowRounder:
 
     Adding M = 2^(e + 23 - m), where e is the exponent of the value and m the mantissa bits
     kept, leaves exactly m bits behind the point of the sum: the addition itself rounds to
-    nearest even, and the low bits of the sum are the rounded significand as an integer.
+    nearest even, and the low bits of the sum are the rounded significand as an integer. Other
+    roundings move it by one.
     """
 
-    def __init__(self, fmt: FloatFormat) -> None:
+    def __init__(
+        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+    ) -> None:
+        self.rounding = rounding
         self.largest = np.float32(float(fmt.max))
+        # Toward zero nothing finite passes the largest number.
+        self.saturate = saturate or isinstance(rounding, Truncate)
+        # What does not saturate is rounded as if the exponents went on, and then recognised.
+        self.limit = self.largest if self.saturate else np.float32(2.0 ** (fmt.max_exponent + 1))
+        self.max_code = np.uint32(fmt.max_code)
+        self.beyond = np.float32(np.nan if fmt.infinity_code is None else np.inf)
+        special = fmt.nan_code if fmt.infinity_code is None else fmt.infinity_code
+        self.beyond_code = np.uint32(special or 0)
         self.lowest_exponent = np.uint32((fmt.min_exponent + FLOAT32_BIAS) << FLOAT32_MANTISSA)
         self.dropped = np.uint32(FLOAT32_MANTISSA - fmt.mantissa_bits)
         self.sign_shift = np.uint32(32 - fmt.bits)
@@ -52,18 +67,26 @@ class NarrowRounder:
         total = scratch.take("sum", x.size, np.float32)
         addend = scratch.take("addend", x.size, np.uint32)
         np.abs(x, out=total)
-        np.minimum(total, self.largest, out=total)
+        np.minimum(total, self.limit, out=total)
         np.bitwise_and(total.view(np.uint32), EXPONENT, out=addend)
         np.maximum(addend, self.lowest_exponent, out=addend)
         addend += self.dropped << np.uint32(FLOAT32_MANTISSA)
-        total += addend.view(np.float32)
+        if self.rounding is NEAREST:
+            total += addend.view(np.float32)
+        else:
+            exact = scratch.take("exact", x.size, np.float32)
+            exact[...] = total
+            total += addend.view(np.float32)
+            self.rounding.correct_sums(total, addend.view(np.float32), exact, scratch)
         return total, addend
 
     def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
-        """The nearest number of the format, -0 included. `out` may be `x`."""
+        """The number of the format, -0 included. `out` may be `x`."""
         sign = np.bitwise_and(x.view(np.uint32), SIGN, out=scratch.take("sign", x.size, np.uint32))
         total, addend = self._add(x, scratch)
         np.subtract(total, addend.view(np.float32), out=out)
+        if not self.saturate:
+            out[out > self.largest] = self.beyond
         np.bitwise_or(out.view(np.uint32), sign, out=out.view(np.uint32))
 
     def codes(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
@@ -74,6 +97,8 @@ class NarrowRounder:
         addend -= self.lowest_exponent + (self.dropped << np.uint32(FLOAT32_MANTISSA))
         addend >>= self.dropped
         result += addend
+        if not self.saturate:
+            result[result > self.max_code] = self.beyond_code
         sign = np.bitwise_and(x.view(np.uint32), SIGN, out=addend)
         sign >>= self.sign_shift
         result |= sign
@@ -82,30 +107,29 @@ class NarrowRounder:
 
 class WideRounder:
     """Rounds to a format with the exponents of float32 (BF16, TF32) by integer arithmetic on
-    the word: to nearest even, or with ties away from zero where the hardware does (TF32)."""
+    the word: an addition and a cut. To nearest, ties go to even, or away from zero where the
+    hardware does that (TF32). A carry past the largest number makes an infinity."""
 
-    def __init__(self, fmt: FloatFormat) -> None:
+    def __init__(
+        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+    ) -> None:
+        self.rounding = rounding
+        self.saturate = saturate
         self.largest = np.float32(float(fmt.max))
         self.dropped = np.uint32(32 - fmt.bits)
-        half = 1 << int(self.dropped - 1)
-        self.ties_away = fmt.hardware_rounding is Rounding.NEAREST_AWAY
-        self.addend = np.uint32(half if self.ties_away else half - 1)
+        self.ties_away = fmt.hardware_rounding is FormatRounding.NEAREST_AWAY
 
     def _words(self, x: Float32, words: Bits, scratch: Scratch) -> None:
         sign = np.bitwise_and(x.view(np.uint32), SIGN, out=scratch.take("sign", x.size, np.uint32))
         np.bitwise_and(x.view(np.uint32), MAGNITUDE, out=words)
-        np.minimum(words, self.largest.view(np.uint32), out=words)
-        if not self.ties_away:
-            odd = scratch.take("odd", x.size, np.uint32)
-            np.right_shift(words, self.dropped, out=odd)
-            odd &= np.uint32(1)
-            words += odd
-        words += self.addend
+        if self.saturate:
+            np.minimum(words, self.largest.view(np.uint32), out=words)
+        self.rounding.add_to_words(words, int(self.dropped), self.ties_away, scratch)
         words &= np.uint32(0xFFFF_FFFF) << self.dropped
         words |= sign
 
     def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
-        """The nearest number of the format."""
+        """The number of the format."""
         self._words(x, out.view(np.uint32), scratch)
 
     def codes(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
@@ -119,9 +143,13 @@ class WideRounder:
 class _FloatCoder(Coder):
     """What scaled floats and casts share."""
 
-    def __init__(self, fmt: FloatFormat) -> None:
+    def __init__(
+        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+    ) -> None:
         narrow = fmt.exponent_bits < BF16.exponent_bits
-        self.rounder = NarrowRounder(fmt) if narrow else WideRounder(fmt)
+        make = NarrowRounder if narrow else WideRounder
+        self.rounder = make(fmt, rounding, saturate)
+        self.saturate = saturate
         self.largest = float(fmt.max)
         self.smallest_normal = np.float32(float(fmt.min_normal))
         self.nan_code = fmt.nan_code
@@ -149,13 +177,16 @@ class _FloatCoder(Coder):
 
 
 class ScaledFloatCoder(_FloatCoder):
-    """A small float under a scale: scale = absmax / largest number, and x / scale is rounded
-    to nearest even. A division, not a multiplication by the reciprocal, as in torchao."""
+    """A small float under a scale: scale = absmax / largest number, and x / scale is rounded,
+    by default to nearest even. A division, not a multiplication by the reciprocal, as in
+    torchao."""
 
     extent = Extent.ABSMAX
 
-    def __init__(self, fmt: FloatFormat) -> None:
-        super().__init__(fmt)
+    def __init__(
+        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+    ) -> None:
+        super().__init__(fmt, rounding, saturate)
         self.smallest_extent = self.largest * float(SMALLEST_NORMAL)
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
@@ -166,6 +197,12 @@ class ScaledFloatCoder(_FloatCoder):
         scaled: Float32 = scratch.take("scaled", x.size, np.float32)
         for (view, out), (scale,) in group_views(layout, (x, scaled), (scales.scale,)):
             np.divide(view, scale, out=out)
+        if not self.saturate:
+            # The element that made the scale is the largest number, though the division may
+            # round to a little more.
+            size = np.abs(scaled)
+            rounded_up = (size > self.largest) & (size <= self.largest * np.float32(1 + 2.0**-22))
+            scaled[rounded_up] = np.copysign(np.float32(self.largest), scaled[rounded_up])
         return scaled
 
     def encode(
@@ -188,7 +225,8 @@ class ScaledFloatCoder(_FloatCoder):
     def _multiply(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
         for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
             np.multiply(view, scale, out=view)
-        keep_finite(out, scales)
+        if self.saturate:
+            keep_finite(out, scales)
 
 
 class CastCoder(_FloatCoder):

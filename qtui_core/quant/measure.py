@@ -23,7 +23,7 @@ from qtui_core.quant.elements import (
 )
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.layout import matrix_shape
-from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.parallel import CACHED, Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.process import (
     Plan,
     make_plan,
@@ -37,8 +37,6 @@ from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 #: Squares of float32 numbers whose largest is between these do not overflow, and those that
 #: vanish are nothing beside the largest; others are summed in float64.
 SAFE_MAGNITUDES = (1e-12, 1e15)
-#: Elements that several small steps go over while they stay in the second-level cache.
-CACHED = 1 << 15
 
 
 @dataclass(frozen=True)

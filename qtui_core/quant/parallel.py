@@ -27,6 +27,8 @@ THREADED_FROM = 1 << 20
 #: Two threads reach most of the memory bandwidth; more would take cores from the training
 #: run that may be next door.
 MAX_THREADS = 2
+#: Elements that several small steps go over while they stay in the second-level cache.
+CACHED = 1 << 15
 
 
 class Cancelled(QtuiError):
@@ -37,9 +39,14 @@ class Cancelled(QtuiError):
 
 class Scratch:
     """Buffers reused from segment to segment: a fresh large allocation costs page faults
-    that take longer than the arithmetic."""
+    that take longer than the arithmetic.
+
+    `start` is where in the flattened tensor the segment begins that is being worked on, which
+    decides the random bits of its elements.
+    """
 
     def __init__(self) -> None:
+        self.start = 0
         self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
 
     def take(self, name: str, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
