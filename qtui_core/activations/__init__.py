@@ -1,1 +1,39 @@
-"""What flows through a model: inputs and outputs of its layers on real text, and their ranges."""
+"""What flows through a model: captured, observed, quantized.
+
+`load`, `tokens` and `capture` run the model and need torch and transformers; what is here
+needs numpy only.
+"""
+
+from qtui_core.activations.observers import MinMax, Observed, Observer, Percentile, RangeRule
+from qtui_core.activations.output_error import OutputError, output_errors
+from qtui_core.activations.ranges import (
+    ActivationScheme,
+    RangeError,
+    RangeReport,
+    as_written,
+    compare_ranges,
+    static,
+    ways_of,
+)
+from qtui_core.activations.records import SIDES, ModuleRecord, Recording, Side
+
+__all__ = [
+    "SIDES",
+    "ActivationScheme",
+    "MinMax",
+    "ModuleRecord",
+    "Observed",
+    "Observer",
+    "OutputError",
+    "Percentile",
+    "RangeError",
+    "RangeReport",
+    "RangeRule",
+    "Recording",
+    "Side",
+    "as_written",
+    "compare_ranges",
+    "output_errors",
+    "static",
+    "ways_of",
+]

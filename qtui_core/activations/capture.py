@@ -1,0 +1,208 @@
+"""Running a model on text and keeping what flows through chosen modules. Needs torch.
+
+Only the chosen modules have hooks, and a hook keeps float32 rows up to a limit and the
+numbers of an Observer; everything else of the forward pass is forgotten as it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtui_core.activations.load import LoadedModel
+from qtui_core.activations.observers import Observer
+from qtui_core.activations.records import ModuleRecord, Recording
+from qtui_core.activations.sample import EvenSample
+from qtui_core.activations.tokens import Windows
+from qtui_core.errors import QtuiError
+from qtui_core.models.quoting import printable, quoted
+from qtui_core.quant import Cancelled
+from qtui_core.quant.elements import Float32
+
+#: Bytes of rows kept of one side of a module over one text.
+KEEP_BYTES = 32 << 20
+#: Tokens that go through the model at once.
+BATCH_TOKENS = 1024
+#: A model below this many parameters runs in one thread: its operations are so short that
+#: waiting for a second one on a busy machine takes longer than they do.
+THREADED_PARAMETERS = 50_000_000
+_MISSING_OPERATION = "not implemented for"
+
+
+def capture(
+    loaded: LoadedModel,
+    windows: Windows,
+    modules: Sequence[str],
+    *,
+    keep_bytes: int = KEEP_BYTES,
+    histogram: bool = True,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> dict[str, ModuleRecord]:
+    """Inputs and outputs of linear modules while the model reads the windows.
+
+    Args:
+        modules: names in the model, as `LoadedModel.module_of` gives them.
+        keep_bytes: of rows, for each side of each module; 0 keeps none, and then
+            `Observed.second_moment` and its like are still of all tokens.
+        histogram: whether to keep what percentiles are made from, 4 MiB a side.
+        progress: called with the fraction done, in (0, 1], between batches.
+        cancelled: asked before each batch.
+
+    Where the CPU lacks an operation in the model's dtype it is started again in float32,
+    which `loaded.note` then says.
+
+    Raises:
+        Cancelled: `cancelled()` was true.
+        QtuiError: the forward pass failed, with the module it failed in, or a module was
+            never reached.
+    """
+    probes = {name: _Probe(keep_bytes, histogram=histogram) for name in modules}
+    try:
+        _run(loaded, windows, probes, progress, cancelled)
+    except _MissingOperation as error:
+        loaded.use_float32(f"This CPU has no {printable(str(error))}")
+        return capture(
+            loaded,
+            windows,
+            modules,
+            keep_bytes=keep_bytes,
+            histogram=histogram,
+            progress=progress,
+            cancelled=cancelled,
+        )
+    by_name = dict(loaded.model.named_modules())
+    return {
+        name: probe.record(name, type(by_name[name]).__name__) for name, probe in probes.items()
+    }
+
+
+def _run(
+    loaded: LoadedModel,
+    windows: Windows,
+    probes: dict[str, _Probe],
+    progress: Callable[[float], None] | None,
+    cancelled: Callable[[], bool] | None,
+) -> None:
+    # Logits of all tokens are often the largest tensor there is, and nobody asked for them.
+    base = loaded.model.base_model
+    inside = {id(module) for module in base.modules()}
+    chosen = [loaded.model.get_submodule(name) for name in probes]
+    head = any(id(module) not in inside for module in chosen)
+    runner = loaded.model if head else base
+    batches = list(_batches(windows, 1 if head else BATCH_TOKENS))
+    settings = {"use_cache": False} if hasattr(loaded.model.config, "use_cache") else {}
+    parameters = sum(p.numel() for p in loaded.model.parameters())
+    if parameters < THREADED_PARAMETERS:
+        torch.set_num_threads(1)
+    done = 0
+    with _hooked(chosen, list(probes.values())), torch.inference_mode():
+        for batch in batches:
+            if cancelled is not None and cancelled():
+                raise Cancelled("The work was cancelled.")
+            try:
+                runner(input_ids=torch.from_numpy(batch), **settings)
+            except Exception as error:  # whatever a model's own code raises
+                raise _refusal(loaded, error) from error
+            done += batch.size
+            if progress is not None:
+                progress(done / windows.tokens)
+
+
+def _batches(windows: Windows, tokens: int) -> Iterator[np.ndarray]:
+    """Windows of one length stacked, `[windows, length]`, so that nothing is padded."""
+    waiting: list[np.ndarray] = []
+    for ids in windows.ids:
+        if waiting and (
+            ids.size != waiting[0].size or (len(waiting) + 1) * ids.size > max(tokens, ids.size)
+        ):
+            yield np.stack(waiting)
+            waiting = []
+        waiting.append(ids)
+    if waiting:
+        yield np.stack(waiting)
+
+
+class _Probe:
+    """Both sides of one module while the model runs."""
+
+    def __init__(self, keep_bytes: int, *, histogram: bool) -> None:
+        self._keep_bytes = keep_bytes
+        self._histogram = histogram
+        self._sides: list[tuple[Observer, EvenSample]] = []
+
+    def __call__(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        values = args[0] if args else next(iter(kwargs.values()))
+        rows = [_rows(values), _rows(output)]
+        if not self._sides:
+            self._sides = [
+                (
+                    Observer(side.shape[1], histogram=self._histogram),
+                    EvenSample(side.shape[1], self._keep_bytes // (4 * side.shape[1])),
+                )
+                for side in rows
+            ]
+        for side, (observer, sample) in zip(rows, self._sides, strict=True):
+            observer.add(side)
+            sample.add(side)
+
+    def record(self, module: str, kind: str) -> ModuleRecord:
+        if not self._sides:
+            raise QtuiError(
+                f"No token reached {printable(module)}: the model does not use it for this text."
+            )
+        sides = [Recording(observer.observed(), sample.rows()) for observer, sample in self._sides]
+        return ModuleRecord(module, kind, *sides)
+
+
+def _rows(values: torch.Tensor) -> Float32:
+    """`[..., features]` as float32 `[tokens, features]`; may share memory with the tensor."""
+    flat = values.detach().reshape(-1, values.shape[-1])
+    rows: Float32 = flat.to(torch.float32).numpy()
+    return rows
+
+
+@contextmanager
+def _hooked(modules: Sequence[Any], probes: Sequence[_Probe]) -> Iterator[None]:
+    handles: list[Any] = []
+    try:
+        for module, probe in zip(modules, probes, strict=True):
+            handles.append(module.register_forward_hook(probe, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _MissingOperation(Exception):
+    """An operation has no kernel for the dtype."""
+
+
+def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
+    """What a failed forward pass is told as."""
+    if (
+        isinstance(error, RuntimeError | NotImplementedError)
+        and _MISSING_OPERATION in str(error)
+        and loaded.model.dtype in (torch.bfloat16, torch.float16)
+    ):
+        return _MissingOperation(str(error).splitlines()[0])
+    lines = str(error).strip().splitlines()
+    what = f": {printable(lines[0])[:200]}" if lines else ""
+    return QtuiError(
+        f"The forward pass of {quoted(loaded.source.id)} failed in "
+        f"{_failing_module(loaded, error)} ({type(error).__name__}{what}). Nothing was captured."
+    )
+
+
+def _failing_module(loaded: LoadedModel, error: Exception) -> str:
+    """The innermost module whose code was running."""
+    names = {id(module): name for name, module in loaded.model.named_modules()}
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        found = names.get(id(trace.tb_frame.f_locals.get("self")), "") or found
+        trace = trace.tb_next
+    return printable(found) or type(loaded.model).__name__

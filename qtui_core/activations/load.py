@@ -1,0 +1,278 @@
+"""From a ModelSource to a model of transformers that runs here. Needs torch and transformers.
+
+Only what is on this machine is used, and never code that came with a model.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
+from transformers.utils import logging
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.models.local import LocalFile
+from qtui_core.models.quoting import listed, printable, quoted
+from qtui_core.models.source import ModelSource
+
+#: Stored dtypes a forward pass runs in.
+_DTYPES = {
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
+#: Heads that are left off: what flows through the model below them is what is captured.
+_BASE = (
+    "Model",
+    "ForMaskedLM",
+    "ForPreTraining",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+
+
+@dataclass(eq=False)
+class LoadedModel:
+    """A model in evaluation mode, on the CPU.
+
+    Attributes:
+        source: where it came from.
+        model: the transformers model.
+        folder: where its files are, tokenizer included.
+        note: what of the computation is not as the weights are stored; empty as a rule.
+    """
+
+    source: ModelSource
+    model: Any
+    folder: Path
+    note: str = ""
+
+    @property
+    def dtype(self) -> str:
+        """What it computes in: "bfloat16"."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens it has an embedding for."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    def use_float32(self, why: str) -> None:
+        """Compute in float32 from now on; `why` is said in `note`."""
+        self.note = f"{why}, so the model runs in float32 and not in {self.dtype}."
+        self.model.float()
+
+    def module_of(self, tensor: str) -> str:
+        """The linear module whose weight a tensor of the checkpoint is.
+
+        Raises:
+            ModelError: the source has no such tensor.
+            UsageError: it is no weight of a linear module, with what it is instead.
+        """
+        info = self.source.tensor(tensor)
+        name = tensor.removesuffix(".weight")
+        found = self._module(name) if name != tensor else None
+        if found is None:
+            raise UsageError(
+                f"{printable(tensor)} is not the weight of a module of "
+                f"{type(self.model).__name__}; activations are captured at linear layers."
+            )
+        path, module = found
+        if not is_linear(module):
+            raise UsageError(
+                f"{printable(tensor)} belongs to a {type(module).__name__}, which multiplies "
+                f"nothing by a matrix; choose the weight of a linear layer."
+            )
+        if tuple(module.weight.shape) != info.shape:
+            raise UsageError(
+                f"{printable(tensor)} is {info.shape} in the checkpoint and "
+                f"{tuple(module.weight.shape)} in the model that runs."
+            )
+        return path
+
+    def _module(self, name: str) -> tuple[str, Any] | None:
+        """A base model and one with a head name the same module with and without a prefix."""
+        prefix = f"{self.model.base_model_prefix}."
+        modules = dict(self.model.named_modules())
+        for path in (name, prefix + name, name.removeprefix(prefix)):
+            if path in modules:
+                return path, modules[path]
+        return None
+
+
+def is_linear(module: Any) -> bool:
+    """Whether a module multiplies by a matrix that it holds: nn.Linear, or the Conv1D of
+    GPT-2, which keeps it transposed."""
+    return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def load_model(source: ModelSource) -> LoadedModel:
+    """The model of a source, weights as they are stored and mapped rather than copied where
+    transformers needs no other form of them.
+
+    Raises:
+        ModelError: it cannot be run here, with the reason.
+    """
+    _refuse(source)
+    config = _config(source)
+    model_class = _class_of(source, config)
+    folder = folder_of(source)
+    logging.disable_progress_bar()
+    dtype = _DTYPES[_main_dtype(source)]
+    _check_memory(source)
+    try:
+        model, info = model_class.from_pretrained(
+            None,
+            config=config,
+            state_dict=_tensors(source),
+            dtype=dtype,
+            output_loading_info=True,
+            local_files_only=True,
+        )
+    except Exception as error:  # whatever a configuration makes of a constructor
+        raise ModelError(
+            f"transformers cannot build {quoted(source.id)} as {model_class.__name__}: "
+            f"{_first_line(error)}"
+        ) from error
+    absent = sorted(name for name in info["missing_keys"] if "pooler." not in name)
+    if absent:
+        raise ModelError(
+            f"{quoted(source.id)} lacks {len(absent):,} of the tensors of "
+            f"{model_class.__name__} ({listed(absent)}); run with random numbers in their "
+            f"place it would show nothing."
+        )
+    return LoadedModel(source, model.eval(), folder)
+
+
+def folder_of(source: ModelSource) -> Path:
+    """The folder a source's files are in. Raises ModelError where they are on the hub."""
+    for file in source.files.values():
+        if not isinstance(file, LocalFile):
+            raise ModelError(
+                f"Only the headers of {quoted(source.id)} are on this machine, and a model "
+                f"that runs needs all its weights: download it, then open the folder or the "
+                f"id again."
+            )
+    file = next(iter(source.files.values()))
+    assert isinstance(file, LocalFile)
+    return file.path.parent
+
+
+def _refuse(source: ModelSource) -> None:
+    source.require_weights()
+    if source.quantization is not None:
+        raise ModelError(
+            f"{source.quantization.detail.rstrip('.')}. Activations are captured from models "
+            f"whose weights are plain numbers; open the model it was made from."
+        )
+    folder_of(source)
+    if source.config is None:
+        raise ModelError(
+            f"{quoted(source.id)} has no config.json beside it, so nobody can tell which "
+            f"layers its tensors belong to."
+        )
+    dtype = _main_dtype(source)
+    if dtype not in _DTYPES:
+        raise ModelError(
+            f"{quoted(source.id)} is stored as {dtype}, which no forward pass runs in; "
+            f"{', '.join(_DTYPES)} do."
+        )
+
+
+def _main_dtype(source: ModelSource) -> str:
+    """What most bytes of the weights are stored in."""
+    return next(iter(source.dtypes))
+
+
+def _config(source: ModelSource) -> Any:
+    config = source.config or {}
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise ModelError(f"The config.json of {quoted(source.id)} names no model_type.")
+    if kind not in CONFIG_MAPPING:
+        own = " and it asks for code of its own, which is never run" * ("auto_map" in config)
+        raise ModelError(f"The installed transformers knows no model of type {quoted(kind)}{own}.")
+    try:
+        return CONFIG_MAPPING[kind].from_dict(dict(config))
+    except Exception as error:  # whatever a configuration makes of a constructor
+        raise ModelError(
+            f"transformers does not accept the configuration of {quoted(source.id)}: "
+            f"{_first_line(error)}"
+        ) from error
+
+
+def _class_of(source: ModelSource, config: Any) -> Any:
+    """AutoModelForCausalLM's class for what generates text, AutoModel's for encoders."""
+    name = source.architecture or ""
+    named = "architectures" in (source.config or {})
+    if named and name.endswith(_CAUSAL) and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if (not named or name.endswith(_BASE)) and type(config) in MODEL_MAPPING:
+        found = MODEL_MAPPING[type(config)]
+        both = getattr(config, "is_encoder_decoder", False)
+        if isinstance(found, type) and not both and found.main_input_name == "input_ids":
+            return found
+    raise ModelError(
+        f"{quoted(source.id)} is a {name}; activations are captured from text models that are "
+        f"causal (…ForCausalLM) or encoders (BertModel, RobertaForMaskedLM and their like)."
+    )
+
+
+def _tensors(source: ModelSource) -> dict[str, torch.Tensor]:
+    """The tensors of a source on private maps of its files: what writes to one changes a
+    copy of that page and never the file."""
+    maps: dict[str, mmap.mmap] = {}
+    tensors = {}
+    for name, info in source.tensors.items():
+        if info.dtype not in _DTYPES or not info.elements:
+            continue  # positions and masks that old checkpoints carry, which models make
+        if info.file not in maps:
+            maps[info.file] = _map(source.files[info.file])
+        flat = torch.frombuffer(
+            maps[info.file], dtype=_DTYPES[info.dtype], offset=info.begin, count=info.elements
+        )
+        tensors[name] = flat.reshape(info.shape)
+    return tensors
+
+
+def _map(file: Any) -> mmap.mmap:
+    try:
+        with open(file.path, "rb") as stream:
+            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{quoted(file.path)} cannot be mapped into memory: {error}.") from error
+
+
+def _check_memory(source: ModelSource) -> None:
+    free = available_memory()
+    if free is not None and source.nbytes > free:
+        raise ModelError(
+            f"{quoted(source.id)} has {source.nbytes / 2**30:.1f} GiB of weights and this "
+            f"machine {free / 2**30:.1f} GiB of free memory, so it is not run here."
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes that can be used without swapping; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None  # not Linux
+    fields: Mapping[str, str] = dict(line.split(":", 1) for line in lines if ":" in line)
+    amount = fields.get("MemAvailable", "").split()
+    return int(amount[0]) * 1024 if amount else None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return printable(lines[0])

@@ -1,0 +1,203 @@
+"""What is kept of the values that flow through a module, and the ranges made from it.
+
+An `Observer` sees every token and keeps a few numbers a channel and one histogram; a range
+rule (`MinMax`, `Percentile`) turns what was observed into the range of a fixed scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.errors import UsageError
+from qtui_core.quant.elements import Float32
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+#: A bin of the histogram holds all float32 numbers that agree in sign, exponent and the upper
+#: 10 of 23 mantissa bits: its width is 2^-10 of its value, and a bfloat16 or TF32 number is
+#: alone in its bin.
+_DROPPED_BITS = 13
+BINS = 1 << (32 - _DROPPED_BITS)
+_HALF = BINS // 2
+#: Elements whose bins are counted at a time.
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What was seen of `[tokens, features]`. Numbers are over the finite elements; None where
+    there are none.
+
+    Attributes:
+        tokens, features: how many.
+        nonfinite: NaN and infinities.
+        min, max: of all elements.
+        channel_absmax: float32 `[features]`, the largest magnitude of each channel.
+        second_moment: float64 `[features]`, the mean over the tokens of the square of each
+            channel, E[x_j^2]; a NaN or infinity counts as 0.
+        counts: int64 `[BINS]`, elements by the upper 19 bits of the float32 word, in the
+            order of their values; None where no histogram was asked for.
+    """
+
+    tokens: int
+    features: int
+    nonfinite: int
+    min: float | None
+    max: float | None
+    channel_absmax: Float32
+    second_moment: Float64
+    counts: Int64 | None
+
+    @property
+    def absmax(self) -> float | None:
+        """The largest magnitude."""
+        if self.min is None or self.max is None:
+            return None
+        return max(-self.min, self.max)
+
+
+class Observer:
+    """Sees the values of one side of a module, a batch at a time.
+
+    `histogram` costs 4 MiB and is what percentiles need.
+    """
+
+    def __init__(self, features: int, *, histogram: bool = True) -> None:
+        self._tokens = 0
+        self._nonfinite = 0
+        self._low, self._high = np.inf, -np.inf
+        self._absmax = np.zeros(features, np.float32)
+        self._squares = np.zeros(features, np.float64)
+        self._counts = np.zeros(BINS, np.int64) if histogram else None
+
+    def add(self, x: Float32) -> None:
+        """More tokens, float32 `[tokens, features]`."""
+        if not x.size:
+            return
+        self._tokens += x.shape[0]
+        finite = np.isfinite(x)
+        missing = x.size - int(np.count_nonzero(finite))
+        if missing:
+            self._nonfinite += missing
+            self._count(x[finite])
+            if missing == x.size:
+                return
+            self._low = min(self._low, float(x[finite].min()))
+            self._high = max(self._high, float(x[finite].max()))
+            x = np.where(finite, x, np.float32(0))
+        else:
+            self._low = min(self._low, float(x.min()))
+            self._high = max(self._high, float(x.max()))
+            self._count(x.reshape(-1))
+        np.maximum(self._absmax, np.abs(x).max(axis=0), out=self._absmax)
+        self._squares += np.einsum("ij,ij->j", x, x, dtype=np.float64)
+
+    def _count(self, values: Float32) -> None:
+        if self._counts is None:
+            return
+        for start in range(0, values.size, _PIECE):
+            words = np.ascontiguousarray(values[start : start + _PIECE]).view(np.uint32)
+            bins = (words >> _DROPPED_BITS).astype(np.int64)
+            # Sign and magnitude become an order: -0 just below 0, -inf lowest.
+            bins = np.where(bins < _HALF, bins + _HALF, BINS - 1 - bins)
+            self._counts += np.bincount(bins, minlength=BINS)
+
+    def observed(self) -> Observed:
+        """What was seen so far."""
+        anything = self._low <= self._high
+        return Observed(
+            tokens=self._tokens,
+            features=self._absmax.size,
+            nonfinite=self._nonfinite,
+            min=self._low if anything else None,
+            max=self._high if anything else None,
+            channel_absmax=self._absmax.copy(),
+            second_moment=self._squares / max(1, self._tokens),
+            counts=None if self._counts is None else self._counts.copy(),
+        )
+
+
+class RangeRule(Protocol):
+    """How the range of a fixed scale follows from what was observed."""
+
+    @property
+    def words(self) -> str:
+        """Its name for people."""
+
+    def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
+        """(low, high); (-a, a) where `symmetric`. Raises UsageError where nothing finite was
+        observed, or what the rule needs was not kept."""
+
+
+@dataclass(frozen=True)
+class MinMax:
+    """The smallest and the largest value that were seen; symmetric, the largest magnitude."""
+
+    @property
+    def words(self) -> str:
+        return "min-max"
+
+    def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
+        if observed.min is None or observed.max is None:
+            raise UsageError("No finite value was seen, so there is no range.")
+        if symmetric:
+            largest = max(-observed.min, observed.max)
+            return -largest, largest
+        return observed.min, observed.max
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """A range that leaves out 100 - `percent` per cent of the elements: symmetric, those of
+    the largest magnitudes (as the histogram calibrators of TensorRT and ModelOpt do);
+    otherwise half of them at each end.
+
+    Exact for bfloat16 values, and for float32 ones up to 2^-10 of the bound (see BINS), which
+    is then too small. Never beyond what min-max gives.
+    """
+
+    percent: float
+
+    def __post_init__(self) -> None:
+        if not 50 < self.percent <= 100:
+            raise UsageError(
+                f"A percentile of a range is above 50 and at most 100; got {self.percent:g}."
+            )
+
+    @property
+    def words(self) -> str:
+        return f"{self.percent:g} %"
+
+    def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
+        counts = observed.counts
+        if counts is None:
+            raise UsageError("Percentiles need a histogram, and none was kept.")
+        total = int(counts.sum())
+        if not total:
+            raise UsageError("No finite value was seen, so there is no range.")
+        if symmetric:
+            magnitudes = counts[_HALF:] + counts[:_HALF][::-1]
+            largest = _value(_HALF + _nearest_rank(magnitudes, self.percent / 100 * total))
+            return -largest, largest
+        outside = (100 - self.percent) / 200 * total
+        high = _value(_nearest_rank(counts, total - outside))
+        low = _value(BINS - 1 - _nearest_rank(counts[::-1], total - outside))
+        return low, high
+
+
+def _nearest_rank(counts: Int64, rank: float) -> int:
+    """The first bin at which at least `rank` elements have been counted."""
+    # The rank is a product of decimals: what is a whole number but for rounding is that.
+    needed = np.ceil(rank - 1e-9 * max(1.0, rank))
+    return int(np.searchsorted(np.cumsum(counts), max(1.0, needed)))
+
+
+def _value(position: int) -> float:
+    """The number of smallest magnitude in the bin at a position of the ordered histogram."""
+    code = position - _HALF if position >= _HALF else BINS - 1 - position
+    return float(np.array([code << _DROPPED_BITS], np.uint32).view(np.float32)[0])

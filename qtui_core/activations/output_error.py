@@ -1,0 +1,147 @@
+"""What quantized weights and quantized activations do to the output of a layer,
+y = x W^T + b, and not to the tensors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qtui_core.activations.observers import Float64
+from qtui_core.activations.ranges import ActivationScheme
+from qtui_core.errors import UsageError
+from qtui_core.quant import Cancelled, Scheme, quantize
+from qtui_core.quant.elements import Float32
+from qtui_core.quant.measure import decibels
+
+#: Largest weight, elements: the layer and one quantized copy are held as float32.
+MAX_ELEMENTS = 1 << 28
+#: Multiplications of one product that keep an answer within seconds.
+MAX_WORK = 1 << 35
+LEAST_TOKENS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class OutputError:
+    """The error of the output of a layer over some tokens.
+
+    Attributes:
+        relative_mse: sum of (y' - y)^2 over the sum of y^2, y the exact output, its bias
+            included; None where the output is zero everywhere.
+        sqnr_db: -10 log10 of that; None without any error.
+        channel_squared_error, channel_squared: float64 `[out]`, the two sums of each output
+            channel.
+    """
+
+    relative_mse: float | None
+    channel_squared_error: Float64
+    channel_squared: Float64
+
+    @property
+    def sqnr_db(self) -> float | None:
+        return decibels(self.relative_mse)
+
+    @property
+    def channel_share(self) -> Float64:
+        """The share of the squared error that each output channel causes; zeros without any
+        error."""
+        total = self.channel_squared_error.sum()
+        return self.channel_squared_error / total if total else self.channel_squared_error
+
+
+def tokens_for(weight_shape: tuple[int, int], available: int) -> int:
+    """How many of the available tokens `output_errors` can take in seconds."""
+    elements = max(1, weight_shape[0] * weight_shape[1])
+    return min(available, max(LEAST_TOKENS, MAX_WORK // elements))
+
+
+def output_errors(
+    x: Float32,
+    weight: Float32,
+    bias: Float32 | None,
+    weight_schemes: Sequence[Scheme | None],
+    activation_schemes: Sequence[ActivationScheme | None],
+    *,
+    transposed: bool = False,
+    model_absmax: tuple[float, float] | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> list[list[OutputError]]:
+    """The error for each weight scheme (first index) with each activation scheme (second);
+    None leaves the weights or the activations as they are.
+
+    With dX = X' - X and dW = W' - W the error is dX W'^T + X dW^T, which is computed as
+    written here: a difference of two float32 outputs would lose the small errors.
+
+    Args:
+        x: float32 `[tokens, in]`; tokens with a NaN or infinity are left out.
+        weight: float32 `[out, in]`; `[in, out]` where `transposed`, and then quantized as it
+            is stored.
+        bias: float32 `[out]`. It is no part of the error, and of the output it is.
+        model_absmax: as for `quantize`, for weight schemes with granularity `model`.
+
+    Raises:
+        Cancelled: `cancelled()` was true.
+        UsageError: shapes that do not fit, a weight too large, or no token to multiply.
+    """
+    inputs = weight.shape[0] if transposed else weight.shape[1]
+    if x.ndim != 2 or x.shape[1] != inputs:
+        raise UsageError(f"A layer of {inputs:,} inputs does not take x of shape {x.shape}.")
+    if weight.size > MAX_ELEMENTS:
+        raise UsageError(
+            f"The layer has {weight.size:,} weights; its output error is computed for layers "
+            f"of up to {MAX_ELEMENTS:,}."
+        )
+    x = x[np.isfinite(x).all(axis=1)]
+    if not x.shape[0]:
+        raise UsageError("No captured token is finite, so the layer has no output to compare.")
+    steps = 1 + sum(len(activation_schemes) + (s is not None) for s in weight_schemes)
+    done = 0
+
+    def product(left: Float32, right: Float32) -> Float32:
+        nonlocal done
+        if cancelled is not None and cancelled():
+            raise Cancelled("The work was cancelled.")
+        result: Float32 = left @ (right if transposed else right.T)
+        done += 1
+        if progress is not None:
+            progress(min(1.0, done / steps))
+        return result
+
+    y = product(x, weight)
+    if bias is not None:
+        y += bias
+    squared = _channel_squares(y)
+    del y
+    changes = [_change(x, way) for way in activation_schemes]
+    table = []
+    for scheme in weight_schemes:
+        used, from_weight = weight, None
+        if scheme is not None:
+            used = quantize(weight, scheme, model_absmax=model_absmax).dequantize()
+            from_weight = product(x, used - weight)
+        row = []
+        for change in changes:
+            error = from_weight
+            if change is not None:
+                from_activation = product(change, used)
+                error = from_activation if error is None else from_activation + error
+            wrong = np.zeros_like(squared) if error is None else _channel_squares(error)
+            total = float(squared.sum())
+            relative = float(wrong.sum()) / total if total else None
+            row.append(OutputError(relative, wrong, squared))
+        table.append(row)
+    return table
+
+
+def _change(x: Float32, way: ActivationScheme | None) -> Float32 | None:
+    if way is None:
+        return None
+    changed = quantize(x, way.scheme, model_absmax=way.extent).dequantize()
+    changed -= x
+    return changed
+
+
+def _channel_squares(y: Float32) -> Float64:
+    return np.einsum("ij,ij->j", y, y, dtype=np.float64)

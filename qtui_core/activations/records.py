@@ -1,0 +1,48 @@
+"""What a capture leaves: rows and observations of both sides of a module, as plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qtui_core.activations.observers import Observed
+from qtui_core.quant.elements import Float32
+
+Side = Literal["input", "output"]
+SIDES: tuple[Side, ...] = ("input", "output")
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """One side of a module over one text.
+
+    Attributes:
+        observed: of all tokens.
+        rows: float32 `[kept, features]`, evenly spaced tokens.
+    """
+
+    observed: Observed
+    rows: Float32
+
+    @property
+    def whole(self) -> bool:
+        """Whether the rows are all tokens there were."""
+        return self.rows.shape[0] == self.observed.tokens
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleRecord:
+    """Both sides of a module. A module that no token reached has no features either.
+
+    Attributes:
+        module: its name in the model that ran.
+        kind: its class, "Linear" or "Conv1D"; a Conv1D keeps its weight as [in, out].
+    """
+
+    module: str
+    kind: str
+    input: Recording
+    output: Recording
+
+    def side(self, name: Side) -> Recording:
+        return self.input if name == "input" else self.output

@@ -1,0 +1,242 @@
+"""From text to windows of token ids, and the split into calibration and held-out text.
+
+transformers is imported where a tokenizer is read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.models.demo import HELD_BACK_TEXT
+from qtui_core.models.quoting import printable, quoted
+
+Ids = npt.NDArray[np.int64]
+
+#: Tokens of each of the two texts unless the caller says otherwise: seconds on a CPU for a
+#: model of a billion parameters.
+TOKEN_BUDGET = 2048
+#: Tokens of a window. Long enough for attention to have something to attend to.
+WINDOW = 256
+#: Fewer tokens than this give no range worth the name.
+LEAST_TOKENS = 16
+#: How much of a file is read; a hundred times what the budget needs.
+MAX_BYTES = 4 << 20
+#: A model with this vocabulary and no tokenizer reads bytes.
+BYTES = 256
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+
+
+class Tokenized(Protocol):
+    """What is asked of a loaded model."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def model(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text to run a model on, and where it is from, for people. `partial` where a file goes
+    on after what was read of it."""
+
+    content: str
+    origin: str
+    partial: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Token ids as a model takes them, each `[length]`, special tokens included."""
+
+    ids: tuple[Ids, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.size for part in self.ids)
+
+
+def builtin_text() -> Text:
+    """The text the demo model was not trained on: Python sources."""
+    return Text(HELD_BACK_TEXT.read_text(encoding="utf-8"), "the built-in text")
+
+
+def read_text(path: str) -> Text:
+    """The text of a file.
+
+    Raises:
+        UsageError: it cannot be read, is empty, or is no text.
+    """
+    place = Path(os.path.expanduser(path))
+    if "\0" in path or not path.strip():
+        raise UsageError(f"{quoted(path)} names no file.")
+    try:
+        if not place.is_file():
+            kind = "a folder" if place.is_dir() else "no file" if place.exists() else "not there"
+            raise UsageError(f"{quoted(path)} is {kind}; give a text file to calibrate on.")
+        with place.open("rb") as stream:
+            raw = stream.read(MAX_BYTES)
+            partial = bool(stream.read(1))
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise UsageError(f"{quoted(path)} cannot be read: {reason}.") from error
+    if not raw.strip():
+        raise UsageError(f"{quoted(path)} is empty; calibration needs text.")
+    if b"\0" in raw:
+        raise UsageError(
+            f"{quoted(path)} is binary (a zero byte at {raw.index(0):,}); calibration needs text."
+        )
+    try:
+        # A character may be cut where the reading stopped.
+        content = codecs.getincrementaldecoder("utf-8")().decode(raw, final=not partial)
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{quoted(path)} is no UTF-8 text (byte {error.start:,}); calibration needs text."
+        ) from error
+    return Text(content, place.name, partial)
+
+
+class Tokenizer:
+    """What turns text into ids: the model's own tokenizer, or bytes."""
+
+    def __init__(self, loaded: Tokenized) -> None:
+        self._prefix: list[int] = []
+        self._suffix: list[int] = []
+        self._vocabulary = loaded.vocabulary
+        self._own = None
+        self.words = "a byte a token"
+        names = [name for name in _TOKENIZER_FILES if (loaded.folder / name).is_file()]
+        if names:
+            self._own = _own_tokenizer(loaded.folder)
+            self.words = "the model's own tokenizer"
+            self._find_special()
+        elif self._vocabulary != BYTES:
+            raise ModelError(
+                f"There is no tokenizer in {quoted(loaded.folder)} ({_TOKENIZER_FILES[0]} or its "
+                f"like), so text cannot be turned into the tokens of this model."
+            )
+
+    def encode(self, text: str) -> Ids:
+        """Ids without special tokens.
+
+        Raises:
+            ModelError: the tokenizer fails, or gives ids that the model has no embedding for.
+        """
+        if self._own is None:
+            return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
+        ids = np.asarray(self._ids(text, special=False), np.int64)
+        if ids.size and int(ids.max()) >= self._vocabulary:
+            raise ModelError(
+                f"The tokenizer gives the id {int(ids.max()):,}, and the model has embeddings "
+                f"for {self._vocabulary:,} tokens: they do not belong together."
+            )
+        return ids
+
+    @property
+    def special(self) -> int:
+        """How many special tokens a window has."""
+        return len(self._prefix) + len(self._suffix)
+
+    def wrap(self, ids: Ids) -> Ids:
+        """A window with the special tokens that the model expects around text."""
+        return np.array([*self._prefix, *ids.tolist(), *self._suffix], np.int64)
+
+    def _ids(self, text: str, *, special: bool) -> list[int]:
+        assert self._own is not None
+        try:
+            return list(self._own(text, add_special_tokens=special, verbose=False)["input_ids"])
+        except Exception as error:  # whatever a tokenizer's files make of it
+            raise ModelError(
+                f"The tokenizer of the model failed: {printable(str(error)[:200])}"
+            ) from error
+
+    def _find_special(self) -> None:
+        plain, wrapped = self._ids("a", special=False), self._ids("a", special=True)
+        for start in range(len(wrapped) - len(plain) + 1):
+            if wrapped[start : start + len(plain)] == plain:
+                self._prefix, self._suffix = wrapped[:start], wrapped[start + len(plain) :]
+                return
+
+
+def split_windows(
+    ids: Ids, tokenizer: Tokenizer, limit: int | None, budget: int = TOKEN_BUDGET
+) -> tuple[Windows, Windows | None]:
+    """Windows of the first half, to calibrate on, and of the second, held out. Of a half
+    longer than `budget` evenly spaced windows are taken. A text too short to be cut in two is
+    calibrated on as a whole, and nothing is held out.
+
+    Args:
+        ids: of the text, `[tokens]`.
+        limit: the most tokens the model takes at once; None where it does not say.
+
+    Raises:
+        UsageError: there are fewer than LEAST_TOKENS tokens.
+    """
+    if ids.size < LEAST_TOKENS:
+        raise UsageError(
+            f"The text has {ids.size:,} token{'s' * (ids.size != 1)}; calibration needs at "
+            f"least {LEAST_TOKENS}, and a few thousand make good ranges."
+        )
+    length = max(1, min(WINDOW, limit or WINDOW) - tokenizer.special)
+    if ids.size < 2 * LEAST_TOKENS:
+        return _windows(ids, tokenizer, length, budget), None
+    middle = ids.size // 2
+    first, second = ids[:middle], ids[middle:]
+    return (
+        _windows(first, tokenizer, length, budget),
+        _windows(second, tokenizer, length, budget),
+    )
+
+
+def _windows(ids: Ids, tokenizer: Tokenizer, length: int, budget: int) -> Windows:
+    most = max(1, budget // (length + tokenizer.special))
+    if ids.size <= most * length:
+        starts: Sequence[int] = range(0, ids.size, length)
+    else:
+        starts = np.linspace(0, ids.size - length, most).astype(int).tolist()
+    return Windows(tuple(tokenizer.wrap(ids[start : start + length]) for start in starts))
+
+
+def positions_of(model: Any) -> int | None:
+    """The most tokens a model takes at once, as its configuration says."""
+    config = model.config
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit <= 0:
+        return None
+    if "roberta" in str(getattr(config, "model_type", "")):
+        # The first position of RoBERTa and its kind comes after the padding index.
+        limit -= (getattr(config, "pad_token_id", None) or 0) + 1
+    return max(1, limit)
+
+
+def _own_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # whatever its files make of it
+        raise ModelError(
+            f"The tokenizer in {quoted(folder)} cannot be read: {printable(str(error)[:200])}"
+        ) from error
