@@ -1,0 +1,167 @@
+"""Shares of the error against quantizing again without the columns, in plain numpy."""
+
+import numpy as np
+import pytest
+
+from qtui_core.errors import UsageError
+from qtui_core.quant import Scheme, measure, quantize
+from qtui_core.quant.attribution import attribute_error, keep_columns, suspects
+from qtui_core.quant.columns import column_statistics
+from qtui_core.quant.injection import ArrayRows, Injected
+from qtui_core.quant.layout import matrix_shape
+
+SCHEMES = [
+    "int4:tensor",
+    "int4:row",
+    "int8:row:asym",
+    "int4:group32",
+    "int4:group48:full",
+    "int4:column",
+    "nf4:block64:dq",
+    "e4m3:row",
+    "bf16",
+]
+
+
+def planted(shape=(120, 130)):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    x[..., 17] *= 30
+    x[..., 50] *= 8
+    return x
+
+
+def squared_errors(x: np.ndarray, scheme: Scheme) -> np.ndarray:
+    matrix = matrix_shape(x.shape)
+    y = quantize(x, scheme).dequantize().reshape(matrix).astype(np.float64)
+    error = np.square(x.reshape(matrix).astype(np.float64) - y)
+    return np.where(np.isfinite(x.reshape(matrix)), error, 0)
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@pytest.mark.parametrize("shape", [(120, 130), (4, 30, 64), (1, 700), (700,)])
+def test_shares_against_plain_numpy(text, shape):
+    x, scheme = planted(shape), Scheme.parse(text)
+    found = attribute_error(x, scheme)
+    expected = squared_errors(x, scheme)
+    total = expected.sum()
+    if total == 0:  # a column of one element is exact
+        assert found.own_shares.sum() == found.row_shares.sum() == 0
+        return
+    assert found.own_shares == pytest.approx(expected.sum(axis=0) / total, rel=1e-5, abs=1e-12)
+    assert found.row_shares == pytest.approx(expected.sum(axis=1) / total, rel=1e-5, abs=1e-12)
+    assert found.own_shares.sum() == pytest.approx(1)
+    assert found.row_shares.sum() == pytest.approx(1)
+    assert found.own_share([17, 50, 17]) == pytest.approx(found.own_shares[[17, 50]].sum())
+    assert found.sqnr_db == pytest.approx(measure(x, scheme).sqnr_db, rel=1e-5)
+    assert found.most_error(3) == tuple(np.argsort(-found.errors.squared_error, kind="stable")[:3])
+    assert found.most_error_rows(1) == (np.argmax(found.errors.row_squared_error),)
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+@pytest.mark.parametrize("columns", [[17], [50], [3], [17, 50], [129, 17, 0, 17]])
+def test_caused_shares_are_what_is_gone_when_it_is_done_again(text, columns):
+    x, scheme = planted(), Scheme.parse(text)
+    attribution = attribute_error(x, scheme)
+    rest = x.copy()
+    rest[:, columns] = 0
+    others = np.setdiff1d(np.arange(130), columns)
+    left = squared_errors(rest, scheme)[:, others].sum()
+    before = squared_errors(x, scheme).sum()
+    for source in (x, ArrayRows(x)):
+        kept = keep_columns(source, attribution, columns)
+        assert kept.columns == tuple(sorted(set(columns)))
+        assert kept.squared_error == pytest.approx(left, rel=1e-5)
+        assert kept.caused_share == pytest.approx(1 - left / before, abs=1e-5)
+        assert kept.own_share == pytest.approx(
+            squared_errors(x, scheme)[:, sorted(set(columns))].sum() / before, rel=1e-4
+        )
+        power = np.square(x.astype(np.float64)).sum()
+        assert kept.sqnr_db == pytest.approx(-10 * np.log10(left / power), rel=1e-5)
+
+
+def test_an_outlier_hurts_its_neighbours_and_not_itself():
+    x = np.random.default_rng(1).standard_normal((256, 512)).astype(np.float32)
+    source = Injected(x, 100, 40, 300.0)
+    scheme = Scheme.parse("int8:tensor")
+    attribution = attribute_error(source, scheme)
+    kept = keep_columns(source, attribution, [40])
+    assert kept.own_share < 0.01
+    assert kept.caused_share > 0.99
+    assert kept.sqnr_db is not None
+    assert attribution.sqnr_db is not None
+    assert kept.sqnr_db > attribution.sqnr_db + 30
+
+
+def test_with_a_scale_for_each_column_a_column_causes_its_own_error_only():
+    x, scheme = planted(), Scheme.parse("int4:column")
+    attribution = attribute_error(x, scheme)
+    for column in (17, 50, 3):
+        kept = keep_columns(x, attribution, [column])
+        assert kept.caused_share == pytest.approx(kept.own_share, rel=1e-9)
+
+
+def test_several_columns_cause_more_than_each_alone():
+    """While one of them stays, it still sets the scales."""
+    x = planted()
+    x[:, 90] *= 30
+    attribution = attribute_error(x, Scheme.parse("int4:row"))
+    alone = [keep_columns(x, attribution, [c]).caused_share for c in (17, 90)]
+    together = keep_columns(x, attribution, [17, 90]).caused_share
+    assert together > 0.8
+    assert together > max(alone) + 0.2
+
+
+def test_suspects_are_large_or_full_of_error():
+    x = planted()
+    attribution = attribute_error(x, Scheme.parse("int4:row"))
+    columns = column_statistics(x)
+    found = suspects(attribution, columns, 6)
+    assert len(found) == len(set(found)) == 6
+    assert found[0] == 17
+    assert 50 in found
+    assert attribution.most_error(1)[0] in found
+    assert suspects(attribution, columns, 0) == ()
+    with pytest.raises(UsageError, match="At most 8"):
+        suspects(attribution, columns, 9)
+
+
+def test_model_scales_stay_when_a_column_is_kept():
+    x = planted()
+    scheme = Scheme.parse("int8:model")
+    attribution = attribute_error(x, scheme, model_absmax=500.0)
+    kept = keep_columns(x, attribution, [17], model_absmax=500.0)
+    assert kept.caused_share == pytest.approx(kept.own_share, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["no elements", "no columns", "zeros", "only nan", "constant"])
+def test_tensors_without_error(awkward, name):
+    x = awkward[name]
+    attribution = attribute_error(x, Scheme.parse("int8:column"))
+    columns = column_statistics(x)
+    if attribution.squared_error:  # a constant is not always a level to the last bit
+        assert attribution.own_shares.sum() == pytest.approx(1)
+        return
+    assert attribution.own_shares.sum() == 0
+    assert attribution.most_error(3) == ()
+    assert attribution.sqnr_db is None
+    if x.shape[1]:
+        kept = keep_columns(x, attribution, [0])
+        assert (kept.own_share, kept.caused_share, kept.sqnr_db) == (0, 0, None)
+    assert all(column < 70 for column in suspects(attribution, columns, 4))
+
+
+def test_what_is_not_finite_has_no_error():
+    x = planted()
+    x[3, 4], x[5, 6], x[:, 7] = np.inf, np.nan, -np.inf
+    attribution = attribute_error(x, Scheme.parse("int4:row"))
+    assert attribution.own_shares[7] == 0
+    assert attribution.own_shares.sum() == pytest.approx(1)
+    kept = keep_columns(x, attribution, [17])
+    assert 0 < kept.caused_share < 1
+
+
+def test_columns_that_are_not_there_are_refused():
+    x = planted()
+    attribution = attribute_error(x, Scheme.parse("int4:row"))
+    with pytest.raises(UsageError, match="no column 130"):
+        keep_columns(x, attribution, [130])

@@ -1,0 +1,133 @@
+"""The comparison of granularities is measure() under each of them."""
+
+import numpy as np
+import pytest
+
+from qtui_core.errors import UsageError
+from qtui_core.quant import (
+    Cancelled,
+    PerBlock,
+    PerColumn,
+    PerGroup,
+    PerRow,
+    PerTensor,
+    Scheme,
+    measure,
+    quantize,
+)
+from qtui_core.quant.granularities import error_by_granularity
+from qtui_core.quant.injection import Injected
+
+
+def normal(shape=(96, 300)):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("text", ["int4", "int8:row:asym", "e4m3", "nf4", "nf4:block64:dq"])
+def test_each_row_is_measured_and_counted(text):
+    x, scheme = normal(), Scheme.parse(text)
+    found = error_by_granularity(x, scheme)
+    assert len(found.rows) >= 6
+    for row in found.rows:
+        q = quantize(x, row.report.scheme)
+        assert row.report == measure(x, row.report.scheme)
+        assert row.granularity == str(row.report.scheme.granularity)
+        assert row.scales == q.scales.size
+        assert row.overhead_bits == pytest.approx(8 * q.nbytes / x.size - scheme.bits)
+    assert str(scheme) in [str(row.report.scheme) for row in found.rows]
+
+
+def test_the_usual_granularities_from_coarse_to_fine():
+    found = error_by_granularity(normal(), Scheme.parse("int4"))
+    names = [row.granularity for row in found.rows]
+    assert names[:4] == ["tensor", "tile128x128", "row", "column"]
+    assert names[4:7] == ["group128", "group64", "group32"]
+    own = error_by_granularity(normal(), Scheme.parse("int4:group48"))
+    assert [row.granularity for row in own.rows][5:8] == ["group64", "group48", "group32"]
+    blocks = error_by_granularity(normal(), Scheme.parse("nf4:block512"))
+    names = [row.granularity for row in blocks.rows]
+    assert names == [f"block{n}" for n in (4096, 1024, 512, 256, 128, 64, 32)]
+
+
+def test_those_that_are_asked_for_in_that_order():
+    wanted = [PerGroup(30), PerTensor(), PerColumn()]
+    found = error_by_granularity(normal(), Scheme.parse("int4"), wanted)
+    assert [row.granularity for row in found.rows] == ["group30", "tensor", "column"]
+
+
+def test_impossible_ones_are_left_out_with_the_reason():
+    found = error_by_granularity(normal(), Scheme.parse("nf4"), [PerRow(), PerBlock(64)])
+    assert [row.granularity for row in found.rows] == ["block64"]
+    (left,) = found.left_out
+    assert left.granularity == "row"
+    assert "nf4 cannot be scaled per row" in left.reason
+
+
+def test_equal_ones_are_left_out_with_the_reason():
+    x = normal((10, 64))
+    wanted = [PerRow(), PerGroup(128), PerGroup(64), PerBlock(64), PerGroup(32)]
+    found = error_by_granularity(x, Scheme.parse("int4:row"), wanted)
+    assert [row.granularity for row in found.rows] == ["row", "group32"]
+    assert {left.granularity for left in found.left_out} == {"group128", "group64", "block64"}
+    assert "are those of row" in found.left_out[0].reason
+    own = error_by_granularity(x, Scheme.parse("int4:group64"), wanted)
+    assert [row.granularity for row in own.rows] == ["group64", "group32"]
+    assert "row" in {left.granularity for left in own.left_out}
+
+
+def test_tokens_are_rows_of_a_matrix_but_not_of_a_convolution():
+    x = normal((6, 4, 8, 8))
+    flat = error_by_granularity(x.reshape(6, 256), Scheme.parse("int8:row"))
+    assert "token" in {left.granularity for left in flat.left_out}
+    found = error_by_granularity(x, Scheme.parse("int8:row"))
+    scales = {row.granularity: row.scales for row in found.rows}
+    assert (scales["row"], scales["token"]) == (6, 192)
+
+
+def test_a_cast_stands_for_itself():
+    found = error_by_granularity(normal(), Scheme.parse("bf16"))
+    assert [(r.granularity, r.scales, r.overhead_bits) for r in found.rows] == [("", 0, 0.0)]
+
+
+def test_a_scale_of_the_model_is_no_scale_of_the_tensor():
+    found = error_by_granularity(normal(), Scheme.parse("int8:model"), model_absmax=80.0)
+    first, second = found.rows[:2]
+    assert (first.granularity, second.granularity) == ("model", "tensor")
+    assert first.report.sqnr_db < second.report.sqnr_db
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (), (1,), (200,), (3, 5, 64)])
+def test_every_shape(shape):
+    x = normal((1000,))[: int(np.prod(shape))].reshape(shape)
+    found = error_by_granularity(x, Scheme.parse("int4"))
+    assert found.rows
+    assert all(row.report.shape == shape for row in found.rows)
+
+
+def test_finer_granularity_confines_an_injected_outlier():
+    x = normal((256, 512))
+    before = error_by_granularity(x, Scheme.parse("int8:row"))
+    after = error_by_granularity(Injected(x, 9, 40, 500.0), Scheme.parse("int8:row"))
+    mse = {
+        row.granularity: (row.report.mse, now.report.mse)
+        for row, now in zip(before.rows, after.rows, strict=True)
+    }
+    factor = {name: now / was for name, (was, now) in mse.items()}
+    assert factor["tensor"] > factor["tile128x128"] > factor["row"]
+    assert factor["row"] > factor["group128"] > factor["group32"]
+    assert factor["tensor"] > 1000
+    assert factor["group32"] < factor["row"] / 5
+
+
+def test_progress_and_cancelling():
+    heard: list[float] = []
+    error_by_granularity(normal(), Scheme.parse("int4"), progress=heard.append)
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(1.0)
+    with pytest.raises(Cancelled):
+        error_by_granularity(normal(), Scheme.parse("int4"), cancelled=lambda: True)
+
+
+def test_what_is_no_tensor_is_refused():
+    with pytest.raises(UsageError):
+        error_by_granularity(np.array(["a"]), Scheme.parse("int4"))
