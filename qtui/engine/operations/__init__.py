@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from qtui.engine.operations import errors, maps, models, ranking, schemes
+from qtui.engine.operations import codebooks, errors, maps, models, ranking, schemes
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Operation
 
-MODULES = (models, schemes, errors, maps, ranking)
+MODULES = (models, schemes, errors, maps, ranking, codebooks)
 
 
 def build_operations() -> dict[str, Operation]:

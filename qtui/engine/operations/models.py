@@ -23,6 +23,12 @@ def open_model(session: Session, task: Task) -> Result:
     return Result(_model_data(source))
 
 
+def model_index(session: Session, task: Task) -> Result:
+    """The index of the model that is open, which is opened only if it is not: what was found
+    out about it stays."""
+    return Result(_model_data(session.models.source(task.text("model"))))
+
+
 def devices(session: Session, task: Task) -> Result:
     return Result({"devices": [dataclasses.asdict(device) for device in read_devices()]})
 
@@ -54,4 +60,8 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
     }
 
 
-OPERATIONS = {"open_model": (open_model, "view"), "devices": (devices, "quick")}
+OPERATIONS = {
+    "open_model": (open_model, "view"),
+    "model_index": (model_index, "view"),
+    "devices": (devices, "quick"),
+}

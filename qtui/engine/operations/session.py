@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from qtui.engine.protocol import Array
 from qtui.engine.task import Task
 from qtui.engine.tensors import OpenModels, StoredTensor
+from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.quant import (
     ErrorReport,
@@ -22,6 +23,8 @@ from qtui_core.quant import (
     statistics,
 )
 from qtui_core.quant.elements import elements_of
+from qtui_core.quant.injection import Injected
+from qtui_core.quant.occupancy import Occupancy, code_occupancy
 from qtui_core.quant.process import Plan, make_plan
 
 OUTLIER_SIGMA = 6.0
@@ -43,23 +46,46 @@ class Session:
 
     def __init__(self) -> None:
         self.models = OpenModels()
+        self.captured: dict[tuple[str, str, str], Subject] = {}
+        """By model, name of the weight, and "input" or "output" of its module."""
         self._statistics: dict[tuple[str, str], TensorStatistics] = {}
         self._outliers: dict[tuple[str, str], OutlierReport] = {}
         self._errors: dict[tuple[str, str, str], ErrorReport] = {}
+        self._occupancies: dict[tuple[str, str, str], Occupancy] = {}
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._model_extent: dict[str, tuple[float, float]] = {}
 
     def forget(self) -> None:
         """Another model is open now."""
+        self.captured.clear()
         self._statistics.clear()
         self._outliers.clear()
         self._errors.clear()
+        self._occupancies.clear()
         self._plans.clear()
         self._model_extent.clear()
 
     def tensor_of(self, task: Task) -> Subject:
-        """What a task is about."""
-        return self.models.tensor(task.text("model"), task.text("tensor"))
+        """What a task is about: its `tensor`, or the captured `source` of the module whose
+        weight that is, with the outlier `inject` in it where one is given."""
+        subject = self._source_of(task, task.params.get("source", "weight"))
+        inject = task.params.get("inject")
+        return subject if inject is None else Injected(subject, *_place_and_value(inject))
+
+    def _source_of(self, task: Task, source: object) -> Subject:
+        model, tensor = task.text("model"), task.text("tensor")
+        if source == "weight":
+            return self.models.tensor(model, tensor)
+        if source not in ("input", "output"):
+            raise UsageError(
+                f"A tensor has no source {source!r}: weight, input and output are the sources."
+            )
+        if (model, tensor, source) not in self.captured:
+            raise UsageError(
+                f"No {source} of the module of {tensor} was captured: let the model run on a "
+                f"text first."
+            )
+        return self.captured[model, tensor, source]
 
     def scheme_of(self, task: Task) -> Scheme:
         return Scheme.parse(task.text("scheme"))
@@ -81,13 +107,26 @@ class Session:
             _remember(self._outliers, key, found)
         return self._outliers[key]
 
-    def errors_of(self, task: Task, tensor: Subject, scheme: Scheme) -> ErrorReport:
+    def errors_of(
+        self, task: Task, tensor: Subject, scheme: Scheme, start: float = 0.0, stop: float = 1.0
+    ) -> ErrorReport:
         key = (task.text("model"), tensor.key, str(scheme))
         if key not in self._errors:
             extent = self.extent_of_model(task, scheme)
-            found = measure(tensor, scheme, model_absmax=extent, **watched(task))
+            found = measure(tensor, scheme, model_absmax=extent, **watched(task, start, stop))
             _remember(self._errors, key, found)
         return self._errors[key]
+
+    def occupancy_of(
+        self, task: Task, tensor: Subject, scheme: Scheme, start: float, stop: float
+    ) -> Occupancy:
+        key = (task.text("model"), tensor.key, str(scheme))
+        if key not in self._occupancies:
+            extent = self.extent_of_model(task, scheme)
+            watch = watched(task, start, stop)
+            found = code_occupancy(tensor, scheme, model_absmax=extent, **watch)
+            _remember(self._occupancies, key, found)
+        return self._occupancies[key]
 
     def plan_of(self, task: Task, tensor: Subject, scheme: Scheme) -> Plan:
         key = (task.text("model"), tensor.key, str(scheme))
@@ -115,6 +154,26 @@ class Session:
                 done += info.elements
             self._model_extent[text] = (low, high)
         return self._model_extent[text]
+
+
+def _place_and_value(inject: Any) -> tuple[int | None, int, float]:
+    """Row (None: all), column and value of an injection. Raises UsageError where the request
+    does not say them."""
+    if isinstance(inject, dict):
+        row, column, value = inject.get("row"), inject.get("column"), inject.get("value")
+        if (row is None or _is_whole(row)) and _is_whole(column) and _is_number(value):
+            return row, column, float(value)
+    raise UsageError(
+        "An injected outlier needs a row (or null for a whole column), a column and a value."
+    )
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return _is_whole(value) or isinstance(value, float)
 
 
 def watched(task: Task, start: float = 0.0, stop: float = 1.0) -> dict[str, Any]:

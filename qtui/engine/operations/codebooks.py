@@ -1,0 +1,189 @@
+"""Codes of schemes side by side: how often each is used, at what bits, and who wins."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from qtui.engine.operations.session import Session, array
+from qtui.engine.protocol import Array
+from qtui.engine.task import Result, Task
+from qtui_core.errors import UsageError
+from qtui_core.quant import PerBlock, PerGroup, Scheme
+from qtui_core.quant.bit_budget import bit_budget as budget_of
+from qtui_core.quant.codebook_verdict import Contender, verdict
+from qtui_core.quant.equal_bits import RESIZABLE, at_equal_bits, type_of_groups
+from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.measure import decibels
+from qtui_core.quant.nf4_construction import construct_nf4
+from qtui_core.quant.occupancy import Occupancy
+from qtui_core.quant.scheme import Family
+
+MOST_SCHEMES = 8
+
+
+def codebooks(session: Session, task: Task) -> Result:
+    """Codes, density and error of each of `schemes`; the sentence is about all of them."""
+    tensor, schemes = session.tensor_of(task), schemes_of(task)
+    found: list[Contender] = []
+    data: list[dict[str, Any]] = []
+    arrays: dict[str, Array] = {}
+    stop = 0.0
+    for index, scheme in enumerate(schemes):
+        # Two readings of each, and one of the statistics.
+        start, middle, stop = (n / (2 * len(schemes) + 1) for n in range(2 * index, 2 * index + 3))
+        occupancy = session.occupancy_of(task, tensor, scheme, start, middle)
+        report = session.errors_of(task, tensor, scheme, middle, stop)
+        found.append(Contender(report, occupancy))
+        data.append(_scheme_data(occupancy) | {"error": _report_data(report)})
+        arrays |= {f"{name}{index}": value for name, value in _arrays(occupancy).items()}
+    stats = session.statistics_of(task, tensor, stop, 1.0)
+    return Result({"schemes": data, "sentence": verdict(found, stats)}, arrays)
+
+
+def _scheme_data(occupancy: Occupancy) -> dict[str, Any]:
+    scheme = occupancy.scheme
+    return {
+        "scheme": str(scheme),
+        "format": scheme.format,
+        "bits": scheme.bits,
+        "has_zero_point": not scheme.symmetric,
+        "entropy_bits": occupancy.entropy_bits,
+        "expected_entropy_bits": occupancy.expected_entropy_bits,
+        "unused": occupancy.unused.tolist(),
+        "unreachable": occupancy.unreachable.tolist(),
+        "beyond": occupancy.beyond,
+        "nonfinite": occupancy.nonfinite,
+    }
+
+
+def _arrays(occupancy: Occupancy) -> dict[str, Array]:
+    sent = {
+        "codes": array(occupancy.codes, "<i8"),
+        "levels": array(occupancy.levels, "<f8"),
+        "counts": array(occupancy.counts, "<i8"),
+        "density": array(occupancy.density, "<i8"),
+    }
+    if occupancy.expected is not None:
+        sent["expected"] = array(occupancy.expected, "<f8")
+    if occupancy.expected_density is not None:
+        sent["expected_density"] = array(occupancy.expected_density, "<f8")
+    return sent
+
+
+def _report_data(report: Any) -> dict[str, Any]:
+    return {
+        field.name: getattr(report, field.name)
+        for field in dataclasses.fields(report)
+        if field.name not in ("scheme", "shape")
+    }
+
+
+def equal_bits(session: Session, task: Task) -> Result:
+    """`schemes` resized to the bits per parameter of the first one in a tensor of `shape`."""
+    schemes, shape = schemes_of(task), _shape_of(task)
+    if not schemes:
+        return Result({"schemes": [], "bits": None})
+    wanted = budget_of(schemes[0], shape).bits_per_parameter
+    found = at_equal_bits(schemes, shape, wanted)
+    return Result(
+        {
+            "bits": float(wanted),
+            "schemes": [
+                {
+                    "asked": str(each.asked),
+                    "scheme": str(each.scheme),
+                    "bits": float(each.bits),
+                    "exact": str(each.bits),
+                    "difference": float(each.difference),
+                    "equal": each.equal,
+                    "note": each.note,
+                }
+                for each in found
+            ],
+        }
+    )
+
+
+def bit_budget(session: Session, task: Task) -> Result:
+    """Where the bits of each of `schemes` go in a tensor of `shape`, and what each would lose
+    on Gaussian values."""
+    shape = _shape_of(task)
+    data = []
+    for scheme in schemes_of(task):
+        budget = budget_of(scheme, shape)
+        fractions = {part.name: budget.share(part) for part in budget.parts}
+        relative = gaussian_relative_mse(scheme, shape)
+        data.append(
+            {
+                "scheme": str(scheme),
+                "parts": {name: float(share) for name, share in fractions.items()},
+                "exact": {name: str(share) for name, share in fractions.items()},
+                "bits_per_parameter": float(budget.bits_per_parameter),
+                "exact_bits_per_parameter": str(budget.bits_per_parameter),
+                "overhead": float(budget.overhead),
+                "bytes": budget.bytes,
+                "gaussian_sqnr_db": decibels(relative),
+            }
+        )
+    return Result({"budgets": data})
+
+
+def resize(session: Session, task: Task) -> Result:
+    """`schemes` with groups and blocks of `size`, nested blocks of `nested`, and double
+    quantization (`dq`) on or off, wherever each has such a part. What is not given stays; what
+    a scheme cannot have is left as it was."""
+    size, nested, dq = (task.params.get(name) for name in ("size", "nested", "dq"))
+    found = []
+    for scheme in schemes_of(task):
+        changes: dict[str, Any] = {}
+        granularity = scheme.granularity
+        sized = isinstance(granularity, PerGroup | PerBlock) and scheme.family in RESIZABLE
+        if size is not None and sized:
+            changes["granularity"] = type_of_groups(scheme)(int(size))
+        if scheme.family is Family.CODEBOOK:
+            if dq is not None:
+                changes["double_quantization"] = bool(dq)
+            nesting = changes.get("double_quantization", scheme.double_quantization)
+            default = type(scheme).nested_block
+            changes["nested_block"] = int(nested or scheme.nested_block) if nesting else default
+        try:
+            found.append(str(dataclasses.replace(scheme, **changes)))
+        except UsageError:
+            found.append(str(scheme))
+    return Result({"schemes": found})
+
+
+def nf4_construction(session: Session, task: Task) -> Result:
+    """How the levels of NF4 are made."""
+    return Result(dataclasses.asdict(construct_nf4()))
+
+
+def schemes_of(task: Task) -> list[Scheme]:
+    """The schemes of a task, without repetitions."""
+    texts = task.params.get("schemes")
+    if not isinstance(texts, list):
+        raise UsageError(f"The engine's {task.method} needs schemes as a list.")
+    schemes = list(dict.fromkeys(Scheme.parse(str(text)) for text in texts))
+    if len(schemes) > MOST_SCHEMES:
+        raise UsageError(
+            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SCHEMES} are the "
+            f"most."
+        )
+    return schemes
+
+
+def _shape_of(task: Task) -> tuple[int, ...]:
+    shape = task.params.get("shape")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise UsageError(f"The engine's {task.method} needs a shape as a list of sizes.")
+    return tuple(shape)
+
+
+OPERATIONS = {
+    "codebooks": (codebooks, "view"),
+    "equal_bits": (equal_bits, "quick"),
+    "bit_budget": (bit_budget, "quick"),
+    "resize": (resize, "quick"),
+    "nf4_construction": (nf4_construction, "quick"),
+}

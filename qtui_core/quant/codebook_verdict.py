@@ -1,0 +1,261 @@
+"""Which of several schemes of few bits suits a tensor, why, and what to do: one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qtui_core.quant.bit_budget import bit_budget
+from qtui_core.quant.case import db_text, number
+from qtui_core.quant.cause import HEAVY_TAILS, LIGHT_TAILS
+from qtui_core.quant.equal_bits import TOLERANCE
+from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.measure import ErrorReport, decibels
+from qtui_core.quant.occupancy import Occupancy
+from qtui_core.quant.remedy import DB_PER_BIT
+from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.statistics import TensorStatistics
+
+#: Less than this is as good as nothing.
+SAME_DB = 0.1
+#: A mean of so many standard deviations puts most values on one side of zero.
+ONE_SIDED = 0.5
+#: More (or fewer) of the values than of a Gaussian's in the outer half of their group.
+CROWDED = 0.03
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A scheme as it did on one tensor. The others are of the same tensor."""
+
+    report: ErrorReport
+    occupancy: Occupancy
+
+    @property
+    def name(self) -> str:
+        return str(self.report.scheme)
+
+    @property
+    def db(self) -> float:
+        """Signal to noise; infinite where nothing was lost."""
+        return float("inf") if self.report.sqnr_db is None else self.report.sqnr_db
+
+    @property
+    def gaussian_db(self) -> float | None:
+        return self.report.gaussian_sqnr_db
+
+    @property
+    def bits(self) -> float:
+        return self.report.bits_per_parameter
+
+
+def verdict(contenders: Sequence[Contender], stats: TensorStatistics | None = None) -> str:
+    """Who wins and by how much, whether a Gaussian tensor would say the same, why, and what to
+    do. The comparison is of those at the bits of the first one; the others are named as not
+    comparable. `stats` is of the tensor, and tells why."""
+    if not contenders:
+        return "No scheme is chosen: type some, for example nf4 int4 fp4."
+    first = contenders[0].report
+    if first.count == 0:
+        return "This tensor has no elements, so there are no codes to count."
+    if first.nonfinite:
+        return (
+            f"{number(first.nonfinite, 'element is', 'elements are')} NaN or infinite: find out "
+            f"where they come from first; every figure is over the finite rest."
+        )
+    if first.relative_mse is None:
+        return "Every element is zero, which every scheme keeps exactly."
+    if len(contenders) == 1:
+        return _alone(contenders[0])
+    equal = [c for c in contenders if abs(c.bits - contenders[0].bits) <= TOLERANCE]
+    if len(equal) < len(contenders):
+        return _unequal(contenders)
+    return _equal(equal, stats)
+
+
+def _alone(only: Contender) -> str:
+    used, bits = only.occupancy.entropy_bits, only.report.scheme.bits
+    assert used is not None
+    return (
+        f"{only.name} gives {db_text(only.db)} dB at {only.bits:.3f} bits and its codes carry "
+        f"{used:.2f} of {bits} bits; add another scheme to compare it with."
+    )
+
+
+def _unequal(contenders: Sequence[Contender]) -> str:
+    """No winner where one of them had more bits to spend, unless its lead is more than these
+    are worth."""
+    best, second = _best_two(contenders)
+    low, high = min(c.bits for c in contenders), max(c.bits for c in contenders)
+    lead, more = best.db - second.db, best.bits - second.bits
+    text = (
+        f"These are not equal bits ({low:.3f} to {high:.3f}): {best.name} gives the most, "
+        f"{db_text(best.db)} dB"
+    )
+    if more > TOLERANCE:
+        worth = DB_PER_BIT * more
+        judged = "less" if lead < worth - SAME_DB else "more" if lead > worth + SAME_DB else "what"
+        than = "they are worth" if judged == "what" else f"than the {worth:.1f} dB they are worth"
+        text += (
+            f", {lead:.1f} dB more than {second.name} for {more:.3f} bits more, which is "
+            f"{judged} {than}"
+        )
+    elif more < -TOLERANCE:
+        text += f", and {second.name} is behind with {-more:.3f} bits more"
+    return f"{text}; = compares them at equal bits."
+
+
+def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
+    best, second = _best_two(equal)
+    lead = best.db - second.db
+    at = f"At equal bits ({best.bits:.3f})"
+    if lead < SAME_DB:
+        won = f"{at} {best.name} and {second.name} are as good as each other, {db_text(best.db)} dB"
+    else:
+        won = (
+            f"{at} {best.name} wins with {db_text(best.db)} dB, {lead:.1f} dB before {second.name}"
+        )
+    sentence = f"{won}{_beside_gaussian(equal, best)}"
+    integer, normal = _of_format(equal, "int4"), _of_format(equal, "nf4")
+    if integer is None or normal is None:
+        return f"{sentence}; {_use(best, second, lead)}."
+    ahead = integer.db - normal.db
+    if ahead >= SAME_DB:
+        return (
+            f"{sentence}. INT4 beats NF4 here by {ahead:.1f} dB: "
+            f"{_why_integers(integer, normal, stats)}; {_use(best, second, lead)}."
+        )
+    if ahead <= -SAME_DB:
+        return (
+            f"{sentence}. NF4 beats INT4 by {-ahead:.1f} dB: {_why_normal(normal, stats)}; "
+            f"{_use(best, second, lead)}."
+        )
+    return f"{sentence}. INT4 and NF4 are level; {_use(best, second, lead)}."
+
+
+def _best_two(contenders: Sequence[Contender]) -> tuple[Contender, Contender]:
+    best, second, *_ = sorted(contenders, key=lambda c: -c.db)
+    return best, second
+
+
+def _of_format(contenders: Sequence[Contender], name: str) -> Contender | None:
+    return max(
+        (c for c in contenders if c.report.scheme.format == name), key=lambda c: c.db, default=None
+    )
+
+
+def _beside_gaussian(equal: Sequence[Contender], best: Contender) -> str:
+    known = [c for c in equal if c.gaussian_db is not None]
+    if best.gaussian_db is None or len(known) < 2:
+        return ""
+    expected = max(known, key=lambda c: c.gaussian_db or 0.0)
+    assert expected.gaussian_db is not None
+    if expected is best:
+        return f", as on a Gaussian ({db_text(best.gaussian_db)} dB)"
+    lead = expected.gaussian_db - best.gaussian_db
+    if lead < SAME_DB:
+        return f", and on a Gaussian it is as good as any ({db_text(best.gaussian_db)} dB)"
+    return f", where on a Gaussian {expected.name} would win by {lead:.1f} dB"
+
+
+def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics | None) -> str:
+    """What about the tensor, or about the schemes, is for evenly spaced levels."""
+    asymmetric = not integer.report.scheme.symmetric
+    if stats is not None and stats.mean is not None and stats.std:
+        offset = abs(stats.mean) / stats.std
+        if asymmetric and offset > ONE_SIDED:
+            return (
+                f"its mean is {offset:.1f} standard deviations from zero, and only a zero point "
+                f"moves the levels there"
+            )
+    if stats is not None and stats.kurtosis is not None and stats.kurtosis < LIGHT_TAILS:
+        return (
+            f"its values are flatter than a Gaussian's (kurtosis {stats.kurtosis:.1f}, not 3), "
+            f"and evenly spaced levels suit that"
+        )
+    expected = _gaussian_lead(integer, normal)
+    if expected is not None and expected >= SAME_DB:
+        reason = (
+            "a range from the smallest to the largest value wastes no levels beyond either, "
+            "where NF4 spans the absmax on both sides"
+            if asymmetric
+            else "its groups are so small that their extremes weigh most, which it has exactly"
+        )
+        return f"so it is on Gaussian values too (by {expected:.1f} dB), for {reason}"
+    outer, usual = _outer_half(normal.occupancy)
+    if usual is not None and outer > usual + CROWDED:
+        return (
+            f"{outer:.0%} of its values lie in the outer half of their block (of a Gaussian's "
+            f"{usual:.0%}), where the levels of NF4 are far apart"
+        )
+    if asymmetric:
+        return (
+            "its groups reach further on one side of zero than on the other, and a zero point "
+            "moves the levels there"
+        )
+    return "its values lie closer to evenly spaced levels than Gaussian ones"
+
+
+def _why_normal(normal: Contender, stats: TensorStatistics | None) -> str:
+    outer, usual = _outer_half(normal.occupancy)
+    if usual is not None and outer < usual - CROWDED:
+        return (
+            f"only {outer:.0%} of its values lie in the outer half of their block (of a "
+            f"Gaussian's {usual:.0%}), and near zero the levels of NF4 are closest"
+        )
+    if stats is not None and stats.kurtosis is not None and stats.kurtosis > HEAVY_TAILS:
+        return (
+            f"its tails are heavy (kurtosis {stats.kurtosis:.1f}, a Gaussian has 3), which "
+            f"leaves most values near zero, where the levels of NF4 are closest"
+        )
+    return "its levels lie where the values of a block are"
+
+
+def _gaussian_lead(one: Contender, other: Contender) -> float | None:
+    if one.gaussian_db is None or other.gaussian_db is None:
+        return None
+    return one.gaussian_db - other.gaussian_db
+
+
+def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
+    """The share of values beyond half the extent of their group, and that of a Gaussian's."""
+    bins = len(occupancy.density)
+    outer = np.ones(bins, bool)
+    outer[bins // 4 : bins - bins // 4] = False
+    share = float(occupancy.density[outer].sum() / max(1, occupancy.total))
+    expected = occupancy.expected_density
+    return share, None if expected is None else float(expected[outer].sum())
+
+
+def _use(best: Contender, second: Contender, lead: float) -> str:
+    """What to do, and what double quantization would spare where it is not on."""
+    scheme = best.report.scheme
+    which = "use it"
+    if lead < SAME_DB:
+        simpler = _simpler(best.report.scheme, second.report.scheme)
+        which = f"use {simpler}, which is the simpler to run"
+        scheme = simpler
+    if scheme.family is Family.CODEBOOK and not scheme.double_quantization:
+        nested = replace(scheme, double_quantization=True)
+        shape = best.report.shape
+        spared = bit_budget(scheme, shape).bits_per_parameter
+        spared -= bit_budget(nested, shape).bits_per_parameter
+        before = decibels(gaussian_relative_mse(scheme, shape))
+        after = decibels(gaussian_relative_mse(nested, shape))
+        if spared > TOLERANCE and before is not None and after is not None:
+            which += (
+                f", with dq to spare {float(spared):.3f} bits for {max(0.0, before - after):.2f} dB"
+            )
+    return which
+
+
+def _simpler(one: Scheme, other: Scheme) -> Scheme:
+    """Evenly spaced levels need no table; no zero point is simpler than one."""
+    order = (Family.INTEGER, Family.FLOAT)
+
+    def rank(scheme: Scheme) -> tuple[bool, bool]:
+        return scheme.family not in order, not scheme.symmetric
+
+    return min((one, other), key=rank)
