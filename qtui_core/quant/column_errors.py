@@ -12,7 +12,7 @@ import numpy.typing as npt
 from qtui_core.quant.elements import ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import rectangles
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
-from qtui_core.quant.process import make_plan, needs_first_pass, prepare, round_trip
+from qtui_core.quant.process import first_passes, make_plan, prepare, round_trip
 from qtui_core.quant.scheme import Scheme
 
 Float64 = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ def column_errors(
     elements = elements_of(x)
     rows, columns = elements.matrix
     count = thread_count(elements.count, threads)
-    passes = 2 if needs_first_pass(scheme, elements.shape, model_absmax) else 1
+    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
     advance = fractions_of(progress, passes * elements.count)
     with np.errstate(all="ignore"):
         plan = make_plan(

@@ -117,10 +117,13 @@ class Elements:
 
 
 def elements_of(x: TensorLike) -> Elements:
-    """The elements of a numpy array (any real dtype), a torch tensor or a row source.
+    """The elements of a numpy array (any real dtype), a torch tensor or a row source; elements
+    are returned as they are.
 
     Raises UsageError when `x` is none of these or is not made of real numbers.
     """
+    if isinstance(x, Elements):
+        return x
     if isinstance(x, np.ma.MaskedArray):
         if np.ma.is_masked(x):
             raise UsageError(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from qtui_core.quant.elements import ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import rectangles
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
-from qtui_core.quant.process import make_plan, needs_first_pass, prepare, round_trip
+from qtui_core.quant.process import first_passes, make_plan, prepare, round_trip
 from qtui_core.quant.scheme import Scheme
 from qtui_core.quant.statistics import statistics
 
@@ -68,7 +68,7 @@ def error_map(
     row_edges = _edges(rows, rows_out)
     column_edges = _edges(columns, columns_out)
     count = thread_count(elements.count, threads)
-    passes = 2 if needs_first_pass(scheme, elements.shape, model_absmax) else 1
+    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
     advance = fractions_of(progress, passes * elements.count)
     with np.errstate(all="ignore"):
         plan = make_plan(

@@ -24,6 +24,8 @@ class Extent(Enum):
     """The largest magnitude."""
     MIN_MAX = "min-max"
     """The smallest and the largest value, zero included."""
+    RANGE = "range"
+    """The smallest and the largest value, whether zero is between them or not."""
     SIGNED = "signed"
     """The first element of the largest magnitude, with its sign."""
     ABS_MEAN = "mean magnitude"
@@ -32,7 +34,7 @@ class Extent(Enum):
     @property
     def width(self) -> int:
         """How many numbers that is for a group."""
-        return 2 if self is Extent.MIN_MAX else 1
+        return 2 if self in (Extent.MIN_MAX, Extent.RANGE) else 1
 
 
 #: Magnitudes of groups that are larger than a segment are summed in parts of about so many
@@ -144,13 +146,17 @@ def _of_tiles(per_group: Array, layout: Tiles, down: slice, across: slice) -> Ar
 def group_extents(kind: Extent, layout: Layout, x: Float32, scratch: Scratch) -> Float32:
     """Extents of the groups of a segment, `[kind.width, groups]`. A group with a NaN has a
     NaN extent, one with an infinity an infinite one: the caller looks, and cleans then. The
-    magnitudes it was found from stay in the scratch buffer "magnitude", MIN_MAX aside."""
+    magnitudes it was found from stay in the scratch buffer "magnitude", MIN_MAX and RANGE
+    aside."""
     extents = np.empty((kind.width, group_count(layout, x.size)), np.float32)
     if x.size == 0:
         extents[...] = 0
     elif kind is Extent.MIN_MAX:
         np.minimum(_reduce(np.minimum, layout, x), 0, out=extents[0])
         np.maximum(_reduce(np.maximum, layout, x), 0, out=extents[1])
+    elif kind is Extent.RANGE:
+        extents[0] = _reduce(np.minimum, layout, x)
+        extents[1] = _reduce(np.maximum, layout, x)
     elif kind is Extent.ABS_MEAN:
         extents[0] = group_means(layout, x, scratch)
     else:
@@ -162,6 +168,14 @@ def group_extents(kind: Extent, layout: Layout, x: Float32, scratch: Scratch) ->
             # are reduced faster.
             extents[0] = _reduce(np.maximum, layout, magnitude.view(np.int32)).view(np.float32)
     return extents
+
+
+def group_ranges(layout: Layout, x: Float32) -> Float32:
+    """Extents of the kind RANGE `[2, groups]` of the elements that are not NaN; NaN for a group
+    of none."""
+    if x.size == 0:
+        return np.full((2, group_count(layout, 0)), np.nan, np.float32)
+    return np.stack([_reduce(np.fmin, layout, x), _reduce(np.fmax, layout, x)])
 
 
 def group_means(
@@ -275,6 +289,8 @@ def merge_extents(kind: Extent, first: Float32 | None, second: Float32) -> Float
         case Extent.MIN_MAX:
             low, high = np.minimum(first[0], second[0]), np.maximum(first[1], second[1])
             return np.stack([low, high])
+        case Extent.RANGE:
+            return np.stack([np.fmin(first[0], second[0]), np.fmax(first[1], second[1])])
         case Extent.SIGNED:
             return np.where(np.abs(second) > np.abs(first), second, first)
         case Extent.ABS_MEAN:

@@ -26,8 +26,8 @@ from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.parallel import CACHED, Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.process import (
     Plan,
+    first_passes,
     make_plan,
-    needs_first_pass,
     prepare,
     round_trip,
 )
@@ -121,7 +121,7 @@ def measure(
         UsageError: `x` is not a tensor of real numbers.
     """
     elements = elements_of(x)
-    passes = 2 if needs_first_pass(scheme, elements.shape, model_absmax) else 1
+    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
     advance = fractions_of(progress, passes * elements.count)
     count = thread_count(elements.count, threads)
     with np.errstate(all="ignore"):

@@ -20,7 +20,7 @@ from qtui_core.quant.grouping import group_views
 from qtui_core.quant.layout import Layout
 from qtui_core.quant.levels import Float64
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
-from qtui_core.quant.process import Plan, Prepared, encode, make_plan, needs_first_pass, prepare
+from qtui_core.quant.process import Plan, Prepared, encode, first_passes, make_plan, prepare
 from qtui_core.quant.scheme import Family, Scheme
 
 Int64 = npt.NDArray[np.int64]
@@ -123,7 +123,7 @@ def code_occupancy(
     """
     alphabet = alphabet_of(scheme)
     elements = elements_of(x)
-    passes = 2 if needs_first_pass(scheme, elements.shape, model_absmax) else 1
+    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
     advance = fractions_of(progress, passes * elements.count)
     count = thread_count(elements.count, threads)
     with np.errstate(all="ignore"):

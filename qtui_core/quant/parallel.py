@@ -133,6 +133,24 @@ def fractions_of(
     return advance
 
 
+def progress_of(
+    advance: Callable[[int], None] | None, total: int
+) -> Callable[[float], None] | None:
+    """The other way round: a `progress` that tells `advance` how many of `total` more are
+    done."""
+    if advance is None:
+        return None
+    done = 0
+
+    def progress(fraction: float) -> None:
+        nonlocal done
+        reached = round(fraction * total)
+        advance(reached - done)
+        done = reached
+
+    return progress
+
+
 def _next(
     waiting: deque[tuple[Segment, Future[Result]]], advance: Callable[[int], None] | None
 ) -> Result:

@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
-from qtui_core.quant.affine import AsymmetricCoder, SignedCoder, SymmetricCoder
+from qtui_core.quant.affine import AsymmetricCoder, FloatZeroCoder, SignedCoder, SymmetricCoder
 from qtui_core.quant.codebook import LEVELS, CodebookCoder
 from qtui_core.quant.coder import LARGEST, NO_SCALES, Coder, Codes, GroupScales
+from qtui_core.quant.columns import column_statistics
+from qtui_core.quant.decomposition import Decomposition, decompose
 from qtui_core.quant.double_quant import NestedScales, quantize_scales
 from qtui_core.quant.elements import Elements, Float32, ModelExtent, Segment
 from qtui_core.quant.floats import CastCoder, ScaledFloatCoder
@@ -22,30 +24,49 @@ from qtui_core.quant.granularity import PerBlock, PerModel
 from qtui_core.quant.grouping import (
     Extent,
     group_extents,
+    group_ranges,
     merge_extents,
+    part_size,
     segment_multiple,
 )
 from qtui_core.quant.layout import Columns, Layout, Whole, layout_of
-from qtui_core.quant.parallel import Scratch, map_segments
-from qtui_core.quant.scheme import NESTED_BLOCK, Family, Scheme
+from qtui_core.quant.microscaling import MicroscalingCoder
+from qtui_core.quant.parallel import Scratch, map_segments, progress_of
+from qtui_core.quant.rounding import rounding_of
+from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.ternary import TernaryCoder
+from qtui_core.quant.two_level import TwoLevelCoder
 
 
 @lru_cache(maxsize=256)
 def make_coder(scheme: Scheme) -> Coder:
-    """The coder of a scheme's format and scale rule. Coders hold tables and no state."""
+    """The coder of a scheme's format, scale rule and rounding. Coders hold tables and no
+    state."""
+    rounding = rounding_of(scheme)
     match scheme.family:
         case Family.CODEBOOK:
             assert isinstance(scheme.granularity, PerBlock)
             return CodebookCoder(LEVELS[scheme.format], scheme.granularity.size)
         case Family.INTEGER:
+            if scheme.float_zero_point:
+                return FloatZeroCoder(scheme.bits, rounding)
             if not scheme.symmetric:
-                return AsymmetricCoder(scheme.bits)
+                return AsymmetricCoder(scheme.bits, rounding)
             if scheme.scale_rule == "signed":
                 return SignedCoder(scheme.bits)
-            return SymmetricCoder(scheme.bits, scheme.scale_rule)
+            decomposed = scheme.outlier_threshold is not None and scheme.scale_rule == "absmax"
+            return SymmetricCoder(scheme.bits, scheme.scale_rule, rounding, decomposed)
+        case Family.MICROSCALING:
+            assert scheme.element is not None
+            return MicroscalingCoder(scheme.element, scheme.scale_rule, rounding)
+        case Family.TWO_LEVEL:
+            return TwoLevelCoder(rounding=rounding)
+        case Family.TERNARY:
+            return TernaryCoder()
     fmt = get_format(scheme.format)
     assert isinstance(fmt, FloatFormat)
-    return CastCoder(fmt) if scheme.family is Family.CAST else ScaledFloatCoder(fmt)
+    make = CastCoder if scheme.family is Family.CAST else ScaledFloatCoder
+    return make(fmt, rounding, scheme.saturate)
 
 
 @dataclass(frozen=True)
@@ -53,7 +74,8 @@ class Plan:
     """How segments of one tensor are processed.
 
     `fixed` holds the scales where they are not local to a segment: per tensor, model or
-    column. `offset` is the mean absmax under double quantization.
+    column. `offset` is the mean absmax under double quantization. `decomposition` has the
+    columns that are kept in 16 bits, None where none are.
     """
 
     scheme: Scheme
@@ -61,13 +83,21 @@ class Plan:
     layout: Layout
     fixed: GroupScales | None = None
     offset: float | None = None
+    decomposition: Decomposition | None = None
+
+    @property
+    def outlier_columns(self) -> int:
+        """How many columns are kept in 16 bits."""
+        return 0 if self.decomposition is None else int(self.decomposition.columns.size)
 
     @property
     def multiple(self) -> int:
         """Segments must be multiples of this long."""
         whole_groups = segment_multiple(self.layout)
+        if self.coder.extent is Extent.ABS_MEAN and isinstance(self.layout, Whole | Columns):
+            return part_size(self.layout)
         if self.scheme.double_quantization:
-            whole_groups *= NESTED_BLOCK
+            whole_groups *= self.scheme.nested_block
         if self.scheme.family is Family.CODEBOOK:
             whole_groups = math.lcm(whole_groups, 2)
         return whole_groups
@@ -76,6 +106,7 @@ class Plan:
 @dataclass(frozen=True)
 class Prepared:
     """The elements of a segment made ready: `x` is finite, `scales` are those of its groups.
+    Elements kept in 16 bits are 0 in `x`.
 
     `nonfinite` is a mask of NaN and infinities, None where there are none; `values` are the
     elements as they came. `magnitude` is, for a cast, that of the finite elements and 0 for
@@ -100,7 +131,10 @@ class Prepared:
 
 def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
     """Scales and finite elements of a segment."""
+    scratch.start = segment.start
     values = segment.float32()
+    if plan.decomposition is not None:
+        return _prepare_inliers(plan, plan.decomposition, values, scratch)
     kind = plan.coder.extent
     local = plan.fixed is None and kind is not None
     if local:
@@ -115,6 +149,8 @@ def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
     if not np.isfinite(extents).all():
         nonfinite = ~np.isfinite(values)
         extents = _extents_of_finite(kind if local else None, plan.layout, values, scratch)
+        extents = np.nan_to_num(extents)
+        # What lies where the caller's magnitudes were is no longer that of all elements.
         x = np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
     absmax = float(np.abs(extents).max()) if extents.size else 0.0
     scales = plan.fixed or NO_SCALES
@@ -126,9 +162,39 @@ def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
     return Prepared(values, x, nonfinite, scales, nested, absmax, magnitude)
 
 
+def _prepare_inliers(
+    plan: Plan, decomposition: Decomposition, values: Float32, scratch: Scratch
+) -> Prepared:
+    """As `prepare`, where columns are kept in 16 bits."""
+    finite = np.isfinite(values)
+    nonfinite = None if finite.all() else ~finite
+    x = np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+    absmax = float(np.abs(x, out=scratch.take("magnitude", x.size, np.float32)).max(initial=0))
+    decomposition.fill(x, scratch.start, 0.0)
+    scales = plan.fixed
+    if scales is None:
+        extents = _extents_of_inliers(plan, decomposition, values, scratch)
+        scales = plan.coder.scales(np.nan_to_num(extents), values.size)
+    return Prepared(values, x, nonfinite, scales, None, absmax)
+
+
+def _extents_of_inliers(
+    plan: Plan, decomposition: Decomposition, values: Float32, scratch: Scratch
+) -> Float32:
+    kind = plan.coder.extent
+    assert kind is not None
+    left_out = np.nan if kind is Extent.RANGE else 0.0
+    inliers = decomposition.inliers(values, scratch.start, left_out)
+    if kind is Extent.RANGE:
+        return group_ranges(plan.layout, inliers)
+    return group_extents(kind, plan.layout, inliers, scratch)
+
+
 def _extents_of_finite(
     kind: Extent | None, layout: Layout, values: Float32, scratch: Scratch
 ) -> Float32:
+    if kind is Extent.RANGE:
+        return group_ranges(layout, np.where(np.isfinite(values), values, np.float32(np.nan)))
     finite = np.where(np.isfinite(values), values, np.float32(0))
     if kind is None:
         return group_extents(Extent.ABSMAX, Whole(), finite, scratch)
@@ -157,6 +223,8 @@ def round_trip(plan: Plan, prepared: Prepared, scratch: Scratch) -> Float32:
     out: Float32 = scratch.take("out", prepared.x.size, np.float32)
     if prepared.nested is None:
         coder.round_trip(plan.layout, prepared.x, prepared.scales, out, scratch)
+        if plan.decomposition is not None:
+            plan.decomposition.keep(out, prepared.values, scratch.start)
         return out
     codes = scratch.take("codes", coder.code_count(out.size), coder.code_dtype)
     coder.encode(plan.layout, prepared.x, prepared.scales, codes, scratch)
@@ -173,7 +241,7 @@ def make_plan(
     advance: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Plan:
-    """The plan for a tensor. Reads all elements once where `needs_first_pass` says so.
+    """The plan for a tensor. Reads all elements as often as `first_passes` says.
 
     Raises UsageError when `model_absmax` is not a magnitude or a (min, max) pair.
     """
@@ -184,14 +252,41 @@ def make_plan(
         assert coder.extent is not None
         extents = _extents_of_model(coder.extent, model_absmax)
         return replace(plan, fixed=coder.scales(extents, elements.count))
-    if not needs_first_pass(scheme, elements.shape, model_absmax):
+    if scheme.outlier_threshold is not None:
+        absmax = column_statistics(
+            elements,
+            progress=progress_of(advance, elements.count),
+            cancelled=cancelled,
+            threads=threads,
+        ).absmax
+        kept = decompose(scheme.granularity, scheme.outlier_threshold, absmax)
+        plan = replace(plan, decomposition=kept)
+    if not _shares_widely(scheme, layout):
         return plan
+    return with_shared_scales(plan, elements, threads=threads, advance=advance, cancelled=cancelled)
+
+
+def with_shared_scales(
+    plan: Plan,
+    elements: Elements,
+    *,
+    threads: int = 1,
+    advance: Callable[[int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Plan:
+    """The plan with what all elements decide: scales per tensor or column, or the offset of
+    double quantization. Reads all elements once."""
+    scheme, coder, layout = plan.scheme, plan.coder, plan.layout
     kind = coder.extent
     assert kind is not None
 
     def extents_of(segment: Segment, scratch: Scratch) -> Float32:
         # Threads do not inherit the error state of their caller.
+        scratch.start = segment.start
         with np.errstate(all="ignore"):
+            if plan.decomposition is not None:
+                values = segment.float32()
+                return _extents_of_inliers(plan, plan.decomposition, values, scratch)
             return finite_extents(segment.float32(), scratch)
 
     def finite_extents(values: Float32, scratch: Scratch) -> Float32:
@@ -219,18 +314,24 @@ def make_plan(
         merged = merge_extents(kind, merged, extents)
     if merged is None:
         return plan
-    return replace(plan, fixed=coder.scales(merged, elements.count))
+    return replace(plan, fixed=coder.scales(np.nan_to_num(merged), elements.count))
 
 
-def needs_first_pass(
-    scheme: Scheme, shape: tuple[int, ...], model_absmax: ModelExtent | None
-) -> bool:
-    """Whether something about all elements must be known before the first can be quantized."""
+def first_passes(
+    scheme: Scheme, shape: tuple[int, ...], model_absmax: ModelExtent | None = None
+) -> int:
+    """How often all elements must be read before the first can be quantized: once for the
+    columns that are kept in 16 bits, and once for scales that all elements decide."""
+    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
+        return 0
+    columns = scheme.outlier_threshold is not None
+    return columns + _shares_widely(scheme, layout_of(scheme.granularity, shape))
+
+
+def _shares_widely(scheme: Scheme, layout: Layout) -> bool:
+    """Whether scales depend on elements that may be far apart."""
     if scheme.family is Family.CAST:
         return False
-    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
-        return False
-    layout = layout_of(scheme.granularity, shape)
     return scheme.double_quantization or isinstance(layout, Whole | Columns)
 
 
@@ -246,5 +347,7 @@ def _extents_of_model(kind: Extent, extent: ModelExtent) -> Float32:
             return np.array([[max(abs(low), abs(high))]], np.float32)
         case Extent.MIN_MAX:
             return np.array([[min(low, 0.0), max(high, 0.0)]], np.float32).T.copy()
+        case Extent.RANGE:
+            return np.array([[low], [high]], np.float32)
         case Extent.SIGNED:
             return np.array([[low if abs(low) > abs(high) else high]], np.float32)

@@ -27,11 +27,10 @@ class Rounding(ABC):
         """Each value becomes a whole number. Values that are whole stay."""
 
     @abstractmethod
-    def add_to_words(
-        self, words: Words, dropped: int, ties_away: bool, scratch: Scratch
-    ) -> None:
+    def add_to_words(self, words: Words, dropped: int, ties_away: bool, scratch: Scratch) -> None:
         """Adds to words of magnitudes what makes cutting off their `dropped` last bits round."""
 
+    @abstractmethod
     def correct_sums(
         self, total: Float32, addend: Float32, magnitude: Float32, scratch: Scratch
     ) -> None:
@@ -46,9 +45,7 @@ class Nearest(Rounding):
     def to_integers(self, values: Float32, scratch: Scratch) -> None:
         np.rint(values, out=values)
 
-    def add_to_words(
-        self, words: Words, dropped: int, ties_away: bool, scratch: Scratch
-    ) -> None:
+    def add_to_words(self, words: Words, dropped: int, ties_away: bool, scratch: Scratch) -> None:
         half = 1 << dropped - 1
         if ties_away:
             words += np.uint32(half)
@@ -59,6 +56,11 @@ class Nearest(Rounding):
         words += odd
         words += np.uint32(half - 1)
 
+    def correct_sums(
+        self, total: Float32, addend: Float32, magnitude: Float32, scratch: Scratch
+    ) -> None:
+        pass
+
 
 class Truncate(Rounding):
     """Toward zero."""
@@ -66,9 +68,7 @@ class Truncate(Rounding):
     def to_integers(self, values: Float32, scratch: Scratch) -> None:
         np.trunc(values, out=values)
 
-    def add_to_words(
-        self, words: Words, dropped: int, ties_away: bool, scratch: Scratch
-    ) -> None:
+    def add_to_words(self, words: Words, dropped: int, ties_away: bool, scratch: Scratch) -> None:
         pass
 
     def correct_sums(
@@ -97,9 +97,7 @@ class Stochastic(Rounding):
             up = np.less(uniform, part, out=scratch.take("moved", part.size, np.bool_))
             np.add(below, up, out=part)
 
-    def add_to_words(
-        self, words: Words, dropped: int, ties_away: bool, scratch: Scratch
-    ) -> None:
+    def add_to_words(self, words: Words, dropped: int, ties_away: bool, scratch: Scratch) -> None:
         for at, (part,) in _pieces(words):
             random = random_words(self.seed, scratch.start + at, part.size, scratch)
             random >>= np.uint32(32 - dropped)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.quant.elements import Float32
 from qtui_core.quant.parallel import CACHED, Scratch
 
 Words: TypeAlias = npt.NDArray[np.uint32]
@@ -40,11 +41,13 @@ def random_words(seed: int, start: int, count: int, scratch: Scratch) -> Words:
     return words
 
 
-def random_fractions(seed: int, start: int, count: int, scratch: Scratch) -> npt.NDArray[np.float32]:
+def random_fractions(
+    seed: int, start: int, count: int, scratch: Scratch
+) -> npt.NDArray[np.float32]:
     """The words as whole numbers float32 `[count]`, uniform from 0 to 2^24 - 1."""
     words = random_words(seed, start, count, scratch)
     words >>= np.uint32(32 - FRACTION_BITS)
-    whole: npt.NDArray[np.float32] = scratch.take("fractions", count, np.float32)
+    whole: Float32 = scratch.take("fractions", count, np.float32)
     np.copyto(whole, words.view(np.int32), casting="unsafe")
     return whole
 
