@@ -78,8 +78,10 @@ class ColumnStatistics:
 
     def at_least(self, threshold: float) -> tuple[ColumnMagnitude, ...]:
         """The columns with an element of at least this magnitude, which LLM.int8() keeps in 16
-        bits (Dettmers et al. 2022, threshold 6.0), the largest absmax first."""
-        count = int(np.count_nonzero(self.absmax >= threshold))
+        bits (Dettmers et al. 2022, threshold 6.0), the largest absmax first. Compared as
+        float32, as the elements are."""
+        with np.errstate(over="ignore"):
+            count = int(np.count_nonzero(self.absmax >= np.float32(threshold)))
         return self.largest(count)
 
 

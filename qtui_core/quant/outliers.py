@@ -130,15 +130,17 @@ def find_beyond(
 ) -> OutlierReport:
     """The finite elements of a magnitude of at least `threshold`: what LLM.int8() calls the
     outliers of an activation, at 6.0 (Dettmers et al. 2022). The columns of the report are
-    those it keeps in 16 bits.
+    those it keeps in 16 bits. The threshold is compared as float32, as the elements are.
 
     Reads, holds and raises as `find_outliers`; UsageError for a threshold that is no magnitude.
     """
-    if not (math.isfinite(threshold) and threshold > 0):
+    with np.errstate(over="ignore"):
+        limit = float(np.float32(threshold))
+    if not (math.isfinite(threshold) and limit > 0):
         raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
     if stats is None:
         stats = statistics(x, cancelled=cancelled, threads=threads)
-    far = _Far(0.0, threshold, inclusive=True)
+    far = _Far(0.0, limit, inclusive=True)
     found = _find(x, far, stats, top, progress, cancelled, threads)
     return replace(found, threshold=threshold)
 

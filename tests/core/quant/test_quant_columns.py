@@ -73,6 +73,15 @@ def test_columns_at_least_as_large_as_a_threshold():
     assert [c.column for c in column_statistics(x).at_least(6.0)] == [4, 2]
 
 
+@pytest.mark.parametrize("threshold", [0.1, 0.3, 0.7, 6.0])
+def test_an_element_that_was_stored_as_the_threshold_is_an_outlier(threshold):
+    """0.7 is below 0.7 once it is a float32."""
+    x = np.zeros((4, 6), np.float32)
+    x[1, 2] = threshold
+    assert find_beyond(x, threshold).count == 1
+    assert [c.column for c in column_statistics(x).at_least(threshold)] == [2]
+
+
 def test_what_is_not_finite_is_left_out():
     x = planted(40, 230)
     x[1, 2], x[3, 4], x[:, 6] = np.inf, np.nan, np.nan
@@ -134,7 +143,7 @@ def test_a_constant_tensor_has_magnitudes_but_no_sigmas():
     assert find_outliers(x).count == 0
 
 
-@pytest.mark.parametrize("threshold", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("threshold", [0.0, -1.0, 1e-60, np.inf, np.nan])
 def test_a_threshold_is_a_magnitude(threshold):
     with pytest.raises(UsageError, match="magnitude above 0"):
         find_beyond(np.ones((2, 2)), threshold)
