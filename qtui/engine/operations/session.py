@@ -68,11 +68,13 @@ class Session:
     def tensor_of(self, task: Task) -> Subject:
         """What a task is about: its `tensor`, or the captured `source` of the module whose
         weight that is, with the outlier `inject` in it where one is given."""
-        subject = self._source_of(task, task.params.get("source", "weight"))
+        subject = self.original_of(task)
         inject = task.params.get("inject")
         return subject if inject is None else Injected(subject, *_place_and_value(inject))
 
-    def _source_of(self, task: Task, source: object) -> Subject:
+    def original_of(self, task: Task) -> Subject:
+        """The same without the outlier."""
+        source: object = task.params.get("source", "weight")
         model, tensor = task.text("model"), task.text("tensor")
         if source == "weight":
             return self.models.tensor(model, tensor)
