@@ -1,0 +1,224 @@
+"""OCP Microscaling: small elements under a scale that is a power of two.
+
+Sources: OCP Microscaling Formats (MX) Specification 1.0, sections 5 and 6.3; the four rules for
+the scale as torchao's `to_mx` names and computes them (torchao 0.18,
+`prototype/mx_formats/mx_tensor.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.coder import Coder, Codes, GroupScales, keep_finite
+from qtui_core.quant.elements import Float32
+from qtui_core.quant.floats import NarrowRounder
+from qtui_core.quant.grouping import Extent, group_views
+from qtui_core.quant.layout import Layout
+from qtui_core.quant.levels import element_values
+from qtui_core.quant.parallel import Scratch
+from qtui_core.quant.rounding import NEAREST, Rounding
+
+FLOAT32_MANTISSA = 23
+FLOAT32_BIAS = 127
+#: The E8M0 code of 1, and the largest code that is a number: 2^127. 255 is NaN.
+E8M0_BIAS = 127
+E8M0_LARGEST = 254
+
+Words = npt.NDArray[np.int64]
+
+
+class MicroscalingCoder(Coder):
+    """Blocks of 32 elements of a row under a scale 2^k, k from -127 to 127, kept as the code
+    k + 127 (E8M0). An element is x / 2^k, which is exact, rounded to the element format (to
+    nearest even unless the scheme says otherwise) and never beyond its largest number. The last
+    block of a row may be short; torchao refuses such rows.
+
+    The exponent comes from the bits of absmax and never from a logarithm in floating point, which
+    is wrong beside powers of two: `rceil` gives what the instruction `cvt.rp.satfinite.ue8m0x2`
+    of NVIDIA gives. A block of zeros has code 0.
+
+    Blocks so small that their code is 0 are rounded here by the scale that they are read with,
+    2^-127. torchao rounds them by 2^-126 (by 1 under `rceil`) and reads them with 2^-127, so that
+    they come back at half their size, or as zeros. NaN and infinities are left out of the scale as
+    everywhere in this library; in torchao and in the specification they make the whole block NaN.
+
+    MXINT8 has steps of 1/64 up to 1.984375 = 127/64. The code of -2 is left unused, as the
+    specification permits and as its authors' emulation does, so that levels are symmetric.
+    """
+
+    extent = Extent.ABSMAX
+    scale_format = "e8m0"
+
+    def __init__(self, element: str, rule: str, rounding: Rounding = NEAREST) -> None:
+        self.rule = rule
+        self.elements = make_elements(element, rounding)
+        self.code_dtype = self.elements.dtype
+        self.nan_code = self.elements.nan_code
+        self.infinity_codes = self.elements.infinity_codes
+        self.smallest_extent = float(self.elements.largest) * 2.0**-E8M0_BIAS
+
+    def scales(self, extents: Float32, size: int) -> GroupScales:
+        code = scale_codes(extents[0], self.rule, self.elements)
+        return GroupScales(power_of_two(code), code=code)
+
+    def _scaled(self, layout: Layout, x: Float32, scales: GroupScales, scratch: Scratch) -> Float32:
+        scaled: Float32 = scratch.take("scaled", x.size, np.float32)
+        # The reciprocal of a power of two is one as well, if perhaps a subnormal number.
+        inverse = np.float32(1) / scales.scale
+        for (view, out), (factor,) in group_views(layout, (x, scaled), (inverse,)):
+            np.multiply(view, factor, out=out)
+        return scaled
+
+    def encode(
+        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
+    ) -> None:
+        self.elements.encode(self._scaled(layout, x, scales, scratch), codes, scratch)
+
+    def decode(
+        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        self.elements.decode(codes, out)
+        self._multiply(layout, scales, out)
+
+    def round_trip(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        self.elements.round(self._scaled(layout, x, scales, scratch), out, scratch)
+        self._multiply(layout, scales, out)
+
+    def _multiply(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
+        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
+            np.multiply(view, scale, out=view)
+        keep_finite(out, scales)
+
+
+class Elements(Protocol):
+    """Numbers of one format, without a scale: float32 in, codes out, and back.
+
+    Attributes:
+        largest: the largest number.
+        exponent: floor(log2(largest)).
+        mantissa_bits: of a number as large as the largest.
+    """
+
+    largest: np.float32
+    exponent: int
+    mantissa_bits: int
+    dtype: np.dtype[np.generic]
+    nan_code: int | None
+    infinity_codes: tuple[int, int] | None
+
+    def encode(self, x: Float32, codes: Codes, scratch: Scratch) -> None: ...
+    def decode(self, codes: Codes, out: Float32) -> None: ...
+    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None: ...
+
+
+class FloatElements:
+    """A float of 8 bits or fewer; codes uint8."""
+
+    dtype: np.dtype[np.generic] = np.dtype(np.uint8)
+
+    def __init__(self, fmt: FloatFormat, rounding: Rounding) -> None:
+        self.rounder = NarrowRounder(fmt, rounding)
+        self.largest = np.float32(float(fmt.max))
+        self.exponent = fmt.max_exponent
+        self.mantissa_bits = fmt.mantissa_bits
+        self.nan_code = fmt.nan_code
+        self.infinity_codes: tuple[int, int] | None = None
+        if fmt.infinity_code is not None:
+            self.infinity_codes = (fmt.infinity_code, fmt.infinity_code | fmt.sign_bit)
+        self.table = element_values(fmt).astype(np.float32)
+
+    def encode(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
+        self.rounder.codes(x, codes, scratch)
+
+    def decode(self, codes: Codes, out: Float32) -> None:
+        # Codes are in range by construction; "clip" only spares numpy a buffered copy.
+        np.take(self.table, codes, out=out, mode="clip")
+
+    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
+        self.rounder.round(x, out, scratch)
+
+
+class FixedPointElements:
+    """MXINT8: int8 counting 1/64, from -127 to 127."""
+
+    dtype: np.dtype[np.generic] = np.dtype(np.int8)
+    largest = np.float32(127 / 64)
+    exponent = 0
+    mantissa_bits = 6
+    nan_code: int | None = None
+    infinity_codes: tuple[int, int] | None = None
+
+    def __init__(self, rounding: Rounding) -> None:
+        self.rounding = rounding
+
+    def _steps(self, x: Float32, out: Float32, scratch: Scratch) -> None:
+        np.multiply(x, np.float32(64), out=out)
+        np.clip(out, -127, 127, out=out)
+        self.rounding.to_integers(out, scratch)
+
+    def encode(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
+        steps = scratch.take("level", x.size, np.float32)
+        self._steps(x, steps, scratch)
+        np.copyto(codes, steps, casting="unsafe")
+
+    def decode(self, codes: Codes, out: Float32) -> None:
+        np.multiply(codes, np.float32(1 / 64), out=out)
+
+    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
+        self._steps(x, out, scratch)
+        out *= np.float32(1 / 64)
+
+
+def make_elements(name: str, rounding: Rounding = NEAREST) -> Elements:
+    """The elements of a format of the catalogue."""
+    fmt = get_format(name)
+    if isinstance(fmt, FloatFormat):
+        return FloatElements(fmt, rounding)
+    return FixedPointElements(rounding)
+
+
+def scale_codes(absmax: Float32, rule: str, elements: Elements) -> npt.NDArray[np.uint8]:
+    """The E8M0 codes of blocks of these largest magnitudes, finite float32 `[blocks]`."""
+    if rule == "rceil":
+        exponent = _ceil_exponent(_words(absmax / elements.largest))
+    else:
+        words = _words(absmax)
+        match rule:
+            case "even":
+                # Half away from zero to the mantissa of the element; what carries goes up.
+                half = 1 << (FLOAT32_MANTISSA - elements.mantissa_bits - 1)
+                exponent = _floor_exponent(words + half)
+            case "ceil":
+                exponent = _ceil_exponent(words)
+            case _:
+                exponent = _floor_exponent(words)
+        exponent -= elements.exponent
+    return np.clip(exponent + E8M0_BIAS, 0, E8M0_LARGEST).astype(np.uint8)
+
+
+def power_of_two(codes: npt.NDArray[np.uint8]) -> Float32:
+    """What E8M0 codes below 255 stand for, 2^(code - 127), float32."""
+    return np.ldexp(np.float32(1), codes.astype(np.int32) - E8M0_BIAS).astype(np.float32)
+
+
+def _words(values: Float32) -> Words:
+    return np.ascontiguousarray(values, np.float32).view(np.int32).astype(np.int64)
+
+
+def _floor_exponent(words: Words) -> Words:
+    """floor(log2) of float32 words; -127 for zero and subnormal numbers."""
+    return (words >> FLOAT32_MANTISSA) - FLOAT32_BIAS
+
+
+def _ceil_exponent(words: Words) -> Words:
+    """ceil(log2) of float32 words; -127 for zero and numbers up to 2^-127."""
+    mantissa = words & ((1 << FLOAT32_MANTISSA) - 1)
+    subnormal = words < 1 << FLOAT32_MANTISSA
+    beyond = mantissa > np.where(subnormal, 1 << (FLOAT32_MANTISSA - 1), 0)
+    return _floor_exponent(words) + beyond
