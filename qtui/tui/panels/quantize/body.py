@@ -5,11 +5,17 @@ from __future__ import annotations
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
+from textual.widgets import ContentSwitcher
 
 from qtui.report.numbers import format_bytes
+from qtui.tui.panels.quantize.activations.view import ActivationsView
+from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.numbers import NumberTable
+from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.schemes import SchemeControls
 from qtui.tui.panels.quantize.side import TensorSide
+from qtui.tui.panels.quantize.subject import WEIGHT, Subject
+from qtui.tui.panels.quantize.views import View, ViewTabs
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
@@ -17,6 +23,7 @@ from qtui.tui.widgets.task_title import TaskTitle
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
 
+VIEWS: tuple[type[View], ...] = (MapsView, OutliersView, ActivationsView)
 NARROW, MEDIUM, WIDE = 100, 116, 150
 SHORT, BRIEF = 26, 24
 
@@ -30,12 +37,11 @@ class QuantizeBody(Container):
 
     DEFAULT_CSS = """
     QuantizeBody {
-        SchemeControls { margin: 0 0 1 0; }
         #quantize-main { height: 1fr; }
         #quantize-centre { width: 1fr; padding: 0 1; }
+        #quantize-views { height: 1fr; }
         TaskTitle { margin: 0 0 1 0; padding: 0; }
-        Heatmap { height: 1fr; }
-        Histogram { height: 9; margin: 1 0 0 0; }
+        ViewTabs { margin: 0 0 1 0; }
         NumberTable { width: 33; padding: 0 1; }
         &.-medium TensorSide { width: 26; }
         &.-medium NumberTable { width: 31; }
@@ -47,7 +53,8 @@ class QuantizeBody(Container):
         &.-narrow.-listing TensorSide { display: block; width: 30; }
         &.-narrow.-listing NumberTable { display: none; }
         &.-short Histogram { height: 5; margin: 0; }
-        &.-short SchemeControls { margin: 0; }
+        &.-short ViewTabs { display: none; }
+        &.-alone NumberTable { display: none; }
         &.-short SchemeBar { height: 1; }
         &.-short TaskTitle { margin: 0; }
     }
@@ -62,19 +69,21 @@ class QuantizeBody(Container):
         self.title_line = TaskTitle()
         self.title_line.line_glyph = glyphs.baseline
         self.title_line.ellipsis = glyphs.ellipsis
-        self.heatmap = Heatmap(drawing)
-        self.histogram = Histogram(drawing)
+        self.views: tuple[View, ...] = tuple(view(drawing) for view in VIEWS)
+        self.view = self.views[0]
+        self.tabs = ViewTabs([view.TITLE for view in VIEWS], glyphs.pointer)
         self.table = NumberTable()
         self.table.ellipsis = glyphs.ellipsis
 
     def compose(self) -> ComposeResult:
         yield self.controls
+        yield self.tabs
         with Horizontal(id="quantize-main"):
             yield self.side
             with Vertical(id="quantize-centre"):
                 yield self.title_line
-                yield self.heatmap
-                yield self.histogram
+                with ContentSwitcher(initial=self.view.id, id="quantize-views"):
+                    yield from self.views
             yield self.table
 
     def on_resize(self, event: events.Resize) -> None:
@@ -94,10 +103,33 @@ class QuantizeBody(Container):
         """Whether the tensors stand where the numbers are otherwise."""
         return self.has_class("-narrow") and self.has_class("-listing")
 
+    @property
+    def maps(self) -> MapsView:
+        """The view that the pictures of the panel's own answers are shown in."""
+        return next(view for view in self.views if isinstance(view, MapsView))
+
+    @property
+    def heatmap(self) -> Heatmap:
+        return self.maps.heatmap
+
+    @property
+    def histogram(self) -> Histogram:
+        return self.maps.histogram
+
+    def show_view(self, index: int) -> None:
+        """Bring another view to the centre."""
+        self.view = self.views[index]
+        self.tabs.active = index
+        self.query_one(ContentSwitcher).current = self.view.id
+        self.set_class(not self.view.NUMBERS, "-alone")
+        if self.screen.focused is None or self.screen.focused not in self.side.query("*"):
+            self.focus_start()
+
     def focus_start(self) -> None:
         """Where work starts: the tensors where they are shown, else the picture."""
         narrow = self.app.size.width < NARROW
-        self.screen.set_focus(self.heatmap if narrow else self.side.list)
+        if not (narrow and self.view.focus_start()):
+            self.screen.set_focus(self.side.list)
 
     @property
     def typing(self) -> bool:
@@ -122,31 +154,40 @@ class QuantizeBody(Container):
     def show_picture(self) -> None:
         """Move to the picture; on a narrow screen the numbers stand beside it again."""
         self.remove_class("-listing")
-        self.screen.set_focus(self.heatmap)
+        self.view.focus_start()
 
     def show_list(self) -> None:
         """Move to the list of tensors."""
         self.add_class("-listing")
         self.screen.set_focus(self.side.list)
 
-    def show_title(self, entry: TensorEntry | None) -> None:
-        """Name the tensor that is looked at, if one is."""
+    def show_title(self, entry: TensorEntry | None, subject: Subject | None = None) -> None:
+        """Name what is looked at, if something is."""
         if entry is None:
             self.title_line.subject, self.title_line.details = "", ()
             return
         shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
-        self.title_line.subject = printable(entry.name)
-        self.title_line.details = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
+        subject = subject or Subject(entry.name)
+        stored = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
+        self.title_line.subject = printable(subject.title)
+        self.title_line.details = (
+            *subject.words, *(stored if subject.source == WEIGHT else ())
+        )  # fmt: skip
 
     def clear(self) -> None:
         """Nothing is looked at."""
         self.side.load(())
         self.show_title(None)
-        self.heatmap.show(None)
-        self.histogram.show(None)
+        self.say("", keep=False, trouble=False)
+
+    def say(self, message: str, *, keep: bool, trouble: bool) -> None:
+        """What is being done or why there is nothing, in place of the pictures."""
+        for view in self.views:
+            view.say(message, keep=keep, trouble=trouble)
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""
-        self.heatmap.redraw()
-        for widget in (self.histogram, self.side.list, self.table):
+        for view in self.views:
+            view.drawing_changed()
+        for widget in (self.tabs, self.side.list, self.table):
             widget.refresh()

@@ -23,6 +23,8 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
         {
             "model": shown.model,
             "tensor": shown.entry.name,
+            "source": shown.source,
+            "inject": None if shown.inject is None else shown.inject.params,
             "shape": list(shown.entry.shape),
             "dtype": shown.entry.dtype,
             "statistics": None if shown.numbers is None else dataclasses.asdict(shown.numbers),
@@ -44,7 +46,9 @@ def panel_text(shown: Shown, sentence: str) -> str | None:
     if shown.entry is None or shown.map is None:
         return None
     shape = " x ".join(str(size) for size in shown.entry.shape)
-    lines = [f"{shown.entry.name}  [{shape}] {shown.entry.dtype}"]
+    lines = [
+        "  ".join((shown.subject.title, f"[{shape}] {shown.entry.dtype}", *shown.subject.words))
+    ]
     for letter, scheme in zip("AB", shown.schemes, strict=False):
         lines.append(f"{letter}  {scheme.text}")
     rows = [

@@ -16,6 +16,7 @@ from qtui.tui.panels.quantize.data import (
     TensorNumbers,
     build,
 )
+from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.widgets.heatgrid import HeatGrid
 from qtui.tui.widgets.histogram import HistogramData
 
@@ -62,53 +63,53 @@ class QuantizeFeed:
         return build(SchemeParts, reply.data)
 
     async def numbers(
-        self, model: str, tensor: str, on_progress: ProgressCallback
+        self, model: str, subject: Subject, on_progress: ProgressCallback
     ) -> TensorNumbers:
         async def ask() -> TensorNumbers:
-            params = {"model": model, "tensor": tensor}
+            params = {"model": model, **subject.params}
             reply = await self.engine.request("statistics", params, on_progress=on_progress)
             columns = tuple((column, count) for column, count in reply.data["outlier_columns"])
             return build(TensorNumbers, {**reply.data, "outlier_columns": columns})
 
-        return await self._remembered(("numbers", model, tensor), ask)
+        return await self._remembered(("numbers", model, subject), ask)
 
     async def histogram(
-        self, model: str, tensor: str, bins: int, on_progress: ProgressCallback
+        self, model: str, subject: Subject, bins: int, on_progress: ProgressCallback
     ) -> HistogramData | None:
         """None for a tensor without a finite element."""
 
         async def ask() -> HistogramData | None:
-            params = {"model": model, "tensor": tensor, "bins": bins}
+            params = {"model": model, **subject.params, "bins": bins}
             reply = await self.engine.request("histogram", params, on_progress=on_progress)
             if not reply.data["edges"]:
                 return None
             low, high = reply.data["edges"]
             return HistogramData(low, high, reply.arrays["counts"].tolist())
 
-        return await self._remembered(("histogram", model, tensor, bins), ask)
+        return await self._remembered(("histogram", model, subject, bins), ask)
 
     async def errors(
-        self, model: str, tensor: str, scheme: str, on_progress: ProgressCallback
+        self, model: str, subject: Subject, scheme: str, on_progress: ProgressCallback
     ) -> ErrorNumbers:
         async def ask() -> ErrorNumbers:
-            params = {"model": model, "tensor": tensor, "scheme": scheme}
+            params = {"model": model, **subject.params, "scheme": scheme}
             reply = await self.engine.request("measure", params, on_progress=on_progress)
             return build(ErrorNumbers, reply.data)
 
-        return await self._remembered(("errors", model, tensor, scheme), ask)
+        return await self._remembered(("errors", model, subject, scheme), ask)
 
     async def sentence(
-        self, model: str, tensor: str, schemes: Sequence[str], on_progress: ProgressCallback
+        self, model: str, subject: Subject, schemes: Sequence[str], on_progress: ProgressCallback
     ) -> str:
         """What the error of the first scheme means, the others being alternatives."""
-        params = {"model": model, "tensor": tensor, "schemes": list(schemes)}
+        params = {"model": model, **subject.params, "schemes": list(schemes)}
         reply = await self.engine.request("explain", params, on_progress=on_progress)
         return str(reply.data["sentence"])
 
     async def error_map(
         self,
         model: str,
-        tensor: str,
+        subject: Subject,
         scheme: str,
         capacity: tuple[int, int],
         on_progress: ProgressCallback,
@@ -117,7 +118,7 @@ class QuantizeFeed:
             rows, columns = capacity
             params = {
                 "model": model,
-                "tensor": tensor,
+                **subject.params,
                 "scheme": scheme,
                 "rows": rows,
                 "columns": columns,
@@ -138,12 +139,14 @@ class QuantizeFeed:
                 tuple(reply.arrays["peak_columns"].tolist()),
             )
 
-        return await self._remembered(("map", model, tensor, scheme, capacity), ask)
+        return await self._remembered(("map", model, subject, scheme, capacity), ask)
 
-    async def element(self, model: str, tensor: str, scheme: str, row: int, column: int) -> Element:
+    async def element(
+        self, model: str, subject: Subject, scheme: str, row: int, column: int
+    ) -> Element:
         params = {
             "model": model,
-            "tensor": tensor,
+            **subject.params,
             "scheme": scheme,
             "row": row,
             "column": column,

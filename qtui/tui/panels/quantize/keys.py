@@ -76,6 +76,9 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     _binding("s", "type_scheme", "Scheme", "type", "Type the scheme as text", show=True,
              priority=True),
     _binding("x", "swap", "A/B", "swap", "Work on the other scheme", show=True),
-    _binding("c", "counts", "Log counts", "counts",
-             "Histogram: log or plain counts"),
+    _binding("v", "view(1)", "View", "view",
+             "Next view: maps, outliers, activations", show=True),
+    _binding("V", "view(-1)", "View back", "view_back", "View before"),
+    _binding("backspace", "clear_injection", "Take outlier out", "clear_injection",
+             "Take the injected outlier out again", show=True),
 ]  # fmt: skip

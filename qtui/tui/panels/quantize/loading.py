@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 from qtui.tui.panels.quantize.data import ErrorMap, ErrorNumbers, TensorNumbers
 from qtui.tui.panels.quantize.feed import QuantizeFeed
+from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.widgets.histogram import HistogramData
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is to be looked at: one tensor, schemes by slot, and the room for pictures."""
+    """What is to be looked at: one subject and schemes by slot; with maps also the room for
+    them."""
 
     model: str
-    tensor: str
+    subject: Subject
     schemes: tuple[str, ...]
     active: int
-    cells: tuple[int, int]
-    bins: int
+    cells: tuple[int, int] | None = None
+    bins: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,24 @@ async def findings(feed: QuantizeFeed, look: Look, activity: Activity) -> AsyncI
     async def errors(slot: int) -> SchemeErrors:
         scheme = look.schemes[slot]
         return SchemeErrors(
-            slot, await feed.errors(model, tensor, scheme, heard(f"error of {scheme}"))
+            slot, await feed.errors(model, subject, scheme, heard(f"error of {scheme}"))
         )
 
     async def explanation(slots: list[int]) -> Explanation:
         schemes = [look.schemes[slot] for slot in slots]
-        return Explanation(await feed.sentence(model, tensor, schemes, heard("explanation")))
+        return Explanation(await feed.sentence(model, subject, schemes, heard("explanation")))
 
-    model, tensor, active = look.model, look.tensor, look.active
+    model, subject, active = look.model, look.subject, look.active
     others = [slot for slot in range(len(look.schemes)) if slot != active]
-    yield await feed.error_map(model, tensor, look.schemes[active], look.cells, heard("error map"))
+    if look.cells is not None:
+        scheme = look.schemes[active]
+        yield await feed.error_map(model, subject, scheme, look.cells, heard("error map"))
     yield await errors(active)
-    histogram = await feed.histogram(model, tensor, look.bins, heard("histogram"))
-    if histogram is not None:
-        yield histogram
-    yield await feed.numbers(model, tensor, heard("outliers"))
+    if look.cells is not None:
+        histogram = await feed.histogram(model, subject, look.bins, heard("histogram"))
+        if histogram is not None:
+            yield histogram
+    yield await feed.numbers(model, subject, heard("outliers"))
     yield await explanation([active])
     for slot in others:
         yield await errors(slot)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from functools import partial
+from typing import Literal
 
+from textual.actions import parse
 from textual.app import ComposeResult
 from textual.reactive import reactive
 
@@ -18,6 +21,7 @@ from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.loading import Explanation, Look, SchemeErrors, findings
 from qtui.tui.panels.quantize.numbers import all_rows
 from qtui.tui.panels.quantize.shown import Phase, Shown
+from qtui.tui.panels.quantize.subject import Injection
 from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.errors import QtuiError
@@ -105,12 +109,29 @@ class LookingPanel(EnginePanel):
 
     # Looking at a tensor
 
+    def look_at(
+        self, *, source: str | None = None, inject: Injection | Literal["keep"] | None = "keep"
+    ) -> None:
+        """Look at something else of the chosen tensor: another source, another injection
+        (None: none)."""
+        shown = self.shown
+        if shown.entry is None:
+            return
+        wanted = shown.inject if inject == "keep" else inject
+        source = shown.source if source is None else source
+        if (source, wanted) == (shown.source, shown.inject):
+            return
+        shown.look_at(source, wanted)
+        self._forget_refusal()
+        self.refresh_bindings()
+        self._look(pause=True)
+
     def _look(self, *, pause: bool = False) -> None:
         """Read the chosen tensor under the schemes; what was being read gives up."""
         entry, shown = self.shown.entry, self.shown
         if entry is None or not shown.schemes:
             return
-        self.body.show_title(entry)
+        self.body.show_title(entry, shown.subject)
         self._show_numbers()
         if self.qtui.engine.state is EngineState.LOST:
             # Not started by itself: what ended it may have been this tensor, or the next.
@@ -152,12 +173,18 @@ class LookingPanel(EnginePanel):
             await asyncio.sleep(PAUSE_SECONDS)
         look = Look(
             model=shown.model,
-            tensor=entry.name,
+            subject=shown.subject,
             schemes=tuple(scheme.text for scheme in shown.schemes),
             active=shown.active,
-            cells=self.body.heatmap.capacity(entry.rows),
-            bins=self.body.histogram.capacity(),
         )
+        view = self.body.view
+        if view is self.body.maps:
+            look = replace(
+                look,
+                cells=self.body.heatmap.capacity(entry.rows),
+                bins=self.body.histogram.capacity(),
+            )
+        await view.look(look, self._show_activity)
         async for finding in findings(self.feed, look, self._show_activity):
             match finding:
                 case ErrorMap():
@@ -203,7 +230,7 @@ class LookingPanel(EnginePanel):
             return
         row, column = shown.map.element_at(*self.body.heatmap.cursor)
         element = await self.feed.element(
-            shown.model, shown.entry.name, shown.scheme.text, row, column
+            shown.model, shown.subject, shown.scheme.text, row, column
         )
         shown.element = element
         self.body.histogram.ticks = element.levels
@@ -214,11 +241,12 @@ class LookingPanel(EnginePanel):
     def _show_numbers(self) -> None:
         if self.shown.schemes:
             self.body.table.rows = all_rows(self.shown, brief=self.body.brief)
+            self.body.view.show(self.shown)
 
     # Stopping, failing, starting again
 
     def action_stop(self) -> None:
-        for group in (OPENING, "tensor"):
+        for group in (OPENING, "tensor", "view"):
             self.workers.cancel_group(self, group)
         shown, entry = self.shown, self.shown.entry
         if self.opening is not None:
@@ -258,6 +286,11 @@ class LookingPanel(EnginePanel):
         """Only what can be done now is offered."""
         if not self.is_mounted:
             return True
+        if action == "in_view":
+            view_id, own = str(parameters[0]), str(parameters[1])
+            return view_id == self.body.view.VIEW_ID and self._view_offers(own)
+        if action == "clear_injection":
+            return self.shown.inject is not None
         if action in ("filter", "type_scheme"):
             return not self.body.typing
         if action == "restart":
@@ -268,6 +301,10 @@ class LookingPanel(EnginePanel):
             return self.phase in (Phase.OPENING, Phase.WORKING) and not self.body.can_leave
         return True
 
+    def _view_offers(self, action: str) -> bool | None:
+        _, name, parameters = parse(action)
+        return self.body.view.check_action(name, parameters)
+
     def watch_phase(self) -> None:
         self.refresh_bindings()
 
@@ -276,19 +313,22 @@ class LookingPanel(EnginePanel):
         self.phase = phase
         self.body.title_line.activity = text if keep_picture else ""
         self.body.title_line.fraction = None
-        self.body.heatmap.message = text
-        self.body.heatmap.set_class(phase in (Phase.FAILED, Phase.LOST), "-trouble")
-        if not keep_picture:
-            self.body.heatmap.show(None)
-            self.body.histogram.show(None)
-        if phase in (Phase.FAILED, Phase.LOST):
+        trouble = phase in (Phase.FAILED, Phase.LOST)
+        self.body.say(text, keep=keep_picture, trouble=trouble)
+        if trouble:
             self.shown.refusal = ""
             self._speak(text)
 
     def _speak(self, sentence: str) -> None:
         """The sentence, unless the one that stands there says why something is impossible."""
         self.shown.explanation = sentence
-        self.sentence = self.shown.refusal or sentence
+        self._show_sentence()
+
+    def _show_sentence(self) -> None:
+        said = self.body.view.sentence
+        if self.phase in (Phase.FAILED, Phase.LOST):
+            said = ""  # why there is nothing matters more than what it would mean
+        self.sentence = self.shown.refusal or said or self.shown.explanation
 
     def refused(self, sentence: str) -> None:
         self.shown.refusal = sentence
@@ -298,7 +338,7 @@ class LookingPanel(EnginePanel):
         """Something else is done now: the sentence is about the picture again."""
         if self.shown.refusal:
             self.shown.refusal = ""
-            self.sentence = self.shown.explanation
+            self._show_sentence()
 
     def failed(self, sentence: str) -> None:
         self._say(Phase.FAILED, sentence)

@@ -13,12 +13,14 @@ from textual.widget import Widget
 from qtui.engine.client import EngineState
 from qtui.tui.messages import SendValue
 from qtui.tui.panels.base import PaletteEntry
+from qtui.tui.panels.quantize.body import VIEWS
 from qtui.tui.panels.quantize.data import SchemeParts
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS
 from qtui.tui.panels.quantize.looking import LookingPanel
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.views import View, ViewTabs, view_bindings
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.scheme_bar import SchemeBar
@@ -35,7 +37,7 @@ class QuantizePanel(LookingPanel):
     NUMBER = 2
     HELP = HELP
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap)
-    BINDINGS: ClassVar[list[BindingType]] = QUANTIZE_BINDINGS
+    BINDINGS: ClassVar[list[BindingType]] = [*QUANTIZE_BINDINGS, *view_bindings(VIEWS)]
 
     def on_resize(self) -> None:
         self._show_numbers()
@@ -46,18 +48,21 @@ class QuantizePanel(LookingPanel):
         self.body.focus_start()
 
     def maximise_target(self) -> Widget | None:
-        return self.body.heatmap
+        return self.body.view.maximise_target()
 
     def drawing_changed(self) -> None:
         self.body.redraw()
 
     def copy_text(self) -> str | None:
-        return panel_text(self.shown, self.sentence)
+        return self.body.view.copy_text() or panel_text(self.shown, self.sentence)
 
     def export_data(self) -> dict[str, Any] | None:
-        return panel_data(self.shown)
+        data, view = panel_data(self.shown), self.body.view
+        of_view = view.export_data()
+        return data if of_view is None else {**(data or {}), view.VIEW_ID: of_view}
 
     def palette(self) -> Iterable[PaletteEntry]:
+        yield from self.body.view.palette()
         engine = self.qtui.engine
         if engine.state is EngineState.RUNNING:
             yield PaletteEntry("engine: Stop", "End the engine's process at once", engine.kill)
@@ -184,10 +189,36 @@ class QuantizePanel(LookingPanel):
         self._look(pause=True)
         self.do(self._read_element, "element")
 
+    # Views
+
+    def action_view(self, direction: int) -> None:
+        views = self.body.views
+        self._show_view((views.index(self.body.view) + direction) % len(views))
+
+    @on(ViewTabs.Clicked)
+    def _view_clicked(self, message: ViewTabs.Clicked) -> None:
+        message.stop()
+        self._show_view(message.index)
+
+    def _show_view(self, index: int) -> None:
+        self._forget_refusal()
+        self.body.show_view(index)
+        self.refresh_bindings()
+        self._show_sentence()
+        self._look()
+
+    @on(View.Spoke)
+    def _view_spoke(self, message: View.Spoke) -> None:
+        message.stop()
+        self._show_sentence()
+
+    async def action_in_view(self, view_id: str, action: str) -> None:
+        await self.app.run_action(action, self.body.view)
+
+    def action_clear_injection(self) -> None:
+        self.look_at(inject=None)
+
     # The rest
 
     def action_back(self) -> None:
         self.body.leave()
-
-    def action_counts(self) -> None:
-        self.body.histogram.logarithmic = not self.body.histogram.logarithmic

@@ -13,6 +13,7 @@ from qtui.tui.panels.quantize.data import (
     SchemeParts,
     TensorNumbers,
 )
+from qtui.tui.panels.quantize.subject import WEIGHT, Injection, Subject
 from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
 
@@ -38,6 +39,8 @@ class Shown:
     model: str
     index: ModelIndex | None = None
     entry: TensorEntry | None = None
+    source: str = WEIGHT
+    inject: Injection | None = None
     schemes: list[SchemeParts] = field(default_factory=list)
     active: int = 0
     errors: list[ErrorNumbers | None] = field(default_factory=list)
@@ -50,6 +53,12 @@ class Shown:
     refusal: str = ""
 
     @property
+    def subject(self) -> Subject:
+        """What is looked at; only while there is an entry."""
+        assert self.entry is not None
+        return Subject(self.entry.name, self.source, self.inject)
+
+    @property
     def scheme(self) -> SchemeParts:
         """The scheme that the picture is of."""
         return self.schemes[self.active]
@@ -60,8 +69,13 @@ class Shown:
         return self.map is not None and self.map.scheme == self.scheme.text
 
     def choose(self, entry: TensorEntry) -> None:
-        """Another tensor: nothing is known of it."""
+        """Another tensor as it is stored: nothing is known of it."""
         self.entry = entry
+        self.look_at(WEIGHT, None)
+
+    def look_at(self, source: str, inject: Injection | None) -> None:
+        """Something else of the same tensor: nothing is known of it."""
+        self.source, self.inject = source, inject
         self.errors = [None] * len(self.schemes)
         self.map, self.histogram, self.numbers, self.element = None, None, None, None
 

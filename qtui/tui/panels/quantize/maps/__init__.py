@@ -1,0 +1,1 @@
+"""Pictures of the tensor, and how its values are spread."""

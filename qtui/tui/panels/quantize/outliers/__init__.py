@@ -1,0 +1,1 @@
+"""Which elements are outliers, and what they cost."""

@@ -1,0 +1,176 @@
+"""The centre of the Quantize panel: several views of one tensor, of which one is shown.
+
+A view is a container with what it draws. The panel tells it what to look at (`look`) and what
+became known meanwhile (`show`); it answers with its picture and its sentence. Keys of a view
+stand in `KEYS` and work wherever the focus of the panel is, while the view is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual import events
+from textual.binding import Binding
+from textual.containers import Container
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from qtui.tui.panels.base import PaletteEntry, Panel
+from qtui.tui.panels.quantize.loading import Activity, Look
+from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.widgets.drawing import Drawing
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.quantize.looking import LookingPanel
+
+
+class View(Container):
+    """One way to look at the subject under the schemes.
+
+    `sentence` is what its picture means, computed from the data; while it is empty the panel's
+    own sentence about the error stands there.
+    """
+
+    VIEW_ID: ClassVar[str]
+    TITLE: ClassVar[str]
+    HELP: ClassVar[str] = ""
+    """Markdown, added to the help of the panel."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = ()
+    """Bindings of actions of this view, with ids that start with "quantize."."""
+
+    NUMBERS: ClassVar[bool] = True
+    """Whether the numbers of the schemes stand beside it."""
+
+    DEFAULT_CSS = """
+    View { height: 1fr; }
+    """
+
+    sentence: reactive[str] = reactive("", init=False, repaint=False)
+
+    class Spoke(Message):
+        """The sentence of the view changed."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(id=f"view-{self.VIEW_ID}")
+        self.drawing = drawing
+
+    def watch_sentence(self) -> None:
+        self.post_message(self.Spoke())
+
+    @property
+    def panel(self) -> LookingPanel:
+        """The panel: its `feed` asks the engine, its `shown` is what is looked at, `do(work,
+        "view")` runs work that may fail, and `look_at` changes the subject."""
+        return cast(
+            "LookingPanel", next(node for node in self.ancestors if isinstance(node, Panel))
+        )
+
+    # Hooks. The panel calls them; each does nothing unless the view has something to do.
+
+    async def look(self, look: Look, activity: Activity) -> None:
+        """The subject or a scheme changed, or the view has come to the screen: ask for what it
+        shows, and show it. `activity` takes what is being done and how far it is (0..1). Runs
+        in a worker of the panel, which is cancelled by the next look; may raise what the feed
+        raises."""
+
+    def show(self, shown: Shown) -> None:
+        """More became known of what is looked at: errors, statistics, the element."""
+
+    def say(self, message: str, *, keep: bool, trouble: bool) -> None:
+        """What is being done, or why there is nothing (`trouble`); unless `keep`, what is
+        shown is no longer true and goes away."""
+
+    def focus_start(self) -> bool:
+        """Move the focus to where work starts; whether there is such a place."""
+        return False
+
+    def drawing_changed(self) -> None:
+        """The theme changed: restyle what caches colours."""
+
+    # What the shell's own keys ask for.
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        """Entries beyond the keys."""
+        return ()
+
+    def copy_text(self) -> str | None:
+        """What `y` copies in place of the numbers of the panel."""
+        return None
+
+    def export_data(self) -> dict[str, Any] | None:
+        """What `e` writes under the id of the view, beside the numbers of the panel."""
+        return None
+
+    def maximise_target(self) -> Widget | None:
+        """What `z` fills the screen with."""
+        return None
+
+
+def view_bindings(views: Iterable[type[View]]) -> list[Binding]:
+    """The keys of all views as keys of the panel, whose `action_in_view` runs them."""
+    return [
+        replace(key, action=f"in_view({view.VIEW_ID!r}, {key.action!r})")
+        for view in views
+        for key in view.KEYS
+    ]
+
+
+class ViewTabs(Widget):
+    """The names of the views, the shown one marked. A click shows another."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"views--active", "views--other"}
+    DEFAULT_CSS = """
+    ViewTabs {
+        height: 1;
+        padding: 0 1;
+        & > .views--active { color: $primary; text-style: bold; }
+        & > .views--other { color: $quiet; }
+    }
+    """
+
+    active: reactive[int] = reactive(0)
+
+    class Clicked(Message):
+        """A name was clicked."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    def __init__(self, titles: Sequence[str], pointer: str) -> None:
+        super().__init__()
+        self.titles = tuple(titles)
+        self.pointer = pointer
+
+    def _texts(self) -> list[str]:
+        return [
+            f"{self.pointer if index == self.active else ' '}{title}  "
+            for index, title in enumerate(self.titles)
+        ]
+
+    def render(self) -> Content:
+        return Content.assemble(
+            *(
+                (
+                    text,
+                    self.get_visual_style(
+                        "views--active" if index == self.active else "views--other"
+                    ),
+                )
+                for index, text in enumerate(self._texts())
+            )
+        )
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        offset = event.get_content_offset(self)
+        start = 0
+        for index, text in enumerate(self._texts()):
+            if offset is not None and start <= offset.x < start + len(text):
+                self.post_message(self.Clicked(index))
+            start += len(text)
