@@ -1,7 +1,7 @@
 """Double quantization: the absmax of each block is itself kept in 8 bits.
 
 Convention of bitsandbytes (QLoRA): offset = mean(absmax); absmax - offset is quantized in
-blocks of 256 with the signed 8-bit dynamic map. The code is that of the NEAREST entry of the
+blocks (of 256 there) with the signed 8-bit dynamic map. The code is that of the NEAREST entry of the
 map, the lower one on a tie, as its CUDA kernel searches; its CPU kernel looks up a uniform
 table of 65,536 entries and misses the nearest entry for some values, so codes can differ
 from the CPU's by one.
@@ -24,15 +24,16 @@ from qtui_core.quant.scheme import NESTED_BLOCK
 @dataclass(frozen=True)
 class NestedScales:
     """What is stored of the scales of n blocks: `codes` uint8 `[n]`, `absmax` float32
-    `[ceil(n / 256)]`, and one float32 `offset`."""
+    `[ceil(n / block)]`, and one float32 `offset`."""
 
     codes: npt.NDArray[np.uint8]
     absmax: Float32
     offset: float
+    block: int = NESTED_BLOCK
 
     def dequantize(self) -> Float32:
         """The scales the codes stand for, float32 `[n]`."""
-        constant = np.repeat(self.absmax, NESTED_BLOCK)[: self.codes.size]
+        constant = np.repeat(self.absmax, self.block)[: self.codes.size]
         with np.errstate(over="ignore"):
             scale = dynamic_map()[self.codes] * constant + np.float32(self.offset)
         # Rounded up beside the largest float32, a scale would be infinite, and zeros NaN.
@@ -74,16 +75,16 @@ def _thresholds() -> Float32:
     return (table[:-1] + table[1:]) / np.float32(2)
 
 
-def quantize_scales(absmax: Float32, offset: float) -> NestedScales:
-    """Nested codes of `absmax` float32 `[n]`, whose first element starts a block of 256."""
+def quantize_scales(absmax: Float32, offset: float, block: int = NESTED_BLOCK) -> NestedScales:
+    """Nested codes of `absmax` float32 `[n]`, whose first element starts a nested block."""
     deviation = absmax - np.float32(offset)
-    nested = -(-deviation.size // NESTED_BLOCK)
-    padded = np.zeros(nested * NESTED_BLOCK, np.float32)
+    nested = -(-deviation.size // block)
+    padded = np.zeros(nested * block, np.float32)
     padded[: deviation.size] = deviation
-    largest = np.abs(padded.reshape(nested, NESTED_BLOCK)).max(axis=1, initial=0)
-    divisor = np.repeat(np.where(largest > 0, largest, np.float32(1)), NESTED_BLOCK)
+    largest = np.abs(padded.reshape(nested, block)).max(axis=1, initial=0)
+    divisor = np.repeat(np.where(largest > 0, largest, np.float32(1)), block)
     scaled = deviation * (np.float32(1) / divisor[: deviation.size])
-    return NestedScales(_nearest_codes(scaled), largest, offset)
+    return NestedScales(_nearest_codes(scaled), largest, offset, block)
 
 
 def round_to_map(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

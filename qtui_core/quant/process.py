@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,12 @@ from qtui_core.quant.granularity import PerBlock, PerModel
 from qtui_core.quant.grouping import (
     Extent,
     group_extents,
+    group_means,
     group_ranges,
+    largest_magnitude,
     merge_extents,
     part_size,
+    partial_sums,
     segment_multiple,
 )
 from qtui_core.quant.layout import Columns, Layout, Whole, layout_of
@@ -36,6 +40,9 @@ from qtui_core.quant.rounding import rounding_of
 from qtui_core.quant.scheme import Family, Scheme
 from qtui_core.quant.ternary import TernaryCoder
 from qtui_core.quant.two_level import TwoLevelCoder
+
+
+Result = TypeVar("Result")
 
 
 @lru_cache(maxsize=256)
@@ -150,15 +157,17 @@ def prepare(plan: Plan, segment: Segment, scratch: Scratch) -> Prepared:
         nonfinite = ~np.isfinite(values)
         extents = _extents_of_finite(kind if local else None, plan.layout, values, scratch)
         extents = np.nan_to_num(extents)
-        # What lies where the caller's magnitudes were is no longer that of all elements.
         x = np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
-    absmax = float(np.abs(extents).max()) if extents.size else 0.0
+    if local and kind is Extent.ABS_MEAN:
+        absmax = float(np.abs(x[np.isfinite(values)]).max(initial=0))
+    else:
+        absmax = largest_magnitude(extents)
     scales = plan.fixed or NO_SCALES
     if local:
         scales = plan.coder.scales(extents, values.size)
     nested = None
     if plan.offset is not None:
-        nested = quantize_scales(scales.scale, plan.offset)
+        nested = quantize_scales(scales.scale, plan.offset, plan.scheme.nested_block)
     return Prepared(values, x, nonfinite, scales, nested, absmax, magnitude)
 
 
@@ -195,7 +204,10 @@ def _extents_of_finite(
 ) -> Float32:
     if kind is Extent.RANGE:
         return group_ranges(layout, np.where(np.isfinite(values), values, np.float32(np.nan)))
-    finite = np.where(np.isfinite(values), values, np.float32(0))
+    mask = np.isfinite(values)
+    if kind is Extent.ABS_MEAN:
+        return group_means(layout, values, scratch, mask).astype(np.float32)[None]
+    finite = np.where(mask, values, np.float32(0))
     if kind is None:
         return group_extents(Extent.ABSMAX, Whole(), finite, scratch)
     return group_extents(kind, layout, finite, scratch)
@@ -274,34 +286,47 @@ def with_shared_scales(
     advance: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Plan:
-    """The plan with what all elements decide: scales per tensor or column, or the offset of
-    double quantization. Reads all elements once."""
+    """The plan with what all elements decide: scales per tensor or column, the scale of the
+    tensor that scales of blocks are multiplied by, or the offset of double quantization. Reads
+    all elements once."""
     scheme, coder, layout = plan.scheme, plan.coder, plan.layout
     kind = coder.extent
     assert kind is not None
 
-    def extents_of(segment: Segment, scratch: Scratch) -> Float32:
-        # Threads do not inherit the error state of their caller.
-        scratch.start = segment.start
-        with np.errstate(all="ignore"):
-            if plan.decomposition is not None:
-                values = segment.float32()
-                return _extents_of_inliers(plan, plan.decomposition, values, scratch)
-            return finite_extents(segment.float32(), scratch)
+    def over_segments(work: Callable[[Float32, Scratch], Result]) -> Iterator[Result]:
+        def work_on(segment: Segment, scratch: Scratch) -> Result:
+            # Threads do not inherit the error state of their caller.
+            scratch.start = segment.start
+            with np.errstate(all="ignore"):
+                return work(segment.float32(), scratch)
 
-    def finite_extents(values: Float32, scratch: Scratch) -> Float32:
-        extents = group_extents(kind, layout, values, scratch)
-        if not np.isfinite(extents).all():
-            extents = _extents_of_finite(kind, layout, values, scratch)
-        return extents
+        return map_segments(
+            work_on,
+            elements.segments(plan.multiple),
+            threads=threads,
+            advance=advance,
+            cancelled=cancelled,
+        )
 
-    found = map_segments(
-        extents_of,
-        elements.segments(plan.multiple),
-        threads=threads,
-        advance=advance,
-        cancelled=cancelled,
-    )
+    if kind is Extent.ABS_MEAN:
+        parts = list(over_segments(partial(partial_sums, layout)))
+        if not parts:
+            return plan
+        sums, counts = (np.concatenate(part).sum(axis=0) for part in zip(*parts, strict=True))
+        means = (sums / np.maximum(counts, 1)).astype(np.float32)
+        return replace(plan, fixed=coder.scales(means[None], elements.count))
+    if isinstance(coder, TwoLevelCoder):
+        extremes = over_segments(partial(_finite_extents, kind, Whole()))
+        largest = max(map(largest_magnitude, extremes), default=0.0)
+        plan = replace(plan, coder=coder.for_tensor(largest))
+        if not isinstance(layout, Whole):
+            return plan
+        lone = np.array([[largest]], np.float32)
+        return replace(plan, fixed=plan.coder.scales(lone, elements.count))
+    if plan.decomposition is not None:
+        found = over_segments(partial(_extents_of_inliers, plan, plan.decomposition))
+    else:
+        found = over_segments(partial(_finite_extents, kind, layout))
     if scheme.double_quantization:
         # In float64, so that the mean does not depend on how the tensor was cut.
         total = count = 0.0
@@ -315,6 +340,13 @@ def with_shared_scales(
     if merged is None:
         return plan
     return replace(plan, fixed=coder.scales(np.nan_to_num(merged), elements.count))
+
+
+def _finite_extents(kind: Extent, layout: Layout, values: Float32, scratch: Scratch) -> Float32:
+    extents = group_extents(kind, layout, values, scratch)
+    if not np.isfinite(extents).all():
+        extents = _extents_of_finite(kind, layout, values, scratch)
+    return extents
 
 
 def first_passes(
@@ -332,6 +364,8 @@ def _shares_widely(scheme: Scheme, layout: Layout) -> bool:
     """Whether scales depend on elements that may be far apart."""
     if scheme.family is Family.CAST:
         return False
+    if scheme.family is Family.TWO_LEVEL:
+        return True
     return scheme.double_quantization or isinstance(layout, Whole | Columns)
 
 
@@ -351,3 +385,5 @@ def _extents_of_model(kind: Extent, extent: ModelExtent) -> Float32:
             return np.array([[low], [high]], np.float32)
         case Extent.SIGNED:
             return np.array([[low if abs(low) > abs(high) else high]], np.float32)
+        case Extent.ABS_MEAN:
+            raise AssertionError("a scheme with a mean has no scale of the model")
