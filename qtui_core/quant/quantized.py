@@ -15,7 +15,7 @@ from qtui_core.quant.grouping import group_count
 from qtui_core.quant.layout import Columns, Whole, layout_of, scale_index, scale_shape
 from qtui_core.quant.parallel import Scratch, map_segments, thread_count
 from qtui_core.quant.process import Plan, encode, make_coder, make_plan, prepare
-from qtui_core.quant.scheme import NESTED_BLOCK, Family, Scheme
+from qtui_core.quant.scheme import Family, Scheme
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 
 
@@ -28,14 +28,19 @@ class QuantizedTensor:
         shape: of the tensor that was quantized.
         codes: for nf4 and fp4 packed bytes as bitsandbytes keeps them, uint8
             `[ceil(n / 2), 1]`, the first of two codes in the high nibble. Otherwise one code
-            an element in the shape of the tensor: int8 for symmetric integers, uint8 for
-            asymmetric ones and the small floats, uint16 for bf16 and fp16, uint32 (19 bits
+            an element in the shape of the tensor: int8 for symmetric integers, mxint8 and
+            ternary, uint8 for asymmetric integers and the small floats, those of mx and nvfp4
+            among them, uint16 for bf16 and fp16, uint32 (19 bits
             used) for tf32.
         scales: float32, what a level is multiplied by; the absmax of each block for nf4 and
             fp4, reconstructed from `nested` under double quantization. Shape as the
             granularity says, `[0]` for casts and empty tensors.
         zero_points: uint8 in the shape of `scales`, asymmetric integers only.
         nested: the 8-bit scales of double quantization.
+        scale_codes: uint8 in the shape of `scales`, where scales are stored in 8 bits: the
+            E8M0 code of the mx formats (2^(code - 127)), the E4M3 code of nvfp4.
+        tensor_scale: what the scales of nvfp4 are multiplied by, a float32 number; `scales` has
+            the products.
         nonfinite: NaN and infinities in the tensor. They are left out of the scales; NaN has
             the NaN code of a float format that has one, else the code of zero; an infinity
             that of the format, else the outermost code of its sign.
@@ -48,6 +53,8 @@ class QuantizedTensor:
     zero_points: npt.NDArray[np.uint8] | None
     nested: NestedScales | None
     nonfinite: int
+    scale_codes: npt.NDArray[np.uint8] | None = None
+    tensor_scale: float | None = None
 
     @property
     def bits_per_parameter(self) -> float:
@@ -132,14 +139,18 @@ def quantize(
     zero_points = np.empty(shape, np.uint8) if not scheme.symmetric else None
     nested = None
     if scheme.double_quantization:
-        nested_count = -(-scales.size // NESTED_BLOCK)
+        nested_count = -(-scales.size // scheme.nested_block)
         nested = NestedScales(
             np.empty(scales.size, np.uint8),
             np.empty(nested_count, np.float32),
             plan.offset or 0.0,
+            scheme.nested_block,
         )
+    scale_codes = np.empty(shape, np.uint8) if coder.scale_format is not None else None
     if plan.fixed is not None:
         scales.reshape(-1)[...] = plan.fixed.scale
+        if scale_codes is not None and plan.fixed.code is not None:
+            scale_codes.reshape(-1)[...] = plan.fixed.code
         if zero_points is not None and plan.fixed.zero_point is not None:
             zero_points.reshape(-1)[...] = plan.fixed.zero_point
 
@@ -152,9 +163,11 @@ def quantize(
             scales.reshape(-1)[groups] = prepared.decoding_scales.scale
             if zero_points is not None and prepared.scales.zero_point is not None:
                 zero_points.reshape(-1)[groups] = prepared.scales.zero_point
+            if scale_codes is not None and prepared.scales.code is not None:
+                scale_codes.reshape(-1)[groups] = prepared.scales.code
             if nested is not None and prepared.nested is not None:
                 nested.codes[groups] = prepared.nested.codes
-                first = groups.start // NESTED_BLOCK
+                first = groups.start // scheme.nested_block
                 blocks = slice(first, first + prepared.nested.absmax.size)
                 nested.absmax[blocks] = prepared.nested.absmax
         return 0 if prepared.nonfinite is None else int(np.count_nonzero(prepared.nonfinite))
@@ -169,6 +182,8 @@ def quantize(
         zero_points=zero_points,
         nested=nested,
         nonfinite=nonfinite,
+        scale_codes=scale_codes,
+        tensor_scale=coder.tensor_scale,
     )
 
 
