@@ -15,7 +15,7 @@ from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import ErrorReport, decibels
 from qtui_core.quant.occupancy import Occupancy
 from qtui_core.quant.remedy import DB_PER_BIT
-from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.scheme import Family
 from qtui_core.quant.statistics import TensorStatistics
 
 #: Less than this is as good as nothing.
@@ -24,6 +24,7 @@ SAME_DB = 0.1
 ONE_SIDED = 0.5
 #: More (or fewer) of the values than of a Gaussian's in the outer half of their group.
 CROWDED = 0.03
+REMEDY = "= gives all of them equal bits"
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,18 @@ class Contender:
         return self.report.bits_per_parameter
 
 
-def verdict(contenders: Sequence[Contender], stats: TensorStatistics | None = None) -> str:
+def verdict(
+    contenders: Sequence[Contender],
+    stats: TensorStatistics | None = None,
+    *,
+    resized: bool = False,
+) -> str:
     """Who wins and by how much, whether a Gaussian tensor would say the same, why, and what to
-    do. The comparison is of those at the bits of the first one; the others are named as not
-    comparable. `stats` is of the tensor, and tells why."""
+    do. Only schemes at the bits of the first one are compared; the others are named.
+
+    `stats` is of the tensor, and tells why. `resized` says that groups have been made as large
+    as equal bits ask for, so that this is no longer something to do.
+    """
     if not contenders:
         return "No scheme is chosen: type some, for example nf4 int4 fp4."
     first = contenders[0].report
@@ -70,9 +79,10 @@ def verdict(contenders: Sequence[Contender], stats: TensorStatistics | None = No
     if len(contenders) == 1:
         return _alone(contenders[0])
     equal = [c for c in contenders if abs(c.bits - contenders[0].bits) <= TOLERANCE]
-    if len(equal) < len(contenders):
-        return _unequal(contenders)
-    return _equal(equal, stats)
+    others = [c for c in contenders if c not in equal]
+    if len(equal) == 1:
+        return _unequal(contenders, resized)
+    return _equal(equal, stats) + _left_out(others, equal, resized)
 
 
 def _alone(only: Contender) -> str:
@@ -84,27 +94,44 @@ def _alone(only: Contender) -> str:
     )
 
 
-def _unequal(contenders: Sequence[Contender]) -> str:
+def _unequal(contenders: Sequence[Contender], resized: bool) -> str:
     """No winner where one of them had more bits to spend, unless its lead is more than these
     are worth."""
     best, second = _best_two(contenders)
     low, high = min(c.bits for c in contenders), max(c.bits for c in contenders)
-    lead, more = best.db - second.db, best.bits - second.bits
     text = (
         f"These are not equal bits ({low:.3f} to {high:.3f}): {best.name} gives the most, "
-        f"{db_text(best.db)} dB"
+        f"{db_text(best.db)} dB{_worth(best, second)}"
     )
-    if more > TOLERANCE:
-        worth = DB_PER_BIT * more
-        judged = "less" if lead < worth - SAME_DB else "more" if lead > worth + SAME_DB else "what"
-        than = "they are worth" if judged == "what" else f"than the {worth:.1f} dB they are worth"
-        text += (
-            f", {lead:.1f} dB more than {second.name} for {more:.3f} bits more, which is "
-            f"{judged} {than}"
-        )
-    elif more < -TOLERANCE:
-        text += f", and {second.name} is behind with {-more:.3f} bits more"
-    return f"{text}; = compares them at equal bits."
+    return f"{text}; {REMEDY}." if not resized else f"{text}; no group sizes make them equal."
+
+
+def _worth(better: Contender, other: Contender) -> str:
+    """Whether more decibels are more than more bits are worth."""
+    lead, more = better.db - other.db, better.bits - other.bits
+    if more < -TOLERANCE:
+        return f", and {other.name} is behind with {-more:.3f} bits more"
+    worth = DB_PER_BIT * more
+    judged = "less" if lead < worth else "more"
+    return (
+        f", {lead:.1f} dB more than {other.name} for {more:.3f} bits more, which is {judged} than "
+        f"the {worth:.1f} dB they are worth"
+    )
+
+
+def _left_out(others: Sequence[Contender], equal: Sequence[Contender], resized: bool) -> str:
+    """The schemes that had more or fewer bits, and the best of them where it has more
+    decibels too."""
+    if not others:
+        return ""
+    best, winner = max(others, key=lambda c: c.db), max(equal, key=lambda c: c.db)
+    if len(others) == 1:
+        text = f" {best.name} takes {best.bits:.3f} bits and is not compared"
+    else:
+        text = f" {len(others)} others take other bits and are not compared"
+    if best.db > winner.db:
+        text += f" ({db_text(best.db)} dB)" if len(others) == 1 else ""
+    return f"{text}." if resized else f"{text}: {REMEDY}."
 
 
 def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
@@ -120,19 +147,19 @@ def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
     sentence = f"{won}{_beside_gaussian(equal, best)}"
     integer, normal = _of_format(equal, "int4"), _of_format(equal, "nf4")
     if integer is None or normal is None:
-        return f"{sentence}; {_use(best, second, lead)}."
+        return f"{sentence}; {_use(best, lead)}."
     ahead = integer.db - normal.db
     if ahead >= SAME_DB:
         return (
             f"{sentence}. INT4 beats NF4 here by {ahead:.1f} dB: "
-            f"{_why_integers(integer, normal, stats)}; {_use(best, second, lead)}."
+            f"{_why_integers(integer, normal, stats)}; {_use(best, lead)}."
         )
     if ahead <= -SAME_DB:
         return (
             f"{sentence}. NF4 beats INT4 by {-ahead:.1f} dB: {_why_normal(normal, stats)}; "
-            f"{_use(best, second, lead)}."
+            f"{_use(best, lead)}."
         )
-    return f"{sentence}. INT4 and NF4 are level; {_use(best, second, lead)}."
+    return f"{sentence}. INT4 and NF4 are level; {_use(best, lead)}."
 
 
 def _best_two(contenders: Sequence[Contender]) -> tuple[Contender, Contender]:
@@ -229,33 +256,20 @@ def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
     return share, None if expected is None else float(expected[outer].sum())
 
 
-def _use(best: Contender, second: Contender, lead: float) -> str:
+def _use(best: Contender, lead: float) -> str:
     """What to do, and what double quantization would spare where it is not on."""
-    scheme = best.report.scheme
-    which = "use it"
     if lead < SAME_DB:
-        simpler = _simpler(best.report.scheme, second.report.scheme)
-        which = f"use {simpler}, which is the simpler to run"
-        scheme = simpler
-    if scheme.family is Family.CODEBOOK and not scheme.double_quantization:
-        nested = replace(scheme, double_quantization=True)
-        shape = best.report.shape
-        spared = bit_budget(scheme, shape).bits_per_parameter
-        spared -= bit_budget(nested, shape).bits_per_parameter
-        before = decibels(gaussian_relative_mse(scheme, shape))
-        after = decibels(gaussian_relative_mse(nested, shape))
-        if spared > TOLERANCE and before is not None and after is not None:
-            which += (
-                f", with dq to spare {float(spared):.3f} bits for {max(0.0, before - after):.2f} dB"
-            )
-    return which
-
-
-def _simpler(one: Scheme, other: Scheme) -> Scheme:
-    """Evenly spaced levels need no table; no zero point is simpler than one."""
-    order = (Family.INTEGER, Family.FLOAT)
-
-    def rank(scheme: Scheme) -> tuple[bool, bool]:
-        return scheme.family not in order, not scheme.symmetric
-
-    return min((one, other), key=rank)
+        return "take whichever your kernels run faster"
+    scheme = best.report.scheme
+    if scheme.family is not Family.CODEBOOK or scheme.double_quantization:
+        return "use it"
+    nested, shape = replace(scheme, double_quantization=True), best.report.shape
+    spared = bit_budget(scheme, shape).bits_per_parameter
+    spared -= bit_budget(nested, shape).bits_per_parameter
+    before = decibels(gaussian_relative_mse(scheme, shape))
+    after = decibels(gaussian_relative_mse(nested, shape))
+    if spared <= TOLERANCE or before is None or after is None:
+        return "use it"
+    cost = before - after
+    for_ = "for next to nothing" if cost < 0.01 else f"for {cost:.2f} dB"
+    return f"use it, with dq to spare {float(spared):.3f} bits {for_}"

@@ -55,9 +55,10 @@ def at_equal_bits(
 ) -> tuple[EqualBits, ...]:
     """Each scheme at `bits` per parameter in a tensor of `shape`, or as near as it comes.
 
-    Groups and blocks keep their kind and are resized; integers and small floats with a scale
-    per tensor, row or column get groups. Formats whose group is part of their definition, and
-    casts, stay as they are.
+    Groups and blocks keep their kind and are resized, but where a row is too short to be cut
+    into groups that take these bits, groups become blocks of the flattened tensor. Integers and
+    small floats with a scale per tensor, row or column get groups. Formats whose group is part
+    of their definition, and casts, stay as they are.
 
     Raises UsageError for an empty tensor.
     """
@@ -69,24 +70,37 @@ def at_equal_bits(
 def _nearest(
     scheme: Scheme, shape: tuple[int, ...], wanted: Fraction, tolerance: Fraction
 ) -> EqualBits:
-    candidates = [scheme, *_resized(scheme, shape, wanted)]
-    bits = {candidate: bit_budget(candidate, shape).bits_per_parameter for candidate in candidates}
-    if not abs(bits[scheme] - wanted) <= tolerance / 10:
+    def bits_of(candidate: Scheme) -> Fraction:
+        return bit_budget(candidate, shape).bits_per_parameter
+
+    def farness(candidate: Scheme) -> tuple[Fraction, int]:
         # Among equally near ones the smaller group: it can only be more exact.
-        best = min(candidates, key=lambda s: (abs(bits[s] - wanted), _size(s)))
-    else:
-        best = scheme  # nothing to gain by an odd size
-    difference = bits[best] - wanted
+        return abs(bits_of(candidate) - wanted), _size(candidate)
+
+    best = scheme
+    for kind in _kinds(scheme, wanted):
+        if farness(best)[0] > tolerance / 2:  # else there is nothing to gain by an odd size
+            best = min([best, *_resized(scheme, kind, shape, wanted)], key=farness)
+    difference = bits_of(best) - wanted
     equal = abs(difference) <= tolerance
-    note = "" if equal else _why_not(scheme, best, bits[best], wanted)
-    return EqualBits(scheme, best, bits[best], difference, equal, note)
+    note = "" if equal else _why_not(scheme, best, wanted + difference, wanted)
+    return EqualBits(scheme, best, wanted + difference, difference, equal, note)
 
 
-def _resized(scheme: Scheme, shape: tuple[int, ...], wanted: Fraction) -> Iterator[Scheme]:
+def _kinds(scheme: Scheme, wanted: Fraction) -> tuple[type[PerBlock] | type[PerGroup], ...]:
+    """The kinds of groups to try, the own one first."""
+    if scheme.family not in RESIZABLE or scheme.bits > wanted:
+        return ()
+    return (PerBlock,) if type_of_groups(scheme) is PerBlock else (PerGroup, PerBlock)
+
+
+def _resized(
+    scheme: Scheme,
+    kind: type[PerBlock] | type[PerGroup],
+    shape: tuple[int, ...],
+    wanted: Fraction,
+) -> Iterator[Scheme]:
     """The scheme with the sizes that may come nearest."""
-    if scheme.family not in RESIZABLE:
-        return
-    kind = type_of_groups(scheme)
     # Every row ends in a group of its own; only the last block of a tensor may be short.
     length = math.prod(shape) if kind is PerBlock else matrix_shape(shape)[1]
     limit = min(length, MAX_SIZE)

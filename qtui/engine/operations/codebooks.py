@@ -23,8 +23,14 @@ MOST_SCHEMES = 8
 
 
 def codebooks(session: Session, task: Task) -> Result:
-    """Codes, density and error of each of `schemes`; the sentence is about all of them."""
+    """Codes, density and error of each of `schemes`; the sentence is about all of them, and
+    knows whether they were `resized` to equal bits."""
     tensor, schemes = session.tensor_of(task), schemes_of(task)
+    if len(schemes) > MOST_SCHEMES:
+        raise UsageError(
+            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SCHEMES} are the "
+            f"most."
+        )
     found: list[Contender] = []
     data: list[dict[str, Any]] = []
     arrays: dict[str, Array] = {}
@@ -38,7 +44,8 @@ def codebooks(session: Session, task: Task) -> Result:
         data.append(_scheme_data(occupancy) | {"error": _report_data(report)})
         arrays |= {f"{name}{index}": value for name, value in _arrays(occupancy).items()}
     stats = session.statistics_of(task, tensor, stop, 1.0)
-    return Result({"schemes": data, "sentence": verdict(found, stats)}, arrays)
+    resized = task.params.get("resized") is True
+    return Result({"schemes": data, "sentence": verdict(found, stats, resized=resized)}, arrays)
 
 
 def _scheme_data(occupancy: Occupancy) -> dict[str, Any]:
@@ -164,13 +171,7 @@ def schemes_of(task: Task) -> list[Scheme]:
     texts = task.params.get("schemes")
     if not isinstance(texts, list):
         raise UsageError(f"The engine's {task.method} needs schemes as a list.")
-    schemes = list(dict.fromkeys(Scheme.parse(str(text)) for text in texts))
-    if len(schemes) > MOST_SCHEMES:
-        raise UsageError(
-            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SCHEMES} are the "
-            f"most."
-        )
-    return schemes
+    return list(dict.fromkeys(Scheme.parse(str(text)) for text in texts))
 
 
 def _shape_of(task: Task) -> tuple[int, ...]:
