@@ -1,0 +1,42 @@
+"""What each library is expected to do, as data. Standard library only."""
+
+from __future__ import annotations
+
+from qtui_core.conformance.catalogue.bitsandbytes import BITSANDBYTES
+from qtui_core.conformance.catalogue.casts import GFLOAT, ML_DTYPES, TORCH
+from qtui_core.conformance.catalogue.checkpoints import COMPRESSED_TENSORS, GGUF
+from qtui_core.conformance.catalogue.torchao import TORCHAO
+from qtui_core.conformance.convention import Convention, Library
+from qtui_core.errors import UsageError
+
+LIBRARIES: tuple[Library, ...] = (
+    BITSANDBYTES,
+    TORCHAO,
+    COMPRESSED_TENSORS,
+    GGUF,
+    TORCH,
+    ML_DTYPES,
+    GFLOAT,
+)
+
+
+def find_library(name: str) -> Library:
+    """The library of that name, however its words are joined.
+
+    Raises UsageError, naming those there are.
+    """
+    wanted = name.strip().lower().replace("_", "-")
+    for library in LIBRARIES:
+        if library.name.replace("_", "-") == wanted:
+            return library
+    known = ", ".join(library.name for library in LIBRARIES)
+    raise UsageError(f"No conventions of a library {name!r} are known here; known are {known}.")
+
+
+def find_convention(id: str) -> Convention:
+    """The convention of that id. Raises KeyError."""
+    for library in LIBRARIES:
+        for convention in library.conventions:
+            if convention.id == id:
+                return convention
+    raise KeyError(id)

@@ -1,0 +1,222 @@
+"""bitsandbytes on the CPU, always on flat tensors but where a matrix is what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import bitsandbytes as bnb
+import numpy as np
+import torch
+from bitsandbytes import functional
+
+from qtui_core.conformance import data
+from qtui_core.conformance.checks.ours import numbers, quantized, side_of
+from qtui_core.conformance.checks.registry import check, probe
+from qtui_core.conformance.compare import Array, Sample, Side
+from qtui_core.conformance.convention import Convention
+from qtui_core.quant.codebook import LEVELS, unpack_nibbles
+from qtui_core.quant.double_quant import dynamic_map
+from qtui_core.quant.scheme import Scheme
+
+_COMPILED_LENGTH = 1000
+
+
+def _quantize(x: Array, text: str, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+    scheme = Scheme.parse(text)
+    size = getattr(scheme.granularity, "size", 64)
+    tensor = torch.from_numpy(x).reshape(-1).to(dtype)
+    return functional.quantize_4bit(tensor, quant_type=scheme.format, blocksize=size, **options)
+
+
+def _sample(name: str, x: Array, text: str, packed: Any, state: Any) -> Sample:
+    flat = np.ascontiguousarray(x).reshape(-1)
+    values = numbers(functional.dequantize_4bit(packed, state)).reshape(-1)[: flat.size]
+    ours = side_of(quantized(text, flat), scale_name="absmax")
+    theirs = Side(packed.numpy(), values, {"absmax": numbers(state.absmax)})
+    return Sample(name, flat, ours, theirs)
+
+
+@check("bitsandbytes.nf4")
+def nf4(convention: Convention) -> Iterator[Sample]:
+    for name, x in {**data.matrices(), **data.subnormals()}.items():
+        yield _sample(name, x, convention.ours, *_quantize(x, convention.ours))
+
+
+@check("bitsandbytes.nf4-short", "bitsandbytes.fp4-short")
+def short_blocks(convention: Convention) -> Iterator[Sample]:
+    for name, x in data.vectors().items():
+        packed, state = _quantize(x, convention.ours)
+        # Compiling for each length takes a second; one shows what compiled code does.
+        with _eager() if x.size != _COMPILED_LENGTH else nullcontext():
+            yield _sample(name, x, convention.ours, packed, state)
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """torch.compile left out, where this version of torch can."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    return nullcontext() if stance is None else stance("force_eager")
+
+
+@check("bitsandbytes.nf4-bf16")
+def bf16_tensors(convention: Convention) -> Iterator[Sample]:
+    """Of a BF16 tensor: the bytes; values come back rounded to BF16, and so are ours."""
+    for name, x in data.matrices().items():
+        packed, state = _quantize(x, convention.ours, torch.bfloat16)
+        sample = _sample(name, x, convention.ours, packed, state)
+        rounded = torch.from_numpy(np.asarray(sample.ours.values)).bfloat16()
+        ours = Side(sample.ours.codes, numbers(rounded), sample.ours.scales)
+        yield Sample(name, sample.x, ours, sample.theirs)
+
+
+@check("bitsandbytes.fp4")
+def fp4(convention: Convention) -> Iterator[Sample]:
+    """Codes one by one: CPU and CUDA give zero a different sign."""
+    for name, x in data.matrices().items():
+        sample = _sample(name, x, convention.ours, *_quantize(x, convention.ours))
+        ours, theirs = (
+            Side(unpack_nibbles(side.codes, x.size), side.values, side.scales)
+            for side in (sample.ours, sample.theirs)
+        )
+        yield Sample(name, sample.x, ours, theirs)
+
+
+@check("bitsandbytes.nf4-nonfinite")
+def nonfinite(convention: Convention) -> Iterator[Sample]:
+    for name, x in data.with_holes().items():
+        yield _sample(name, x, convention.ours, *_quantize(x, convention.ours))
+
+
+@check("bitsandbytes.nf4-dq")
+def double_quantization(convention: Convention) -> Iterator[Sample]:
+    """The 8-bit codes of the scales; those of the elements are the business of `nf4`."""
+    for name, x in _nested_data().items():
+        packed, state = _quantize(x, convention.ours, compress_statistics=True)
+        q = quantized(convention.ours, x.reshape(-1))
+        assert q.nested is not None
+        values = functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
+        ours = Side(q.nested.codes, q.scales)
+        yield Sample(name, x, ours, Side(state.absmax.numpy(), numbers(values)))
+
+
+@check("bitsandbytes.nf4-dq-read")
+def read_nested(convention: Convention) -> Iterator[Sample]:
+    """Given our nested codes and constants, what bitsandbytes reads."""
+    for name, x in _nested_data().items():
+        packed, state = _quantize(x, convention.ours, compress_statistics=True)
+        q = quantized(convention.ours, x.reshape(-1))
+        assert q.nested is not None
+        state.absmax = torch.from_numpy(q.nested.codes)
+        state.state2.absmax = torch.from_numpy(q.nested.absmax)
+        state.offset = torch.tensor(q.nested.offset)
+        values = numbers(functional.dequantize_4bit(packed, state)).reshape(-1)
+        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(packed.numpy(), values))
+
+
+def _nested_data() -> dict[str, Array]:
+    return {**data.many_blocks(), "ties": data.matrices()["ties"]}
+
+
+@check("bitsandbytes.nf4-levels", "bitsandbytes.fp4-levels")
+def levels(convention: Convention) -> Iterator[Sample]:
+    ours = LEVELS[Scheme.parse(convention.ours).format]
+    theirs = functional.get_4bit_type(Scheme.parse(convention.ours).format, device="cpu").numpy()
+    yield Sample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
+
+
+@check("bitsandbytes.dynamic-map")
+def map_of_scales(convention: Convention) -> Iterator[Sample]:
+    ours, theirs = dynamic_map(), functional.create_dynamic_map().numpy()
+    yield Sample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
+
+
+def _as_codes(values: Array) -> Side:
+    return Side(np.ascontiguousarray(values, np.float32).view(np.uint32), values)
+
+
+@check("bitsandbytes.8bit-blockwise")
+def blockwise(convention: Convention) -> Iterator[Sample]:
+    """Blocks of 256, scaled by 1/absmax, to the nearest entry of the map, the lower on ties."""
+    table = dynamic_map()
+    thresholds = (table[:-1] + table[1:]) / np.float32(2)
+    for name in ("normal", "ties", "zero groups"):
+        x = data.matrices()[name]
+        theirs, state = functional.quantize_blockwise(torch.from_numpy(x), blocksize=256)
+        absmax = np.abs(x).max(axis=1, keepdims=True)
+        scaled = x * (np.float32(1) / np.where(absmax > 0, absmax, np.float32(1)))
+        codes = np.searchsorted(thresholds, scaled).astype(np.uint8)
+        values = functional.dequantize_blockwise(theirs, state)
+        ours = Side(codes, table[codes] * absmax, {"absmax": absmax})
+        yield Sample(name, x, ours, Side(theirs.numpy(), numbers(values), {"absmax": absmax}))
+
+
+@check("bitsandbytes.int8-vectorwise")
+def vectorwise(convention: Convention) -> Iterator[Sample]:
+    for name, x in data.matrices().items():
+        codes, stats, _ = functional.int8_vectorwise_quant(torch.from_numpy(x.copy()))
+        scale = (numbers(stats) / np.float32(127))[:, None]
+        values = numbers(codes).astype(np.float32) * scale
+        ours = side_of(quantized(convention.ours, x))
+        yield Sample(name, x, ours, Side(numbers(codes), values, {"scale": scale}))
+
+
+# Known faults
+
+
+@probe("bitsandbytes.dequantize-matrix")
+def dequantizes_matrices_wrongly() -> tuple[bool, str]:
+    x = torch.from_numpy(data.matrices(64)["normal"][:32, :].reshape(64, 32).copy())
+    packed, state = functional.quantize_4bit(x, quant_type="nf4")
+    matrix = functional.dequantize_4bit(packed, state)
+    packed, state = functional.quantize_4bit(x.reshape(-1), quant_type="nf4")
+    flat = functional.dequantize_4bit(packed, state).reshape(64, 32)
+    wrong = int((matrix != flat).sum())
+    rms = [float((y - x).square().mean().sqrt()) for y in (matrix, flat)]
+    return wrong > 0, (
+        f"on a 64 x 32 matrix {wrong:,} of {x.numel():,} values differ from the flat call; "
+        f"error {rms[0]:.3f} instead of {rms[1]:.3f} (root mean square)"
+    )
+
+
+@probe("bitsandbytes.8bit-table")
+def misses_zero() -> tuple[bool, str]:
+    x = torch.zeros(256)
+    x[0] = 1.0
+    codes, state = functional.quantize_blockwise(x, blocksize=256)
+    zero = float(functional.dequantize_blockwise(codes, state)[1])
+    return zero != 0.0, f"0 beside 1 came back as {zero:.2g}"
+
+
+@probe("bitsandbytes.linear4bit-repack")
+def repacks_weights() -> tuple[bool, str]:
+    layer = bnb.nn.Linear4bit(64, 64, bias=False, quant_type="nf4", compute_dtype=torch.bfloat16)
+    layer.to("cpu")
+    if layer.weight.quant_state is None:  # older versions quantize on CUDA only
+        return False, "Linear4bit does not quantize on the CPU here"
+    before = layer.weight.data.clone()
+    layer.eval()
+    with torch.no_grad():
+        layer(torch.ones(1, 64, dtype=torch.bfloat16))
+    after = layer.weight.data
+    changed = before.shape != after.shape or not torch.equal(before, after)
+    return changed, "after one forward pass the stored bytes of the weight are others"
+
+
+@probe("bitsandbytes.flat-shape")
+def adds_a_dimension() -> tuple[bool, str]:
+    x = torch.ones(128)
+    shape = tuple(functional.dequantize_4bit(*functional.quantize_4bit(x)).shape)
+    return shape != (128,), f"128 elements came back in the shape {shape}"
+
+
+@probe("bitsandbytes.linear8bit-train")
+def leaves_outliers_in() -> tuple[bool, str]:
+    layer = bnb.nn.Linear8bitLt(64, 64, bias=False, has_fp16_weights=False, threshold=6.0)
+    layer.load_state_dict({"weight": torch.eye(64)})
+    layer.to("cpu").train()
+    x = torch.full((2, 64), 0.25)
+    x[:, 0] = 100.0
+    y = layer(x).detach().float()[:, 1:]
+    lost = int((y.abs() < 0.125).sum())
+    return lost > 0, f"beside an outlier of 100, {lost} of {y.numel()} values of 0.25 became 0"

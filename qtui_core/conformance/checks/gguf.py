@@ -1,0 +1,137 @@
+"""Block formats of GGUF, the files of llama.cpp, by its Python package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gguf
+import numpy as np
+
+from qtui_core.conformance import data
+from qtui_core.conformance.checks.ours import Array, cast_sample, quantized, refusals, side_of
+from qtui_core.conformance.checks.registry import check
+from qtui_core.conformance.compare import Sample, Side
+from qtui_core.conformance.convention import Convention
+from qtui_core.quant import QuantizedTensor
+
+_BLOCK = 32
+_TYPES = gguf.GGMLQuantizationType
+
+
+def _tensors() -> dict[str, Array]:
+    """Scales are kept in FP16 there, so only what fits it; without groups of zeros, where the
+    sign of the zero scale is arbitrary."""
+    return {name: data.matrices()[name] for name in ("normal", "ties", "one sided", "constant")}
+
+
+def _theirs(x: Array, kind: gguf.GGMLQuantizationType) -> tuple[Array, Array]:
+    """The bytes of the blocks `[blocks, bytes a block]`, and the values they stand for."""
+    with np.errstate(all="ignore"):
+        stored = gguf.quants.quantize(x, kind)
+        values = gguf.quants.dequantize(stored, kind)
+    return stored.reshape(x.size // gguf.GGML_QUANT_SIZES[kind][0], -1), values
+
+
+def _halves(stored: Array) -> Array:
+    """One code an element from bytes whose low nibbles are the first half of a block and the
+    high ones the second."""
+    return np.concatenate([stored & 15, stored >> 4], axis=1)
+
+
+def _in_half(q: QuantizedTensor, codes: Array) -> tuple[Array, Array]:
+    """Our scales in FP16, and the values of codes under these."""
+    half = q.scales.reshape(-1, 1).astype(np.float16)
+    return half, codes.astype(np.float32) * half.astype(np.float32)
+
+
+def _symmetric(convention: Convention, kind: str, width: int, zero: int) -> Iterator[Sample]:
+    """Formats with one FP16 scale; `width` bytes of it come first, `zero` is the code of 0."""
+    for name, x in _tensors().items():
+        stored, values = _theirs(x, _TYPES[kind])
+        q = quantized(convention.ours, x)
+        ours = q.codes.reshape(-1, _BLOCK).astype(np.int16)
+        half, mine = _in_half(q, ours)
+        scale = np.ascontiguousarray(stored[:, :2]).view(np.float16)
+        codes = _codes(kind, stored[:, width:]).astype(np.int16) - zero
+        yield Sample(
+            name, x, Side(ours, mine, {"scale": half}), Side(codes, values, {"scale": scale})
+        )
+
+
+def _codes(kind: str, rest: Array) -> Array:
+    if kind == "Q8_0":
+        return np.ascontiguousarray(rest).view(np.int8)
+    if kind == "Q5_0":
+        fifth = np.unpackbits(rest[:, :4], axis=1, bitorder="little")
+        return _halves(rest[:, 4:]) | (fifth << 4)
+    return _halves(rest)
+
+
+@check("gguf.q4_0")
+def q4_0(convention: Convention) -> Iterator[Sample]:
+    yield from _symmetric(convention, "Q4_0", 2, 8)
+
+
+@check("gguf.q5_0")
+def q5_0(convention: Convention) -> Iterator[Sample]:
+    yield from _symmetric(convention, "Q5_0", 2, 16)
+
+
+@check("gguf.q8_0")
+def q8_0(convention: Convention) -> Iterator[Sample]:
+    yield from _symmetric(convention, "Q8_0", 2, 0)
+
+
+@check("gguf.q4_1")
+def q4_1(convention: Convention) -> Iterator[Sample]:
+    """Values only: the minimum is kept there and a zero point here."""
+    for name, x in _tensors().items():
+        stored, values = _theirs(x, _TYPES.Q4_1)
+        q = quantized(convention.ours, x)
+        ours = q.codes.reshape(-1, _BLOCK).astype(np.int16)
+        codes = _halves(stored[:, 4:]).astype(np.int16)
+        yield Sample(name, x, Side(ours, q.dequantize()), Side(codes, values))
+
+
+@check("gguf.mxfp4")
+def mxfp4(convention: Convention) -> Iterator[Sample]:
+    for name, x in data.matrices().items():
+        stored, values = _theirs(x, _TYPES.MXFP4)
+        q = quantized(convention.ours, x)
+        codes = _halves(stored[:, 1:])
+        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(codes, values))
+
+
+@check("gguf.tq2_0")
+def ternary(convention: Convention) -> Iterator[Sample]:
+    for name, x in _tensors().items():
+        stored, values = _theirs(x, _TYPES.TQ2_0)
+        q = quantized(convention.ours, x)
+        quarters = stored[:, :-2].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None]
+        codes = (quarters & 3).astype(np.int8) - 1
+        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(codes, values))
+
+
+@check("gguf.short-group")
+def short_blocks(convention: Convention) -> Iterator[Sample]:
+    for name, x in data.ragged().items():
+        with refusals(gguf.quants.QuantError, ValueError, AssertionError):
+            stored = gguf.quants.quantize(x, _TYPES.Q4_0)
+        q = quantized(convention.ours, x)
+        yield Sample(name, x, side_of(q), Side(stored, stored))
+
+
+@check("gguf.bf16")
+def bf16(convention: Convention) -> Iterator[Sample]:
+    x = data.between_16_bits()
+    x = np.ascontiguousarray(x[: x.size // 256 * 256].reshape(-1, 256))
+    codes = gguf.quants.quantize(x, _TYPES.BF16).view(np.uint16)
+    yield cast_sample(convention, "ties", x, codes)
+
+
+@check("gguf.f16")
+def f16(convention: Convention) -> Iterator[Sample]:
+    x = data.between_16_bits()
+    with np.errstate(over="ignore"):
+        codes = gguf.quants.quantize(x, _TYPES.F16).view(np.uint16)
+    yield cast_sample(convention, "ties", x, codes)

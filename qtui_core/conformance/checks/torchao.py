@@ -1,0 +1,239 @@
+"""torchao on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torchao.quantization import quant_primitives as primitives
+
+from qtui_core.conformance import data
+from qtui_core.conformance.checks.ours import numbers, quantized, refusals, side_of
+from qtui_core.conformance.checks.registry import check, probe
+from qtui_core.conformance.compare import Array, Sample, Side
+from qtui_core.conformance.convention import Convention
+from qtui_core.formats import get_format
+from qtui_core.formats.array import decode_array
+from qtui_core.quant import Scheme
+from qtui_core.quant.double_quant import dynamic_map
+from qtui_core.quant.granularity import PerGroup, PerRow
+
+
+def _block(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """How much shares a scale, as torchao wants it said."""
+    match scheme.granularity:
+        case PerGroup(size):
+            return (1, size)
+        case PerRow():
+            return (1, shape[1])
+        case _:
+            return shape
+
+
+def _range(scheme: Scheme) -> tuple[str, torch.dtype, int, int]:
+    half = 2 ** (scheme.bits - 1)
+    if not scheme.symmetric:
+        return "ASYMMETRIC", torch.uint8, 0, 2 * half - 1
+    return "SYMMETRIC", torch.int8, -half if scheme.scale_rule == "full" else 1 - half, half - 1
+
+
+@check("torchao.int4", "torchao.int4-full", "torchao.int8-row", "torchao.int4-asym",
+       "torchao.int8-tensor-asym")  # fmt: skip
+def affine(convention: Convention) -> Iterator[Sample]:
+    for name, x in {**data.matrices(), **data.subnormals()}.items():
+        yield _affine(convention.ours, name, x, torch.float32)
+
+
+@check("torchao.int4-bf16")
+def affine_of_bf16(convention: Convention) -> Iterator[Sample]:
+    for name in ("normal", "ties"):
+        yield _affine(convention.ours, name, data.matrices()[name], torch.bfloat16)
+
+
+@check("torchao.short-group")
+def short_groups(convention: Convention) -> Iterator[Sample]:
+    for name, x in data.ragged().items():
+        with refusals(AssertionError, RuntimeError):
+            sample = _affine(convention.ours, name, x, torch.float32)
+        yield sample
+
+
+@check("torchao.int4-nonfinite")
+def affine_nonfinite(convention: Convention) -> Iterator[Sample]:
+    for name, x in data.with_holes().items():
+        yield _affine(convention.ours, name, x, torch.float32)
+
+
+def _affine(text: str, name: str, x: Array, dtype: torch.dtype) -> Sample:
+    scheme = Scheme.parse(text)
+    mapping, code_dtype, low, high = _range(scheme)
+    tensor, block = torch.from_numpy(x).to(dtype), _block(scheme, x.shape)
+    kind = getattr(primitives.MappingType, mapping)
+    scale, zero = primitives.choose_qparams_affine(tensor, kind, block, code_dtype, low, high)
+    codes = primitives.quantize_affine(tensor, block, scale, zero, code_dtype, low, high)
+    values = primitives.dequantize_affine(codes, block, scale, zero, code_dtype, low, high)
+    scales = {"scale": numbers(scale)}
+    if not scheme.symmetric:
+        scales["zero point"] = numbers(zero)
+    return Sample(
+        name, x, side_of(quantized(text, x)), Side(numbers(codes), numbers(values), scales)
+    )
+
+
+@check("torchao.int4-tinygemm")
+def tinygemm(convention: Convention) -> Iterator[Sample]:
+    scheme = Scheme.parse(convention.ours)
+    for name, x in data.matrices().items():
+        if name == "huge":  # there max - min overflows
+            continue
+        tensor, block = torch.from_numpy(x), _block(scheme, x.shape)
+        arguments: tuple[Any, ...] = (torch.uint8, 0, 15)
+        scale, zero = primitives._choose_qparams_affine_tinygemm(
+            tensor, primitives.MappingType.ASYMMETRIC, block, *arguments
+        )
+        codes = primitives._quantize_affine_tinygemm(tensor, block, scale, zero, *arguments)
+        values = primitives._dequantize_affine_tinygemm(
+            codes, block, scale, zero, torch.uint8, 0, 15
+        )
+        q = quantized(convention.ours, x)
+        ours = Side(q.codes, q.dequantize(), {"scale": q.scales})
+        yield Sample(name, x, ours, Side(numbers(codes), numbers(values), {"scale": scale.numpy()}))
+
+
+@check("torchao.e4m3-tensor", "torchao.e4m3-row", "torchao.e5m2-tensor",
+       "torchao.e4m3-zero-row")  # fmt: skip
+def float8(convention: Convention) -> Iterator[Sample]:
+    scheme = Scheme.parse(convention.ours)
+    dtype = torch.float8_e4m3fn if scheme.format == "e4m3" else torch.float8_e5m2
+    zero_row = convention.name == "e4m3-zero-row"
+    for name, x in data.matrices().items():
+        if (name == "zero groups") != zero_row and isinstance(scheme.granularity, PerRow):
+            continue
+        tensor = torch.from_numpy(x)
+        scale = primitives._choose_scale_float8(tensor, list(_block(scheme, x.shape)), dtype)
+        codes = primitives._quantize_affine_float8(tensor, scale, dtype)
+        values = primitives._dequantize_affine_float8(codes, scale)
+        theirs = Side(codes.view(torch.uint8).numpy(), numbers(values), {"scale": scale.numpy()})
+        yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+
+
+_MX_ELEMENTS: dict[str, Any] = {
+    "mxfp8-e4m3": torch.float8_e4m3fn,
+    "mxfp8-e5m2": torch.float8_e5m2,
+    "mxfp6-e3m2": "fp6_e3m2",
+    "mxfp6-e2m3": "fp6_e2m3",
+    "mxfp4": "float4_e2m1fn_x2",
+}
+
+
+@check(*(f"torchao.{name}" for name in _MX_ELEMENTS),
+       *(f"torchao.{name}-{rule}" for name in ("mxfp4", "mxfp8-e4m3")
+         for rule in ("ceil", "even", "rceil")))  # fmt: skip
+def microscaling(convention: Convention) -> Iterator[Sample]:
+    from torchao.prototype.mx_formats import mx_tensor
+
+    scheme = Scheme.parse(convention.ours)
+    mode = mx_tensor.ScaleCalculationMode[scheme.scale_rule.upper()]
+    element = _MX_ELEMENTS[scheme.format]
+    if scheme.format == "mxfp4":
+        element = getattr(torch, element)
+    for name, x in data.matrices().items():
+        scale, raw = mx_tensor.to_mx(torch.from_numpy(x), element, 32, mode)
+        values = mx_tensor.to_dtype(raw, scale, element, 32, torch.float32)
+        codes = _unpack_low_first(raw) if scheme.format == "mxfp4" else raw.view(torch.uint8)
+        stored = decode_array(get_format("e8m0"), scale.view(torch.uint8).numpy(), np.float32)
+        theirs = Side(numbers(codes), numbers(values), {"scale": stored})
+        yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+
+
+@check("torchao.nvfp4")
+def nvfp4(convention: Convention) -> Iterator[Sample]:
+    from torchao.prototype.mx_formats import nvfp4_tensor
+
+    for name, x in data.matrices().items():
+        tensor = torch.from_numpy(x)
+        whole = nvfp4_tensor.per_tensor_amax_to_scale(tensor.abs().max())
+        result = nvfp4_tensor.NVFP4Tensor.to_nvfp4(tensor, per_tensor_scale=whole)
+        values = result.dequantize(torch.float32)
+        codes = _unpack_low_first(result.qdata)
+        q = quantized(convention.ours, x)
+        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(numbers(codes), numbers(values)))
+
+
+def _unpack_low_first(packed: torch.Tensor) -> torch.Tensor:
+    packed = packed.view(torch.uint8)
+    return torch.stack([packed & 15, packed >> 4], dim=-1).reshape(packed.shape[0], -1)
+
+
+@check("torchao.nf4-levels")
+def nf4_levels(convention: Convention) -> Iterator[Sample]:
+    from qtui_core.quant.codebook import LEVELS
+
+    ours = LEVELS[Scheme.parse(convention.ours).format]
+    theirs = _nf4(torch.from_numpy(data.matrices()["normal"])).nf4.float().numpy()
+    yield Sample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
+
+
+@check("torchao.nf4")
+def nf4(convention: Convention) -> Iterator[Sample]:
+    for name in ("normal", "ties", "one sided"):
+        x = data.matrices()[name]
+        q = quantized(convention.ours, x)
+        tensor = _nf4(torch.from_numpy(x))
+        theirs = Side(numbers(tensor.quantized_data), numbers(tensor.get_original_weight()))
+        yield Sample(name, x, Side(q.codes, q.dequantize()), theirs)
+
+
+def _nf4(x: torch.Tensor) -> Any:
+    from torchao.quantization.quantize_.workflows.nf4 import nf4_tensor
+
+    return nf4_tensor.to_nf4(x, 64, 64)
+
+
+def _as_codes(values: Array) -> Side:
+    return Side(np.ascontiguousarray(values, np.float32).view(np.uint32), values)
+
+
+@check("torchao.dynamic-map")
+def map_of_optimizer_states(convention: Convention) -> Iterator[Sample]:
+    from torchao.optim.quant_utils import create_dynamic_map
+
+    ours, theirs = dynamic_map(), np.array(create_dynamic_map(True), np.float32)
+    yield Sample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
+
+
+@check("torchao.bitnet")
+def ternary(convention: Convention) -> Iterator[Sample]:
+    """Whole numbers, whose mean no order of adding changes."""
+    x = np.rint(data.matrices()["normal"] * 8)
+    yield _bitnet(convention, "whole numbers", np.ascontiguousarray(x, np.float32))
+
+
+@check("torchao.bitnet-mean")
+def ternary_mean(convention: Convention) -> Iterator[Sample]:
+    for name in ("normal", "mixed magnitudes", "tiny"):
+        yield _bitnet(convention, name, data.matrices()[name])
+
+
+def _bitnet(convention: Convention, name: str, x: Array) -> Sample:
+    from torchao.prototype.quantized_training import bitnet
+
+    tensor = torch.from_numpy(x)
+    scale = bitnet.get_bitnet_scale(tensor)
+    codes = numbers(bitnet.quantize_bitnet_weight(tensor, scale))
+    theirs = Side(codes, codes.astype(np.float32) * numbers(scale), {"scale": numbers(scale)})
+    return Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+
+
+@probe("torchao.float8-zero-row")
+def zero_rows_become_nan() -> tuple[bool, str]:
+    x = torch.ones(2, 64)
+    x[1] = 0
+    scale = primitives._choose_scale_float8(x, [1, 64])
+    values = primitives._dequantize_affine_float8(
+        primitives._quantize_affine_float8(x, scale), scale
+    )
+    count = int(torch.isnan(values[1]).sum())
+    return count > 0, f"{count} of 64 zeros became NaN"

@@ -1,0 +1,117 @@
+"""Two results of the same thing, compared down to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.conformance.convention import Outcome, Verdict
+
+Array = npt.NDArray[Any]
+
+
+class Refused(Exception):
+    """The library does not take what this library takes: a difference, not a failure."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one library made of a tensor.
+
+    Attributes:
+        codes: any integer type, one code an element or packed, as both sides keep them.
+        values: float32 or float64, what the codes stand for.
+        scales: scales, zero points and what else is stored, compared as bytes, by name.
+    """
+
+    codes: Array
+    values: Array
+    scales: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One tensor, `x`, through both libraries. `name` says what is special about it."""
+
+    name: str
+    x: Array
+    ours: Side
+    theirs: Side
+
+
+def judge(id: str, samples: Iterable[Sample]) -> Outcome:
+    """The verdict over all samples.
+
+    Raises ValueError when there is nothing to compare, or when the two sides do not have the
+    same shapes: that is a check that does not check.
+    """
+    compared = different = scales = values = 0
+    largest = 0.0
+    example = ""
+    for sample in samples:
+        ours, theirs = sample.ours, sample.theirs
+        codes = _flat(ours.codes, theirs.codes, "codes", sample)
+        unequal = codes[0] != codes[1]
+        compared += unequal.size
+        different += int(np.count_nonzero(unequal))
+        scale_example = ""
+        if ours.scales.keys() != theirs.scales.keys():
+            raise ValueError(f"{sample.name}: {set(ours.scales)} against {set(theirs.scales)}")
+        for name, stored in ours.scales.items():
+            first, second = _flat(stored, theirs.scales[name], name, sample)
+            bytes_differ = _bits(first) != _bits(second.astype(first.dtype))
+            scales += int(np.count_nonzero(bytes_differ))
+            if not scale_example and bytes_differ.any():
+                at = int(np.argmax(bytes_differ))
+                scale_example = f"{name} {at}: {first[at]:.9g} here, {second[at]:.9g} there"
+        first, second = _flat(ours.values, theirs.values, "values", sample)
+        off = ~((first == second) | (np.isnan(first) & np.isnan(second)))
+        values += int(np.count_nonzero(off))
+        largest = max(largest, _largest(first, second, off, sample.x))
+        if not example:
+            example = _example(sample, unequal, off, scale_example)
+    if compared == 0:
+        raise ValueError(f"{id}: nothing was compared")
+    verdict = Verdict.BYTE_EQUAL
+    if different or scales:
+        verdict = Verdict.VALUE_EQUAL
+    if values:
+        verdict = Verdict.DIFFERS
+    return Outcome(id, verdict, compared, different, scales, values, largest, example)
+
+
+def _flat(ours: Array, theirs: Array, what: str, sample: Sample) -> tuple[Array, Array]:
+    ours, theirs = np.asarray(ours).reshape(-1), np.asarray(theirs).reshape(-1)
+    if ours.size != theirs.size:
+        raise ValueError(f"{sample.name}: {ours.size} {what} here and {theirs.size} there")
+    return ours, theirs
+
+
+def _bits(array: Array) -> Array:
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def _largest(ours: Array, theirs: Array, off: Array, x: Array) -> float:
+    """The largest difference of finite values, relative to the largest finite element."""
+    both = off & np.isfinite(ours) & np.isfinite(theirs)
+    if not both.any():
+        return 0.0
+    finite = np.abs(x[np.isfinite(x)].astype(np.float64))
+    scale = float(finite.max()) if finite.size else 0.0
+    gap = np.abs(ours[both].astype(np.float64) - theirs[both].astype(np.float64))
+    return float(gap.max()) / scale if scale else float(gap.max())
+
+
+def _example(sample: Sample, unequal: Array, off: Array, scale_example: str) -> str:
+    wrong = off if off.any() else unequal
+    if wrong.any() and wrong.size == off.size:
+        at = int(np.argmax(wrong))
+        x = sample.x.reshape(-1)
+        ours, theirs = sample.ours.values.reshape(-1), sample.theirs.values.reshape(-1)
+        given = f"{x[at]:.6g} becomes " if x.size == off.size else ""
+        return f"{sample.name}: {given}{ours[at]:.6g} here, {theirs[at]:.6g} there"
+    return f"{sample.name}: {scale_example}" if scale_example else ""

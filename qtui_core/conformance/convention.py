@@ -1,0 +1,176 @@
+"""What a library promises, and what was found when it was asked. Standard library only.
+
+A convention is data: the two sides that are compared and the verdict that is expected. How
+each side is run is in `checks`, by the id of the convention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What became of a convention. Only the first three come from a comparison."""
+
+    BYTE_EQUAL = "byte-equal"
+    """Codes, scales and zero points have the same bytes, and stand for the same values."""
+    VALUE_EQUAL = "value-equal"
+    """Some bytes differ, and all values are the same."""
+    DIFFERS = "differs"
+    NOT_INSTALLED = "not-installed"
+    FAILED = "failed"
+    """The library raised, did not import, hung or ended its process."""
+
+
+#: How much a verdict promises; a convention holds when it is at least the expected one.
+_STRENGTH = {Verdict.BYTE_EQUAL: 2, Verdict.VALUE_EQUAL: 1, Verdict.DIFFERS: 0}
+
+
+@dataclass(frozen=True)
+class Convention:
+    """One thing a library does, next to what this library does.
+
+    Attributes:
+        id: `LIBRARY.NAME`.
+        says: what it is, in one sentence without its end.
+        ours: what is run here: the text of a scheme, or `encode FORMAT ROUNDING
+            saturate|nosat` for a cast.
+        theirs: how the library is called, as a person would write it.
+        expected: the verdict on the tested version.
+        why: where bytes differ, the reason.
+        since: the first version of the library that this is said of; "" for any.
+    """
+
+    id: str
+    says: str
+    ours: str
+    theirs: str
+    expected: Verdict
+    why: str = ""
+    since: str = ""
+
+    @property
+    def library(self) -> str:
+        return self.id.partition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.id.partition(".")[2]
+
+    @property
+    def must_hold(self) -> bool:
+        """Whether codes or values are promised to be the same."""
+        return self.expected in (Verdict.BYTE_EQUAL, Verdict.VALUE_EQUAL)
+
+    def applies_to(self, version: str | None) -> bool:
+        """Whether anything is said of this version of the library."""
+        return not self.since or version is None or _numbers(version) >= _numbers(self.since)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something a library is known to do wrong on some machines or in some versions.
+
+    Attributes:
+        id: `LIBRARY.NAME`.
+        says: what it does, without its end.
+        consequence: what that does to the user.
+        remedy: what to do, as an instruction.
+    """
+
+    id: str
+    says: str
+    consequence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that is compared with.
+
+    Attributes:
+        name: of the distribution, as pip knows it.
+        module: what is imported.
+        tested: the version on which the expected verdicts were measured.
+    """
+
+    name: str
+    module: str
+    tested: str
+    conventions: tuple[Convention, ...]
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found about one convention.
+
+    Attributes:
+        compared: how many codes were compared.
+        different: how many of them differ.
+        scales_different: how many scales and zero points have other bytes.
+        values_different: how many of the values that the codes stand for differ.
+        largest_difference: between two finite values, as a share of the largest magnitude of
+            their tensor.
+        example: the first difference, in words.
+        message: of a failure.
+        seconds: that the comparison took.
+    """
+
+    id: str
+    verdict: Verdict
+    compared: int = 0
+    different: int = 0
+    scales_different: int = 0
+    values_different: int = 0
+    largest_difference: float = 0.0
+    example: str = ""
+    message: str = ""
+    seconds: float = 0.0
+
+    def holds(self, convention: Convention) -> bool | None:
+        """Whether the verdict is the expected one or better; None where nothing was compared
+        or nothing is expected to be equal."""
+        if self.verdict not in _STRENGTH or not convention.must_hold:
+            return None
+        return _STRENGTH[self.verdict] >= _STRENGTH[convention.expected]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Whether a fault is on this machine; None where the probe itself failed."""
+
+    id: str
+    present: bool | None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class LibraryReport:
+    """Everything found about one library. `version` is None when it is not installed."""
+
+    name: str
+    version: str | None
+    outcomes: tuple[Outcome, ...]
+    faults: tuple[Probed, ...] = ()
+    seconds: float = 0.0
+
+
+def to_data(item: Outcome | Probed) -> dict[str, Any]:
+    """As JSON takes it."""
+    return asdict(item)
+
+
+def outcome_from(data: Mapping[str, Any]) -> Outcome:
+    outcome = Outcome(**data)
+    return replace(outcome, verdict=Verdict(outcome.verdict))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`2.13.0+cpu` -> (2, 13, 0)."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in release.group().split(".")) if release else ()
