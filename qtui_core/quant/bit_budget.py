@@ -8,10 +8,12 @@ from fractions import Fraction
 
 from qtui_core.quant.granularity import PerModel
 from qtui_core.quant.layout import scale_shape
-from qtui_core.quant.scheme import Scheme
+from qtui_core.quant.scheme import Family, Scheme
 
 SCALE_BITS = 32
 NESTED_CODE_BITS = 8
+#: Of the scales of blocks that are small floats themselves: E8M0 and E4M3.
+SMALL_SCALE_BITS = {Family.MICROSCALING: 8, Family.TWO_LEVEL: 8}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class BitBudget:
 def bit_budget(scheme: Scheme, shape: tuple[int, ...]) -> BitBudget:
     """What a tensor of `shape` takes under `scheme`.
 
-    Codes are packed at their width; a scale is 32 bits; a zero point is as wide as a code;
+    Codes are packed at their width; a scale is 32 bits, or 8 in the mx formats and in nvfp4,
+    which has one of 32 for the tensor; a zero point is as wide as a code;
     double quantization stores 8 bits a scale, 32 for every nested block of them and 32 for the
     offset. A scale of the whole model belongs to no tensor and is not counted here.
     """
@@ -77,7 +80,9 @@ def bit_budget(scheme: Scheme, shape: tuple[int, ...]) -> BitBudget:
             BitPart("offset", 1 if scales else 0, SCALE_BITS),
         ]
     else:
-        parts = [BitPart("scales", scales, SCALE_BITS)]
+        parts = [BitPart("scales", scales, SMALL_SCALE_BITS.get(scheme.family, SCALE_BITS))]
+        if scheme.family is Family.TWO_LEVEL:
+            parts.append(BitPart("tensor scale", 1 if scales else 0, SCALE_BITS))
         if not scheme.symmetric:
             parts.append(BitPart("zero points", scales, scheme.bits))
     return BitBudget(scheme, shape, (codes, *(part for part in parts if part.count)))
