@@ -1,0 +1,279 @@
+"""The mx formats, nvfp4 and ternary against the libraries that define them, byte for byte."""
+
+from __future__ import annotations
+
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from qtui_core.formats import E2M1, get_format, round_value
+from qtui_core.formats.array import decode_array, encode_array
+from qtui_core.quant import Scheme, quantize
+
+RULES = ("floor", "ceil", "even", "rceil")
+FLOATS = ("mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2")
+
+
+def bfloat16(x):
+    """Float32 numbers cut to the upper half of their words: ties with 4-bit levels are many."""
+    words = np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    return words.view(np.float32)
+
+
+def blocks(size, seed=3):
+    """Rows of blocks that find mistakes: ties, powers of two and their neighbours as absmax,
+    zero, constant, huge and tiny blocks."""
+    random = np.random.default_rng(seed)
+    normal = random.standard_normal((128, size))
+    spread = normal * 2.0 ** random.integers(-12, 12, (128, size))
+    scaled = normal * 2.0 ** random.integers(-90, 120, (128, 1))
+    rows = [normal, spread, scaled, np.zeros((1, size)), -np.zeros((1, size))]
+    grid = np.arange(size) / 4.0 - size / 8  # quarter steps: every tie of every element format
+    rows += [grid[None] * 2.0**k for k in (-100, -20, -1, 0, 1, 3, 60)]
+    for top in (1, 1.5, 1.75, 1.875, 1.9375, 1.96875, 1.9921875, 6, 7, 7.5, 28, 30, 448, 480):
+        row = np.linspace(-top, top, size)
+        rows += [row[None] * 2.0**k for k in (-110, -3, 0, 1, 2, 90, 118)]
+    rows += [np.full((1, size), v) for v in (0.1, -3.0, 1e-30, 3.3e38, -1e38)]
+    return bfloat16(np.clip(np.concatenate(rows), -3.38e38, 3.38e38))
+
+
+def torchao_mx(x, name, rule):
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
+        from torchao.prototype.mx_formats.config import ScaleCalculationMode
+        from torchao.prototype.mx_formats.kernels import unpack_uint4
+    kind = {
+        "mxfp4": torch.float4_e2m1fn_x2,
+        "mxfp6-e3m2": mx.DTYPE_FP6_E3M2,
+        "mxfp6-e2m3": mx.DTYPE_FP6_E2M3,
+        "mxfp8-e4m3": torch.float8_e4m3fn,
+        "mxfp8-e5m2": torch.float8_e5m2,
+    }[name]
+    tensor = torch.from_numpy(x).bfloat16()
+    scales, codes = mx.to_mx(tensor, kind, 32, ScaleCalculationMode(rule))
+    codes = unpack_uint4(codes) if name == "mxfp4" else codes.view(torch.uint8)
+    values = mx.to_dtype(
+        mx.to_mx(tensor, kind, 32, ScaleCalculationMode(rule))[1], scales, kind, 32, torch.float32
+    )
+    return scales.view(torch.uint8).numpy(), codes.numpy(), values.numpy()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", FLOATS)
+def test_torchao_to_the_byte(name, rule):
+    x = blocks(96)
+    scales, codes, values = torchao_mx(x, name, rule)
+    q = quantize(x, Scheme.parse(f"{name}:{rule}"))
+    np.testing.assert_array_equal(q.scale_codes, scales)
+    assert q.scale_codes.dtype == np.uint8
+    # A block of code 0 is rounded by another scale there than it is read with, zeros aside.
+    zero = (x.reshape(-1, 3, 32) == 0).all(axis=2)
+    same = np.repeat((scales > 0) | zero, 32, axis=1)
+    assert same.mean() > 0.95
+    np.testing.assert_array_equal(q.codes[same], codes[same])
+    y = q.dequantize()
+    finite = same & np.isfinite(values)
+    np.testing.assert_array_equal(y.view(np.uint32)[finite], values.view(np.uint32)[finite])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", [*FLOATS, "mxint8"])
+def test_blocks_of_the_smallest_scale_come_back(name, rule):
+    """Where torchao loses a factor of two."""
+    random = np.random.default_rng(4)
+    largest = float(get_format(Scheme.parse(name).element).max)
+    x = bfloat16(random.uniform(-1, 1, (40, 32)) * 2.0**-128 * largest)
+    x[:, 0] = bfloat16(np.float32(2.0**-128 * largest * 0.9))
+    q = quantize(x, Scheme.parse(f"{name}:{rule}"))
+    assert (q.scale_codes == 0).all()
+    assert (q.scales == np.float32(2.0**-127)).all()
+    y = q.dequantize()
+    step = 2.0**-127 * max(1 / 64, largest / 2 ** (1 if name == "mxfp4" else 3))
+    assert np.abs(x - y).max() <= step
+    if name in FLOATS:
+        codes, values = torchao_mx(x, name, rule)[1:]
+        assert (codes != q.codes).any()
+        assert np.abs(x - values).max() > 2 * np.abs(x - y).max()
+
+
+def exponent_of(value):
+    """floor(log2) of a positive fraction, exactly."""
+    guess = value.numerator.bit_length() - value.denominator.bit_length()
+    return guess if Fraction(2) ** guess <= value else guess - 1
+
+
+def scale_by_definition(absmax, largest, mantissa_bits, rule):
+    """The exponent of the shared scale, in exact arithmetic."""
+    top = exponent_of(Fraction(largest))
+    match rule:
+        case "floor":
+            exponent = exponent_of(absmax) - top
+        case "ceil":
+            exponent = exponent_of(absmax) - top
+            if absmax != Fraction(2) ** exponent_of(absmax):
+                exponent += 1
+        case "even":
+            unit = Fraction(2) ** (exponent_of(absmax) - mantissa_bits)
+            exponent = exponent_of((absmax / unit + Fraction(1, 2)).__floor__() * unit) - top
+        case _:
+            exponent = exponent_of(absmax / largest)
+            if absmax / largest != Fraction(2) ** exponent:
+                exponent += 1
+    return min(127, max(-127, exponent))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", [*FLOATS, "mxint8"])
+def test_exact_arithmetic(name, rule):
+    """The text of the specification, in fractions: torchao has no MXINT8, and no block with a
+    scale of code 0 that comes back."""
+    fmt = get_format(Scheme.parse(name).element)
+    largest = Fraction(fmt.max)
+    mantissa = 6 if name == "mxint8" else fmt.mantissa_bits
+    x = blocks(32, seed=5)[::3]
+    x[0] = bfloat16(np.linspace(-1, 1, 32) * 2.0**-127)
+    x[1] = bfloat16(np.linspace(-1, 1, 32) * 2.0**-133)
+    q = quantize(x, Scheme.parse(f"{name}:{rule}"))
+    y = q.dequantize()
+    for row, scale_code, values in zip(x.tolist(), q.scale_codes[:, 0], y.tolist(), strict=True):
+        absmax = max(Fraction(abs(v)) for v in row)
+        if absmax == 0:
+            assert scale_code == 0
+            assert values == [0] * 32
+            continue
+        exponent = scale_by_definition(absmax, largest, mantissa, rule)
+        assert scale_code == exponent + 127
+        scale = Fraction(2) ** exponent
+        for v, got in zip(row, values, strict=True):
+            element = Fraction(v) / scale
+            if name == "mxint8":  # round() of a fraction is half to even
+                rounded = Fraction(min(127, max(-127, round(element * 64))), 64)
+            else:
+                rounded = Fraction(float(round_value(fmt, element, saturate=True)))
+            expected = rounded * scale
+            if abs(expected) < 2**128:
+                assert Fraction(got) == expected
+
+
+def test_mxint8_leaves_minus_two_unused():
+    x = np.zeros((1, 32), np.float32)
+    x[0, :3] = [-1.9999, 1.9999, 1.0]
+    q = quantize(x, Scheme.parse("mxint8"))
+    assert q.codes[0, :3].tolist() == [-127, 127, 64]
+    assert q.dequantize()[0, :3].tolist() == [-1.984375, 1.984375, 1.0]
+
+
+def test_short_last_block_has_a_scale_of_its_own():
+    x = np.ones((3, 40), np.float32)
+    x[:, 32:] = 2.0**-20
+    q = quantize(x, Scheme.parse("mxfp4"))
+    assert q.scale_codes.tolist() == [[125, 105]] * 3
+    np.testing.assert_array_equal(q.dequantize(), x)
+
+
+# NVFP4
+
+
+def torchao_nvfp4(x):
+    torch = pytest.importorskip("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nv = pytest.importorskip("torchao.prototype.mx_formats.nvfp4_tensor")
+    tensor = torch.from_numpy(x).bfloat16()
+    tensor_scale = nv.per_tensor_amax_to_scale(tensor.abs().max())
+    found = nv.NVFP4Tensor.to_nvfp4(tensor, 16, tensor_scale)
+    codes = nv.unpack_uint4(found.qdata.view(torch.uint8)).numpy()
+    scales = found.scale.view(torch.uint8).numpy()
+    return float(tensor_scale), scales, codes, found.dequantize(torch.float32).numpy()
+
+
+@pytest.mark.parametrize("power", [0, -7, 40, 100, -60])
+def test_torchao_nvfp4_to_the_byte(power):
+    random = np.random.default_rng(6)
+    normal = random.standard_normal((96, 64))
+    sizes = 2.0 ** random.integers(-20, 1, (96, 1))
+    grid = np.tile(np.arange(64) / 4.0 - 8, (8, 1)) * 2.0 ** np.arange(-7, 1)[:, None]
+    x = np.concatenate([normal, normal * sizes, grid, np.zeros((2, 64)), np.full((1, 64), 0.1)])
+    x = bfloat16(x * 2.0**power)
+    tensor_scale, scales, codes, values = torchao_nvfp4(x)
+    q = quantize(x, Scheme.parse("nvfp4"))
+    assert q.tensor_scale == tensor_scale
+    np.testing.assert_array_equal(q.scale_codes, scales)
+    np.testing.assert_array_equal(q.codes, codes)
+    np.testing.assert_array_equal(q.dequantize().view(np.uint32), values.view(np.uint32))
+    floor = (scales == 0x08).mean()  # the smallest normal number of E4M3, 2^-6
+    assert 0 < floor < 0.5
+
+
+def test_nvfp4_of_one_block_and_of_zeros():
+    x = np.array([[6.0, -3, 0.2, 0.8]], np.float32)
+    q = quantize(x, Scheme.parse("nvfp4"))
+    assert q.scale_codes.tolist() == [[0x7E]]  # 448
+    np.testing.assert_allclose(q.scales, [[1.0]], rtol=1e-6)
+    np.testing.assert_allclose(q.dequantize(), [[6, -3, 0, 1]], rtol=1e-6)
+    zeros = quantize(np.zeros((2, 40), np.float32), Scheme.parse("nvfp4"))
+    assert zeros.tensor_scale == 2.0**-120
+    assert (zeros.dequantize() == 0).all()
+    assert zeros.scale_codes.shape == (2, 3)
+
+
+def test_nvfp4_elements_are_those_of_e2m1():
+    """The codes of what is divided by the scales, where that is exact."""
+    x = np.random.default_rng(8).uniform(-6, 6, (1, 16)).astype(np.float32)
+    x[0, 0] = 6
+    q = quantize(x, Scheme.parse("nvfp4"))
+    expected = encode_array(E2M1, x)
+    np.testing.assert_array_equal(q.codes, expected)
+    np.testing.assert_allclose(q.dequantize(), decode_array(E2M1, expected), rtol=1e-6)
+
+
+# Ternary
+
+
+def published_ternary(x):
+    """The formula its authors published, in torch."""
+    torch = pytest.importorskip("torch")
+    w = torch.from_numpy(x)
+    scale = 1.0 / w.abs().mean().clamp_(min=1e-5)
+    return (w * scale).round().clamp(-1, 1).numpy(), float(1 / scale)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 0.02, 1e-6, 1e4])
+def test_ternary_as_published(sigma):
+    random = np.random.default_rng(9)
+    # Sums of these are exact in float32 too, so that both means are the same number.
+    x = bfloat16(random.integers(-64, 65, (256, 128)) * np.float32(2.0 ** round(np.log2(sigma))))
+    codes, scale = published_ternary(x)
+    q = quantize(x, Scheme.parse("ternary"))
+    assert q.codes.dtype == np.int8
+    assert set(np.unique(q.codes)) <= {-1, 0, 1}
+    np.testing.assert_array_equal(q.codes, codes)
+    assert q.scales.shape == (1,)
+    assert q.scales[0] == pytest.approx(scale, rel=1e-6)
+
+
+def test_ternary_scales_are_correctly_rounded_means():
+    random = np.random.default_rng(10)
+    x = random.standard_normal((6, 70)).astype(np.float32) * np.float32(1e3)
+    for text, axis in (("row", 1), ("column", 0), ("tensor", None)):
+        q = quantize(x, Scheme.parse(f"ternary:{text}"))
+        sums = np.abs(x.astype(np.float64)).mean(axis=axis)
+        np.testing.assert_array_equal(q.scales.reshape(-1), np.float32(sums).reshape(-1))
+    holes = x.copy()
+    holes[2, 5:9] = [np.nan, np.inf, -np.inf, np.nan]
+    q = quantize(holes, Scheme.parse("ternary:row"))
+    assert q.scales[2, 0] == np.float32(np.abs(np.delete(x[2], range(5, 9)).astype(float)).mean())
+    assert q.codes[2, 5:9].tolist() == [0, 1, -1, 0]
+    assert q.nonfinite == 4
+
+
+def test_ternary_never_scales_below_the_smallest():
+    q = quantize(np.full((2, 3), 1e-7, np.float32), Scheme.parse("ternary:row"))
+    assert (q.scales == np.float32(1e-5)).all()
+    assert (q.codes == 0).all()
+    half = quantize(np.array([[0.5, 1.0, 1.5]], np.float32), Scheme.parse("ternary"))
+    assert half.codes.tolist() == [[0, 1, 1]]  # 0.5 of the mean: a tie, to even
