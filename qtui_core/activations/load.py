@@ -218,9 +218,9 @@ def _class_of(source: ModelSource, config: Any) -> Any:
     if named and name.endswith(_CAUSAL) and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if (not named or name.endswith(_BASE)) and type(config) in MODEL_MAPPING:
-        found = MODEL_MAPPING[type(config)]
+        found: Any = MODEL_MAPPING[type(config)]
         both = getattr(config, "is_encoder_decoder", False)
-        if isinstance(found, type) and not both and found.main_input_name == "input_ids":
+        if not both and getattr(found, "main_input_name", None) == "input_ids":
             return found
     raise ModelError(
         f"{quoted(source.id)} is a {name}; activations are captured from text models that are "

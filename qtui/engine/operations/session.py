@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from qtui.engine.captures import Captures
 from qtui.engine.protocol import Array
 from qtui.engine.task import Task
 from qtui.engine.tensors import OpenModels, StoredTensor
@@ -46,8 +47,7 @@ class Session:
 
     def __init__(self) -> None:
         self.models = OpenModels()
-        self.captured: dict[tuple[str, str, str], Subject] = {}
-        """By model, name of the weight, and "input" or "output" of its module."""
+        self.captured = Captures()
         self._statistics: dict[tuple[str, str], TensorStatistics] = {}
         self._outliers: dict[tuple[str, str], OutlierReport] = {}
         self._errors: dict[tuple[str, str, str], ErrorReport] = {}
@@ -57,7 +57,7 @@ class Session:
 
     def forget(self) -> None:
         """Another model is open now."""
-        self.captured.clear()
+        self.captured.forget()
         self._statistics.clear()
         self._outliers.clear()
         self._errors.clear()
@@ -78,16 +78,7 @@ class Session:
         model, tensor = task.text("model"), task.text("tensor")
         if source == "weight":
             return self.models.tensor(model, tensor)
-        if source not in ("input", "output"):
-            raise UsageError(
-                f"A tensor has no source {source!r}: weight, input and output are the sources."
-            )
-        if (model, tensor, source) not in self.captured:
-            raise UsageError(
-                f"No {source} of the module of {tensor} was captured: let the model run on a "
-                f"text first."
-            )
-        return self.captured[model, tensor, source]
+        return self.captured.subject(model, tensor, source)
 
     def scheme_of(self, task: Task) -> Scheme:
         return Scheme.parse(task.text("scheme"))
@@ -139,11 +130,14 @@ class Session:
         return self._plans[key]
 
     def extent_of_model(self, task: Task, scheme: Scheme) -> tuple[float, float] | None:
-        """The smallest and largest value of the model, which is read in full once; None where
-        the scheme does not need them."""
+        """The smallest and largest value of the model, which is read in full once, or of an
+        activation on the calibration text; None where the scheme does not need them."""
         if not isinstance(scheme.granularity, PerModel):
             return None
         text = task.text("model")
+        side = task.params.get("source", "weight")
+        if side != "weight":
+            return self.captured.subject(text, task.text("tensor"), side).extent
         if text not in self._model_extent:
             source = self.models.source(text)
             infos = [info for info in source.tensors.values() if is_quantizable(info)]

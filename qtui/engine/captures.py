@@ -1,0 +1,260 @@
+"""The model that runs, and what was captured of it, for as long as it is open.
+
+torch and transformers are imported by the first capture and not before: most sessions look at
+weights only.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.activations.records import ModuleRecord, Recording, Side
+from qtui_core.activations.tokens import (
+    TOKEN_BUDGET,
+    Text,
+    Tokenizer,
+    Windows,
+    positions_of,
+    split_windows,
+)
+from qtui_core.errors import UsageError
+from qtui_core.models import ModelSource
+from qtui_core.quant import Cancelled
+
+#: Modules whose rows are kept; each is up to 4 x 32 MiB.
+MODULES_KEPT = 4
+
+#: How far a capture is when the model and its text are ready.
+RUN_FROM = 0.1
+
+Records = dict[str, ModuleRecord]
+#: Hears what is being done and how far it is (0..1).
+Stage = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """What was captured of the module of one weight.
+
+    Attributes:
+        number: of the capture, different for each.
+        tensor: the weight.
+        calibration, held_out: of the two texts; the latter None for a short one.
+        text: where the text is from, in words.
+        note: what of the computation is not as the weights are stored; empty as a rule.
+    """
+
+    number: int
+    tensor: str
+    calibration: ModuleRecord
+    held_out: ModuleRecord | None
+    text: str
+    note: str
+    seconds: float
+
+    def sides(self, side: Side) -> tuple[Recording, Recording | None]:
+        """The side's recordings over both texts."""
+        held_out = None if self.held_out is None else self.held_out.side(side)
+        return self.calibration.side(side), held_out
+
+
+class CapturedTensor:
+    """The rows of one side of a module over the calibration text, as operations look at them.
+
+    Attributes:
+        shape: (tokens, features).
+        key: different for each capture.
+        extent: smallest and largest value of all tokens: the range that granularity `model`
+            means for an activation.
+    """
+
+    def __init__(self, capture: Capture, side: Side) -> None:
+        recording = capture.sides(side)[0]
+        self._rows = recording.rows
+        self.shape: tuple[int, ...] = self._rows.shape
+        self.key = f"{capture.tensor}\0{side}\0{capture.number}"
+        observed = recording.observed
+        self.extent = (observed.min or 0.0, observed.max or 0.0)
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Rows [start, stop), float32 `[stop - start, features]`."""
+        return self._rows[start:stop]
+
+
+@dataclass(eq=False)
+class _Running:
+    """A model in memory and the texts it has been given."""
+
+    source: ModelSource
+    loaded: Any
+    tokenizer: Tokenizer
+    windows: dict[Text, tuple[Windows, Windows | None]] = field(default_factory=dict)
+
+
+class Captures:
+    """Captures of the open model by the weight they are about. Safe to use from several
+    lanes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._captures: dict[tuple[str, str], Capture] = {}
+        self._texts: dict[tuple[str, str], Text] = {}
+        self._count = 0
+        self._opened = 0
+
+    def forget(self) -> None:
+        """Another model is open: the memory of this one is given back."""
+        with self._lock:
+            self._opened += 1
+            held = self._running is not None
+            self._running = None
+            self._captures.clear()
+            self._texts.clear()
+        if held:
+            gc.collect()  # modules refer to each other in circles
+
+    def find(self, model: str, tensor: str) -> Capture | None:
+        """What was captured of the module of a weight, if anything."""
+        with self._lock:
+            return self._captures.get((model, tensor))
+
+    def need(self, model: str, tensor: str, side: object) -> Capture:
+        """The same. Raises UsageError where there is none, or no such side."""
+        if side not in ("input", "output"):
+            raise UsageError(
+                f"A tensor has no source {side!r}: weight, input and output are the sources."
+            )
+        found = self.find(model, tensor)
+        if found is None:
+            raise UsageError(
+                f"No {side} of the module of {tensor} was captured: let the model run on a "
+                f"text first."
+            )
+        return found
+
+    def subject(self, model: str, tensor: str, side: Any) -> CapturedTensor:
+        """What operations look at. Raises as `need`."""
+        return CapturedTensor(self.need(model, tensor, side), side)
+
+    def capture(
+        self,
+        model: str,
+        source: ModelSource,
+        tensors: list[str],
+        text: Text,
+        stage: Stage,
+        cancelled: Callable[[], bool],
+    ) -> list[Capture]:
+        """Run the model on a text and keep both sides of the modules of these weights; what
+        was captured of them with the same text before is not captured again.
+
+        Raises:
+            Cancelled: `cancelled()` was true, or another model was opened meanwhile.
+            QtuiError: the model cannot be run, or its forward pass failed.
+        """
+        opened = self._opened
+        stage("starting torch", 0.0)
+        from qtui_core.activations.capture import capture
+        from qtui_core.activations.load import load_model
+
+        running = self._running
+        if running is None or running.source is not source:
+            stage("loading the model", 0.05)
+            loaded = load_model(source)
+            running = _Running(source, loaded, Tokenizer(loaded))
+            self._keep_running(running, opened)
+        if text not in running.windows:
+            stage("reading the text", 0.08)
+            running.windows = {text: self._split(running, text)}
+        wanted = [name for name in tensors if not self._has(model, name, text)]
+        modules = {name: running.loaded.module_of(name) for name in wanted}
+        if wanted:
+            chosen = sorted(set(modules.values()))
+            started = time.monotonic()
+            first, second = _run_both(capture, running, text, chosen, stage, cancelled)
+            seconds = time.monotonic() - started
+            for name, module in modules.items():
+                found = Capture(
+                    number=self._next_number(),
+                    tensor=name,
+                    calibration=first[module],
+                    held_out=None if second is None else second[module],
+                    text=_words(text, running.tokenizer),
+                    note=running.loaded.note,
+                    seconds=seconds,
+                )
+                self._keep(model, opened, text, found)
+        return [self.need(model, name, "input") for name in tensors]
+
+    def _split(self, running: _Running, text: Text) -> tuple[Windows, Windows | None]:
+        ids = running.tokenizer.encode(text.content)
+        limit = positions_of(running.loaded.model)
+        return split_windows(ids, running.tokenizer, limit, TOKEN_BUDGET)
+
+    def _has(self, model: str, tensor: str, text: Text) -> bool:
+        with self._lock:
+            return (model, tensor) in self._captures and self._texts.get((model, tensor)) == text
+
+    def _keep_running(self, running: _Running, opened: int) -> None:
+        with self._lock:
+            self._check(opened)
+            self._running = running
+
+    def _keep(self, model: str, opened: int, text: Text, capture: Capture) -> None:
+        with self._lock:
+            self._check(opened)
+            key = (model, capture.tensor)
+            self._captures.pop(key, None)
+            self._captures[key], self._texts[key] = capture, text
+            while len(self._captures) > MODULES_KEPT:
+                oldest = next(iter(self._captures))
+                del self._captures[oldest], self._texts[oldest]
+
+    def _next_number(self) -> int:
+        with self._lock:
+            self._count += 1
+            return self._count
+
+    def _check(self, opened: int) -> None:
+        if opened != self._opened:
+            raise Cancelled("Another model was opened.")
+
+
+def _run_both(
+    capture: Callable[..., Records],
+    running: _Running,
+    text: Text,
+    modules: list[str],
+    stage: Stage,
+    cancelled: Callable[[], bool],
+) -> tuple[Records, Records | None]:
+    """Both texts through the model, the held-out one only where there is one."""
+    calibration, held_out = running.windows[text]
+    total = calibration.tokens + (held_out.tokens if held_out is not None else 0)
+
+    def run(windows: Windows, words: str, done: int) -> Records:
+        def heard(fraction: float) -> None:
+            share = (done + fraction * windows.tokens) / total
+            stage(f"running on the {words} text", RUN_FROM + (1 - RUN_FROM) * share)
+
+        heard(0.0)
+        return capture(running.loaded, windows, modules, progress=heard, cancelled=cancelled)
+
+    first = run(calibration, "calibration", 0)
+    if held_out is None:
+        return first, None
+    return first, run(held_out, "held-out", calibration.tokens)
+
+
+def _words(text: Text, tokenizer: Tokenizer) -> str:
+    cut = ", its beginning" if text.partial else ""
+    return f"{text.origin}{cut}, {tokenizer.words}"

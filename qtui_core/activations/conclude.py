@@ -1,0 +1,129 @@
+"""One sentence about a captured activation, and one about the output of its layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qtui_core.activations.observers import Float64, Observed
+from qtui_core.activations.output_error import OutputError
+from qtui_core.activations.ranges import RANGED, RangeReport
+from qtui_core.quant.columns import STANDS_OUT, ColumnMagnitude, ColumnStatistics
+
+#: Decibels that nobody would pay for: a fixed range this close to scales per token is enough.
+ENOUGH_DB = 1.0
+#: One of two errors decides where the other is this much smaller.
+DECIDES_DB = 6.0
+#: Below this an activation is mostly noise to the layers that follow, 4 % of its energy.
+POOR_DB = 14.0
+
+
+def columns_of(observed: Observed) -> ColumnStatistics:
+    """The channels of an activation as columns, over all tokens and not the kept ones only."""
+    absmax = observed.channel_absmax.astype(float)
+    rms = observed.second_moment**0.5
+    medians = (_median(absmax), _median(rms))
+    return ColumnStatistics(observed.tokens, absmax, rms, *medians)
+
+
+def standing_out(columns: ColumnStatistics) -> list[ColumnMagnitude]:
+    """The channels whose largest magnitude is more than STANDS_OUT times that of the median
+    channel, the largest first: what a range per tensor is stretched by."""
+    return [c for c in columns.standing_out() if c.absmax_ratio > STANDS_OUT]
+
+
+def channels_in_words(columns: ColumnStatistics) -> str:
+    """Which channels stand out from the median one."""
+    found = standing_out(columns)
+    total = columns.absmax.size
+    if not found:
+        largest = columns.largest(1)
+        ratio = f" (the largest is {largest[0].absmax_ratio:.2g}x the median)" if largest else ""
+        return f"no channel stands out{ratio}"
+    times = f"{found[0].absmax_ratio:.3g}x the median"
+    if len(found) == 1:
+        return f"channel {found[0].column:,} of {total:,} reaches {times}"
+    return f"{len(found):,} of {total:,} channels reach up to {times}"
+
+
+def conclude_ranges(subject: str, columns: ColumnStatistics, reports: Sequence[RangeReport]) -> str:
+    """What calibration is worth for this activation, and what to use. `reports` are those of
+    `ways_of`, not empty; `subject` names the activation: "Input of down_proj"."""
+    start = f"{subject}: {channels_in_words(columns)}"
+    first = reports[0].way.scheme
+    if first.family not in RANGED:
+        return (
+            f"{start}; {first} keeps {_words(_kept(reports[0]))} and needs no calibration, "
+            f"because its scales come from the values themselves."
+        )
+    dynamic = [r for r in reports if r.way.kind == "dynamic"]
+    fixed = [r for r in reports if r.way.kind == "static"]
+    free = max(dynamic, key=lambda r: _rank(_kept(r)))
+    keeps = f"{first.format} {free.way.words} keeps {_words(_kept(free))}"
+    if not fixed:
+        return f"{start}; {keeps}."
+    static = fixed[0]
+    best = max(fixed, key=lambda r: _rank(_kept(r)))
+    unseen = " on text it has not seen" if static.held_out is not None else ""
+    drop = ""
+    if static.loss_db is not None and static.loss_db >= 0.05:
+        drop = f", {static.loss_db:.1f} less than on the calibration text"
+    told = f"a static {static.way.words} range {_words(_kept(static))}{unseen}{drop}"
+    advice = _advice(free, best, static)
+    return f"{start}; {keeps}, {told}: {advice}."
+
+
+def _advice(free: RangeReport, best: RangeReport, static: RangeReport) -> str:
+    name = best.way.words if best is static else f"{best.way.words} of the magnitudes"
+    if _rank(_kept(best)) >= _rank(_kept(free)) - ENOUGH_DB:
+        advice = f"the static range from {name} is enough, and costs nothing at run time"
+    elif best is static:
+        advice = f"use {free.way.words}"
+    else:
+        advice = f"use {free.way.words}; fixed, {name} is better ({_words(_kept(best))})"
+    if max(_rank(_kept(free)), _rank(_kept(best))) < POOR_DB:
+        advice += ", though it is little: take a format with more bits"
+    return advice
+
+
+def conclude_output(
+    label: str, tokens: int, weights: OutputError, activations: OutputError, both: OutputError
+) -> str:
+    """What the two errors do to the output of the layer, and which of them decides."""
+    alone = (weights.sqnr_db, activations.sqnr_db)
+    start = (
+        f"The output keeps {_words(both.sqnr_db)} with {label} ({_words(alone[0])} with the "
+        f"weights alone quantized, {_words(alone[1])} with the activations alone)"
+    )
+    gap = _rank(alone[1]) - _rank(alone[0])
+    if gap >= DECIDES_DB:
+        return f"{start}: the weights decide, so spend bits there."
+    if gap <= -DECIDES_DB:
+        return f"{start}: the activations decide, so spend bits or finer scales there."
+    return f"{start}: both count, so improving one alone gains at most {_gain(alone, both):.1f} dB."
+
+
+def _gain(alone: tuple[float | None, float | None], both: OutputError) -> float:
+    """What making one of the two exact would gain."""
+    if both.sqnr_db is None:
+        return 0.0
+    better = [value for value in alone if value is not None]
+    return max(0.0, max(better) - both.sqnr_db) if better else 0.0
+
+
+def _kept(report: RangeReport) -> float | None:
+    """The SQNR that counts: on text the range has not seen, where there is such text."""
+    return (report.held_out or report.calibration).sqnr_db
+
+
+def _rank(sqnr_db: float | None) -> float:
+    return float("inf") if sqnr_db is None else sqnr_db
+
+
+def _words(sqnr_db: float | None) -> str:
+    return "everything" if sqnr_db is None else f"{sqnr_db:.1f} dB"
+
+
+def _median(values: Float64) -> float:
+    return float(np.median(values)) if values.size else 0.0
