@@ -1,8 +1,15 @@
 """What a quantization scheme does to a tensor: codes, values, error, and whether it is normal."""
 
+from qtui_core.quant.attribution import Attribution, Kept, attribute_error, keep_columns
+from qtui_core.quant.columns import ColumnMagnitude, ColumnStatistics, column_statistics
 from qtui_core.quant.errormap import ErrorMap, Histogram, error_map, histogram
 from qtui_core.quant.explain import explain
 from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.granularities import (
+    GranularityError,
+    GranularityErrors,
+    error_by_granularity,
+)
 from qtui_core.quant.granularity import (
     Granularity,
     PerBlock,
@@ -12,9 +19,16 @@ from qtui_core.quant.granularity import (
     PerRow,
     PerTensor,
 )
+from qtui_core.quant.injection import Injected
 from qtui_core.quant.levels import levels
 from qtui_core.quant.measure import ErrorReport, measure
-from qtui_core.quant.outliers import ColumnCount, Outlier, OutlierReport, find_outliers
+from qtui_core.quant.outliers import (
+    ColumnCount,
+    Outlier,
+    OutlierReport,
+    find_beyond,
+    find_outliers,
+)
 from qtui_core.quant.parallel import Cancelled
 from qtui_core.quant.quantized import QuantizedTensor, quantize
 from qtui_core.quant.scheme import Scheme
@@ -22,12 +36,19 @@ from qtui_core.quant.statistics import TensorStatistics, statistics
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 
 __all__ = [
+    "Attribution",
     "Cancelled",
     "ColumnCount",
+    "ColumnMagnitude",
+    "ColumnStatistics",
     "ErrorMap",
     "ErrorReport",
     "Granularity",
+    "GranularityError",
+    "GranularityErrors",
     "Histogram",
+    "Injected",
+    "Kept",
     "Outlier",
     "OutlierReport",
     "PerBlock",
@@ -39,12 +60,17 @@ __all__ = [
     "QuantizedTensor",
     "Scheme",
     "TensorStatistics",
+    "attribute_error",
     "bits_per_parameter",
+    "column_statistics",
+    "error_by_granularity",
     "error_map",
     "explain",
+    "find_beyond",
     "find_outliers",
     "gaussian_relative_mse",
     "histogram",
+    "keep_columns",
     "levels",
     "measure",
     "quantize",

@@ -21,6 +21,7 @@ from qtui_core.quant.columns import ColumnStatistics
 from qtui_core.quant.elements import ModelExtent, TensorLike
 from qtui_core.quant.injection import Without
 from qtui_core.quant.measure import decibels
+from qtui_core.quant.outliers import FEW_COLUMNS, OutlierReport, crowded_columns
 from qtui_core.quant.scheme import Scheme
 
 Float64 = npt.NDArray[np.float64]
@@ -169,6 +170,17 @@ def suspects(attribution: Attribution, columns: ColumnStatistics, count: int) ->
             if place < len(order):
                 found[order[place]] = None
     return tuple(found)[:count]
+
+
+def outlier_columns(columns: ColumnStatistics, outliers: OutlierReport) -> tuple[int, ...]:
+    """The columns to blame, if any: those whose magnitude stands out from the median column's,
+    else those that hold more six-sigma elements than chance would put there, where these are
+    few columns with most of the outliers. Largest, or most crowded, first."""
+    found = tuple(c.column for c in columns.standing_out())
+    if not found:
+        crowded, _ = crowded_columns(outliers)
+        found = tuple(c.column for c in outliers.columns[:crowded])
+    return found if len(found) <= max(1.0, FEW_COLUMNS * columns.absmax.size) else ()
 
 
 def _shares(sums: Float64, total: float) -> Float64:

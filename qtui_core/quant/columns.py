@@ -3,8 +3,10 @@ than the rest, in its weight or in what flows into it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +85,38 @@ class ColumnStatistics:
         with np.errstate(over="ignore"):
             count = int(np.count_nonzero(self.absmax >= np.float32(threshold)))
         return self.largest(count)
+
+
+def threshold_ladder(columns: ColumnStatistics) -> tuple[float, ...]:
+    """Thresholds, descending, from one that no column reaches down to one that half of the
+    columns do: each lets in 1, 2, 3, 4, 6, 8, 12, 16, ... columns, and is the shortest decimal
+    that does. Columns as large as each other come in together. Empty for a tensor of zeros."""
+    absmax = np.unique(columns.absmax)[::-1]
+    if not absmax.size or absmax[0] <= 0:
+        return ()
+    ladder = [_shortest(float(absmax[0]), math.inf)]
+    wanted = 1
+    for larger, smaller in pairwise([*absmax.tolist(), 0.0]):
+        count = int(np.count_nonzero(columns.absmax >= larger))
+        if count > max(1, columns.absmax.size // 2):
+            break
+        if count >= wanted:
+            ladder.append(_shortest(smaller, larger))
+            while wanted <= count:
+                wanted += max(1, 1 << (wanted.bit_length() - 2)) if wanted > 1 else 1
+    return tuple(ladder)
+
+
+def _shortest(above: float, up_to: float) -> float:
+    """The number of fewest digits in (above, up_to], as float32 compares."""
+    middle = math.sqrt(above * up_to) if math.isfinite(up_to) and above > 0 else above * 1.5
+    middle = middle or up_to
+    with np.errstate(over="ignore", under="ignore"):
+        for digits in range(1, 10):
+            found = float(f"{middle:.{digits}g}")
+            if above < float(np.float32(found)) <= up_to:
+                return found
+    return up_to
 
 
 def column_statistics(

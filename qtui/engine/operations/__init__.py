@@ -10,11 +10,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from qtui.engine.operations import codebooks, errors, maps, models, ranking, schemes
+from qtui.engine.operations import (
+    activations,
+    codebooks,
+    errors,
+    maps,
+    models,
+    outliers,
+    ranking,
+    schemes,
+)
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Operation
 
-MODULES = (models, schemes, errors, maps, ranking, codebooks)
+MODULES = (models, schemes, errors, maps, ranking, codebooks, outliers, activations)
 
 
 def build_operations() -> dict[str, Operation]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.quant import Scheme, measure, quantize
-from qtui_core.quant.attribution import attribute_error, keep_columns, suspects
+from qtui_core.quant import Scheme, find_outliers, measure, quantize
+from qtui_core.quant.attribution import attribute_error, keep_columns, outlier_columns, suspects
 from qtui_core.quant.columns import column_statistics
 from qtui_core.quant.injection import ArrayRows, Injected
 from qtui_core.quant.layout import matrix_shape
@@ -123,6 +123,28 @@ def test_suspects_are_large_or_full_of_error():
     assert suspects(attribution, columns, 0) == ()
     with pytest.raises(UsageError, match="At most 8"):
         suspects(attribution, columns, 9)
+
+
+def blamed(x: np.ndarray) -> tuple[int, ...]:
+    return outlier_columns(column_statistics(x), find_outliers(x))
+
+
+def test_columns_to_blame():
+    x = planted()
+    assert blamed(x) == (17, 50)
+    x = np.random.default_rng(0).standard_normal((4000, 130)).astype(np.float32)
+    assert blamed(x) == ()
+    # Not larger than others by far, but with many large elements of a sparse tensor.
+    x[np.abs(x) > 0.5] = 0
+    x[::100] *= 10
+    x[:, 33] = np.where(np.arange(4000) % 20, 0, 4.5)
+    assert blamed(x) == (33,)
+
+
+def test_many_columns_are_not_to_blame():
+    x = np.random.default_rng(0).standard_normal((400, 130)).astype(np.float32)
+    x[:, ::4] *= 30
+    assert blamed(x) == ()
 
 
 def test_model_scales_stay_when_a_column_is_kept():

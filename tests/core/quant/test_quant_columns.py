@@ -5,7 +5,7 @@ import pytest
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import find_outliers, statistics
-from qtui_core.quant.columns import column_statistics
+from qtui_core.quant.columns import column_statistics, threshold_ladder
 from qtui_core.quant.injection import ArrayRows
 from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.outliers import find_beyond
@@ -147,3 +147,27 @@ def test_a_constant_tensor_has_magnitudes_but_no_sigmas():
 def test_a_threshold_is_a_magnitude(threshold):
     with pytest.raises(UsageError, match="magnitude above 0"):
         find_beyond(np.ones((2, 2)), threshold)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e30, 1e-44])
+def test_a_ladder_of_thresholds_lets_columns_in_one_after_another(scale):
+    with np.errstate(under="ignore"):
+        columns = column_statistics(planted() * np.float32(scale))
+    ladder = threshold_ladder(columns)
+    counts = [len(columns.at_least(threshold)) for threshold in ladder]
+    assert list(ladder) == sorted(ladder, reverse=True)
+    assert counts[0] == 0
+    assert counts == sorted(set(counts))
+    if scale != 1e-44:  # where numbers are so few that columns are equal
+        assert counts == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192]
+        assert all(float(f"{threshold:.6g}") == threshold for threshold in ladder)
+    assert counts[-1] <= 250
+
+
+def test_ladders_of_few_columns():
+    assert threshold_ladder(column_statistics(np.zeros((3, 3)))) == ()
+    assert threshold_ladder(column_statistics(np.empty((0, 3)))) == ()
+    equal = column_statistics(np.ones((4, 8)))
+    assert [len(equal.at_least(t)) for t in threshold_ladder(equal)] == [0]
+    one = column_statistics(np.ones((4, 1)))
+    assert [len(one.at_least(t)) for t in threshold_ladder(one)] == [0, 1]
