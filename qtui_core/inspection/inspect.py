@@ -150,8 +150,8 @@ def _of_tensor(report: ErrorReport, info: TensorInfo, sample: RowSample) -> Erro
     return replace(
         report,
         shape=info.shape,
-        bits_per_parameter=bits_per_parameter(report.scheme, info.shape),
-        bytes=quantized_bytes(report.scheme, info.shape),
+        bits_per_parameter=bits_per_parameter(report.scheme, info.shape, report.outlier_columns),
+        bytes=quantized_bytes(report.scheme, info.shape, report.outlier_columns),
         max_abs_error_index=place and (sample.original_row(place[0]), place[1]),
     )
 

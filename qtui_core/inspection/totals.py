@@ -14,7 +14,8 @@ from qtui_core.quant.measure import decibels
 def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> SchemeTotal:
     """The total of `scheme`, which is number `index` among the errors of each tensor."""
     nbytes = _model_scale_bytes(scheme)
-    squared_error = signal = expected = 0.0
+    squared_error = signal = 0.0
+    expected: float | None = 0.0
     worst, worst_sqnr = None, math.inf
     for tensor in tensors:
         info = tensor.info
@@ -27,7 +28,10 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         if error.relative_mse is None or power == 0.0:
             continue
         squared_error += error.relative_mse * power
-        expected += (error.gaussian_relative_mse or 0.0) * power
+        if error.gaussian_relative_mse is None:
+            expected = None  # an expectation of some tensors only is not one of the model
+        elif expected is not None:
+            expected += error.gaussian_relative_mse * power
         signal += power
         if error.sqnr_db is not None and error.sqnr_db < worst_sqnr:
             worst, worst_sqnr = info.name, error.sqnr_db
@@ -39,7 +43,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         nbytes=nbytes,
         relative_mse=relative,
         sqnr_db=decibels(relative),
-        gaussian_sqnr_db=decibels(expected / signal if signal else None),
+        gaussian_sqnr_db=decibels(expected / signal if signal and expected is not None else None),
         worst_tensor=worst,
     )
 

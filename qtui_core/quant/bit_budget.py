@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from qtui_core.quant.granularity import PerModel
-from qtui_core.quant.layout import scale_shape
+from qtui_core.quant.layout import matrix_shape, scale_shape
 from qtui_core.quant.scheme import Family, Scheme
 
 SCALE_BITS = 32
 NESTED_CODE_BITS = 8
+#: An element of a column that is kept, and the place of the column.
+KEPT_BITS = 16
+COLUMN_INDEX_BITS = 32
 #: Of the scales of blocks that are small floats themselves: E8M0 and E4M3.
 SMALL_SCALE_BITS = {Family.MICROSCALING: 8, Family.TWO_LEVEL: 8}
 
@@ -61,15 +64,16 @@ class BitBudget:
         return Fraction(8 * part.bytes, count) if count else Fraction(0)
 
 
-def bit_budget(scheme: Scheme, shape: tuple[int, ...]) -> BitBudget:
-    """What a tensor of `shape` takes under `scheme`.
+def bit_budget(scheme: Scheme, shape: tuple[int, ...], outlier_columns: int = 0) -> BitBudget:
+    """What a tensor of `shape` takes under `scheme`, with so many columns kept in 16 bits.
 
     Codes are packed at their width; a scale is 32 bits, or 8 in the mx formats and in nvfp4,
-    which has one of 32 for the tensor; a zero point is as wide as a code;
-    double quantization stores 8 bits a scale, 32 for every nested block of them and 32 for the
+    which has one of 32 for the tensor; a zero point is as wide as a code, or 32 bits where it is
+    a float; a kept column has 16 bits an element instead of a code, and 32 for its index; double quantization stores 8 bits a scale, 32 for every nested block of them and 32 for the
     offset. A scale of the whole model belongs to no tensor and is not counted here.
     """
-    codes = BitPart("codes", math.prod(shape), scheme.bits)
+    kept = outlier_columns * matrix_shape(shape)[0]
+    codes = BitPart("codes", math.prod(shape) - kept, scheme.bits)
     scales = math.prod(scale_shape(scheme.granularity, shape))
     if isinstance(scheme.granularity, PerModel):
         scales = 0
@@ -84,5 +88,8 @@ def bit_budget(scheme: Scheme, shape: tuple[int, ...]) -> BitBudget:
         if scheme.family is Family.TWO_LEVEL:
             parts.append(BitPart("tensor scale", 1 if scales else 0, SCALE_BITS))
         if not scheme.symmetric:
-            parts.append(BitPart("zero points", scales, scheme.bits))
+            bits = SCALE_BITS if scheme.float_zero_point else scheme.bits
+            parts.append(BitPart("zero points", scales, bits))
+        parts.append(BitPart("outlier columns", kept, KEPT_BITS))
+        parts.append(BitPart("outlier indices", outlier_columns, COLUMN_INDEX_BITS))
     return BitBudget(scheme, shape, (codes, *(part for part in parts if part.count)))

@@ -15,22 +15,19 @@ Which elements the scales of the others leave out:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.quant.columns import column_statistics
-from qtui_core.quant.elements import Elements, Float32, TensorLike
+from qtui_core.quant.elements import Float32
 from qtui_core.quant.granularity import Granularity, PerRow, PerToken
 from qtui_core.quant.layout import rectangles
 
 Float16 = npt.NDArray[np.float16]
 Int64 = npt.NDArray[np.int64]
 
-KEPT_BITS = 16
-COLUMN_INDEX_BITS = 32
 _LARGEST_HALF = np.float32(np.finfo(np.float16).max)
 
 
@@ -105,15 +102,3 @@ def decompose(
         return None
     by_element = isinstance(granularity, PerRow | PerToken)
     return Decomposition(columns, absmax.size, limit, by_element)
-
-
-def find_column_absmax(
-    x: TensorLike,
-    elements: Elements,
-    *,
-    threads: int = 1,
-    advance: Callable[[int], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-) -> npt.NDArray[np.float64]:
-    """The largest finite magnitude of each column `[columns]`; reads the tensor once."""
-    return column_statistics(x, threads=threads, cancelled=cancelled).absmax

@@ -41,7 +41,7 @@ SAFE_MAGNITUDES = (1e-12, 1e15)
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """What a scheme does to a tensor. Errors are over the finite elements.
+    """What a scheme does to a tensor. Errors are over the finite elements that stay finite.
 
     Attributes:
         scheme: what was done.
@@ -50,6 +50,9 @@ class ErrorReport:
         nonfinite: NaN and infinities among them.
         saturated: finite elements beyond the largest number of a cast's format; they became
             that number.
+        overflowed: finite elements that became infinite or NaN, where a scheme does not
+            saturate. They are left out of every error below, and of the signal.
+        outlier_columns: columns kept in 16 bits.
         subnormal: nonzero finite elements below the smallest normal number of a cast's
             format, where its steps no longer shrink with the value.
         mse: mean of (x - dequantized x)^2, in the square of the tensor's unit.
@@ -63,7 +66,7 @@ class ErrorReport:
         bits_per_parameter, bytes: storage, scales and zero points counted.
         gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: what independent normal
             elements of the same mean square would give in a tensor of this shape; None where
-            relative_mse is.
+            relative_mse is, and where there is no telling (see `gaussian_relative_mse`).
     """
 
     scheme: Scheme
@@ -82,6 +85,8 @@ class ErrorReport:
     gaussian_mse: float | None
     gaussian_relative_mse: float | None
     gaussian_sqnr_db: float | None
+    overflowed: int = 0
+    outlier_columns: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,24 @@ class SegmentError:
     nonfinite: int
     saturated: int
     subnormal: int
+    overflowed: int = 0
+
+    def __add__(self, later: SegmentError) -> SegmentError:
+        """Both together; of two equal errors the earlier is where the largest is."""
+        largest = later if later.max_error > self.max_error else self
+        return SegmentError(
+            self.squared_error + later.squared_error,
+            self.squared + later.squared,
+            largest.max_error,
+            largest.max_index,
+            self.nonfinite + later.nonfinite,
+            self.saturated + later.saturated,
+            self.subnormal + later.subnormal,
+            self.overflowed + later.overflowed,
+        )
+
+
+NO_ERROR = SegmentError(0.0, 0.0, 0.0, 0, 0, 0, 0)
 
 
 def measure(
@@ -140,18 +163,7 @@ def measure(
         advance=advance,
         cancelled=cancelled,
     )
-    squared_error = squared = 0.0
-    largest, index, nonfinite, saturated, subnormal = 0.0, 0, 0, 0, 0
-    for part in found:
-        squared_error += part.squared_error
-        squared += part.squared
-        nonfinite += part.nonfinite
-        saturated += part.saturated
-        subnormal += part.subnormal
-        if part.max_error > largest:
-            largest, index = part.max_error, part.max_index
-    total = SegmentError(squared_error, squared, largest, index, nonfinite, saturated, subnormal)
-    return _report(elements, plan, model_absmax, total)
+    return report_of(elements, plan, model_absmax, sum(found, NO_ERROR))
 
 
 def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentError:
@@ -161,11 +173,16 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
         error = round_trip(plan, prepared, scratch)
         x = prepared.values
         np.subtract(x, error, out=error)
-        nonfinite = 0
+        nonfinite = overflowed = 0
         if prepared.nonfinite is not None:
             nonfinite = int(np.count_nonzero(prepared.nonfinite))
             error[prepared.nonfinite] = 0
             x = np.where(prepared.nonfinite, np.float32(0), x)
+        if not plan.scheme.saturate:
+            lost = ~np.isfinite(error)
+            overflowed = int(np.count_nonzero(lost))
+            error[lost] = 0
+            x = np.where(lost, np.float32(0), x)
         magnitude = np.abs(error, out=error)
         # Magnitudes are in the order of their words; integers are searched faster.
         index = int(magnitude.view(np.int32).argmax())
@@ -174,6 +191,7 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
         if prepared.magnitude is not None:
             subnormal = count_subnormal(prepared.magnitude, plan.coder.smallest_normal, scratch)
         if plan.scheme.family is Family.CAST and prepared.absmax > plan.coder.largest:
+            # What overflowed is 0 here.
             saturated = int(np.count_nonzero(np.abs(x) > plan.coder.largest))
         return SegmentError(
             squared_error=sum_of_squares(magnitude, max_error, scratch),
@@ -183,6 +201,7 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
             nonfinite=nonfinite,
             saturated=saturated,
             subnormal=subnormal,
+            overflowed=overflowed,
         )
 
 
@@ -215,14 +234,15 @@ def sum_of_squares(values: Float32, largest: float, scratch: Scratch) -> float:
     return float(squares.sum())
 
 
-def _report(
+def report_of(
     elements: Elements,
     plan: Plan,
     model_absmax: ModelExtent | None,
     total: SegmentError,
 ) -> ErrorReport:
+    """The report on a tensor whose segments sum up to `total`."""
     scheme, shape = plan.scheme, elements.shape
-    finite = elements.count - total.nonfinite
+    finite = elements.count - total.nonfinite - total.overflowed
     columns = matrix_shape(shape)[1]
     mse = total.squared_error / finite if finite else 0.0
     power = total.squared / finite if finite else 0.0
@@ -244,11 +264,13 @@ def _report(
         sqnr_db=decibels(relative),
         max_abs_error=total.max_error,
         max_abs_error_index=divmod(total.max_index, columns) if elements.count else None,
-        bits_per_parameter=bits_per_parameter(scheme, shape),
-        bytes=quantized_bytes(scheme, shape),
+        bits_per_parameter=bits_per_parameter(scheme, shape, plan.outlier_columns),
+        bytes=quantized_bytes(scheme, shape, plan.outlier_columns),
         gaussian_mse=None if gaussian is None else gaussian * power,
         gaussian_relative_mse=gaussian,
         gaussian_sqnr_db=decibels(gaussian),
+        overflowed=total.overflowed,
+        outlier_columns=plan.outlier_columns,
     )
 
 

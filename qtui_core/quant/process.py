@@ -41,7 +41,6 @@ from qtui_core.quant.scheme import Family, Scheme
 from qtui_core.quant.ternary import TernaryCoder
 from qtui_core.quant.two_level import TwoLevelCoder
 
-
 Result = TypeVar("Result")
 
 
@@ -177,8 +176,8 @@ def _prepare_inliers(
     """As `prepare`, where columns are kept in 16 bits."""
     finite = np.isfinite(values)
     nonfinite = None if finite.all() else ~finite
+    absmax = float(np.abs(values).max(initial=0, where=finite))
     x = np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
-    absmax = float(np.abs(x, out=scratch.take("magnitude", x.size, np.float32)).max(initial=0))
     decomposition.fill(x, scratch.start, 0.0)
     scales = plan.fixed
     if scales is None:

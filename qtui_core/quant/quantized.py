@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from qtui_core.quant.codebook import unpack_nibbles
 from qtui_core.quant.coder import NO_SCALES, Coder, Codes, GroupScales
+from qtui_core.quant.decomposition import Float16, Int64
 from qtui_core.quant.double_quant import NestedScales
 from qtui_core.quant.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.grouping import group_count
-from qtui_core.quant.layout import Columns, Whole, layout_of, scale_index, scale_shape
+from qtui_core.quant.layout import Columns, Whole, layout_of, matrix_shape, scale_index, scale_shape
 from qtui_core.quant.parallel import Scratch, map_segments, thread_count
 from qtui_core.quant.process import Plan, encode, make_coder, make_plan, prepare
 from qtui_core.quant.scheme import Family, Scheme
@@ -35,7 +36,8 @@ class QuantizedTensor:
         scales: float32, what a level is multiplied by; the absmax of each block for nf4 and
             fp4, reconstructed from `nested` under double quantization. Shape as the
             granularity says, `[0]` for casts and empty tensors.
-        zero_points: uint8 in the shape of `scales`, asymmetric integers only.
+        zero_points: in the shape of `scales`, asymmetric integers only: uint8, or float32 in the
+            tensor's unit.
         nested: the 8-bit scales of double quantization.
         scale_codes: uint8 in the shape of `scales`, where scales are stored in 8 bits: the
             E8M0 code of the mx formats (2^(code - 127)), the E4M3 code of nvfp4.
@@ -44,27 +46,37 @@ class QuantizedTensor:
         nonfinite: NaN and infinities in the tensor. They are left out of the scales; NaN has
             the NaN code of a float format that has one, else the code of zero; an infinity
             that of the format, else the outermost code of its sign.
+        outlier_columns: int64 `[k]`, ascending: the columns of the tensor seen as a matrix that
+            are kept in 16 bits, and
+        outlier_values: float16 `[rows, k]`, their elements; both None without a threshold. Codes
+            of these columns are those of zero.
     """
 
     scheme: Scheme
     shape: tuple[int, ...]
     codes: Codes
     scales: Float32
-    zero_points: npt.NDArray[np.uint8] | None
+    zero_points: npt.NDArray[np.uint8] | Float32 | None
     nested: NestedScales | None
     nonfinite: int
     scale_codes: npt.NDArray[np.uint8] | None = None
     tensor_scale: float | None = None
+    outlier_columns: Int64 | None = None
+    outlier_values: Float16 | None = None
 
     @property
     def bits_per_parameter(self) -> float:
         """Bits of storage for each element, scales and zero points counted."""
-        return bits_per_parameter(self.scheme, self.shape)
+        return bits_per_parameter(self.scheme, self.shape, self._kept)
 
     @property
     def nbytes(self) -> int:
         """Bytes of storage, codes packed at their width."""
-        return quantized_bytes(self.scheme, self.shape)
+        return quantized_bytes(self.scheme, self.shape, self._kept)
+
+    @property
+    def _kept(self) -> int:
+        return 0 if self.outlier_columns is None else int(self.outlier_columns.size)
 
     @property
     def unpacked_codes(self) -> Codes:
@@ -74,13 +86,13 @@ class QuantizedTensor:
         count = int(np.prod(self.shape, dtype=np.int64))
         return unpack_nibbles(self.codes, count).reshape(self.shape)
 
-    def scale_at(self, row: int, column: int) -> tuple[float, int] | None:
+    def scale_at(self, row: int, column: int) -> tuple[float, float] | None:
         """Scale and zero point (0 where there is none) of element [row, column] of the tensor
         seen as a matrix; None for a cast."""
         index = scale_index(self.scheme.granularity, self.shape, row, column)
         if index is None:
             return None
-        zero_point = 0 if self.zero_points is None else int(self.zero_points.reshape(-1)[index])
+        zero_point = 0 if self.zero_points is None else self.zero_points.reshape(-1)[index].item()
         return float(self.scales.reshape(-1)[index]), zero_point
 
     def dequantize(self, *, out: Float32 | None = None, threads: int | None = None) -> Float32:
@@ -106,6 +118,9 @@ class QuantizedTensor:
         segments = elements_of(target).segments(plan.multiple)
         for _ in map_segments(work, segments, threads=thread_count(count, threads)):
             pass
+        if self.outlier_columns is not None and self.outlier_values is not None and count:
+            matrix = target.reshape(matrix_shape(self.shape))
+            matrix[:, self.outlier_columns] = self.outlier_values
         return target.reshape(self.shape)
 
 
@@ -136,7 +151,15 @@ def quantize(
     codes = np.empty(coder.code_count(elements.count), coder.code_dtype)
     shape = scale_shape(scheme.granularity, elements.shape)
     scales = np.empty(shape, np.float32)
-    zero_points = np.empty(shape, np.uint8) if not scheme.symmetric else None
+    zero_points: npt.NDArray[np.uint8] | Float32 | None = None
+    if not scheme.symmetric:
+        zero_points = np.empty(shape, np.float32 if scheme.float_zero_point else np.uint8)
+    outlier_columns = outlier_values = None
+    if scheme.outlier_threshold is not None:
+        outlier_columns = np.empty(0, np.int64)
+        if plan.decomposition is not None:
+            outlier_columns = plan.decomposition.columns
+        outlier_values = np.empty((elements.matrix[0], outlier_columns.size), np.float16)
     nested = None
     if scheme.double_quantization:
         nested_count = -(-scales.size // scheme.nested_block)
@@ -158,6 +181,8 @@ def quantize(
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             prepared = prepare(plan, segment, scratch)
             encode(plan, prepared, codes[_code_slice(coder, segment)], scratch)
+        if plan.decomposition is not None and outlier_values is not None:
+            plan.decomposition.collect(outlier_values, prepared.values, segment.start)
         if plan.fixed is None and scales.size:
             groups = _group_slice(plan, segment)
             scales.reshape(-1)[groups] = prepared.decoding_scales.scale
@@ -184,6 +209,8 @@ def quantize(
         nonfinite=nonfinite,
         scale_codes=scale_codes,
         tensor_scale=coder.tensor_scale,
+        outlier_columns=outlier_columns,
+        outlier_values=outlier_values,
     )
 
 
