@@ -134,7 +134,7 @@ class QuantizeBody(Container):
     @property
     def typing(self) -> bool:
         """Whether keys are text for one of the fields."""
-        return self.controls.typing or self.side.typing
+        return self.controls.typing or self.side.typing or self.view.typing
 
     @property
     def can_leave(self) -> bool:
@@ -148,6 +148,8 @@ class QuantizeBody(Container):
             self.focus_start()
         elif self.side.typing:
             self.side.drop_filter()
+        elif self.view.typing:
+            self.view.leave()
         elif self.listing:
             self.show_picture()
 

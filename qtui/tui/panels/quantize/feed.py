@@ -71,7 +71,7 @@ class QuantizeFeed:
             columns = tuple((column, count) for column, count in reply.data["outlier_columns"])
             return build(TensorNumbers, {**reply.data, "outlier_columns": columns})
 
-        return await self._remembered(("numbers", model, subject), ask)
+        return await self.remembered(("numbers", model, subject), ask)
 
     async def histogram(
         self, model: str, subject: Subject, bins: int, on_progress: ProgressCallback
@@ -86,7 +86,7 @@ class QuantizeFeed:
             low, high = reply.data["edges"]
             return HistogramData(low, high, reply.arrays["counts"].tolist())
 
-        return await self._remembered(("histogram", model, subject, bins), ask)
+        return await self.remembered(("histogram", model, subject, bins), ask)
 
     async def errors(
         self, model: str, subject: Subject, scheme: str, on_progress: ProgressCallback
@@ -96,7 +96,7 @@ class QuantizeFeed:
             reply = await self.engine.request("measure", params, on_progress=on_progress)
             return build(ErrorNumbers, reply.data)
 
-        return await self._remembered(("errors", model, subject, scheme), ask)
+        return await self.remembered(("errors", model, subject, scheme), ask)
 
     async def sentence(
         self, model: str, subject: Subject, schemes: Sequence[str], on_progress: ProgressCallback
@@ -139,7 +139,7 @@ class QuantizeFeed:
                 tuple(reply.arrays["peak_columns"].tolist()),
             )
 
-        return await self._remembered(("map", model, subject, scheme, capacity), ask)
+        return await self.remembered(("map", model, subject, scheme, capacity), ask)
 
     async def element(
         self, model: str, subject: Subject, scheme: str, row: int, column: int
@@ -169,7 +169,8 @@ class QuantizeFeed:
         )
         return bool(reply.data["sampled"])
 
-    async def _remembered(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+    async def remembered(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+        """The answer to what `key` names: the one from before, or that of `ask`."""
         if key in self._answers:
             return self._answers[key]
         answer = await ask()

@@ -85,6 +85,14 @@ class View(Container):
         """What is being done, or why there is nothing (`trouble`); unless `keep`, what is
         shown is no longer true and goes away."""
 
+    @property
+    def typing(self) -> bool:
+        """Whether keys are text for a field of the view."""
+        return False
+
+    def leave(self) -> None:
+        """Leave that field; nothing that was typed takes effect."""
+
     def focus_start(self) -> bool:
         """Move the focus to where work starts; whether there is such a place."""
         return False
