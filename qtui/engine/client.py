@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtui.engine.protocol import Array, Frame, ProtocolError, encode_request, read_event
+from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
 READ_BUFFER_BYTES = 1 << 20
@@ -213,7 +212,7 @@ class EngineClient:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 limit=READ_BUFFER_BYTES,
-                env=_environment(),
+                env=child_environment(),
                 # Its own process group, so that Ctrl+C in the terminal is not for it; but the
                 # same session, because some kernels apply `nice` only within a session.
                 process_group=0,
@@ -357,20 +356,6 @@ def _open_log(path: Path) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
     too_long = path.exists() and path.stat().st_size > LOG_BYTES_KEPT
     return path.open("w" if too_long else "a", encoding="utf-8")
-
-
-def _environment() -> dict[str, str]:
-    """The child's environment: it must import the same qtui, also from a source tree.
-
-    `-P` keeps the current directory off its path, where a user's file may be named like a
-    library; a source tree is then named explicitly.
-    """
-    environment = dict(os.environ)
-    root = str(Path(__file__).resolve().parents[2])
-    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        inherited = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = os.pathsep.join([root, *([inherited] if inherited else [])])
-    return environment
 
 
 def _obituary(returncode: int | None, last_words: Sequence[str]) -> str:

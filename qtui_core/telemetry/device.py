@@ -24,6 +24,35 @@ class Device:
     memory_total: int | None
 
 
+@dataclass(frozen=True)
+class Driver:
+    """The driver, and the newest CUDA that it serves as (major, minor)."""
+
+    version: str | None
+    cuda: tuple[int, int] | None
+
+
+def read_driver(nvml: Any = None) -> Driver | None:
+    """The driver of the GPUs, None where there is none. `nvml` as in `read_devices`."""
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
+        version = _answer(nvml, nvml.nvmlSystemGetDriverVersion)
+        cuda = _answer(nvml, nvml.nvmlSystemGetCudaDriverVersion)
+    finally:
+        nvml.nvmlShutdown()
+    # NVML packs 13.1 as 13010.
+    pair = None if cuda is None else (int(cuda) // 1000, int(cuda) % 1000 // 10)
+    return Driver(version.decode() if isinstance(version, bytes) else version, pair)
+
+
 def read_devices(nvml: Any = None) -> tuple[Device, ...]:
     """Every GPU the driver shows, in its order; empty without a driver.
 

@@ -126,9 +126,9 @@ BITSANDBYTES = Library(
         ),
         Fault(
             id="bitsandbytes.linear8bit-train",
-            says="Linear8bitLt in training mode on the CPU does not take outliers out",
-            consequence="one outlier in a row rounds its small activations to 0",
-            remedy="train LLM.int8() layers on CUDA, or keep the layers with outliers in 16 bits",
+            says="Linear8bitLt in training mode on the CPU quantizes no activations",
+            consequence="it has neither the error nor the outlier columns of LLM.int8()",
+            remedy="measure LLM.int8() in eval mode, or on CUDA",
         ),
         Fault(
             id="bitsandbytes.flat-shape",

@@ -6,7 +6,9 @@ from qtui_core.formats import get_format
 _OVERFLOW = {"saturate": "saturates", "nosat": "does not saturate"}
 
 
-def _cast(library: str, name: str, theirs: str, limit: str = "nosat", since: str = "") -> Convention:
+def _cast(
+    library: str, name: str, theirs: str, limit: str = "nosat", since: str = ""
+) -> Convention:
     title = get_format(name).title
     return Convention(
         id=f"{library}.{name}",

@@ -95,7 +95,8 @@ COMPRESSED_TENSORS = Library(
             id="compressed-tensors.short-group",
             says="A row that is no multiple of the group is refused",
             ours="int4:group64:full",
-            theirs=_QUANTIZE.format('num_bits=4, strategy="group", group_size=64') + ", 100 columns",
+            theirs=_QUANTIZE.format('num_bits=4, strategy="group", group_size=64')
+            + ", 100 columns",
             expected=Verdict.DIFFERS,
             why="qtui lets the last group of a row be short",
         ),

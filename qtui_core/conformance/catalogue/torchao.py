@@ -3,7 +3,7 @@
 from qtui_core.conformance.convention import Convention, Fault, Library, Verdict
 
 _AFFINE = "choose_qparams_affine({}), quantize_affine"
-_MX = 'to_mx(x, {}, 32, ScaleCalculationMode.{})'
+_MX = "to_mx(x, {}, 32, ScaleCalculationMode.{})"
 
 
 def _mx(name: str, element: str, rule: str, says: str) -> Convention:
@@ -128,7 +128,9 @@ TORCHAO = Library(
         _mx("mxfp8-e4m3", "float8_e4m3fn", "FLOOR", "MXFP8 with E4M3 elements saturates at 448"),
         _mx("mxfp8-e4m3", "float8_e4m3fn", "CEIL", "MXFP8 with the logarithm rounded up"),
         _mx("mxfp8-e4m3", "float8_e4m3fn", "EVEN", "MXFP8 with absmax first rounded to 3 bits"),
-        _mx("mxfp8-e4m3", "float8_e4m3fn", "RCEIL", "MXFP8 with the least scale that clips nothing"),
+        _mx(
+            "mxfp8-e4m3", "float8_e4m3fn", "RCEIL", "MXFP8 with the least scale that clips nothing"
+        ),
         _mx("mxfp8-e5m2", "float8_e5m2", "FLOOR", "MXFP8 with E5M2 elements saturates at 57344"),
         Convention(
             id="torchao.nvfp4",

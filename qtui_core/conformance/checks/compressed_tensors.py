@@ -69,6 +69,7 @@ def _sample(text: str, name: str, x: Array) -> Sample:
     ours, theirs = Side(q.codes, q.dequantize()), Side(numbers(codes), numbers(values))
     if scheme.family is Family.INTEGER:
         shift = 0 if scheme.symmetric else 2 ** (scheme.bits - 1)
+        kept: tuple[dict[str, Array], dict[str, Array]]
         kept = {"scale": q.scales}, {"scale": numbers(scale)}
         if q.zero_points is not None:
             kept[0]["zero point"] = q.zero_points
@@ -99,10 +100,13 @@ def short_groups(convention: Convention) -> Iterator[Sample]:
         yield Sample(name, x, side_of(q), Side(numbers(codes), numbers(codes)))
 
 
-@check("compressed-tensors.int4-group", "compressed-tensors.int8-channel",
-       "compressed-tensors.int4-asym", "compressed-tensors.int8-asym",
-       "compressed-tensors.fp8-tensor", "compressed-tensors.fp8-channel",
-       "compressed-tensors.mxfp4", "compressed-tensors.mxfp8", "compressed-tensors.nvfp4")  # fmt: skip
+@check(
+    *(
+        f"compressed-tensors.{name}"
+        for name in ("int4-group", "int8-channel", "int4-asym", "int8-asym", "fp8-tensor",
+                     "fp8-channel", "mxfp4", "mxfp8", "nvfp4")
+    )
+)  # fmt: skip
 def schemes(convention: Convention) -> Iterator[Sample]:
     for name, x in data.matrices().items():
         yield _sample(convention.ours, name, x)
