@@ -69,8 +69,9 @@ def bit_budget(scheme: Scheme, shape: tuple[int, ...], outlier_columns: int = 0)
 
     Codes are packed at their width; a scale is 32 bits, or 8 in the mx formats and in nvfp4,
     which has one of 32 for the tensor; a zero point is as wide as a code, or 32 bits where it is
-    a float; a kept column has 16 bits an element instead of a code, and 32 for its index; double quantization stores 8 bits a scale, 32 for every nested block of them and 32 for the
-    offset. A scale of the whole model belongs to no tensor and is not counted here.
+    a float; a kept column has 16 bits an element instead of a code, and 32 for its index. Double
+    quantization stores 8 bits a scale, 32 for every nested block of them and 32 for the offset.
+    A scale of the whole model belongs to no tensor and is not counted here.
     """
     kept = outlier_columns * matrix_shape(shape)[0]
     codes = BitPart("codes", math.prod(shape) - kept, scheme.bits)

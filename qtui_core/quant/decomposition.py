@@ -69,6 +69,13 @@ class Decomposition:
         for (rows, numbers), columns, part in self._parts(values, start):
             kept[rows, numbers] = to_half(part[:, columns])
 
+    def count_beyond(self, values: Float32, start: int) -> int:
+        """Kept elements that are finite and beyond the largest float16."""
+        return sum(
+            int(np.count_nonzero(np.isfinite(kept) & (np.abs(kept) > _LARGEST_HALF)))
+            for kept in (part[:, columns] for _, columns, part in self._parts(values, start))
+        )
+
     def _parts(
         self, values: Float32, start: int
     ) -> Iterator[tuple[tuple[slice, slice], Int64, Float32]]:

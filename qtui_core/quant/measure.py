@@ -48,8 +48,8 @@ class ErrorReport:
         shape: of the tensor.
         count: elements, the nonfinite ones included.
         nonfinite: NaN and infinities among them.
-        saturated: finite elements beyond the largest number of a cast's format; they became
-            that number.
+        saturated: finite elements beyond the largest number of a cast's format, or, kept in 16
+            bits, of float16; they became that number.
         overflowed: finite elements that became infinite or NaN, where a scheme does not
             saturate. They are left out of every error below, and of the signal.
         outlier_columns: columns kept in 16 bits.
@@ -193,6 +193,8 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
         if plan.scheme.family is Family.CAST and prepared.absmax > plan.coder.largest:
             # What overflowed is 0 here.
             saturated = int(np.count_nonzero(np.abs(x) > plan.coder.largest))
+        if plan.decomposition is not None:
+            saturated = plan.decomposition.count_beyond(x, segment.start)
         return SegmentError(
             squared_error=sum_of_squares(magnitude, max_error, scratch),
             squared=sum_of_squares(x, prepared.absmax, scratch),
