@@ -1,0 +1,135 @@
+"""bitsandbytes weights: 4 bits (NF4, FP4), with nested scales or not, and LLM.int8().
+
+Layout, from `QuantState.as_dict(packed=True)` and `Linear8bitLt._save_to_state_dict` of
+bitsandbytes 0.50: beside the codes `X` are `X.absmax`, `X.quant_map`, for nested scales
+`X.nested_absmax` and `X.nested_quant_map`, and JSON in `X.quant_state.bitsandbytes__nf4`; beside
+the codes `M.weight` of 8 bits is `M.SCB`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qtui_core.models import ModelSource
+from qtui_core.models.jsontext import load_object
+from qtui_core.packed.libraries import bitsandbytes_4bit, bitsandbytes_int8, bitsandbytes_scales
+from qtui_core.packed.parts import Description, Float32, Parts, cannot_decode
+
+#: Block sizes that `dequantize_4bit` takes.
+_BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def describe_4bit(source: ModelSource, code: str) -> Description:
+    """What the JSON beside the codes says. Raises ModelError where it is missing or broken."""
+    state = _state(source, code)
+    block, nested = state["blocksize"], state.get("nested_blocksize")
+    kind = str(state["quant_type"])
+    words = f"bitsandbytes {kind.upper()}, blocks of {block}"
+    scheme = f"{kind}:block{block}"
+    if nested is not None:
+        words += ", double quantization"
+        scheme += ":dq" if nested == 256 else f":dq{nested}"
+    return Description(tuple(state["shape"]), words, scheme)
+
+
+def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
+    for kind in ("nf4", "fp4"):
+        name = f"{code}.quant_state.bitsandbytes__{kind}"
+        if name in source.tensors:
+            break
+    else:
+        raise cannot_decode(source, code, "its quant_state, which holds shape and block size, "
+                                          "is missing")  # fmt: skip
+    raw = Parts(source, code, ()).raw(name).tobytes()
+    state = load_object(raw, f"The quant_state of {code!r}", unique=False)
+    shape, block, nested = (state.get(k) for k in ("shape", "blocksize", "nested_blocksize"))
+    if not (
+        isinstance(shape, list)
+        and all(type(n) is int and n >= 0 for n in shape)
+        and block in _BLOCKS
+        and state.get("quant_type") == kind
+        and (nested is None or (type(nested) is int and nested > 0))
+    ):
+        raise cannot_decode(
+            source, code, "its quant_state is not one that bitsandbytes 4-bit weights have"
+        )
+    return state
+
+
+class FourBitDecoder:
+    """Any rows at a time: the blocks that they touch."""
+
+    def __init__(self, parts: Parts) -> None:
+        state = _state(parts.source, parts.code)
+        count = math.prod(parts.shape)
+        self._kind, self._block = str(state["quant_type"]), int(state["blocksize"])
+        self._columns = parts.shape[-1] if parts.shape else 1
+        blocks = -(-count // self._block)
+        self._codes = parts.raw(parts.code)
+        if self._codes.size < -(-count // 2):
+            raise parts.fault(
+                f"{self._codes.size:,} bytes do not hold {count:,} codes; it was cut off"
+            )
+        name = f"{parts.code}.absmax"
+        if "nested_blocksize" in state:
+            offset = state.get("nested_offset")
+            if not isinstance(offset, int | float):
+                raise parts.fault("its quant_state has nested scales and no nested_offset")
+            scales = parts.integers(name)
+            nested = parts.floats(f"{parts.code}.nested_absmax")
+            levels = parts.floats(f"{parts.code}.nested_quant_map")
+            size = int(state["nested_blocksize"])
+            if scales.size != blocks or nested.size != -(-blocks // size) or levels.size != 256:
+                raise parts.fault(f"its nested scales are not those of {blocks:,} blocks")
+            self._scales = bitsandbytes_scales(scales, nested, levels, size, float(offset))
+        else:
+            self._scales = parts.floats(name).reshape(-1)
+        if self._scales.size != blocks:
+            raise parts.fault(f"it has {self._scales.size:,} scales for {blocks:,} blocks")
+
+    def rows(self, start: int, stop: int) -> Float32:
+        first, last = start * self._columns, stop * self._columns
+        low, high = first // self._block, -(-last // self._block)
+        half = self._block // 2
+        codes = self._codes[low * half : high * half]
+        short = (high - low) * half - codes.size
+        if short:
+            codes = np.concatenate([codes, np.zeros(short, np.uint8)])
+        values = bitsandbytes_4bit(codes, self._scales[low:high], self._block, self._kind)
+        begin = first - low * self._block
+        return values[begin : begin + last - first].reshape(stop - start, self._columns)
+
+
+def describe_int8(source: ModelSource, code: str) -> Description:
+    """Rows of 8 bits, a scale each."""
+    shape = source.tensors[code].shape
+    form = source.tensors.get(f"{code.removesuffix('.weight')}.weight_format")
+    if len(shape) != 2:
+        raise cannot_decode(source, code, "LLM.int8() codes that are not a matrix")
+    if form is not None and Parts(source, code, ()).raw(form.name).any():
+        raise cannot_decode(
+            source,
+            code,
+            "its codes are in a layout of some GPU generation; save it again with a newer "
+            "bitsandbytes, which writes rows",
+        )
+    return Description(shape, "bitsandbytes LLM.int8()", "int8:row")
+
+
+class Int8Decoder:
+    """Any rows at a time."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._codes = parts.integers(parts.code)
+        self._scales = parts.floats(f"{parts.code.removesuffix('.weight')}.SCB").reshape(-1)
+        if self._codes.dtype != np.int8 or self._scales.size != len(self._codes):
+            raise parts.fault(
+                f"{self._scales.size:,} scales for {len(self._codes):,} rows of {self._codes.dtype}"
+            )
+
+    def rows(self, start: int, stop: int) -> Float32:
+        return bitsandbytes_int8(self._codes[start:stop], self._scales[start:stop])

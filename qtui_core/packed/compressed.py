@@ -1,0 +1,197 @@
+"""Weights of compressed-tensors checkpoints, decoded by the library of that name.
+
+Which settings belong to a weight is looked up in `config_groups`, as the library does without
+the model's modules; which format, from what is stored, since mixed checkpoints name only one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qtui_core.models import ModelSource
+from qtui_core.models.recognise import quantization_config
+from qtui_core.packed.libraries import compressed_tensors
+from qtui_core.packed.parts import Array, Description, Float32, Parts, cannot_decode, group_words
+
+#: What a module's tensors of a weight may be called behind "weight".
+_SUFFIXES = ("_scale", "_zero_point", "_global_scale")
+_INT_WORDS = {"U8": "mxfp4-pack-quantized", "I32": "pack-quantized"}
+
+
+def describe_compressed(source: ModelSource, code: str) -> Description:
+    """Shape, and the arguments the config gives.
+
+    Raises:
+        ModelError: the config has no settings for this weight, or the tensors do not go
+            together.
+    """
+    settings = weight_settings(source, code)
+    form = _form(source, code)
+    shape = _shape(source, code, settings, form)
+    return Description(shape, *_words(settings, form, shape))
+
+
+def weight_settings(source: ModelSource, code: str) -> Mapping[str, Any]:
+    """The quantization arguments of the group whose targets name this module; else of the one
+    that targets a class, for which there is nothing to look at."""
+    module = code.rpartition(".")[0]
+    config = quantization_config(source.config) or {}
+    groups = config.get("config_groups")
+    fallback = None
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if not isinstance(weights, dict):
+            continue
+        targets = group.get("targets")
+        for target in targets if isinstance(targets, list) else ():
+            if _names(str(target), module):
+                return weights
+        fallback = fallback or weights
+    if fallback is None:
+        raise cannot_decode(
+            source,
+            code,
+            "the config has no quantization_config.config_groups with settings for it, without "
+            "which compressed-tensors weights cannot be read",
+        )
+    return fallback
+
+
+def _names(target: str, module: str) -> bool:
+    if not target.startswith("re:"):
+        return target == module
+    try:
+        return re.match(target.removeprefix("re:"), module) is not None
+    except re.error:
+        return False  # Not an expression: it names nothing.
+
+
+def _form(source: ModelSource, code: str) -> str:
+    info = source.tensors[code]
+    stem = code.removesuffix("_packed")
+    if stem != code:
+        if f"{stem}_global_scale" in source.tensors:
+            return "nvfp4-pack-quantized"
+        if info.dtype in _INT_WORDS:
+            return _INT_WORDS[info.dtype]
+    elif info.dtype == "I8":
+        return "int-quantized"
+    elif info.dtype == "F8_E4M3":
+        scale = source.tensors.get(f"{stem}_scale")
+        return "mxfp8-quantized" if scale and scale.dtype == "U8" else "float-quantized"
+    raise cannot_decode(source, code, f"compressed-tensors codes stored as {info.dtype}")
+
+
+def _shape(
+    source: ModelSource, code: str, settings: Mapping[str, Any], form: str
+) -> tuple[int, ...]:
+    stored = source.tensors[code].shape
+    if len(stored) != 2:
+        raise cannot_decode(source, code, "compressed-tensors codes that are not a matrix")
+    if form.endswith("4-pack-quantized"):
+        return stored[0], 2 * stored[1]
+    if form != "pack-quantized":
+        return stored
+    name = f"{code.removesuffix('_packed')}_shape"
+    shape = tuple(int(n) for n in Parts(source, code, ()).integers(name).reshape(-1))
+    bits = settings.get("num_bits")
+    whole = type(bits) is int and 1 <= bits <= 8
+    if (
+        not whole
+        or len(shape) != 2
+        or shape[0] != stored[0]
+        or -(-shape[1] * int(bits or 0) // 32) != stored[1]
+    ):
+        raise cannot_decode(
+            source,
+            code,
+            f"words of shape {list(stored)} do not hold a weight of shape {list(shape)} in "
+            f"{bits} bits",
+        )
+    return shape
+
+
+def _words(
+    settings: Mapping[str, Any], form: str, shape: tuple[int, ...]
+) -> tuple[str, str | None]:
+    """How it is stored in words, and the scheme that is closest."""
+    if form == "nvfp4-pack-quantized":
+        return "compressed-tensors NVFP4", "nvfp4"
+    if form.startswith("mxfp"):
+        scheme = "mxfp4" if form.startswith("mxfp4") else "mxfp8-e4m3"
+        return f"compressed-tensors {scheme.upper()}", scheme
+    size, block = settings.get("group_size"), settings.get("block_structure")
+    strategy = settings.get("strategy") or ("group" if type(size) is int else "tensor")
+    if strategy == "group" and type(size) is int:
+        words, granularity = group_words(size, shape[-1])
+    elif strategy == "block" and isinstance(block, list) and len(block) == 2:
+        words, granularity = f"tiles of {block[0]} x {block[1]}", f"tile{block[0]}x{block[1]}"
+    elif strategy == "channel":
+        words, granularity = "a scale for each row", "row"
+    else:
+        words, granularity = "one scale", "tensor"
+    if form == "float-quantized":
+        return f"compressed-tensors FP8, {words}", f"e4m3:{granularity}"
+    bits = settings.get("num_bits", 8)
+    rule = "full" if settings.get("symmetric", True) else "asym"
+    return f"compressed-tensors {bits} bits, {words}", f"int{bits}:{granularity}:{rule}"
+
+
+class CompressedDecoder:
+    """Rows as they are asked for where every tensor has a row for each; else (packed zero
+    points, tiles) the whole weight at once, kept while it is looked at."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        source, code = parts.source, parts.code
+        self._settings = weight_settings(source, code)
+        self._form = _form(source, code)
+        stem = code.removesuffix("_packed")
+        if f"{stem}_g_idx" in source.tensors and parts.integers(f"{stem}_g_idx").min() >= 0:
+            index = parts.integers(f"{stem}_g_idx").reshape(-1)
+            if (np.diff(index) < 0).any():
+                raise parts.fault(
+                    "its groups are in order of activation (weight_g_idx), which the library no "
+                    "longer decodes"
+                )
+        module = stem.rpartition(".")[0]
+        prefix = f"{module}." if module else ""
+        self._tensors: dict[str, Array] = {code.removeprefix(prefix): parts.integers(code)}
+        if f"{stem}_scale" not in source.tensors:
+            raise parts.fault("its scales are missing")
+        for suffix in _SUFFIXES:
+            name = f"{stem}{suffix}"
+            if name in source.tensors:
+                whole = source.tensors[name].dtype in ("U8", "I8", "I32")
+                array = parts.integers(name) if whole else parts.floats(name)
+                self._tensors[f"weight{suffix}"] = array
+        self._whole: Float32 | None = None
+
+    def rows(self, start: int, stop: int) -> Float32:
+        if self._by_rows():
+            return self._decode(start, stop)
+        if self._whole is None:
+            self._whole = self._decode(0, self._parts.shape[0])
+        return self._whole[start:stop]
+
+    def _by_rows(self) -> bool:
+        rows = self._parts.shape[0]
+        return all(
+            array.ndim == 2 and len(array) == rows
+            for name, array in self._tensors.items()
+            if name != "weight_global_scale"
+        )
+
+    def _decode(self, start: int, stop: int) -> Float32:
+        whole = (start, stop) == (0, self._parts.shape[0])
+        tensors = {
+            name: array if whole or name == "weight_global_scale" else array[start:stop]
+            for name, array in self._tensors.items()
+        }
+        if self._form == "pack-quantized":
+            tensors["weight_shape"] = np.array([stop - start, self._parts.shape[1]])
+        return compressed_tensors(tensors, self._form, self._settings)

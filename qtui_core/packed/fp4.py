@@ -1,0 +1,111 @@
+"""Blocks of 4-bit floats (E2M1): MXFP4 as gpt-oss stores it, NVFP4 as ModelOpt does.
+
+MXFP4 (transformers' `convert_moe_packed_tensors`): `X_blocks` uint8 `[experts, out, in/32, 16]`,
+two codes a byte, the first in the low nibble; `X_scales` uint8 `[experts, out, in/32]`, E8M0 with
+bias 127. The weight of the module is `X`, `[experts, in, out]`: transposed.
+NVFP4 (ModelOpt): `weight` uint8 `[out, in/2]`, `weight_scale` E4M3 `[out, in/16]`,
+`weight_scale_2` one float32 that multiplies them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qtui_core.formats import E2M1, decode
+from qtui_core.models import ModelSource
+from qtui_core.models.quoting import quoted
+from qtui_core.packed.parts import Array, Description, Float32, Parts, cannot_decode
+
+#: The 16 values of E2M1, by code.
+_VALUES = np.array([decode(E2M1, code).to_float() for code in range(16)], np.float32)
+_MX_BLOCK, _NV_BLOCK = 32, 16
+
+
+def describe_mxfp4(source: ModelSource, code: str) -> Description:
+    """Shape `(experts, in, out)`, or `(out, in)` where there are no experts. Raises ModelError."""
+    shape = source.tensors[code].shape
+    if len(shape) not in (3, 4) or shape[-1] != _MX_BLOCK // 2:
+        raise cannot_decode(
+            source,
+            code,
+            f"MXFP4 blocks of shape {list(shape)}; they come as [experts, out, in/32, 16]",
+        )
+    inputs = shape[-2] * _MX_BLOCK
+    if len(shape) == 3:
+        return Description((shape[0], inputs), "MXFP4, blocks of 32", "mxfp4")
+    # Blocks run along the inputs, which are rows here: no scheme of a last dimension.
+    return Description((shape[0], inputs, shape[1]), "MXFP4, blocks of 32", None)
+
+
+def describe_nvfp4(source: ModelSource, code: str) -> Description:
+    """Shape `(out, in)`."""
+    shape = source.tensors[code].shape
+    if len(shape) != 2:
+        raise cannot_decode(source, code, f"NVFP4 codes of shape {list(shape)} are not a matrix")
+    return Description((shape[0], 2 * shape[1]), "NVFP4, blocks of 16", "nvfp4")
+
+
+class Mxfp4Decoder:
+    """Any rows at a time. With experts, a row is an input of one of them."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._blocks = parts.integers(parts.code)
+        name = f"{parts.code.removesuffix('_blocks')}_scales"
+        scales = parts.integers(name)
+        if scales.shape != self._blocks.shape[:-1]:
+            raise parts.fault(f"{quoted(name)} is of shape {scales.shape}, not one for each block")
+        self._scales = scales
+        self._inputs = self._blocks.shape[-2] * _MX_BLOCK
+
+    def rows(self, start: int, stop: int) -> Float32:
+        if self._blocks.ndim == 3:
+            return _mx_values(self._blocks[start:stop], self._scales[start:stop])
+        pieces = []
+        while start < stop:
+            expert, first = divmod(start, self._inputs)
+            last = min(self._inputs, first + stop - start)
+            blocks = slice(first // _MX_BLOCK, -(-last // _MX_BLOCK))
+            values = _mx_values(self._blocks[expert, :, blocks], self._scales[expert, :, blocks])
+            skipped = first - blocks.start * _MX_BLOCK
+            pieces.append(values[:, skipped : skipped + last - first].T)
+            start += last - first
+        return np.ascontiguousarray(np.concatenate(pieces))
+
+
+class Nvfp4Decoder:
+    """Any rows at a time."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        rows, columns = parts.shape
+        self._codes = parts.integers(parts.code)
+        self._scale_name = f"{parts.code}_scale"
+        shape = parts.info(self._scale_name).shape
+        if shape != (rows, columns // _NV_BLOCK):
+            raise parts.fault(f"its scales are of shape {shape}, not one for 16 weights")
+        whole = parts.floats(f"{parts.code}_scale_2")
+        if whole.size != 1:
+            raise parts.fault(f"{whole.size:,} scales of the whole tensor; there is one")
+        self._whole = np.float32(whole.reshape(-1)[0])
+
+    def rows(self, start: int, stop: int) -> Float32:
+        scales = self._parts.float_rows(self._scale_name, start, stop) * self._whole
+        values = _values(self._codes[start:stop]).reshape(*scales.shape, _NV_BLOCK)
+        values *= scales[:, :, None]
+        return values.reshape(stop - start, -1)
+
+
+def _mx_values(blocks: Array, scales: Array) -> Float32:
+    """uint8 `[n, g, 16]` and `[n, g]` -> float32 `[n, 32·g]`."""
+    values = _values(np.ascontiguousarray(blocks)).reshape(*scales.shape, _MX_BLOCK)
+    values = np.ldexp(values, scales.astype(np.int32)[:, :, None] - 127)
+    values[scales == 255] = np.nan
+    return values.reshape(len(blocks), -1)
+
+
+def _values(packed: Array) -> Float32:
+    """Values of two codes a byte, the low nibble first: uint8 `[n]` -> float32 `[2·n]`."""
+    return _PAIRS[packed.reshape(-1)].reshape(-1)
+
+
+_PAIRS = np.stack([_VALUES[np.arange(256) & 15], _VALUES[np.arange(256) >> 4]], axis=1)

@@ -1,0 +1,134 @@
+"""GPTQ weights, decoded here: no maintained library has code for them that runs on a CPU.
+
+Layout, from the packing code of AutoGPTQ and GPTQModel (`pack` of their QuantLinear):
+- `qweight` int32 `[in·bits/32, out]`: the codes of an output column one under the other,
+- `qzeros` int32 `[groups, out·bits/32]`: zero points, side by side. Format "gptq" (v1) stores
+  them less one, in `bits` bits; "gptq_v2" as they are,
+- `scales` `[groups, out]`,
+- `g_idx` int32 `[in]`: the group of each input; i // group_size where it is not stored.
+W[o, i] = scales[g, o] · (code[i, o] - zero[g, o]) with g = g_idx[i].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qtui_core.models import ModelSource
+from qtui_core.models.quoting import quoted
+from qtui_core.models.recognise import quantization_config
+from qtui_core.packed.bits import unpack_across, unpack_down, words_of
+from qtui_core.packed.parts import (
+    Array,
+    Description,
+    Float32,
+    Parts,
+    cannot_decode,
+    group_words,
+)
+
+BITS = (2, 3, 4, 8)
+
+
+def describe_gptq(source: ModelSource, code: str) -> Description:
+    """Shape `(out, in)`, bits and groups.
+
+    Raises:
+        ModelError: bits that cannot be told or are not 2, 3, 4 or 8; no scales.
+    """
+    stem = code.removesuffix("qweight")
+    settings = quantization_config(source.config) or {}
+    scales = source.tensors.get(f"{stem}scales")
+    if scales is None or len(scales.shape) != 2 or not scales.elements:
+        raise cannot_decode(source, code, "its scales are missing or not a matrix")
+    bits = _bits(source, code)
+    rows, columns = source.tensors[code].shape
+    inputs = 32 * rows // bits
+    words, granularity = group_words(-(-inputs // scales.shape[0]), inputs)
+    rule = "asym" if settings.get("sym") is False else "full"
+    ordered = ", in order of activation" if settings.get("desc_act") is True else ""
+    return Description(
+        (columns, inputs),
+        f"GPTQ {bits} bits, {words}{ordered}",
+        f"int{bits}:{granularity}:{rule}",
+    )
+
+
+def _bits(source: ModelSource, code: str) -> int:
+    """What the config says, for this module or for all, else the shape of the zero points."""
+    stem = code.removesuffix("qweight")
+    settings = quantization_config(source.config) or {}
+    bits = _settings_of(settings, stem).get("bits", settings.get("bits"))
+    if bits is None:
+        scales, zeros = source.tensors.get(f"{stem}scales"), source.tensors.get(f"{stem}qzeros")
+        if scales and zeros and len(scales.shape) == len(zeros.shape) == 2 and scales.shape[1]:
+            bits = 32 * zeros.shape[1] // scales.shape[1]
+    if type(bits) is not int or bits not in BITS:
+        told = "of no number of bits that is told" if bits is None else f"of {quoted(bits)} bits"
+        raise cannot_decode(source, code, f"GPTQ codes {told}; qtui decodes 2, 3, 4 and 8")
+    return bits
+
+
+def _settings_of(settings: Mapping[str, Any], stem: str) -> Mapping[str, Any]:
+    """What GPTQModel's `dynamic` rules say of one module, exact names only."""
+    dynamic = settings.get("dynamic")
+    found = dynamic.get(stem.rstrip(".")) if isinstance(dynamic, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+class GptqDecoder:
+    """Any rows at a time: those are columns of what is stored."""
+
+    def __init__(self, parts: Parts) -> None:
+        out, inputs = parts.shape
+        stem = parts.code.removesuffix("qweight")
+        settings = quantization_config(parts.source.config) or {}
+        self._inputs = inputs
+        self._bits = bits = _bits(parts.source, parts.code)
+        self._codes = parts.integers(parts.code)
+        if self._codes.shape[0] != words_of(inputs, bits):
+            raise parts.fault(
+                f"{self._codes.shape[0]:,} rows of words do not hold {inputs:,} inputs of "
+                f"{bits} bits; it was cut off, or packed another way"
+            )
+        self._scales = parts.floats(f"{stem}scales")
+        if self._scales.ndim != 2 or self._scales.shape[1] != out or not len(self._scales):
+            raise parts.fault(f"its scales are of shape {self._scales.shape}, for {out:,} outputs")
+        groups = len(self._scales)
+        words = parts.integers(f"{stem}qzeros")
+        if words.shape != (groups, words_of(out, bits)):
+            raise parts.fault(f"its zero points are of shape {words.shape}, for {groups:,} groups")
+        self._zeros = unpack_across(words, bits, out)
+        if settings.get("checkpoint_format", "gptq") != "gptq_v2":
+            # Less one when stored; adding it back wraps as the subtraction did.
+            self._zeros = (self._zeros + np.uint8(1)) & np.uint8((1 << bits) - 1)
+        self._group = _groups_of_inputs(parts, f"{stem}g_idx", inputs, groups, settings)
+
+    def rows(self, start: int, stop: int) -> Float32:
+        codes = unpack_down(self._codes[:, start:stop], self._bits, self._inputs)
+        zeros = self._zeros[:, start:stop].astype(np.float32)[self._group]
+        values = codes.astype(np.float32)
+        values -= zeros
+        values *= self._scales[:, start:stop][self._group]
+        return np.ascontiguousarray(values.T)
+
+
+def _groups_of_inputs(
+    parts: Parts, name: str, inputs: int, groups: int, settings: Mapping[str, Any]
+) -> Array:
+    """int64 `[in]`: the group of each input."""
+    if name in parts.source.tensors and parts.info(name).elements:
+        index = parts.integers(name).astype(np.int64)
+        if index.shape != (inputs,) or index.min() < 0 or index.max() >= groups:
+            raise parts.fault(f"{quoted(name)} does not name one of {groups:,} groups an input")
+        return index
+    size = settings.get("group_size")
+    if type(size) is not int or size < 1:
+        size = -(-inputs // groups)
+    if -(-inputs // size) != groups:
+        raise parts.fault(
+            f"{inputs:,} inputs in groups of {size:,} are not the {groups:,} groups it has"
+        )
+    return np.arange(inputs) // size

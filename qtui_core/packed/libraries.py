@@ -1,0 +1,147 @@
+"""Decoding through the libraries that own a format: bitsandbytes and compressed-tensors.
+
+Both need torch, which is imported inside the functions: who lists or pairs weights does not
+pay for it, and a process that must not load it never calls these. Everything is decoded in
+float32, the meaning of what is stored; rounding to the dtype a model computes in comes later
+and is not part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.packed.parts import Array, Float32
+
+CHECKPOINTS = "pip install 'qtui[checkpoints]'"
+
+
+def bitsandbytes_4bit(codes: Array, absmax: Float32, block: int, kind: str) -> Float32:
+    """Whole blocks, two codes a byte: uint8 `[n·block/2]` and float32 `[n]` -> `[n·block]`.
+
+    As one flat row: given a matrix whose rows are no whole blocks, bitsandbytes 0.50 decodes
+    wrongly on CPUs with AVX-512.
+    """
+    with _library("bitsandbytes", "pip install bitsandbytes"):
+        import bitsandbytes.functional as bnb
+        import torch
+    state = bnb.QuantState(
+        absmax=torch.from_numpy(np.array(absmax, np.float32)),
+        shape=torch.Size((codes.size * 2,)),
+        dtype=torch.float32,
+        blocksize=block,
+        quant_type=kind,
+    )
+    with _decoding("bitsandbytes"):
+        return bnb.dequantize_4bit(_torch(codes.reshape(-1, 1)), state).reshape(-1).numpy()
+
+
+def bitsandbytes_scales(
+    codes: Array, absmax: Float32, levels: Float32, block: int, offset: float
+) -> Float32:
+    """The scales that double quantization stored in 8 bits: uint8 `[n]` -> float32 `[n]`."""
+    with _library("bitsandbytes", "pip install bitsandbytes"):
+        import bitsandbytes.functional as bnb
+        import torch
+    state = bnb.QuantState(
+        absmax=torch.from_numpy(np.array(absmax, np.float32)),
+        code=torch.from_numpy(np.array(levels, np.float32)),
+        blocksize=block,
+        dtype=torch.float32,
+    )
+    with _decoding("bitsandbytes"):
+        scales = bnb.dequantize_blockwise(_torch(codes.reshape(-1)), state)
+    return (scales + np.float32(offset)).numpy()
+
+
+def bitsandbytes_int8(codes: Array, scales: Float32) -> Float32:
+    """LLM.int8() rows: int8 `[n, m]` and the largest magnitude of each row `[n]`."""
+    with _library("bitsandbytes", "pip install bitsandbytes"):
+        import bitsandbytes.functional as bnb
+        import torch
+    with _decoding("bitsandbytes"):
+        stats = torch.from_numpy(np.array(scales, np.float32))
+        return bnb.int8_vectorwise_dequant(_torch(codes), stats).numpy()
+
+
+def compressed_tensors(
+    tensors: Mapping[str, Array], form: str, settings: Mapping[str, Any]
+) -> Float32:
+    """A weight of a compressed-tensors checkpoint.
+
+    Args:
+        tensors: by its name in the module (`weight_packed`, `weight_scale`, …); E4M3 codes as
+            bytes under `weight`.
+        form: the format they are stored in, as compressed-tensors calls it.
+        settings: the quantization arguments of the weights, from the config.
+
+    Raises:
+        UsageError: compressed-tensors is not installed, or too old.
+        QtuiError: it refuses these tensors.
+    """
+    with _library("compressed-tensors", CHECKPOINTS):
+        import torch
+        from compressed_tensors.compressors.base import BaseCompressor
+        from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+        from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+        from compressed_tensors.quantization.lifecycle.forward import dequantize
+    with _decoding("compressed-tensors"):
+        weights = QuantizationArgs(**settings)
+        scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+        state = {name: _torch(array) for name, array in tensors.items()}
+        if form in ("float-quantized", "mxfp8-quantized"):
+            state["weight"] = state["weight"].view(torch.float8_e4m3fn)
+        if form == "nvfp4-pack-quantized":
+            # Not through its compressor, which rounds the result to bfloat16.
+            packed = state["weight_packed"]
+            rows, columns = packed.shape
+            values = dequantize(
+                x_q=unpack_fp4_from_uint8(packed, rows, 2 * columns, dtype=torch.float32),
+                scale=state["weight_scale"],
+                args=weights,
+                dtype=torch.float32,
+                global_scale=state["weight_global_scale"],
+            )
+        else:
+            compressor = BaseCompressor.get_value_from_registry(form)
+            values = compressor.decompress(state, scheme)["weight"]
+        return values.to(torch.float32).numpy()
+
+
+def _torch(array: Array) -> Any:
+    import torch
+
+    # A copy: torch will not take arrays that may not be written to.
+    return torch.from_numpy(np.array(array))
+
+
+@contextlib.contextmanager
+def _library(name: str, install: str) -> Iterator[None]:
+    """Imports, quietly: what torchao says when it is loaded is nothing of ours."""
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ImportError as error:
+        raise UsageError(
+            f"Reading these weights takes {name}, which is not installed or too old "
+            f"({error}): {install}."
+        ) from error
+
+
+@contextlib.contextmanager
+def _decoding(name: str) -> Iterator[None]:
+    """What a library raises over tensors that it does not like, as a sentence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        raise QtuiError(f"{name} does not decode this: {said or type(error).__name__}.") from error

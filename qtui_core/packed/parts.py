@@ -1,0 +1,118 @@
+"""The stored tensors that one quantized weight is made of, as numpy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qtui_core.errors import ModelError
+from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
+from qtui_core.models.arrays import read_float32
+from qtui_core.models.quoting import quoted
+
+Array = NDArray[Any]
+Float32 = NDArray[np.float32]
+
+_INTEGERS = {
+    "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
+    "I64": "<i8",
+}  # fmt: skip
+
+
+class Decoder(Protocol):
+    """Rows of the matrix that a weight is: float32 `[stop - start, columns]`. Raises ModelError
+    where what is stored cannot be what it claims, UsageError where a library is missing."""
+
+    def rows(self, start: int, stop: int) -> Float32: ...
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a quantized weight before its codes are read.
+
+    Attributes:
+        shape: of the weight the module has.
+        method: how it is stored, for people: "GPTQ 4 bits, groups of 128".
+        scheme: the scheme of this program that rounds to the same levels without
+            calibration; None where none does.
+    """
+
+    shape: tuple[int, ...]
+    method: str
+    scheme: str | None
+
+
+class Parts:
+    """The tensors of one weight, read when asked for and kept while the weight is looked at.
+    Local ones are views of the mapped file and cost no memory.
+
+    Attributes:
+        source: the model.
+        code: name of the tensor of codes.
+        shape: of the weight they unpack to.
+    """
+
+    def __init__(self, source: ModelSource, code: str, shape: tuple[int, ...]) -> None:
+        self.source = source
+        self.code = code
+        self.shape = shape
+        self._kept: dict[str, Array] = {}
+
+    def info(self, name: str) -> TensorInfo:
+        """The stored tensor of that name; ModelError says what it would be needed for."""
+        info = self.source.tensors.get(name)
+        if info is None:
+            raise self.fault(f"the tensor {quoted(name)}, which it is decoded with, is missing")
+        return info
+
+    def integers(self, name: str) -> Array:
+        """A stored tensor of integers or bytes in its own shape and dtype; 8-bit floats and
+        E8M0 scales as their bytes. Read only."""
+        info = self.info(name)
+        stored = "u1" if info.dtype.startswith("F8_") else _INTEGERS.get(info.dtype)
+        if stored is None:
+            raise self.fault(f"{quoted(name)} holds {info.dtype} where integers are expected")
+        if name not in self._kept:
+            raw = self.source.read_rows(name, 0, rows_of(info))
+            self._kept[name] = np.frombuffer(raw, stored).reshape(info.shape)
+        return self._kept[name]
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The stored bytes of a tensor of any dtype, flat."""
+        info = self.info(name)
+        key = f"bytes {name}"
+        if key not in self._kept:
+            raw = self.source.read_rows(name, 0, rows_of(info))
+            self._kept[key] = np.frombuffer(raw, np.uint8)
+        return self._kept[key]
+
+    def floats(self, name: str) -> Float32:
+        """A stored tensor as float32 in its own shape."""
+        info = self.info(name)
+        key = f"float32 {name}"
+        if key not in self._kept:
+            self._kept[key] = read_float32(self.source, name).reshape(info.shape)
+        return self._kept[key]
+
+    def float_rows(self, name: str, start: int, stop: int) -> Float32:
+        """Rows [start, stop) of a stored tensor as float32 `[stop - start, columns]`."""
+        return read_float32(self.source, name, start, stop).reshape(
+            stop - start, row_elements(self.info(name))
+        )
+
+    def fault(self, sentence: str) -> ModelError:
+        """The error for a weight that cannot be decoded, which is named first."""
+        return cannot_decode(self.source, self.code, sentence)
+
+
+def cannot_decode(source: ModelSource, code: str, sentence: str) -> ModelError:
+    """The error for a weight that cannot be decoded, which is named first."""
+    return ModelError(f"{quoted(code)} of {quoted(source.id)}: {sentence}.")
+
+
+def group_words(size: int, inputs: int) -> tuple[str, str]:
+    """A group of `size` of `inputs` weights, in words and as a granularity."""
+    return ("one group a row", "row") if size >= inputs else (f"groups of {size}", f"group{size}")

@@ -1,0 +1,233 @@
+"""A model as the weights of its modules, whatever they are stored as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qtui_core.errors import ModelError
+from qtui_core.models import ModelSource, Role, TensorInfo, row_elements, rows_of
+from qtui_core.models.arrays import RowReader
+from qtui_core.models.gguf import ggml_type
+from qtui_core.models.quoting import quoted
+from qtui_core.models.recognise import declared_method, quantization_config
+from qtui_core.packed.awq import AwqDecoder, describe_awq
+from qtui_core.packed.bitsandbytes import (
+    FourBitDecoder,
+    Int8Decoder,
+    describe_4bit,
+    describe_int8,
+)
+from qtui_core.packed.compressed import CompressedDecoder, describe_compressed
+from qtui_core.packed.fp4 import Mxfp4Decoder, Nvfp4Decoder, describe_mxfp4, describe_nvfp4
+from qtui_core.packed.gptq import GptqDecoder, describe_gptq
+from qtui_core.packed.parts import Decoder, Description, Float32, Parts, cannot_decode
+from qtui_core.packed.scaled import ScaledDecoder, describe_scaled
+
+Describe = Callable[[ModelSource, str], Description]
+
+#: Per method of `QuantizationInfo.methods`: what describes a weight, and what decodes it.
+_METHODS: dict[str, tuple[Describe, Callable[[Parts], Decoder]]] = {
+    "bitsandbytes-nf4": (describe_4bit, FourBitDecoder),
+    "bitsandbytes-fp4": (describe_4bit, FourBitDecoder),
+    "bitsandbytes-int8": (describe_int8, Int8Decoder),
+    "gptq": (describe_gptq, GptqDecoder),
+    "awq": (describe_awq, AwqDecoder),
+    "compressed-tensors": (describe_compressed, CompressedDecoder),
+    "fp8": (describe_scaled, ScaledDecoder),
+    "int8": (describe_scaled, ScaledDecoder),
+    "mxfp4": (describe_mxfp4, Mxfp4Decoder),
+    "nvfp4": (describe_nvfp4, Nvfp4Decoder),
+}
+
+#: The scheme that comes closest to each type of GGUF block. K types round their own scales to 6
+#: or 8 bits and search for them; the scheme has scales in full.
+_GGUF_SCHEMES = {
+    "Q4_0": "int4:group32:signed",
+    "Q4_1": "int4:group32:asym",
+    "Q5_0": "int5:group32:signed",
+    "Q5_1": "int5:group32:asym",
+    "Q8_0": "int8:group32",
+    "Q2_K": "int2:group16:asym",
+    "Q3_K": "int3:group16:signed",
+    "Q4_K": "int4:group32:asym",
+    "Q5_K": "int5:group32:asym",
+    "Q6_K": "int6:group16:signed",
+    "MXFP4": "mxfp4",
+}
+
+#: Small reads that describe weights, under way at once where each waits on a network.
+_REMOTE_READS = 8
+
+
+@dataclass(frozen=True)
+class LogicalWeight:
+    """A weight as its module has it.
+
+    Attributes:
+        name: of the weight in a model that is not quantized.
+        shape: of the weight: [out, in] for a matrix.
+        stored: name of the tensor that holds its values or codes.
+        nbytes: all bytes it takes, scales and zero points counted.
+        method: how it is stored, for people.
+        kind: the method by the name recognition has for it; "" for plain values.
+        scheme: the scheme that rounds to the same levels without calibration, if there is one.
+        fault: why its values cannot be read, as a sentence; None where they can.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    stored: str
+    nbytes: int
+    method: str
+    kind: str = ""
+    scheme: str | None = None
+    fault: str | None = None
+
+    @property
+    def quantized(self) -> bool:
+        return self.kind != ""
+
+    @property
+    def parameters(self) -> int:
+        return self.info.elements
+
+    @property
+    def bits_per_parameter(self) -> float:
+        return 8 * self.nbytes / self.parameters if self.parameters else 0.0
+
+    @property
+    def info(self) -> TensorInfo:
+        """The weight as a tensor of its own, for what asks for rows and columns."""
+        return TensorInfo(
+            name=self.name,
+            dtype="F32",
+            shape=self.shape,
+            parameters=0,
+            nbytes=0,
+            file="",
+            begin=0,
+            end=0,
+            readable=self.fault is None,
+        )
+
+
+class WeightReader:
+    """Rows of one weight as float32, decoded when asked for.
+
+    Attributes:
+        shape: (rows, elements of a row) as `rows_of` and `row_elements` count them.
+    """
+
+    def __init__(self, weight: LogicalWeight, decoder: Decoder) -> None:
+        self.weight = weight
+        self.shape = (rows_of(weight.info), row_elements(weight.info))
+        self._decoder = decoder
+
+    def rows(self, start: int, stop: int) -> Float32:
+        """Rows [start, stop), float32 `[stop - start, shape[1]]`.
+
+        Raises:
+            ModelError: what is stored cannot be what it claims to be.
+            UsageError: a library that decodes it is not installed.
+        """
+        if stop <= start or not self.shape[1]:
+            return np.empty((max(0, stop - start), self.shape[1]), np.float32)
+        return self._decoder.rows(start, stop)
+
+
+def logical_weights(source: ModelSource) -> dict[str, LogicalWeight]:
+    """The weights of a model by name, in its order. Scales and zero points belong to their
+    weights and are not listed.
+
+    Reads the few bytes that tell the shapes of packed weights. One that is not decoded, or
+    whose parts do not go together, is listed with its `fault` and its shape as stored.
+
+    Raises:
+        ModelError: two weights have one name.
+    """
+    listed = [info for info in source.tensors.values() if info.role is not Role.SCALES]
+
+    def describe(info: TensorInfo) -> LogicalWeight:
+        if info.role is not Role.CODES:
+            return _plain(source, info)
+        try:
+            return _packed(source, info)
+        except ModelError as error:
+            name = _name_of_weight(info.name)
+            return replace(_plain(source, info), name=name, kind="unknown", fault=str(error))
+
+    if source.origin == "hub":
+        with ThreadPoolExecutor(_REMOTE_READS, thread_name_prefix="describe") as pool:
+            weights = list(pool.map(describe, listed))
+    else:
+        weights = [describe(info) for info in listed]
+    result: dict[str, LogicalWeight] = {}
+    for weight in weights:
+        other = result.setdefault(weight.name, weight)
+        if other is not weight:
+            raise ModelError(
+                f"{quoted(source.id)} stores {quoted(weight.name)} twice: as "
+                f"{quoted(other.stored)} and as {quoted(weight.stored)}."
+            )
+    return result
+
+
+def open_weight(source: ModelSource, weight: LogicalWeight) -> WeightReader:
+    """A reader of one of `source`'s weights. Raises as its `rows` does."""
+    if weight.fault is not None:
+        raise ModelError(weight.fault)
+    if weight.kind in _METHODS:
+        decoder = _METHODS[weight.kind][1](Parts(source, weight.stored, weight.shape))
+        return WeightReader(weight, decoder)
+    return WeightReader(weight, RowReader(source, weight.stored))
+
+
+def _plain(source: ModelSource, info: TensorInfo) -> LogicalWeight:
+    fault = None
+    if not info.readable:
+        stored = f"it is stored as {info.dtype}, which qtui lists but does not read"
+        fault = str(cannot_decode(source, info.name, stored))
+    return LogicalWeight(info.name, info.shape, info.name, info.nbytes, info.dtype, fault=fault)
+
+
+def _packed(source: ModelSource, info: TensorInfo) -> LogicalWeight:
+    if ggml_type(info.dtype) is not None:
+        return replace(
+            _plain(source, info),
+            method=f"GGUF {info.dtype}",
+            kind="gguf",
+            scheme=_GGUF_SCHEMES.get(info.dtype),
+        )
+    quantization = source.quantization
+    assert quantization is not None, "codes without a quantization"
+    method = quantization.methods.get(info.name, quantization.method)
+    settings = quantization_config(source.config)
+    if method in ("fp8", "int8") and declared_method(settings) == "compressed-tensors":
+        method = "compressed-tensors"
+    if method not in _METHODS or len(info.shape) < 2:
+        raise cannot_decode(
+            source, info.name, f"qtui does not decode {method} of shape {info.shape}"
+        )
+    described = _METHODS[method][0](source, info.name)
+    companions = quantization.companions.get(info.name, ())
+    return LogicalWeight(
+        name=_name_of_weight(info.name),
+        shape=described.shape,
+        stored=info.name,
+        nbytes=info.nbytes + sum(source.tensors[n].nbytes for n in set(companions)),
+        method=described.method,
+        kind=method,
+        scheme=described.scheme,
+    )
+
+
+def _name_of_weight(code: str) -> str:
+    """`….qweight`, `….weight_packed` and `…_blocks` by the name without quantization."""
+    for suffix, instead in (("qweight", "weight"), ("weight_packed", "weight"), ("_blocks", "")):
+        if code.endswith(suffix):
+            return code.removesuffix(suffix) + instead
+    return code

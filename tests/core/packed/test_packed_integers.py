@@ -1,0 +1,134 @@
+"""GPTQ and AWQ against packers written from their published layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from packed_models import awq_layer, gptq_layer, save_model, under
+
+from qtui_core.errors import ModelError
+from qtui_core.models import open_model
+from qtui_core.packed import logical_weights, open_weight
+
+NAME = "model.layers.0.self_attn.q_proj"
+
+
+def decode(folder, name=f"{NAME}.weight"):
+    source = open_model(folder)
+    weight = logical_weights(source)[name]
+    assert weight.fault is None, weight.fault
+    reader = open_weight(source, weight)
+    rows = reader.shape[0]
+    whole = reader.rows(0, rows)
+    # Any rows are the same rows.
+    for start, stop in ((0, 1), (rows // 3, rows // 3 + 5), (rows - 3, rows), (2, 2)):
+        assert (reader.rows(start, stop) == whole[start:stop]).all()
+    assert whole.dtype == np.float32
+    return weight, whole
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("act_order", [False, True])
+def test_gptq(tmp_path, bits, v2, act_order):
+    rng = np.random.default_rng(bits)
+    expected, tensors = gptq_layer(rng, 96, 256, bits, 64, v2=v2, act_order=act_order)
+    settings = {
+        "quant_method": "gptq", "bits": bits, "group_size": 64, "desc_act": act_order,
+        "sym": False, "checkpoint_format": "gptq_v2" if v2 else "gptq",
+    }  # fmt: skip
+    weight, values = decode(save_model(tmp_path, under(NAME, tensors), settings))
+    # float16 scales times differences of small integers are exact in float32.
+    assert (values == expected).all()
+    assert weight.shape == (96, 256)
+    assert weight.scheme == f"int{bits}:group64:asym"
+    stored = sum(t.nbytes for t in tensors.values())
+    assert weight.nbytes == stored
+    assert weight.bits_per_parameter == 8 * stored / (96 * 256)
+
+
+def test_gptq_without_group_index_and_with_the_bits_told_by_shapes(tmp_path):
+    expected, tensors = gptq_layer(np.random.default_rng(1), 64, 128, 4, 32, with_index=False)
+    weight, values = decode(save_model(tmp_path, under(NAME, tensors), {"quant_method": "gptq"}))
+    assert (values == expected).all()
+    assert weight.method.startswith("GPTQ 4 bits, groups of 32")
+
+
+def test_gptq_with_one_group_a_row(tmp_path):
+    expected, tensors = gptq_layer(np.random.default_rng(2), 64, 128, 4, 128, symmetric=True)
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True}
+    weight, values = decode(save_model(tmp_path, under(NAME, tensors), settings))
+    assert (values == expected).all()
+    assert weight.scheme == "int4:row:full"
+
+
+def test_awq(tmp_path):
+    expected, tensors = awq_layer(np.random.default_rng(4), 96, 128, 32)
+    settings = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+    weight, values = decode(save_model(tmp_path, under(NAME, tensors), settings))
+    assert (values == expected).all()
+    assert weight.shape == (96, 128)
+    assert weight.scheme == "int4:group32:asym"
+
+
+def test_awq_as_compressed_tensors_converts_it(tmp_path):
+    torch = pytest.importorskip("torch")
+    converters = pytest.importorskip("compressed_tensors.entrypoints.convert.converters.autoawq")
+    _, tensors = awq_layer(np.random.default_rng(5), 64, 128, 32)
+    converter = converters.AutoAWQConverter
+    codes, zeros = (torch.from_numpy(tensors[n]) for n in ("qweight", "qzeros"))
+    codes, zeros = converter.reverse_awq_order(*converter.unpack_awq(codes, zeros, 4), 4)
+    codes, zeros = (codes & 15).numpy().astype(np.float64), (zeros & 15).numpy()
+    scales = tensors["scales"].astype(np.float64)
+    theirs = ((codes - zeros.repeat(32, axis=0)) * scales.repeat(32, axis=0)).T
+    _, values = decode(save_model(tmp_path, under(NAME, tensors), {"quant_method": "awq"}))
+    assert (values == theirs).all()
+
+
+def test_awq_without_zero_points_counts_from_the_middle(tmp_path):
+    _, tensors = awq_layer(np.random.default_rng(6), 32, 64, 32)
+    _, with_zeros = decode(save_model(tmp_path / "a", under(NAME, tensors), None))
+    zeros = tensors.pop("qzeros")
+    settings = {"quant_method": "awq", "zero_point": False}
+    weight, values = decode(save_model(tmp_path / "b", under(NAME, tensors), settings))
+    scales = tensors["scales"].astype(np.float32).repeat(32, axis=0).T
+    shift = (values - with_zeros) / scales
+    assert np.allclose(shift, np.rint(shift), atol=1e-3)
+    assert zeros.any()
+    assert weight.scheme == "int4:group32:full"
+
+
+FAULTS = {
+    "no scales": lambda t, s: t.pop("scales"),
+    "no zeros": lambda t, s: t.pop("qzeros"),
+    "cut codes": lambda t, s: t.update(qweight=t["qweight"][:-2]),
+    "zeros of another shape": lambda t, s: t.update(qzeros=t["qzeros"][:, :-1]),
+    "scales of another shape": lambda t, s: t.update(scales=t["scales"][:, :-4]),
+    "groups beyond the last": lambda t, s: t.update(g_idx=t["g_idx"] + 9),
+    "short index": lambda t, s: t.update(g_idx=t["g_idx"][:-7]),
+    "five bits": lambda t, s: s.update(bits=5),
+    "bits of text": lambda t, s: s.update(bits="four"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_does_not_go_together_is_said(tmp_path, fault):
+    _, tensors = gptq_layer(np.random.default_rng(7), 64, 128, 4, 32)
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    FAULTS[fault](tensors, settings)
+    source = open_model(save_model(tmp_path, under(NAME, tensors), settings))
+    weight = next(w for w in logical_weights(source).values() if "q_proj" in w.name)
+    with pytest.raises(ModelError) as caught:
+        open_weight(source, weight).rows(0, 4)
+    assert "q_proj" in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("settings", [{"version": "gemv"}, {"bits": 3}])
+def test_awq_in_other_packings_is_refused(tmp_path, settings):
+    _, tensors = awq_layer(np.random.default_rng(8), 32, 64, 32)
+    settings = {"quant_method": "awq", **settings}
+    source = open_model(save_model(tmp_path, under(NAME, tensors), settings))
+    (weight,) = logical_weights(source).values()
+    with pytest.raises(ModelError, match="AWQ"):
+        open_weight(source, weight)

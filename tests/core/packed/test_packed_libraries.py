@@ -1,0 +1,324 @@
+"""Checkpoints as bitsandbytes, compressed-tensors and transformers themselves write them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from packed_models import save_model, under
+
+torch = pytest.importorskip("torch")
+
+from qtui_core.errors import ModelError, QtuiError  # noqa: E402
+from qtui_core.models import open_model  # noqa: E402
+from qtui_core.packed import logical_weights, open_weight  # noqa: E402
+
+NAME = "model.layers.0.mlp.up_proj"
+#: Rounding to bfloat16, as some libraries store what they decode: half of 2^-8.
+BF16 = 2.0**-9
+
+
+def decode(folder, name=f"{NAME}.weight"):
+    source = open_model(folder)
+    weight = logical_weights(source)[name]
+    reader = open_weight(source, weight)
+    whole = reader.rows(0, reader.shape[0])
+    for start, stop in ((0, 1), (3, 8), (reader.shape[0] - 1, reader.shape[0])):
+        assert (reader.rows(start, stop) == whole[start:stop]).all()
+    return weight, whole
+
+
+def save_torch(folder, state, settings):
+    from safetensors.torch import save_file
+
+    save_model(folder, {}, settings)
+    save_file({n: t.contiguous() for n, t in state.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("shape", [(96, 128), (33, 80)])
+def test_bitsandbytes_4_bits(tmp_path, kind, nested, shape):
+    bnb = pytest.importorskip("bitsandbytes")
+    out, inputs = shape
+    layer = bnb.nn.Linear4bit(
+        inputs, out, bias=False, compress_statistics=nested, quant_type=kind,
+        compute_dtype=torch.float32,
+    )  # fmt: skip
+    x = torch.randn(out, inputs, generator=torch.Generator().manual_seed(1)) * 0.02
+    layer.load_state_dict({"weight": x})
+    layer.to("cpu")
+    if layer.weight.quant_state is None:
+        layer.weight = layer.weight._quantize("cpu")
+    state = {f"{NAME}.{n}": t for n, t in layer.state_dict().items()}
+    assert f"{NAME}.weight.quant_state.bitsandbytes__{kind}" in state
+    folder = save_torch(tmp_path, state, {"quant_method": "bitsandbytes", "load_in_4bit": True})
+    weight, values = decode(folder)
+    assert weight.shape == shape
+    assert weight.scheme == f"{kind}:block64" + (":dq" if nested else "")
+    flat = layer.weight.quant_state
+    flat.shape = torch.Size((out * inputs,))
+    expected = bnb.functional.dequantize_4bit(layer.weight.data, flat).reshape(shape).numpy()
+    assert (values == expected).all()
+    # The counted bytes are codes and scales: 4 bits, and 8 or 32 for each 64, and constants.
+    blocks = -(-out * inputs // 64)
+    least = out * inputs / 2 + blocks * (1 if nested else 4)
+    assert least <= weight.nbytes <= least + 4 * -(-blocks // 256) + 2000
+
+
+def test_bitsandbytes_int8(tmp_path):
+    bnb = pytest.importorskip("bitsandbytes")
+    x = torch.randn(48, 64, generator=torch.Generator().manual_seed(2)) * 0.05
+    codes, scales, _ = bnb.functional.int8_vectorwise_quant(x.to(torch.float16))
+    state = {f"{NAME}.weight": codes, f"{NAME}.SCB": scales}
+    state[f"{NAME}.weight_format"] = torch.tensor(0, dtype=torch.uint8)
+    weight, values = decode(save_torch(tmp_path, state, {"load_in_8bit": True}))
+    exact = codes.double() * scales.double()[:, None] / 127
+    assert np.allclose(values, exact.numpy(), rtol=1e-6, atol=0)
+    assert weight.scheme == "int8:row"
+
+
+def test_bitsandbytes_layouts_of_a_gpu_are_refused(tmp_path):
+    state = {
+        f"{NAME}.weight": torch.zeros(8, 64, dtype=torch.int8),
+        f"{NAME}.SCB": torch.ones(8),
+        f"{NAME}.weight_format": torch.tensor(2, dtype=torch.uint8),
+    }
+    source = open_model(save_torch(tmp_path, state, {"load_in_8bit": True}))
+    with pytest.raises(ModelError, match="layout of some GPU"):
+        open_weight(source, logical_weights(source)[f"{NAME}.weight"])
+
+
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+COMPRESSED = {
+    "int4 group": (INT4 | {"symmetric": True}, "pack-quantized", "int4:group32:full"),
+    "int4 group asym": (INT4 | {"symmetric": False}, "pack-quantized", "int4:group32:asym"),
+    "int3 group": (INT4 | {"symmetric": True, "num_bits": 3}, "pack-quantized",
+                   "int3:group32:full"),
+    "int4 channel": ({"num_bits": 4, "type": "int", "strategy": "channel", "symmetric": True},
+                     "pack-quantized", "int4:row:full"),
+    "int8 channel": ({"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True},
+                     "int-quantized", "int8:row:full"),
+    "float channel": ({"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
+                      "float-quantized", "e4m3:row"),
+    "float tensor": ({"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True},
+                     "float-quantized", "e4m3:tensor"),
+    "nvfp4": ({"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+               "symmetric": True}, "nvfp4-pack-quantized", "nvfp4"),
+    "mxfp4": ({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32,
+               "symmetric": True}, "mxfp4-pack-quantized", "mxfp4"),
+}  # fmt: skip
+
+
+def scales_of(x, args):
+    """Scales, zero points and the scale of the whole tensor, worked out here."""
+    rows, columns = x.shape
+    size = {"group": args.get("group_size"), "tensor_group": 16}.get(args["strategy"], columns)
+    grouped = x.reshape(rows, columns // size, size)
+    if args["strategy"] == "tensor":
+        grouped = x.reshape(1, 1, -1)
+    if args["type"] == "float":
+        top = 448.0 if args["num_bits"] == 8 else 6.0
+        scale = grouped.abs().amax(-1) / top
+        if args["strategy"] == "tensor_group":
+            whole = (2688.0 / x.abs().max()).reshape(1)
+            return (scale * whole).to(torch.float8_e4m3fn).float(), None, whole
+        if args["num_bits"] == 4:
+            scale = 2.0 ** torch.ceil(torch.log2(scale))
+        return (scale.reshape(1) if args["strategy"] == "tensor" else scale), None, None
+    steps = 2 ** args["num_bits"] - 1
+    if args["symmetric"]:
+        return grouped.abs().amax(-1) / (steps / 2), None, None
+    low, high = grouped.amin(-1).clamp(max=0), grouped.amax(-1).clamp(min=0)
+    scale = (high - low) / steps
+    zero = torch.round(-low / scale) - 2 ** (args["num_bits"] - 1)
+    return scale, zero.to(torch.int8), None
+
+
+@pytest.mark.parametrize("case", COMPRESSED)
+def test_compressed_tensors(tmp_path, case):
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    from compressed_tensors.compressors.base import BaseCompressor
+
+    args, form, nearest = COMPRESSED[case]
+    x = torch.randn(48, 128, generator=torch.Generator().manual_seed(3)) * 0.02
+    scale, zero, whole = scales_of(x, args)
+    scheme = quantization.QuantizationScheme(
+        targets=["Linear"], weights=quantization.QuantizationArgs(**args)
+    )
+    state = {"weight": x, "weight_scale": scale}
+    if zero is not None:
+        state["weight_zero_point"] = zero
+    if whole is not None:
+        state["weight_global_scale"] = whole
+    compressor = BaseCompressor.get_value_from_registry(form)
+    packed = compressor.compress(state, scheme)
+    expected = compressor.decompress(dict(packed), scheme)["weight"].float().numpy()
+    settings = {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": args}},
+    }
+    folder = save_torch(tmp_path, {f"{NAME}.{n}": t for n, t in packed.items()}, settings)
+    weight, values = decode(folder)
+    assert weight.shape == (48, 128)
+    assert weight.scheme == nearest
+    # The library rounds some of these to bfloat16, NVFP4 twice.
+    assert np.allclose(values, expected, rtol=3 * BF16, atol=0)
+    # It is the weight that was stored, to within half a step (FP4 and FP8: of their spacing).
+    error = np.abs(values - x.numpy()).mean() / x.abs().mean().item()
+    assert error < {2: 1, 3: 0.25, 4: 0.15, 8: 0.03}[args["num_bits"]]
+
+
+def test_compressed_tensors_needs_its_settings(tmp_path):
+    state = {
+        f"{NAME}.weight_packed": torch.zeros(8, 8, dtype=torch.int32),
+        f"{NAME}.weight_scale": torch.ones(8, 2),
+        f"{NAME}.weight_shape": torch.tensor([8, 64]),
+    }
+    source = open_model(save_torch(tmp_path, state, {"quant_method": "compressed-tensors"}))
+    (weight,) = logical_weights(source).values()
+    with pytest.raises(ModelError, match="config_groups"):
+        open_weight(source, weight)
+
+
+def test_settings_are_those_of_the_group_that_names_the_module(tmp_path):
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    from compressed_tensors.compressors.base import BaseCompressor
+
+    args = INT4 | {"symmetric": True, "num_bits": 3}
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(4))
+    scale, _, _ = scales_of(x, args)
+    scheme = quantization.QuantizationScheme(
+        targets=["Linear"], weights=quantization.QuantizationArgs(**args)
+    )
+    compressor = BaseCompressor.get_value_from_registry("pack-quantized")
+    packed = compressor.compress({"weight": x, "weight_scale": scale}, scheme)
+    groups = {
+        "group_0": {"targets": ["Linear"], "weights": INT4 | {"symmetric": True}},
+        "group_1": {"targets": ["re:.*up_proj$"], "weights": args},
+    }
+    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
+    folder = save_torch(tmp_path, {f"{NAME}.{n}": t for n, t in packed.items()}, settings)
+    weight, values = decode(folder)
+    assert weight.scheme == "int3:group32:full"
+    assert (values == compressor.decompress(dict(packed), scheme)["weight"].numpy()).all()
+
+
+def test_what_the_library_refuses_is_said(tmp_path):
+    state = {
+        f"{NAME}.weight_packed": torch.zeros(8, 8, dtype=torch.int32),
+        f"{NAME}.weight_scale": torch.ones(8, 2),
+        f"{NAME}.weight_shape": torch.tensor([8, 64]),
+    }
+    weights = INT4 | {"symmetric": True, "strategy": "nonsense"}
+    groups = {"g": {"targets": ["Linear"], "weights": weights}}
+    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
+    source = open_model(save_torch(tmp_path, state, settings))
+    (weight,) = logical_weights(source).values()
+    with pytest.raises(QtuiError, match=r"compressed-tensors does not decode this: .*\.$"):
+        open_weight(source, weight).rows(0, 2)
+
+
+@pytest.mark.parametrize("shape", [(256, 384), (200, 300)])
+def test_deepseek_fp8_tiles(tmp_path, shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(5)) * 0.1
+    grid = [-(-n // 128) for n in shape]
+    scales = torch.rand(grid, generator=torch.Generator().manual_seed(6)) * 0.01 + 0.001
+    spread = scales.repeat_interleave(128, 0)[: shape[0]].repeat_interleave(128, 1)[:, : shape[1]]
+    codes = (x / spread).clamp(-448, 448).to(torch.float8_e4m3fn)
+    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale_inv": scales}
+    settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    weight, values = decode(save_torch(tmp_path, state, settings))
+    assert (values == (codes.float() * spread).numpy()).all()
+    assert weight.scheme == "e4m3:tile128x128"
+    assert weight.nbytes == codes.numel() + 4 * scales.numel()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (24,), (24, 1)])
+def test_fp8_with_one_scale_or_one_a_row(tmp_path, shape):
+    codes = torch.randn(24, 32, generator=torch.Generator().manual_seed(7)).to(torch.float8_e4m3fn)
+    scales = torch.rand(shape, generator=torch.Generator().manual_seed(8)) + 0.5
+    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale": scales}
+    _, values = decode(save_torch(tmp_path, state, {"quant_method": "fbgemm_fp8"}))
+    assert (values == (codes.float() * scales.reshape(-1, 1)).numpy()).all()
+
+
+def test_fused_experts_in_fp8(tmp_path):
+    codes = torch.randn(3, 130, 140, generator=torch.Generator().manual_seed(9))
+    codes = codes.to(torch.float8_e4m3fn)
+    scales = torch.rand(3, 2, 2, generator=torch.Generator().manual_seed(10))
+    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale_inv": scales}
+    _, values = decode(save_torch(tmp_path, state, {"quant_method": "fp8"}))
+    spread = scales.repeat_interleave(128, 1)[:, :130].repeat_interleave(128, 2)[:, :, :140]
+    assert (values == (codes.float() * spread).reshape(390, 140).numpy()).all()
+
+
+def test_scales_of_another_shape_are_said(tmp_path):
+    codes = torch.zeros(24, 32).to(torch.float8_e4m3fn)
+    state = {f"{NAME}.weight": codes, f"{NAME}.weight_scale": torch.ones(5)}
+    source = open_model(save_torch(tmp_path, state, {"quant_method": "fp8"}))
+    with pytest.raises(ModelError, match="which is not one scale"):
+        open_weight(source, logical_weights(source)[f"{NAME}.weight"])
+
+
+def test_mxfp4_of_gpt_oss_as_transformers_reads_it(tmp_path):
+    mxfp4 = pytest.importorskip("transformers.integrations.mxfp4")
+    rng = np.random.default_rng(11)
+    blocks = rng.integers(0, 256, (3, 40, 2, 16)).astype(np.uint8)
+    scales = rng.integers(118, 130, (3, 40, 2)).astype(np.uint8)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    tensors = {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    weight, values = decode(save_model(tmp_path, tensors, {"quant_method": "mxfp4"}), name)
+    theirs = mxfp4.convert_moe_packed_tensors(
+        torch.from_numpy(blocks), torch.from_numpy(scales), dtype=torch.float32
+    )
+    assert weight.shape == tuple(theirs.shape) == (3, 64, 40)
+    assert (values == theirs.reshape(192, 40).numpy()).all()
+
+
+def test_nvfp4_of_modelopt(tmp_path):
+    rng = np.random.default_rng(12)
+    levels = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    codes = rng.integers(0, 16, (24, 64))
+    values = np.array([*levels, *(-v for v in levels)])[codes]
+    scales = (torch.rand(24, 4) * 3 + 0.1).to(torch.float8_e4m3fn)
+    state = {
+        f"{NAME}.weight": torch.from_numpy((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)),
+        f"{NAME}.weight_scale": scales,
+        f"{NAME}.weight_scale_2": torch.tensor(0.125),
+    }
+    expected = values * scales.double().numpy().repeat(16, axis=1) * 0.125
+    _, decoded = decode(save_torch(tmp_path, state, {"quant_method": "modelopt"}))
+    assert (decoded == expected).all()
+
+
+def test_a_method_that_is_not_decoded_is_listed_with_the_reason(tmp_path):
+    state = {
+        f"{NAME}.weight": np.zeros((8, 16), np.uint8),
+        f"{NAME}.weight_scale": np.ones(1, np.float32),
+        "model.norm.weight": np.ones(16, np.float32),
+    }
+    source = open_model(save_model(tmp_path, state, {"quant_method": "bitnet"}))
+    weights = logical_weights(source)
+    assert "bitnet" in weights[f"{NAME}.weight"].fault
+    assert weights["model.norm.weight"].fault is None
+    with pytest.raises(ModelError, match="bitnet"):
+        open_weight(source, weights[f"{NAME}.weight"])
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    import sys
+
+    tensors = under(NAME, {
+        "weight_packed": np.zeros((8, 8), np.int32),
+        "weight_scale": np.ones((8, 2), np.float32),
+        "weight_shape": np.array([8, 64]),
+    })  # fmt: skip
+    groups = {"g": {"targets": ["Linear"], "weights": INT4}}
+    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
+    source = open_model(save_model(tmp_path, tensors, settings))
+    (weight,) = logical_weights(source).values()
+    monkeypatch.setitem(sys.modules, "compressed_tensors.compressors.base", None)
+    with pytest.raises(QtuiError, match=r"pip install 'qtui\[checkpoints\]'"):
+        open_weight(source, weight).rows(0, 2)
