@@ -63,12 +63,32 @@ def upper_quantile(probability: float) -> float:
 def absmax_nodes(count: int, panels: int) -> tuple[Float64, Float64]:
     """Quadrature nodes and weights (they sum to 1) for the largest magnitude of `count`
     independent normal numbers."""
+    low, high = absmax_range(count)
+    m, weights = interval_nodes(low, high, panels)
+    inside = np.array([math.log1p(-2 * upper_tail(v)) for v in m])
+    weights = weights * np.exp((count - 1) * inside) * density(m)
+    return m, weights / weights.sum()
+
+
+def absmax_range(count: int) -> tuple[float, float]:
+    """Where the largest magnitude of `count` independent normal numbers lies, but for 1e-10 of
+    the cases at each end."""
     # P(absmax < m) = (1 - 2 Q(m))^count, solved for m at both tails.
     low = upper_quantile(-math.expm1(math.log(_TAIL) / count) / 2)
     high = upper_quantile(-math.expm1(math.log1p(-_TAIL) / count) / 2)
-    m, weights = interval_nodes(max(low, 0.0), high, panels)
-    inside = np.array([math.log1p(-2 * upper_tail(v)) for v in m])
-    weights = weights * np.exp((count - 1) * inside) * density(m)
+    return max(low, 0.0), high
+
+
+def absmax_between(count: int, edges: Float64, panels: int = 1) -> tuple[Float64, Float64]:
+    """Nodes and weights, each `[pieces, 8 * panels]`, for the largest magnitude of `count`
+    independent normal numbers given that it lies between the first and the last of the ascending
+    `edges`, `pieces` intervals. All weights sum to 1."""
+    unit, unit_weights = interval_nodes(0.0, 1.0, panels)
+    width = np.diff(edges)[:, None]
+    m = edges[:-1, None] + width * unit
+    inside = np.log(np.maximum(2 * distribution(m) - 1, 1e-300))
+    logarithm = (count - 1) * inside - 0.5 * np.square(m)
+    weights = width * unit_weights * np.exp(logarithm - logarithm.max())
     return m, weights / weights.sum()
 
 

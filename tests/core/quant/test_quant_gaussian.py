@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
-from qtui_core.quant.gaussian import _group_mse
+from qtui_core.quant.gaussian.groups import group_mse
 from qtui_core.quant.layout import run_lengths
 
 SHAPE = (1024, 1024)
@@ -94,7 +94,7 @@ def test_short_last_groups_count_with_their_own_length(samples, text):
     expected = gaussian_relative_mse(scheme, SHAPE)
     lengths = run_lengths(scheme.granularity, SHAPE)
     assert len(lengths) == 2
-    alone = {n: _group_mse(scheme, n, 0) for n in lengths}
+    alone = {n: group_mse(scheme, n, 0) for n in lengths}
     total = sum(n * times * alone[n] for n, times in lengths.items())
     assert expected == pytest.approx(total / (SHAPE[0] * SHAPE[1]))
     assert np.mean([measure(x, scheme).relative_mse for x in samples]) == pytest.approx(
@@ -184,7 +184,7 @@ def test_expectations_are_quick():
     for text in ("nf4:dq", "int8:row:asym", "int4:group64", "e4m3", "bf16", "tf32", "int8:column"):
         best = 1.0
         for _ in range(3):
-            _group_mse.cache_clear()
+            group_mse.cache_clear()
             start = time.perf_counter()
             gaussian_relative_mse(Scheme.parse(text), (4096, 11008), sigma=0.02)
             best = min(best, time.perf_counter() - start)

@@ -1,0 +1,124 @@
+"""The error of groups whose scale comes from their extremes, on normal data.
+
+The extent of a group has a known density. Given the extent the levels of the group are known, the
+error of the elements inside is a sum of exact partial moments, and the extreme elements
+themselves are at known places.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from qtui_core.quant.double_quant import round_to_map
+from qtui_core.quant.gaussian.moments import error_at, error_within, level_moments
+from qtui_core.quant.levels import Float64, asymmetric_levels, unit_levels
+from qtui_core.quant.normal import absmax_nodes, min_max_nodes
+from qtui_core.quant.scheme import Scheme
+
+#: Panels of 8 nodes.
+ABSMAX_PANELS = 12
+#: The reconstruction of absmax under double quantization jumps from node to node.
+NESTED_PANELS = 64
+NESTED_EXTENTS = 48
+#: Two-point Gauss-Legendre on [-1/2, 1/2], steps by which a zero point is rounded.
+ZERO_POINT_SHIFTS = (-0.5 / math.sqrt(3), 0.5 / math.sqrt(3))
+
+
+@lru_cache(maxsize=4096)
+def group_mse(scheme: Scheme, length: int, nested: int) -> float:
+    """Mean squared error of a group of `length` elements of N(0, 1); `nested` scales share a
+    constant, 0 without double quantization."""
+    if not scheme.symmetric:
+        return _asymmetric_group(scheme, length)
+    unit = unit_levels(scheme)
+    m, weights = absmax_nodes(length, ABSMAX_PANELS)
+    inside = error_within(unit * m[:, None], -m, m, scheme.rounding)
+    extreme = np.square(m) * _extreme_error(unit, scheme)
+    error = extreme + (length - 1) * inside
+    added = _added_by_nesting(unit, length, nested) if nested > 1 else 0.0
+    return float(weights @ error) / length + added
+
+
+def fixed_mse(scheme: Scheme, low: float, high: float) -> float:
+    """Levels that do not depend on the tensor: a range in units of σ, elements beyond it
+    taking the outermost level."""
+    if not scheme.symmetric:
+        grid = asymmetric_levels(scheme.bits, np.array([low]), np.array([high]))
+    else:
+        extreme = low if abs(low) > abs(high) else high
+        grid = np.sort(unit_levels(scheme) * extreme)[None]
+    infinite = np.array([np.inf])
+    return float(error_within(grid, -infinite, infinite, scheme.rounding)[0])
+
+
+def _extreme_error(unit: Float64, scheme: Scheme) -> float:
+    """Squared error of the extreme element itself, in units of the absmax."""
+    ends = np.array([1.0] if scheme.scale_rule == "signed" else [-1.0, 1.0])
+    return float(error_at(unit[None], ends, scheme.rounding).mean())
+
+
+def _asymmetric_group(scheme: Scheme, length: int) -> float:
+    """A group all on one side of zero has a range from zero to its extreme; else the range
+    ends in its smallest and largest element."""
+    if length == 1:
+        return 0.0  # the one element is an end of the levels
+    steps = 2**scheme.bits - 1
+    extreme, weights = absmax_nodes(length, ABSMAX_PANELS)
+    grid = np.arange(steps + 1) / steps * extreme[:, None]
+    inside = error_within(grid, np.zeros_like(extreme), extreme, scheme.rounding)
+    one_sided = float(weights @ ((length - 1) * inside))
+    share = 2.0 ** (1 - length)
+    return (share * one_sided + (1 - share) * _two_sided(scheme, length)) / length
+
+
+def _two_sided(scheme: Scheme, length: int) -> float:
+    """Expected sum of squared errors of a group with elements on both sides of zero."""
+    steps = 2**scheme.bits - 1
+    low, high, weights = min_max_nodes(length, 3)
+    zero = -low / (high - low) * steps
+    spread = math.sqrt(float(weights @ np.square(zero - weights @ zero)))
+    # Where zero falls between two levels varies from group to group. If it varies over more
+    # than about half a step of many, its rounding is as good as uniform; else finer nodes
+    # resolve it.
+    shifts: tuple[float | Float64, ...] = ZERO_POINT_SHIFTS
+    if spread <= 0.6 or scheme.bits == 2:
+        low, high, weights = min_max_nodes(length, 8)
+        zero = -low / (high - low) * steps
+        shifts = (np.rint(zero) - zero,)
+    total = 0.0
+    scale = (high - low) / steps
+    for shift in shifts:
+        grid = low[:, None] + (np.arange(steps + 1) - np.reshape(shift, (-1, 1))) * scale[:, None]
+        ends = error_at(grid, low, scheme.rounding) + error_at(grid, high, scheme.rounding)
+        inside = error_within(grid, low, high, scheme.rounding) if length > 2 else 0.0
+        total += float(weights @ (ends + (length - 2) * inside)) / len(shifts)
+    return total
+
+
+def _added_by_nesting(unit: Float64, length: int, nested: int) -> float:
+    """What keeping the absmax in 8 bits adds to the mean squared error, for a codebook.
+
+    `nested` absmaxes share a constant, the largest deviation of any of them from the mean
+    absmax. One that deviates is rounded in the map times that constant; levels are chosen by
+    the exact absmax and multiplied by the rounded one, so the error of an element grows by
+    (x - rL)² - (x - L)², r being their ratio. The one absmax that made the constant is exact
+    or nearly so, and counted as the others.
+    """
+    m, weights = absmax_nodes(length, NESTED_PANELS)
+    offset = float(weights @ m)
+    deviation = m - offset
+    order = np.argsort(np.abs(deviation))
+    cumulative = np.cumsum(weights[order]) ** nested
+    quantiles = (np.arange(NESTED_EXTENTS) + 0.5) / NESTED_EXTENTS
+    constants = np.interp(quantiles, cumulative, np.abs(deviation)[order])[:, None]
+
+    possible = np.where(np.abs(deviation) <= constants, weights, 0.0)
+    possible /= possible.sum(axis=1, keepdims=True)
+    ratio = (offset + round_to_map(deviation / constants) * constants) / m
+    inside = level_moments(unit * m[:, None], -m, m)
+    added = 2 * (1 - ratio) * inside.xl - (1 - ratio**2) * inside.ll
+    added = (length - 1) * added / np.maximum(inside.mass, 1e-300) + np.square(m * (1 - ratio))
+    return float((possible * added).sum()) / NESTED_EXTENTS / length

@@ -1,0 +1,88 @@
+"""Errors of x ~ N(0, 1) that is rounded to given levels, by exact partial moments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from qtui_core.quant.levels import Float64
+from qtui_core.quant.normal import density, distribution
+
+
+class Moments(NamedTuple):
+    """Moments over an interval of x ~ N(0, 1) and of the level L(x) it is rounded to:
+    probability, E[x²], E[x L], E[L²], each restricted to the interval, not divided by it."""
+
+    mass: Float64
+    xx: Float64
+    xl: Float64
+    ll: Float64
+
+
+def level_moments(levels: Float64, low: Float64, high: Float64) -> Moments:
+    """Moments over (low, high) `[n]` of x ~ N(0, 1) rounded to the nearest of `levels`
+    `[n, K]`, ascending."""
+    edges = np.concatenate(
+        [low[:, None], (levels[:, 1:] + levels[:, :-1]) / 2, high[:, None]], axis=1
+    )
+    mass, first, second = _between(np.clip(edges, low[:, None], high[:, None]))
+    return Moments(
+        mass=mass.sum(axis=1),
+        xx=second.sum(axis=1),
+        xl=(levels * first).sum(axis=1),
+        ll=(np.square(levels) * mass).sum(axis=1),
+    )
+
+
+def mean_error(m: Moments) -> Float64:
+    """E[(x - L)² | x in the interval]."""
+    return (m.xx - 2 * m.xl + m.ll) / np.maximum(m.mass, 1e-300)
+
+
+def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) -> Float64:
+    """E[(x - L)² | low < x < high] `[n]` of x ~ N(0, 1) rounded to `levels` `[n, K]`, ascending
+    and with a zero among them, by one of the ROUNDINGS of a scheme. Beyond the outermost level
+    x takes that."""
+    levels = np.broadcast_to(levels, (low.size, levels.shape[-1]))
+    if rounding == "nearest":
+        return mean_error(level_moments(levels, low, high))
+    edges = np.concatenate([low[:, None], levels, high[:, None]], axis=1)
+    mass, first, second = _between(np.clip(edges, low[:, None], high[:, None]))
+    below = np.concatenate([levels[:, :1], levels], axis=1)
+    above = np.concatenate([levels, levels[:, -1:]], axis=1)
+    if rounding == "stochastic":
+        # Between two levels the mean of the squared error is (x - below)(above - x).
+        between = (below + above) * first - below * above * mass - second
+        outside = second - 2 * below * first + np.square(below) * mass
+        inner = np.ones(mass.shape[1], bool)
+        inner[[0, -1]] = False
+        total = np.where(inner, between, outside)
+    else:
+        taken = np.where(above <= 0, above, below)
+        total = second - 2 * taken * first + np.square(taken) * mass
+    return total.sum(axis=1) / np.maximum(mass.sum(axis=1), 1e-300)
+
+
+def error_at(levels: Float64, x: Float64, rounding: str) -> Float64:
+    """The mean squared error of the numbers `x` `[n]` rounded to `levels` `[n, K]`, ascending."""
+    levels = np.broadcast_to(levels, (x.size, levels.shape[-1]))
+    inside = np.clip(x, levels[:, 0], levels[:, -1])[:, None]
+    above = np.where(levels >= inside, levels, np.inf).min(axis=1)
+    below = np.where(levels <= inside, levels, -np.inf).max(axis=1)
+    up, down = np.square(above - x), np.square(x - below)
+    if rounding == "nearest":
+        return np.minimum(up, down)
+    if rounding == "truncate":
+        return np.where(x < 0, up, down)
+    step = np.maximum(above - below, 1e-300)
+    share = np.clip((x - below) / step, 0.0, 1.0)
+    return share * up + (1 - share) * down
+
+
+def _between(edges: Float64) -> tuple[Float64, Float64, Float64]:
+    """∫ φ, ∫ x φ and ∫ x² φ between neighbouring `edges` `[n, K]`, each `[n, K - 1]`."""
+    height = density(edges)
+    mass = np.diff(distribution(edges), axis=1)
+    finite = np.where(np.isfinite(edges), edges, 0.0)
+    return mass, -np.diff(height, axis=1), mass - np.diff(finite * height, axis=1)

@@ -1,0 +1,77 @@
+"""The error of a microscaling group on normal data: its scale jumps by factors of two."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from qtui_core.quant.gaussian.moments import error_at, error_within
+from qtui_core.quant.levels import Float64, even_limit, plain_levels, shared_scale
+from qtui_core.quant.normal import absmax_between, absmax_range
+from qtui_core.quant.scheme import Scheme
+
+#: Panels of 8 nodes in each octave.
+PANELS = 3
+#: Octaves of the absmax that count; those below carry 2^-36 of the error.
+OCTAVES = 12
+
+
+def shared_exponent_mse(scheme: Scheme, length: int, sigma: float) -> float:
+    """Mean squared error of a group of `length` elements of N(0, sigma²), in units of sigma².
+    Scales are powers of two, so it is periodic in log2(sigma). The limits of E8M0 are left
+    out."""
+    return _of_fraction(scheme, length, math.frexp(sigma)[0])
+
+
+@lru_cache(maxsize=4096)
+def _of_fraction(scheme: Scheme, length: int, sigma: float) -> float:
+    plain = plain_levels(scheme)
+    low, high = absmax_range(length)
+    octaves = _octaves(scheme, max(low, high * 2.0**-OCTAVES), high, sigma)
+    # Between two jumps the levels are fixed, in units of sigma.
+    scales = [
+        shared_scale(scheme, math.sqrt(a * b) * sigma) / sigma
+        for a, b in zip(octaves[:-1], octaves[1:], strict=True)
+    ]
+    total = 0.0
+    if length > 1:
+        m, weights = absmax_between(length, octaves, PANELS)
+        for levels, nodes, weight in zip(scales, m, weights, strict=True):
+            inside = error_within((plain * levels)[None], -nodes, nodes, scheme.rounding)
+            total += (length - 1) * float(weight @ inside)
+    edges, grids = _cells(plain, octaves, scales)
+    m, weights = absmax_between(length, edges)
+    extreme = error_at(
+        np.repeat(grids, m.shape[1])[:, None] * plain, m.reshape(-1), scheme.rounding
+    )
+    return (total + float(weights.reshape(-1) @ extreme)) / length
+
+
+def _octaves(scheme: Scheme, low: float, high: float, sigma: float) -> Float64:
+    """`low`, where the scale jumps, and `high`."""
+    match scheme.scale_rule:
+        case "even":
+            first = even_limit(scheme)
+        case "rceil":
+            first = float(plain_levels(scheme)[-1])
+        case _:
+            first = 1.0
+    first /= sigma
+    start, stop = math.floor(math.log2(low / first)), math.ceil(math.log2(high / first))
+    jumps = first * 2.0 ** np.arange(start, stop + 1)
+    return np.concatenate([[low], jumps[(jumps > low) & (jumps < high)], [high]])
+
+
+def _cells(plain: Float64, octaves: Float64, scales: list[float]) -> tuple[Float64, Float64]:
+    """The octaves cut further where the extreme element changes its level or its side of one,
+    and the scale of each piece."""
+    positive = plain[plain >= 0]
+    turns = np.sort(np.concatenate([positive, (positive[1:] + positive[:-1]) / 2]))
+    edges, grids = [octaves[:1]], []
+    for left, right, scale in zip(octaves[:-1], octaves[1:], scales, strict=True):
+        at = turns * scale
+        edges.append(np.append(at[(at > left) & (at < right)], right))
+        grids.append(np.full(edges[-1].size, scale))
+    return np.concatenate(edges), np.concatenate(grids)
