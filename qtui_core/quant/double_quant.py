@@ -1,10 +1,10 @@
 """Double quantization: the absmax of each block is itself kept in 8 bits.
 
 Convention of bitsandbytes (QLoRA): offset = mean(absmax); absmax - offset is quantized in
-blocks (of 256 there) with the signed 8-bit dynamic map. The code is that of the NEAREST entry of the
-map, the lower one on a tie, as its CUDA kernel searches; its CPU kernel looks up a uniform
-table of 65,536 entries and misses the nearest entry for some values, so codes can differ
-from the CPU's by one.
+blocks (of 256 there) with the signed 8-bit dynamic map. The code is that of the NEAREST entry
+of the map, the lower one on a tie, as its CUDA kernel searches; its CPU kernel looks up a uniform
+table of 65,536 entries and misses the nearest entry for some values, so codes can differ from the
+CPU's by one.
 """
 
 from __future__ import annotations

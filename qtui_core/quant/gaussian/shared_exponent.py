@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def _of_fraction(scheme: Scheme, length: int, sigma: float) -> float:
     # Between two jumps the levels are fixed, in units of sigma.
     scales = [
         shared_scale(scheme, math.sqrt(a * b) * sigma) / sigma
-        for a, b in zip(octaves[:-1], octaves[1:], strict=True)
+        for a, b in pairwise(octaves.tolist())
     ]
     total = 0.0
     if length > 1:
