@@ -12,7 +12,7 @@ from qtui_core.quant.elements import Segment, elements_of
 from qtui_core.quant.granularity import PerBlock, PerColumn, PerGroup, PerModel, PerRow, PerTensor
 from qtui_core.quant.grouping import group_count
 from qtui_core.quant.layout import Columns, Whole, scale_index
-from qtui_core.quant.levels import levels
+from qtui_core.quant.levels import levels_at_scale
 from qtui_core.quant.parallel import Scratch
 from qtui_core.quant.process import Plan, prepare, round_trip
 from qtui_core.quant.scheme import Family
@@ -28,13 +28,14 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class ElementUnderScheme:
-    """`scale` is None for a cast, `zero_point` for formats without one. An element that is
-    not finite has no error, and `quantized` is the value itself."""
+    """`scale` is None for a cast and for an element kept in 16 bits, `zero_point` for formats
+    without one. An element that is not finite has no error, and `quantized` is the value itself;
+    one that overflows has an infinity or NaN there."""
 
     value: float
     quantized: float
     scale: float | None
-    zero_point: int | None
+    zero_point: float | None
     where: str
 
 
@@ -55,8 +56,10 @@ def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementU
         quantized = float(round_trip(plan, prepared, scratch)[index - start])
     if plan.scheme.family is Family.INTEGER:
         quantized += 0.0  # an integer code has no minus zero
-    scale, zero_point = None, None
-    at = scale_index(plan.scheme.granularity, x.shape, row, column)
+    scale: float | None = None
+    zero_point: float | None = None
+    kept = plan.decomposition is not None and column in plan.decomposition.columns
+    at = None if kept else scale_index(plan.scheme.granularity, x.shape, row, column)
     if at is not None:
         if not isinstance(plan.layout, Whole | Columns):
             at -= group_count(plan.layout, start) if start else 0
@@ -64,27 +67,25 @@ def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementU
             at = 0
         scale = float(prepared.decoding_scales.scale[at])
         if prepared.scales.zero_point is not None:
-            zero_point = int(prepared.scales.zero_point[at])
+            zero_point = prepared.scales.zero_point[at].item()
     return ElementUnderScheme(
         value=value,
         quantized=quantized if np.isfinite(value) else value,
         scale=scale,
         zero_point=zero_point,
-        where=_where(plan, (rows, columns), row, column),
+        where=(
+            f"column {column:,}, kept in fp16"
+            if kept
+            else _where(plan, (rows, columns), row, column)
+        ),
     )
 
 
 def group_levels(plan: Plan, found: ElementUnderScheme) -> npt.NDArray[np.float64]:
     """The values that the element's group can represent, ascending; empty for a cast."""
-    scheme, scale = plan.scheme, found.scale
-    if scale is None or plan.coder.extent is None:
+    if found.scale is None:
         return np.empty(0)
-    if found.zero_point is not None:
-        highest = 2**scheme.bits - 1
-        return levels(scheme, -found.zero_point * scale, (highest - found.zero_point) * scale)
-    # What a scale is for a group of absmax 1 depends on the scale rule; the coder knows.
-    unit = plan.coder.scales(np.ones((plan.coder.extent.width, 1), np.float32), 1).scale[0]
-    return np.sort(levels(scheme) * (scale / float(unit)))
+    return levels_at_scale(plan.scheme, found.scale, found.zero_point)
 
 
 def _as_it_is(raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -27,6 +27,8 @@ def levels(scheme: Scheme, low: float = -1.0, high: float = 1.0) -> Float64:
     """
     if scheme.family is Family.CAST:
         return np.empty(0)
+    if scheme.float_zero_point:
+        return np.unique(np.linspace(low, high, 2**scheme.bits))
     if not scheme.symmetric:
         return asymmetric_levels(scheme.bits, np.array([low]), np.array([high]))[0]
     extreme = low if abs(low) > abs(high) else high

@@ -126,7 +126,7 @@ class Element:
     quantized: float
     error: float
     scale: float | None
-    zero_point: int | None
+    zero_point: float | None
     where: str
     levels: tuple[float, ...]
 

@@ -156,7 +156,7 @@ def element_rows(element: Element | None, *, brief: bool = False) -> list[Row]:
     if e.scale is not None:
         rows.append(Row("scale S", (format_value(e.scale, 5),)))
     if e.zero_point is not None:
-        rows.append(Row("zero point Z", (str(e.zero_point),)))
+        rows.append(Row("zero point Z", (format_value(e.zero_point, 5),)))
     if e.where and not brief:
         rows.append(Row("of", (e.where,), "quiet"))
     return rows
