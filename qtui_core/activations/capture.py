@@ -6,6 +6,7 @@ numbers of an Observer; everything else of the forward pass is forgotten as it g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -65,7 +66,7 @@ def capture(
     try:
         _run(loaded, windows, probes, progress, cancelled)
     except _MissingOperation as error:
-        loaded.use_float32(f"This CPU has no {printable(str(error))}")
+        loaded.use_float32(printable(str(error)))
         return capture(
             loaded,
             windows,
@@ -179,7 +180,7 @@ def _hooked(modules: Sequence[Any], probes: Sequence[_Probe]) -> Iterator[None]:
 
 
 class _MissingOperation(Exception):
-    """An operation has no kernel for the dtype."""
+    """An operation, which this names, has no kernel for the dtype."""
 
 
 def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
@@ -189,7 +190,8 @@ def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
         and _MISSING_OPERATION in str(error)
         and loaded.model.dtype in (torch.bfloat16, torch.float16)
     ):
-        return _MissingOperation(str(error).splitlines()[0])
+        named = re.match(r'"(\w+)"', str(error))
+        return _MissingOperation(named.group(1) if named else "operation")
     lines = str(error).strip().splitlines()
     what = f": {printable(lines[0])[:200]}" if lines else ""
     return QtuiError(

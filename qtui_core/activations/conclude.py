@@ -13,6 +13,8 @@ from qtui_core.quant.columns import STANDS_OUT, ColumnMagnitude, ColumnStatistic
 
 #: Decibels that nobody would pay for: a fixed range this close to scales per token is enough.
 ENOUGH_DB = 1.0
+#: What is not worth a word.
+SLIGHT_DB = 0.3
 #: One of two errors decides where the other is this much smaller.
 DECIDES_DB = 6.0
 #: Below this an activation is mostly noise to the layers that follow, 4 % of its energy.
@@ -67,8 +69,8 @@ def conclude_ranges(subject: str, columns: ColumnStatistics, reports: Sequence[R
     best = max(fixed, key=lambda r: _rank(_kept(r)))
     unseen = " on text it has not seen" if static.held_out is not None else ""
     drop = ""
-    if static.loss_db is not None and static.loss_db >= 0.05:
-        drop = f", {static.loss_db:.1f} less than on the calibration text"
+    if static.loss_db is not None and static.loss_db >= SLIGHT_DB:
+        drop = f", {static.loss_db:.1f} dB less than on the calibration text"
     told = f"a static {static.way.words} range {_words(_kept(static))}{unseen}{drop}"
     advice = _advice(free, best, static)
     return f"{start}; {keeps}, {told}: {advice}."
@@ -78,7 +80,7 @@ def _advice(free: RangeReport, best: RangeReport, static: RangeReport) -> str:
     name = best.way.words if best is static else f"{best.way.words} of the magnitudes"
     if _rank(_kept(best)) >= _rank(_kept(free)) - ENOUGH_DB:
         advice = f"the static range from {name} is enough, and costs nothing at run time"
-    elif best is static:
+    elif _rank(_kept(best)) < _rank(_kept(static)) + SLIGHT_DB:
         advice = f"use {free.way.words}"
     else:
         advice = f"use {free.way.words}; fixed, {name} is better ({_words(_kept(best))})"

@@ -67,9 +67,12 @@ class LoadedModel:
         """Tokens it has an embedding for."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
-    def use_float32(self, why: str) -> None:
-        """Compute in float32 from now on; `why` is said in `note`."""
-        self.note = f"{why}, so the model runs in float32 and not in {self.dtype}."
+    def use_float32(self, operation: str) -> None:
+        """Compute in float32 from now on, because there is no such operation in the dtype;
+        `note` says so."""
+        self.note = (
+            f"PyTorch has no {operation} in {self.dtype} on this CPU, so the model runs in float32."
+        )
         self.model.float()
 
     def module_of(self, tensor: str) -> str:

@@ -1,0 +1,400 @@
+"""Captured activations against hooks of the test's own on a model that transformers opened."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_models
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from qtui_core.activations.capture import capture
+from qtui_core.activations.load import load_model
+from qtui_core.activations.tokens import (
+    Text,
+    Tokenizer,
+    Windows,
+    builtin_text,
+    positions_of,
+    read_text,
+    split_windows,
+)
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.models import open_model
+from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
+from qtui_core.quant import Cancelled
+
+
+def opened(path: Path | str):
+    return load_model(open_model(str(path)))
+
+
+def windows(*lengths: int, seed: int = 0, vocabulary: int = 256) -> Windows:
+    rng = np.random.default_rng(seed)
+    return Windows(tuple(rng.integers(0, vocabulary, n).astype(np.int64) for n in lengths))
+
+
+def by_hand(model: Any, given: Windows, module: str) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and outputs of a module, one window after the other, as float32."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    handle = model.get_submodule(module).register_forward_hook(
+        lambda m, args, out: seen.append((args[0].float(), out.float()))
+    )
+    with torch.no_grad():
+        for ids in given.ids:
+            model(torch.from_numpy(ids)[None])
+    handle.remove()
+    inputs, outputs = zip(*seen, strict=True)
+    return tuple(
+        torch.cat([x.reshape(-1, x.shape[-1]) for x in side]).numpy() for side in (inputs, outputs)
+    )  # type: ignore[return-value]
+
+
+def check(folder: Path, loaded: Any, reference: Any, module: str, mine: str, given: Windows) -> Any:
+    record = capture(loaded, given, [mine])[mine]
+    inputs, outputs = by_hand(reference, given, module)
+    assert record.input.whole
+    assert record.output.whole
+    assert np.array_equal(record.input.rows, inputs)
+    assert np.array_equal(record.output.rows, outputs)
+    observed = record.output.observed
+    assert (observed.min, observed.max) == (outputs.min(), outputs.max())
+    assert np.array_equal(observed.channel_absmax, np.abs(outputs).max(axis=0))
+    np.testing.assert_allclose(
+        record.input.observed.second_moment, (inputs.astype(float) ** 2).mean(axis=0)
+    )
+    return record
+
+
+@pytest.mark.parametrize("side", ["mlp.down_proj", "self_attn.q_proj"])
+def test_the_demo_s_activations_are_transformers_own_to_the_bit(side: str) -> None:
+    loaded = opened("demo")
+    torch.set_num_threads(1)
+    module = f"model.layers.3.{side}"
+    tokens = np.frombuffer(HELD_BACK_TEXT.read_bytes()[:256], np.uint8).astype(np.int64)
+    reference = transformers.LlamaForCausalLM.from_pretrained(DEMO_FOLDER, dtype="auto").eval()
+    assert reference.dtype == torch.bfloat16
+    assert loaded.dtype == "bfloat16"
+    assert loaded.note == ""
+    assert loaded.module_of(f"{module}.weight") == module
+    record = check(DEMO_FOLDER, loaded, reference, module, module, Windows((tokens,)))
+    assert record.kind == "Linear"
+
+
+def test_a_llama_in_float32_and_its_head(tmp_path: Path) -> None:
+    folder = small_models.llama(tmp_path / "m")
+    loaded = opened(folder)
+    torch.set_num_threads(1)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    for module in ("model.layers.1.mlp.gate_proj", "lm_head"):
+        check(folder, loaded, reference, module, module, windows(64))
+
+
+def test_a_gpt2_whose_weights_are_transposed(tmp_path: Path) -> None:
+    folder = small_models.gpt2(tmp_path / "m")
+    loaded = opened(folder)
+    torch.set_num_threads(1)
+    names = [name for name in loaded.source.tensors if name.endswith("h.1.mlp.c_fc.weight")]
+    module = loaded.module_of(names[0])
+    assert module == "transformer.h.1.mlp.c_fc"
+    reference = transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+    record = check(folder, loaded, reference, module, module, windows(32))
+    assert record.kind == "Conv1D"
+    assert loaded.source.tensor(names[0]).shape == (32, 128)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_encoder_with_its_own_tokenizer(tmp_path: Path, masked: bool) -> None:
+    folder = small_models.bert(tmp_path / "m", masked=masked)
+    loaded = opened(folder)
+    torch.set_num_threads(1)
+    reference = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = Tokenizer(loaded)
+    ids = tokenizer.encode(small_models.text(200))
+    first, second = split_windows(ids, tokenizer, positions_of(loaded.model))
+    assert second is not None
+    assert [part.size for part in first.ids] == [40, 40, 26]  # 38 + 38 + 24 and [CLS], [SEP]
+    assert all(part[0] == 2 and part[-1] == 3 for part in (*first.ids, *second.ids))
+    tensor = "encoder.layer.1.attention.self.query.weight"
+    stored = f"bert.{tensor}" if masked else tensor
+    module = loaded.module_of(stored)
+    assert module == tensor.removesuffix(".weight")
+    check(folder, loaded, reference, module, module, Windows(first.ids[:1]))
+
+
+def test_one_safetensors_file_with_its_config(tmp_path: Path) -> None:
+    folder = small_models.llama(tmp_path / "m")
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    save_file({"x": torch.ones(2)}, folder / "model.safetensors")  # not what is asked for
+    loaded = opened(folder / "other.safetensors")
+    stored = load_file(folder / "other.safetensors")
+    weight = loaded.model.get_submodule("model.layers.0.mlp.up_proj").weight
+    assert torch.equal(weight, stored["model.layers.0.mlp.up_proj.weight"])
+
+
+def test_running_never_writes_to_the_files(tmp_path: Path) -> None:
+    folder = small_models.llama(tmp_path / "m")
+    before = (folder / "model.safetensors").read_bytes()
+    loaded = opened(folder)
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            parameter.zero_()  # a model may change its weights; the file is not theirs
+    assert (folder / "model.safetensors").read_bytes() == before
+
+
+def test_windows_of_several_lengths_are_not_padded(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m"))
+    name = "model.layers.0.mlp.up_proj"
+    given = windows(40, 40, 40, 17)
+    record = capture(loaded, given, [name])[name]
+    reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
+    inputs, _ = by_hand(reference, given, name)
+    assert record.input.observed.tokens == 137
+    np.testing.assert_allclose(record.input.rows, inputs, rtol=1e-4, atol=1e-5)
+
+
+def test_only_what_was_chosen_is_kept_and_hooks_go(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m"))
+    name = "model.layers.0.mlp.up_proj"
+    capture(loaded, windows(64), [name])  # whatever transformers keeps for itself
+    gc.collect()
+    before = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+    record = capture(loaded, windows(64, 64), [name], histogram=False)[name]
+    gc.collect()
+    after = sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+    assert after == before
+    assert not any(module._forward_hooks for module in loaded.model.modules())
+    assert record.input.rows.nbytes == 128 * 32 * 4
+    assert record.input.observed.counts is None
+
+
+def test_a_bounded_sample_with_observers_over_all_tokens(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m"))
+    name = "model.layers.0.mlp.up_proj"
+    given = windows(100, 100)
+    whole = capture(loaded, given, [name])[name]
+    part = capture(loaded, given, [name], keep_bytes=50 * 48 * 4)[name]
+    none = capture(loaded, given, [name], keep_bytes=0)[name]
+    assert part.output.rows.shape == (50, 48)
+    assert np.array_equal(part.output.rows, whole.output.rows[::4])
+    assert not part.output.whole
+    assert none.output.rows.shape == (0, 48)
+    for record in (part, none):
+        assert record.output.observed.tokens == 200
+        assert np.array_equal(
+            record.output.observed.channel_absmax, whole.output.observed.channel_absmax
+        )
+
+
+# What can go wrong
+
+
+def test_a_forward_pass_that_fails_is_told_with_its_module(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m"))
+    name = "model.layers.0.mlp.up_proj"
+    act = loaded.model.model.layers[1].mlp.act_fn
+    kept = act.forward
+    act.forward = lambda x: (_ for _ in ()).throw(ZeroDivisionError("the sky\nfell"))
+    with pytest.raises(QtuiError) as caught:
+        capture(loaded, windows(64), [name])
+    message = str(caught.value)
+    assert "model.layers.1.mlp" in message
+    assert "ZeroDivisionError: the sky)" in message
+    assert not any(module._forward_hooks for module in loaded.model.modules())
+    act.forward = kept
+    assert capture(loaded, windows(64), [name])[name].input.whole
+
+
+def test_a_dtype_the_cpu_lacks_runs_in_float32_and_says_so(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m", torch.bfloat16))
+    assert loaded.dtype == "bfloat16"
+    mlp = loaded.model.model.layers[0].mlp
+    forward = mlp.forward
+
+    def picky(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is torch.bfloat16:
+            raise RuntimeError("\"silu_cpu\" not implemented for 'BFloat16'")
+        return forward(x)
+
+    mlp.forward = picky
+    name = "model.layers.1.mlp.up_proj"
+    record = capture(loaded, windows(64), [name])[name]
+    assert record.input.observed.tokens == 64
+    assert loaded.dtype == "float32"
+    assert loaded.note == (
+        "PyTorch has no silu_cpu in bfloat16 on this CPU, so the model runs in float32."
+    )
+
+
+def test_cancelling_between_batches_leaves_nothing(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m"))
+    asked = []
+
+    def cancelled() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    heard: list[float] = []
+    with pytest.raises(Cancelled):
+        capture(
+            loaded, windows(*range(60, 70)), ["lm_head"], cancelled=cancelled, progress=heard.append
+        )
+    assert len(heard) == 2
+    assert 0 < heard[0] < heard[1] < 1
+    assert not any(module._forward_hooks for module in loaded.model.modules())
+
+
+def test_a_module_that_is_never_reached(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded.model.model.spare = torch.nn.Linear(4, 4)
+    with pytest.raises(QtuiError, match=r"No token reached model\.spare"):
+        capture(loaded, windows(64), ["model.spare"])
+
+
+def test_weights_that_are_no_linear_module_are_refused(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m"))
+    with pytest.raises(UsageError, match="belongs to a Embedding"):
+        loaded.module_of("model.embed_tokens.weight")
+    with pytest.raises(UsageError, match="LlamaRMSNorm"):
+        loaded.module_of("model.norm.weight")
+    with pytest.raises(ModelError, match="no tensor"):
+        loaded.module_of("nothing.weight")
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for key, value in changes.items():
+        config.pop(key, None) if value is None else config.update({key: value})
+    path.write_text(json.dumps(config))
+
+
+def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
+    good = small_models.llama(tmp_path / "good")
+
+    def broken(name: str, **changes: Any) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(good, folder)
+        edit(folder, **changes)
+        return folder
+
+    for folder, words in [
+        (broken("a", model_type=None), "names no model_type"),
+        (broken("b", model_type="nosuch"), "knows no model of type 'nosuch'"),
+        (
+            broken("c", model_type="nosuch", auto_map={"AutoModel": "x.Y"}),
+            "code of its own, which is never run",
+        ),
+        (broken("d", architectures=["LlamaForCausalSomething"]), "is a LlamaForCausalSomething"),
+        (broken("e", hidden_size=64), "transformers cannot build"),
+        (broken("f", num_hidden_layers=3), "lacks 9 of the tensors"),
+    ]:
+        with pytest.raises(ModelError, match=words):
+            opened(folder)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(good / "model.safetensors", alone)
+    with pytest.raises(ModelError, match=r"no config\.json"):
+        opened(alone)
+    with pytest.raises(ModelError, match="no weights to read"):
+        opened(good / "config.json")
+    t5 = tmp_path / "t5"
+    config = transformers.T5Config(
+        vocab_size=32, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2
+    )
+    transformers.T5Model(config).save_pretrained(t5)
+    with pytest.raises(ModelError, match="is a T5Model; activations are captured from text"):
+        opened(t5)
+
+
+def test_packed_checkpoints_are_refused_with_what_they_are(tmp_path: Path) -> None:
+    folder = small_models.llama(tmp_path / "m")
+    edit(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(ModelError, match="open the model it was made from"):
+        opened(folder)
+
+
+# Text
+
+
+def test_calibration_files_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    for raw, words in [
+        (b"", "is empty"),
+        (b"  \n", "is empty"),
+        (b"ELF\x00\x01", "is binary (a zero byte at 3)"),
+        ("grün".encode("latin-1"), "no UTF-8 text (byte 2)"),
+    ]:
+        path.write_bytes(raw)
+        with pytest.raises(UsageError) as caught:
+            read_text(str(path))
+        assert words in str(caught.value)
+    with pytest.raises(UsageError, match="is not there"):
+        read_text(str(tmp_path / "nowhere"))
+    with pytest.raises(UsageError, match="is a folder"):
+        read_text(str(tmp_path))
+    with pytest.raises(UsageError, match="names no file"):
+        read_text("")
+
+
+def test_a_long_file_is_read_in_part_and_no_character_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qtui_core.activations.tokens.MAX_BYTES", 5)
+    path = tmp_path / "x.txt"
+    path.write_text("abcdü and more", encoding="utf-8")
+    assert read_text(str(path)) == Text("abcd", "x.txt", partial=True)
+    path.write_text("abcd", encoding="utf-8")
+    assert read_text(str(path)) == Text("abcd", "x.txt")
+
+
+def test_bytes_are_the_tokens_of_the_demo() -> None:
+    loaded = opened("demo")
+    tokenizer = Tokenizer(loaded)
+    text = builtin_text().content
+    ids = tokenizer.encode(text)
+    assert np.array_equal(ids, np.frombuffer(HELD_BACK_TEXT.read_bytes(), np.uint8))
+    first, second = split_windows(ids, tokenizer, positions_of(loaded.model))
+    assert second is not None
+    assert first.tokens == second.tokens == 2048
+    middle = ids.size // 2
+    raw = ids.tobytes()
+    for part, low, high in [(first, 0, middle), (second, middle, ids.size)]:
+        for window in part.ids:  # each is a piece of its own half, and of no other
+            assert raw[low * 8 : high * 8].find(window.tobytes()) >= 0
+
+
+def test_short_texts() -> None:
+    tokenizer = Tokenizer(opened("demo"))
+    with pytest.raises(UsageError, match="The text has 1 token; calibration needs at least 16"):
+        split_windows(tokenizer.encode("a"), tokenizer, None)
+    whole, nothing = split_windows(tokenizer.encode("a" * 31), tokenizer, None)
+    assert (whole.tokens, nothing) == (31, None)
+    first, second = split_windows(tokenizer.encode("a" * 33), tokenizer, None)
+    assert second is not None
+    assert (first.tokens, second.tokens) == (16, 17)
+
+
+def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m", vocab_size=300))
+    with pytest.raises(ModelError, match="There is no tokenizer"):
+        Tokenizer(loaded)
+    small_models.write_tokenizer(tmp_path / "m")
+    assert Tokenizer(loaded).encode("the cat").tolist() == [5, 6]
+    (tmp_path / "m" / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot be read"):
+        Tokenizer(loaded)
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    loaded = opened(small_models.llama(tmp_path / "m", vocab_size=8))
+    small_models.write_tokenizer(tmp_path / "m")
+    with pytest.raises(ModelError, match="do not belong together"):
+        Tokenizer(loaded).encode("away and then")

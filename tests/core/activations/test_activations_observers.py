@@ -1,0 +1,136 @@
+"""Observers and ranges against numpy on all values at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qtui_core.activations.observers import MinMax, Observer, Percentile
+from qtui_core.activations.sample import EvenSample
+from qtui_core.errors import UsageError
+
+
+def values(tokens: int = 3000, features: int = 40) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    x = rng.standard_t(3, (tokens, features)).astype(np.float32)
+    x[:, 7] *= 25
+    x[5] = 0
+    x[9, 3] = -0.0
+    return x
+
+
+def bfloat16(x: np.ndarray) -> np.ndarray:
+    return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
+
+
+def observe(x: np.ndarray, pieces: int = 7, **options: bool):
+    observer = Observer(x.shape[1], **options)
+    for part in np.array_split(x, pieces):
+        observer.add(part)
+    return observer.observed()
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 3000])
+def test_what_is_observed_is_numpy_s(pieces: int) -> None:
+    x = values()
+    found = observe(x, pieces)
+    assert (found.tokens, found.features, found.nonfinite) == (3000, 40, 0)
+    assert (found.min, found.max) == (x.min(), x.max())
+    assert found.absmax == np.abs(x).max()
+    assert np.array_equal(found.channel_absmax, np.abs(x).max(axis=0))
+    exact = (x.astype(np.float64) ** 2).mean(axis=0)
+    np.testing.assert_allclose(found.second_moment, exact, rtol=1e-12)
+    assert found.counts is not None
+    assert found.counts.sum() == x.size
+
+
+def test_what_is_not_finite_is_counted_and_left_out() -> None:
+    x = values()
+    holes = x.copy()
+    holes[0, 0], holes[1, 1], holes[2, 2] = np.nan, np.inf, -np.inf
+    found = observe(holes)
+    x[0, 0] = x[1, 1] = x[2, 2] = 0
+    assert found.nonfinite == 3
+    assert (found.min, found.max) == (x.min(), x.max())
+    assert np.array_equal(found.channel_absmax, np.abs(x).max(axis=0))
+    np.testing.assert_allclose(found.second_moment, (x.astype(float) ** 2).mean(axis=0))
+    assert found.counts is not None
+    assert found.counts.sum() == x.size - 3
+
+
+def test_nothing_finite_has_no_range() -> None:
+    for x in (np.full((4, 3), np.nan, np.float32), np.empty((0, 3), np.float32)):
+        found = observe(x, 1)
+        assert (found.min, found.max, found.absmax) == (None, None, None)
+        for rule in (MinMax(), Percentile(99.9)):
+            with pytest.raises(UsageError, match="No finite value"):
+                rule.range_of(found, symmetric=True)
+
+
+def test_min_max() -> None:
+    x = values()
+    x[x < -3] = -3
+    found = observe(x)
+    assert MinMax().range_of(found, symmetric=False) == (-3.0, float(x.max()))
+    assert MinMax().range_of(found, symmetric=True) == (-float(x.max()), float(x.max()))
+
+
+@pytest.mark.parametrize("percent", [60.0, 90.0, 99.0, 99.9, 99.99, 100.0])
+def test_percentiles_of_bfloat16_values_are_exact(percent: float) -> None:
+    x = bfloat16(values())
+    found = observe(x)
+    expected = np.quantile(np.abs(x), percent / 100, method="inverted_cdf")
+    assert Percentile(percent).range_of(found, symmetric=True) == (-expected, expected)
+    low, high = Percentile(percent).range_of(found, symmetric=False)
+    tail = (100 - percent) / 200
+    assert high == np.quantile(x, 1 - tail, method="inverted_cdf")
+    assert low == -np.quantile(-x, 1 - tail, method="inverted_cdf")
+    outside = ((x < low) | (x > high)).mean()
+    assert outside <= 1 - percent / 100 + 1e-12
+
+
+@pytest.mark.parametrize("percent", [90.0, 99.9, 100.0])
+def test_percentiles_of_float32_values_are_within_a_bin(percent: float) -> None:
+    x = values()
+    expected = np.quantile(np.abs(x), percent / 100, method="inverted_cdf")
+    found = Percentile(percent).range_of(observe(x), symmetric=True)[1]
+    assert expected * (1 - 2**-10) <= found <= expected
+
+
+def test_percentiles_of_tiny_and_huge_numbers() -> None:
+    x = np.array([[1e-45, -1e-45, 3e38, -3e38, 0.0, -0.0, 1.0, -2.0]], np.float32)
+    found = observe(x, 1)
+    low, high = Percentile(100).range_of(found, symmetric=False)
+    assert -3e38 <= low <= -3e38 * (1 - 2**-10)
+    assert 3e38 * (1 - 2**-10) <= high <= 3e38
+
+
+def test_impossible_percentiles_are_refused() -> None:
+    for percent in (0.0, 50.0, 101.0, float("nan")):
+        with pytest.raises(UsageError, match="above 50"):
+            Percentile(percent)
+    with pytest.raises(UsageError, match="histogram"):
+        Percentile(99).range_of(observe(values(), histogram=False), symmetric=True)
+
+
+@pytest.mark.parametrize(("rows", "capacity"), [(10, 10), (11, 10), (1000, 10), (999, 64), (5, 1)])
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_an_even_sample_is_every_stride_th_row(rows: int, capacity: int, step: int) -> None:
+    x = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+    sample = EvenSample(2, capacity)
+    for start in range(0, rows, step):
+        sample.add(x[start : start + step])
+    kept = sample.rows()
+    assert np.array_equal(kept, x[:: sample.stride])
+    assert kept.shape[0] <= capacity
+    assert sample.stride == 1 or 2 * kept.shape[0] >= capacity
+
+
+def test_an_even_sample_copies_and_may_keep_nothing() -> None:
+    x = np.ones((4, 2), np.float32)
+    sample, none = EvenSample(2, 10), EvenSample(2, 0)
+    sample.add(x)
+    none.add(x)
+    x[:] = 5
+    assert (sample.rows() == 1).all()
+    assert none.rows().shape == (0, 2)
