@@ -41,7 +41,7 @@ class PanelEntry:
 PANELS: tuple[PanelEntry, ...] = (
     PanelEntry(1, "formats", "Formats", f"{_HERE}.formats.panel:FormatsPanel"),
     PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize.panel:QuantizePanel"),
-    PanelEntry(3, "codebooks", "Codebooks", f"{_UPCOMING}CodebooksPanel"),
+    PanelEntry(3, "codebooks", "Codebooks", f"{_HERE}.codebooks.panel:CodebooksPanel"),
     PanelEntry(4, "memory", "Memory", f"{_UPCOMING}MemoryPanel"),
     PanelEntry(5, "train", "Train", f"{_UPCOMING}TrainPanel"),
     PanelEntry(6, "numerics", "Numerics", f"{_UPCOMING}NumericsPanel"),

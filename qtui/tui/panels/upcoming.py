@@ -17,17 +17,6 @@ class UpcomingPanel(Panel):
         yield Static(f"Not built yet. {self.WILL_SHOW}", classes="upcoming")
 
 
-class CodebooksPanel(UpcomingPanel):
-    PANEL_ID = "codebooks"
-    TITLE = "Codebooks"
-    NUMBER = 3
-    HELP = "Not built yet."
-    WILL_SHOW = (
-        "This panel will show how often a tensor uses each code of NF4, FP4 and INT4, and what "
-        "that costs at equal bits."
-    )
-
-
 class MemoryPanel(UpcomingPanel):
     PANEL_ID = "memory"
     TITLE = "Memory"

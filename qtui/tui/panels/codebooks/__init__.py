@@ -1,0 +1,1 @@
+"""Panel 3: schemes of few bits side by side, code by code."""

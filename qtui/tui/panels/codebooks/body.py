@@ -1,0 +1,170 @@
+"""How the Codebooks panel is laid out at each size."""
+
+from __future__ import annotations
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, Vertical
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Draw, Put, TextLine, TextPicture
+from qtui.tui.panels.codebooks.shown import ViewName
+from qtui.tui.panels.quantize.side import TensorSide
+from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.field import Field
+from qtui.tui.widgets.task_title import TaskTitle
+from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.models.quoting import printable
+
+WIDE = 150
+SHORT = 26
+
+
+class CodebooksBody(Container):
+    """Views and settings on top, below them the picture; the tensors stand at its left on a
+    wide screen, and in its place while the class `-listing` is set on others."""
+
+    DEFAULT_CSS = """
+    CodebooksBody {
+        #codebooks-top { height: 1; margin: 0 0 1 0; }
+        #codebooks-top ViewTabs { width: 1fr; }
+        #codebooks-settings { width: auto; padding: 0 1; color: $quiet; }
+        #codebooks-schemes { display: none; margin: 0 1 1 1; }
+        &.-typing #codebooks-top { display: none; }
+        &.-typing #codebooks-schemes { display: block; }
+        #codebooks-main { height: 1fr; }
+        #codebooks-centre { width: 1fr; padding: 0 1; }
+        TaskTitle { margin: 0 0 1 0; padding: 0; }
+        TextPicture { height: 1fr; }
+        TensorSide { display: none; }
+        &.-wide TensorSide { display: block; width: 38; }
+        &.-listing TensorSide { display: block; }
+        &.-listing.-narrow TensorSide { width: 1fr; }
+        &.-listing.-narrow #codebooks-centre { display: none; }
+        &.-short #codebooks-top, &.-short TaskTitle { margin: 0; }
+        &.-short #codebooks-schemes { margin: 0 1; }
+        &.-short.-untitled TaskTitle { display: none; }
+    }
+    """
+
+    class Typed(Message):
+        """Schemes were typed; nobody knows yet whether they are any."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.drawing = drawing
+        glyphs = drawing.glyphs
+        self.tabs = ViewTabs([view.value for view in ViewName], glyphs.pointer)
+        self.settings = Static(id="codebooks-settings", markup=False)
+        self.field = Field(compact=True, select_on_focus=False, id="codebooks-schemes")
+        self.side = TensorSide(drawing)
+        self.title_line = TaskTitle()
+        self.title_line.line_glyph = glyphs.baseline
+        self.title_line.ellipsis = glyphs.ellipsis
+        self.picture = TextPicture(drawing)
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="codebooks-top"):
+            yield self.tabs
+            yield self.settings
+        yield self.field
+        with Horizontal(id="codebooks-main"):
+            yield self.side
+            with Vertical(id="codebooks-centre"):
+                yield self.title_line
+                yield self.picture
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        self.set_class(width < WIDE, "-narrow")
+        self.set_class(width >= WIDE, "-wide")
+        self.set_class(height < SHORT, "-short")
+
+    # Typing and listing
+
+    @property
+    def typing(self) -> bool:
+        """Whether keys are text for one of the fields."""
+        return self.field.has_focus or self.side.typing
+
+    @property
+    def listing(self) -> bool:
+        """Whether the tensors stand where the picture is otherwise."""
+        return self.has_class("-listing") and self.has_class("-narrow")
+
+    @property
+    def can_leave(self) -> bool:
+        return self.typing or self.listing
+
+    def start_typing(self, text: str) -> None:
+        self.add_class("-typing")
+        self.field.value = text
+        self.field.cursor_position = len(text)
+        self.screen.set_focus(self.field)
+
+    def stop_typing(self) -> None:
+        self.remove_class("-typing")
+        self.focus_picture()
+
+    @on(Input.Submitted, "#codebooks-schemes")
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.post_message(self.Typed(event.value))
+
+    def leave(self) -> None:
+        """Leave the innermost of them; nothing that was typed takes effect."""
+        if self.field.has_focus:
+            self.stop_typing()
+        elif self.side.typing:
+            self.side.drop_filter()
+        else:
+            self.focus_picture()
+
+    def focus_picture(self) -> None:
+        self.remove_class("-listing")
+        self.screen.set_focus(self.picture)
+
+    def show_list(self) -> None:
+        self.add_class("-listing")
+        self.screen.set_focus(self.side.list)
+
+    # What is shown
+
+    def show_title(self, entry: TensorEntry | None) -> None:
+        """Name the tensor that is looked at, if one is."""
+        if entry is None:
+            self.title_line.subject, self.title_line.details = "", ()
+            return
+        shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
+        self.title_line.subject = printable(entry.name)
+        self.title_line.details = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
+
+    def show(self, draw: Draw, *, titled: bool) -> None:
+        """A picture; `titled` says whether it is of the tensor."""
+        self.set_class(not titled, "-untitled")
+        self.picture.show(draw)
+
+    def show_message(self, text: str) -> None:
+        """A message in place of the picture."""
+
+        def draw(canvas: Canvas) -> list[TextLine]:
+            lines = text.split("\n")
+            above = max(0, (canvas.height - len(lines)) // 2)
+            return [
+                *([] for _ in range(above)),
+                *([Put(max(0, (canvas.width - len(line)) // 2), line, "quiet")] for line in lines),
+            ]
+
+        self.picture.show(draw)
+
+    def redraw(self) -> None:
+        """The colours of the terminal changed."""
+        self.picture.refresh()
+        self.side.list.refresh()

@@ -1,0 +1,137 @@
+"""Where the bits go, and what another block size or double quantization would change."""
+
+from __future__ import annotations
+
+from qtui.report.numbers import format_bytes, format_decibels
+from qtui.tui.panels.codebooks.data import Budget, SweepRow
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
+from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.widgets.line import shortened
+
+LABELS = 18
+COLUMN = 15
+PARTS = ("codes", "scales", "scale of the tensor", "zero points", "nested codes",
+         "nested constants", "offset")  # fmt: skip
+NOTHING = "–"
+
+
+def draw_budget(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """The parts of each scheme, then block sizes one below the other."""
+    if not shown.budgets:
+        return []
+    table = _table(shown, canvas)
+    room = canvas.height - len(table) - 2
+    blank: list[TextLine] = [[]] if room > len(shown.sweep) else []
+    rows = _around(shown.sweep, shown.block, room - len(blank))
+    return [
+        *table,
+        *blank,
+        *_sweep_heading(shown),
+        *(_sweep_row(row, shown, canvas) for row in rows),
+    ]
+
+
+def _table(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    count = max(1, (canvas.width - LABELS) // COLUMN)
+    first = max(0, min(shown.chosen - count + 1, len(shown.budgets) - count))
+    budgets = shown.budgets[first : first + count]
+    names = [part for part in PARTS if any(part in each.parts for each in shown.budgets)]
+    names += sorted({part for each in shown.budgets for part in each.parts} - set(PARTS))
+
+    def row(label: str, texts: list[str], tone: Tone = "value") -> list[Put]:
+        puts = [Put(0, label, "label" if tone == "value" else tone)]
+        for at, text in enumerate(texts):
+            puts.append(right(LABELS + (at + 1) * COLUMN, text, tone))
+        return puts
+
+    headings = [shortened(each.scheme, COLUMN - 1, canvas.glyphs.ellipsis) for each in budgets]
+    heading = row("bits per parameter", headings, "heading")
+    lines = [heading]
+    for name in names:
+        lines.append(row(name, [_bits(each.parts.get(name)) for each in budgets]))
+    lines.append(row("all", [_bits(each.bits_per_parameter) for each in budgets], "best"))
+    lines.append(row("bytes", [format_bytes(each.bytes) for each in budgets]))
+    lines.append(row("Gaussian dB", [format_decibels(each.gaussian_sqnr_db) for each in budgets]))
+    return [*lines]
+
+
+def _bits(value: float | None) -> str:
+    """Six places: 32 bits for 64 x 256 elements are 0.001953."""
+    return NOTHING if value is None else f"{value:.6f}"
+
+
+def _around(sweep: tuple[SweepRow, ...], block: int, room: int) -> tuple[SweepRow, ...]:
+    """As many rows as fit, the current block among them."""
+    if room >= len(sweep):
+        return sweep
+    room = max(0, room)
+    at = next((i for i, row in enumerate(sweep) if row.size >= block), len(sweep) - 1)
+    first = max(0, min(at - room // 2, len(sweep) - room))
+    return sweep[first : first + room]
+
+
+_ENDS = (9, 20, 31, 40, 53, 64, 73)
+
+
+def _sweep_heading(shown: Shown) -> list[TextLine]:
+    if not shown.sweep:
+        return []
+    nested = f"dq{shown.nested_block} adds"
+    titles = ("block", "scales add", "all", "dB", nested, "all", "dB")
+    return [[right(end, title, "heading") for end, title in zip(_ENDS, titles, strict=True)]]
+
+
+def _sweep_row(row: SweepRow, shown: Shown, canvas: Canvas) -> list[Put]:
+    here = row.size == shown.block
+    tone: Tone = "heading" if here else "value"
+    cells = [f"{row.size:,}", *_cells(row.plain), *_cells(row.nested)]
+    puts = [right(end, text, tone) for end, text in zip(_ENDS, cells, strict=True)]
+    if here:
+        puts.append(Put(0, canvas.glyphs.pointer, "heading"))
+    return puts
+
+
+def _cells(budget: Budget | None) -> tuple[str, str, str]:
+    if budget is None:
+        return NOTHING, NOTHING, NOTHING
+    db = NOTHING if budget.gaussian_sqnr_db is None else f"{budget.gaussian_sqnr_db:.2f}"
+    return f"{budget.overhead:.4f}", f"{budget.bits_per_parameter:.4f}", db
+
+
+def budget_sentence(shown: Shown) -> str:
+    """What double quantization saves at this block size, and whether a smaller block with it
+    would be better for fewer bits."""
+    row = next((row for row in shown.sweep if row.size == shown.block), None)
+    if row is None or row.nested is None:
+        return "[ and ] change the block size, { and } the nested block, d double quantization."
+    plain, nested = row.plain, row.nested
+    saved = plain.bits_per_parameter - nested.bits_per_parameter
+    text = (
+        f"{plain.scheme} pays {plain.overhead:.3f} bits per parameter for its scales; double "
+        f"quantization makes that {nested.overhead:.3f}"
+    )
+    if saved <= 0:
+        return (
+            f"{text}, which is no less: this tensor has too few blocks to share the constants, "
+            f"so leave it off."
+        )
+    text += f" and saves {100 * (1 - nested.bytes / plain.bytes):.1f} % of the bytes"
+    if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
+        return f"{text}."
+    cost = plain.gaussian_sqnr_db - nested.gaussian_sqnr_db
+    text += " for next to nothing" if cost < 0.01 else f" for {cost:.2f} dB on a Gaussian"
+    better = [
+        (each.nested.gaussian_sqnr_db or 0.0, each)
+        for each in shown.sweep
+        if each.nested is not None
+        and each.nested.bits_per_parameter <= plain.bits_per_parameter
+        and each.size < row.size
+    ]
+    gain, best = max(better, key=lambda found: found[0], default=(0.0, None))
+    if best is None or best.nested is None or gain <= plain.gaussian_sqnr_db:
+        return f"{text}: turn it on."
+    return (
+        f"{text}: turn it on, or spend the bits on smaller blocks: {best.nested.scheme} takes "
+        f"{best.nested.bits_per_parameter:.3f} bits, not {plain.bits_per_parameter:.3f}, and is "
+        f"{gain - plain.gaussian_sqnr_db:.1f} dB better on a Gaussian."
+    )

@@ -1,0 +1,243 @@
+"""The codes of each scheme as a histogram, and what they cost below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from qtui.report.numbers import format_decibels
+from qtui.tui.panels.codebooks.data import Bar, CodeColumn
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
+from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.widgets.drawing import Glyphs
+from qtui.tui.widgets.line import shortened
+
+LABELS = 11
+GAP = 2
+#: Bits per parameter that count as equal, as in the sentence.
+SAME_BITS = 0.02
+SAME_DB = 0.05
+#: The lines below a histogram: numbers, and the code under the cursor.
+NUMBERS, DETAIL = 8, 1
+EIGHTHS = 8
+
+
+def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """One column a scheme, as many as fit around the chosen one."""
+    first, count = _visible(shown, canvas.width)
+    columns = shown.columns[first : first + count]
+    if not columns:
+        return []
+    width = (canvas.width - LABELS) // count
+    starts = [LABELS + at * width for at in range(count)]
+    chosen = min(shown.chosen, len(shown.columns) - 1) - first
+    inner = width - GAP
+    tall = canvas.height >= 1 + 16 + NUMBERS + DETAIL + 1 and inner >= 16
+    lines: list[list[Put]] = [_names(shown, columns, starts, inner, chosen, canvas)]
+    cursor = _cursor(shown)
+    bars = [column.bars for column in columns]
+    if tall:
+        top = max((_largest(column) for column in columns), default=1.0)
+        for row in range(max(len(each) for each in bars)):
+            lines.append(
+                [
+                    put
+                    for at, each in enumerate(bars)
+                    if row < len(each)
+                    for put in _row_bar(
+                        each[row], starts[at], inner, top, canvas.glyphs,
+                        at == chosen and row == cursor,
+                    )
+                ]
+            )  # fmt: skip
+    else:
+        height = max(2, canvas.height - 1 - 1 - NUMBERS - DETAIL)
+        lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor)
+    lines += _numbers(shown, columns, starts, inner)
+    lines.append(_detail(shown, canvas))
+    more = len(shown.columns) - count
+    if more:
+        lines[0].insert(0, Put(0, f"+{more} more", "quiet"))
+    return [*lines]
+
+
+def _visible(shown: Shown, width: int) -> tuple[int, int]:
+    """The first column that is drawn, and how many."""
+    count = max(1, min(len(shown.columns), (width - LABELS) // (16 + GAP - 1)))
+    chosen = min(shown.chosen, max(0, len(shown.columns) - 1))
+    first = min(max(0, chosen - count + 1), max(0, len(shown.columns) - count))
+    return first, count
+
+
+def _cursor(shown: Shown) -> int:
+    column = shown.column
+    return 0 if column is None else min(shown.code, len(column.bars) - 1)
+
+
+def _largest(column: CodeColumn) -> float:
+    return max((max(bar.share, bar.expected or 0.0) for bar in column.bars), default=0.0) or 1.0
+
+
+def _names(
+    shown: Shown,
+    columns: Sequence[CodeColumn],
+    starts: Sequence[int],
+    inner: int,
+    chosen: int,
+    canvas: Canvas,
+) -> list[Put]:
+    line = []
+    for at, column in enumerate(columns):
+        mark = canvas.glyphs.pointer if at == chosen else ""
+        text = shortened(mark + column.scheme, inner, canvas.glyphs.ellipsis)
+        line.append(Put(starts[at], text, "heading" if at == chosen else "value"))
+    return line
+
+
+def _row_bar(
+    bar: Bar, start: int, inner: int, top: float, glyphs: Glyphs, under_cursor: bool
+) -> list[Put]:
+    """A line for a code: its level, a bar with a mark where a Gaussian's would end, its share."""
+    level = _level_text(bar)
+    share = f"{100 * bar.share:.1f}%"
+    room = inner - 8 - 6
+    puts = [Put(start, f"{level:>7}", "cursor" if under_cursor else "label")]
+    if room > 0:
+        length = round(bar.share / top * room)
+        length = max(length, 1) if bar.count else 0
+        puts.append(Put(start + 8, glyphs.full * length, "bar"))
+        if bar.expected is not None:
+            at = min(room - 1, round(bar.expected / top * room))
+            puts.append(Put(start + 8 + at, glyphs.vertical, "expected"))
+    tone: Tone = "value" if bar.count else "warning"
+    puts.append(right(start + inner, share if bar.count else "unused", tone))
+    return puts
+
+
+def _level_text(bar: Bar) -> str:
+    level = bar.levels[0]
+    if not math.isfinite(level):
+        return "NaN" if math.isnan(level) else "inf"
+    if level == 0:
+        return "-0" if math.copysign(1, level) < 0 else "0"
+    return f"{level:+.3f}"
+
+
+def _standing(
+    bars: Sequence[Sequence[Bar]],
+    starts: Sequence[int],
+    inner: int,
+    height: int,
+    glyphs: Glyphs,
+    chosen: int,
+    cursor: int,
+) -> list[list[Put]]:
+    """Bars from the bottom up; a dot where a Gaussian's would end."""
+    lines: list[list[Put]] = [[] for _ in range(height + 1)]
+    for at, each in enumerate(bars):
+        wide = max(1, min(3, inner // max(1, len(each))))
+        top = max((max(bar.share, bar.expected or 0.0) for bar in each), default=0.0) or 1.0
+        for place, bar in enumerate(each):
+            column = starts[at] + place * wide
+            eighths = round(bar.share / top * height * EIGHTHS)
+            eighths = max(1, eighths) if bar.count else 0
+            for y in range(height):
+                fill = max(0, min(EIGHTHS, eighths - (height - 1 - y) * EIGHTHS))
+                if fill:
+                    lines[y].append(Put(column, glyphs.eighths[fill] * wide, "bar"))
+            if bar.expected is not None:
+                y = height - 1 - min(height - 1, int(bar.expected / top * height))
+                if eighths <= (height - 1 - y) * EIGHTHS:
+                    lines[y].append(Put(column, glyphs.dot * wide, "expected"))
+            here = at == chosen and place == cursor
+            mark = glyphs.marker if here else glyphs.baseline if bar.count else glyphs.off
+            tone: Tone = "cursor" if here else "quiet" if bar.count else "warning"
+            lines[height].append(Put(column, mark * wide, tone))
+    lines[0].insert(0, Put(0, "codes", "label"))
+    lines[height].insert(0, Put(0, "ascending", "quiet"))
+    return lines
+
+
+def _numbers(
+    shown: Shown, columns: Sequence[CodeColumn], starts: Sequence[int], inner: int
+) -> list[list[Put]]:
+    best = max((c.error.sqnr_db or -math.inf for c in shown.columns), default=0.0)
+    first = shown.columns[0].error.bits_per_parameter
+
+    def row(
+        label: str, text: Callable[[CodeColumn], str], tone: Callable[[CodeColumn], Tone]
+    ) -> list[Put]:
+        puts = [Put(0, label, "label")]
+        for at, column in enumerate(columns):
+            shown_text = shortened(text(column), inner)
+            puts.append(Put(starts[at], shown_text, tone(column)))
+        return puts
+
+    def plain(tone: Tone = "value") -> Callable[[CodeColumn], Tone]:
+        return lambda _: tone
+
+    def is_best(column: CodeColumn) -> bool:
+        return column.error.sqnr_db is not None and best - column.error.sqnr_db < SAME_DB
+
+    def behind(column: CodeColumn) -> str:
+        if column.error.sqnr_db is None:
+            return "no error"
+        return "best" if is_best(column) else f"{column.error.sqnr_db - best:.1f} dB"
+
+    def is_equal(column: CodeColumn) -> bool:
+        return abs(column.error.bits_per_parameter - first) <= SAME_BITS
+
+    return [
+        row("entropy", _entropy_text, plain()),
+        row("  Gaussian", lambda c: _optional(c.expected_entropy_bits, ".2f"), plain("quiet")),
+        row("unused", _unused_text, lambda c: "warning" if c.unused else "value"),
+        row("bits/param", lambda c: f"{c.error.bits_per_parameter:.4f}", plain()),
+        row(
+            "  to first",
+            lambda c: "equal" if is_equal(c) else f"{c.error.bits_per_parameter - first:+.4f}",
+            lambda c: "value" if is_equal(c) else "warning",
+        ),
+        row("SQNR dB", lambda c: format_decibels(c.error.sqnr_db), plain()),
+        row("  Gaussian", lambda c: format_decibels(c.error.gaussian_sqnr_db), plain("quiet")),
+        row("to best", behind, lambda c: "best" if is_best(c) else "value"),
+    ]
+
+
+def _entropy_text(column: CodeColumn) -> str:
+    return f"{_optional(column.entropy_bits, '.2f')} of {column.bits} bits"
+
+
+def _unused_text(column: CodeColumn) -> str:
+    """Codes without an element; those that no element can have are apart."""
+    never = len(column.unreachable)
+    text = str(len(column.unused)) if column.unused else "none"
+    return f"{text}, {never} never" if never else text
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _detail(shown: Shown, canvas: Canvas) -> list[Put]:
+    """The code under the cursor, in words."""
+    column = shown.column
+    if column is None or not column.bars:
+        return []
+    return [Put(0, shortened(code_text(column, _cursor(shown)), canvas.width), "value")]
+
+
+def code_text(column: CodeColumn, index: int) -> str:
+    """A code or a run of codes: pattern, level, elements, and what a Gaussian would have."""
+    bar = column.bars[index]
+    if len(bar.codes) == 1:
+        what = f"code {bar.codes[0]:0{column.bits}b}, level {_level_text(bar)}"
+    else:
+        finite = [level for level in bar.levels if math.isfinite(level)]
+        span = f"{finite[0]:+.3f} to {finite[-1]:+.3f}" if finite else "NaN or infinite"
+        what = f"{len(bar.codes)} codes, levels {span}"
+    text = f"{column.scheme} {what}: {bar.count:,} elements, {100 * bar.share:.2f} %"
+    if bar.expected is not None:
+        text += f" (Gaussian {100 * bar.expected:.2f} %)"
+    if set(bar.codes) <= set(column.unreachable):
+        text += ", never used"
+    return text

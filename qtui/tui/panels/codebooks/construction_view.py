@@ -1,0 +1,117 @@
+"""NF4 from normal quantiles, one step after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from qtui.tui.panels.codebooks.data import Level
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
+from qtui.tui.panels.codebooks.shown import Shown
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of the table: the step from which on it is known, and where it ends."""
+
+    title: str
+    step: int
+    end: int
+    text: Callable[[Level], str]
+
+
+FIELDS = (
+    Field("code", 0, 6, lambda level: f"{level.code:04b}"),
+    Field(
+        "probability", 0, 18,
+        lambda level: NOTHING if level.probability is None else f"{level.probability:.6f}",
+    ),
+    Field("quantile", 1, 30, lambda level: f"{level.quantile:+.6f}"),
+    Field("over largest", 3, 44, lambda level: f"{level.derived:+.9f}"),
+    Field("published", 4, 58, lambda level: f"{level.published:+.9f}"),
+    Field("ulps off", 4, 68, lambda level: f"{level.ulps:+d}" if level.ulps else "exact"),
+    Field(
+        "float32", 4, 77,
+        lambda level: f"{level.float32_ulps:+d}" if level.float32_ulps else "exact",
+    ),
+)  # fmt: skip
+#: Zero is put in by the third step; until then its line is empty.
+ZERO_STEP = 2
+EIGHTHS = 8
+
+
+def draw_construction(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """A line a level, as far as the steps have come; below it, where there is room, the levels
+    under the density they come from."""
+    construction = shown.construction
+    if construction is None:
+        return []
+    step = shown.step
+    name = construction.steps[step]
+    heading = f"step {step + 1} of {len(construction.steps)}: {name.title}"
+    titled = canvas.height >= 18 + 1
+    lines: list[list[Put]] = [[Put(0, heading, "heading")], []] if titled else []
+    lines.append([right(field.end, field.title, _tone(field, step, True)) for field in FIELDS
+                  if field.step <= step])  # fmt: skip
+    if not titled:
+        known = max(field.end for field in FIELDS if field.step <= step)
+        text = f"{step + 1} of {len(construction.steps)}"
+        if known + 2 + len(text) <= canvas.width:
+            lines[0].append(Put(canvas.width - len(text), text, "quiet"))
+    for level in construction.levels:
+        if level.probability is None and step < ZERO_STEP:
+            lines.append([])
+            continue
+        lines.append(
+            [
+                right(field.end, field.text(level), _tone(field, step, False))
+                for field in FIELDS
+                if field.step <= step
+            ]
+        )
+    room = canvas.height - len(lines) - 1
+    if room >= 5:
+        lines += [[], *_picture(shown, canvas, min(room, 12))]
+    return [*lines]
+
+
+def _tone(field: Field, step: int, title: bool) -> Tone:
+    """What this step added stands out; the rest is as it was."""
+    newest = max(each.step for each in FIELDS if each.step <= step)
+    if title:
+        return "heading" if field.step == newest else "label"
+    return "value" if field.step == newest or field.title == "code" else "quiet"
+
+
+def _picture(shown: Shown, canvas: Canvas, height: int) -> list[list[Put]]:
+    """The normal density between the outermost quantiles, and the levels below it."""
+    construction = shown.construction
+    assert construction is not None
+    width = min(canvas.width, 100)
+    largest = construction.levels[-1].quantile
+    bars = height - 2
+    lines: list[list[Put]] = []
+    heights = []
+    for x in range(width):
+        z = ((x + 0.5) / width * 2 - 1) * largest
+        heights.append(round(math.exp(-z * z / 2) * bars * EIGHTHS))
+    for y in range(bars):
+        ground = (bars - 1 - y) * EIGHTHS
+        text = "".join(
+            canvas.glyphs.eighths[max(0, min(EIGHTHS, each - ground))] for each in heights
+        )
+        lines.append([Put(0, text, "bar")])
+    ticks = [canvas.glyphs.baseline] * width
+    for level in construction.levels:
+        if shown.step < 1 or (level.probability is None and shown.step < ZERO_STEP):
+            continue
+        at = (level.quantile / largest + 1) / 2 * width
+        ticks[max(0, min(width - 1, int(at)))] = canvas.glyphs.tick
+    lines.append([Put(0, "".join(ticks), "expected")])
+    ends = ("-1", "1") if shown.step >= 3 else (f"{-largest:.3f}", f"{largest:.3f}")
+    lines.append([Put(0, ends[0], "quiet"), Put(width // 2, "0", "quiet"),
+                  right(width, ends[1], "quiet")])  # fmt: skip
+    return lines

@@ -1,0 +1,109 @@
+"""Pictures as lines of text with tones, and the widget that draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from textual.message import Message
+from textual.strip import Strip
+
+from qtui.tui.widgets.drawing import Drawing, Glyphs
+from qtui.tui.widgets.drawn import DrawnLines
+from qtui.tui.widgets.line import Line
+
+Tone = Literal["heading", "label", "value", "quiet", "bar", "expected", "cursor", "warning", "best"]
+
+
+@dataclass(frozen=True)
+class Put:
+    """A text at a column of a line."""
+
+    column: int
+    text: str
+    tone: Tone = "value"
+
+
+TextLine = Sequence[Put]
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """The room there is, in cells, and what can be drawn with."""
+
+    width: int
+    height: int
+    glyphs: Glyphs
+
+
+Draw = Callable[[Canvas], Sequence[TextLine]]
+
+
+def right(end: int, text: str, tone: Tone = "value") -> Put:
+    """A text that ends before column `end`."""
+    return Put(end - len(text), text, tone)
+
+
+class TextPicture(DrawnLines, can_focus=True):
+    """Draws what a function of its size gives; or one message."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "picture--heading", "picture--label", "picture--value", "picture--quiet", "picture--bar",
+        "picture--expected", "picture--cursor", "picture--warning", "picture--best",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    TextPicture {
+        & > .picture--heading { color: $primary; text-style: bold; }
+        & > .picture--label { color: $quiet; }
+        & > .picture--value { color: $foreground; }
+        & > .picture--quiet { color: $quiet; }
+        & > .picture--bar { color: $secondary; }
+        & > .picture--expected { color: $warning; }
+        & > .picture--cursor { color: $foreground; text-style: bold reverse; }
+        & > .picture--warning { color: $warning; text-style: bold; }
+        & > .picture--best { color: $success; text-style: bold; }
+    }
+    """
+
+    class CapacityChanged(Message):
+        """The widget was resized: it may be drawn for another size."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.drawing = drawing
+        self._draw: Draw | None = None
+        self._lines: Sequence[TextLine] = ()
+
+    def show(self, draw: Draw) -> None:
+        """Another picture, or the same with other data."""
+        self._draw = draw
+        self._redraw()
+
+    def on_resize(self) -> None:
+        self._redraw()
+
+    def _redraw(self) -> None:
+        width, height = self.size
+        if self._draw is None or width < 1 or height < 1:
+            return
+        self._lines = self._draw(Canvas(width, height, self.drawing.glyphs))
+        self.refresh()
+
+    @property
+    def text(self) -> str:
+        """The picture as plain text, for a copy."""
+        rows = []
+        for line in self._lines:
+            row = Line(self.size.width, self.base_style)
+            for put in line:
+                row.put(put.column, put.text)
+            rows.append(row.strip().text.rstrip())
+        return "\n".join(rows)
+
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.base_style)
+        for put in self._lines[y] if y < len(self._lines) else ():
+            style = self.get_component_rich_style(f"picture--{put.tone}", partial=True)
+            line.put(put.column, put.text, style)
+        return line.strip()

@@ -1,0 +1,118 @@
+"""What the Codebooks panel asks of the engine, typed, and remembered while it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from qtui.engine.client import EngineClient, ProgressCallback
+from qtui.tui.panels.codebooks.data import (
+    Budget,
+    CodeColumn,
+    Construction,
+    EqualRow,
+    SweepRow,
+)
+from qtui.tui.panels.quantize.data import ModelIndex, build
+
+ANSWERS_KEPT = 64
+SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+class CodebooksFeed:
+    """Answers by what was asked. Every method may raise QtuiError (EngineLost among them) and
+    RequestCancelled."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self.engine = engine
+        self._answers: dict[tuple[Any, ...], Any] = {}
+
+    async def index(self, model: str) -> ModelIndex:
+        """The tensors of a model, which is opened where no other panel has."""
+        reply = await self.engine.request("model_index", {"model": model}, kind="codebooks.index")
+        self._answers.clear()
+        return ModelIndex.parse(reply.data)
+
+    async def columns(
+        self,
+        model: str,
+        tensor: str,
+        schemes: Sequence[str],
+        resized: bool,
+        on_progress: ProgressCallback,
+    ) -> tuple[tuple[CodeColumn, ...], str]:
+        """Each scheme on a tensor, and the sentence about all of them."""
+
+        async def ask() -> tuple[tuple[CodeColumn, ...], str]:
+            params = {
+                "model": model,
+                "tensor": tensor,
+                "schemes": list(schemes),
+                "resized": resized,
+            }
+            reply = await self.engine.request("codebooks", params, on_progress=on_progress)
+            columns = tuple(
+                CodeColumn.parse(data, reply.arrays, index)
+                for index, data in enumerate(reply.data["schemes"])
+            )
+            return columns, str(reply.data["sentence"])
+
+        return await self._remembered(("columns", model, tensor, tuple(schemes), resized), ask)
+
+    async def equal_bits(
+        self, schemes: Sequence[str], shape: tuple[int, ...]
+    ) -> tuple[EqualRow, ...]:
+        """The schemes at the bits per parameter of the first one."""
+        params = {"schemes": list(schemes), "shape": list(shape)}
+        reply = await self.engine.request("equal_bits", params, kind=None)
+        return tuple(build(EqualRow, row) for row in reply.data["schemes"])
+
+    async def budgets(self, schemes: Sequence[str], shape: tuple[int, ...]) -> tuple[Budget, ...]:
+        async def ask() -> tuple[Budget, ...]:
+            params = {"schemes": list(schemes), "shape": list(shape)}
+            reply = await self.engine.request("bit_budget", params, kind=None)
+            return tuple(build(Budget, budget) for budget in reply.data["budgets"])
+
+        return await self._remembered(("budgets", tuple(schemes), shape), ask)
+
+    async def sweep(
+        self, name: str, nested_block: int, sizes: Sequence[int], shape: tuple[int, ...]
+    ) -> tuple[SweepRow, ...]:
+        """A codebook format over block sizes, with and without double quantization."""
+        nested = "dq" if nested_block == 256 else f"dq{nested_block}"
+        texts = [
+            text
+            for size in sizes
+            for text in (f"{name}:block{size}", f"{name}:block{size}:{nested}")
+        ]
+        found = await self.budgets(texts, shape)
+        return tuple(
+            SweepRow(size, found[2 * at], found[2 * at + 1]) for at, size in enumerate(sizes)
+        )
+
+    async def resize(self, schemes: Sequence[str], **changes: Any) -> list[str]:
+        """The schemes with another `size`, `nested` block or `dq`, where they have one."""
+        params = {"schemes": list(schemes), **changes}
+        reply = await self.engine.request("resize", params, kind=None)
+        return [str(text) for text in reply.data["schemes"]]
+
+    async def checked(self, text: str) -> str:
+        """The scheme as it is written in full. Raises UsageError for a text that is none."""
+        reply = await self.engine.request("scheme", {"text": text}, kind=None)
+        return str(reply.data["text"])
+
+    async def construction(self) -> Construction:
+        async def ask() -> Construction:
+            reply = await self.engine.request("nf4_construction", kind=None)
+            return Construction.parse(reply.data)
+
+        return await self._remembered(("construction",), ask)
+
+    async def _remembered(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
+        if key in self._answers:
+            return self._answers[key]
+        answer = await ask()
+        self._answers[key] = answer
+        if len(self._answers) > ANSWERS_KEPT:
+            del self._answers[next(iter(self._answers))]
+        return answer

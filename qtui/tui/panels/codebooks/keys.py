@@ -1,0 +1,80 @@
+"""The keys of the Codebooks panel and its help."""
+
+from __future__ import annotations
+
+from textual.binding import Binding, BindingType
+
+HELP = """\
+Schemes of few bits side by side, code by code, on a real tensor.
+
+**Codes**: how often each code is used, in ascending order of the levels, beside what a Gaussian
+tensor of this shape would have (dots, or lines across the bars). An *entropy* below the bits of
+a code says that some codes are rare; *never* are patterns that no element can get: the second
+zero of FP4, the lowest code of restricted integers.
+
+**Levels**: the values of the tensor over the absmax of their group, and where each scheme puts
+its levels. **Budget**: where the bits go, and what block size and double quantization change.
+**Construction**: how NF4 is made from normal quantiles, step by step.
+
+Schemes compare only at *equal bits per parameter*, scales counted. `=` gives every scheme groups
+of such a size that all take the bits of the first one; sizes need not be powers of two.
+"""
+
+
+def _binding(
+    key: str,
+    action: str,
+    description: str,
+    id: str,
+    tooltip: str,
+    *,
+    show: bool = False,
+    priority: bool = False,
+    key_display: str | None = None,
+) -> Binding:
+    return Binding(
+        key,
+        action,
+        description,
+        show=show,
+        priority=priority,
+        key_display=key_display,
+        id=f"codebooks.{id}",
+        tooltip=tooltip,
+    )
+
+
+CODEBOOKS_BINDINGS: list[BindingType] = [
+    _binding("r", "restart", "Restart", "restart",
+             "Start the engine again, or read again", show=True),
+    _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
+    _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
+    _binding("v", "view(1)", "View", "view",
+             "Next view: codes, levels, budget, construction", show=True),
+    _binding("V", "view(-1)", "View back", "view_back", "View before"),
+    _binding("equals_sign", "equal_bits", "Equal bits", "equal_bits",
+             "Give all schemes the bits per parameter of the first one", show=True,
+             key_display="="),
+    _binding("s", "type_schemes", "Schemes", "type",
+             "Type the schemes to compare, the first one sets the bits", show=True,
+             priority=True),
+    _binding("x", "remove", "Remove", "remove", "Take the chosen scheme out"),
+    _binding("right_square_bracket", "block(1)", "Block", "larger",
+             "Larger blocks and groups", show=True, key_display="]"),
+    _binding("left_square_bracket", "block(-1)", "Smaller", "smaller",
+             "Smaller blocks and groups", key_display="["),
+    _binding("right_curly_bracket", "nested_block(1)", "Larger nested", "nested_larger",
+             "More scales share a constant under double quantization", key_display="}"),
+    _binding("left_curly_bracket", "nested_block(-1)", "Smaller nested", "nested_smaller",
+             "Fewer scales share a constant under double quantization", key_display="{"),
+    _binding("d", "double_quantization", "Double quant", "double_quantization",
+             "Double quantization of the scales of nf4 and fp4", show=True),
+    _binding("n", "tensor(1)", "Next tensor", "next_tensor", "Next tensor", show=True),
+    _binding("p", "tensor(-1)", "Previous tensor", "previous_tensor", "Previous tensor"),
+    _binding("t", "tensors", "Tensors", "tensors", "Go to the list of tensors", show=True),
+    _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", priority=True),
+    _binding("left,h", "move(-1)", "Left", "left", "The code, or the step, before"),
+    _binding("right,l", "move(1)", "Right", "right", "The next code, or step"),
+    _binding("up,k", "pick(-1)", "Up", "up", "The scheme before"),
+    _binding("down,j", "pick(1)", "Down", "down", "The next scheme"),
+]  # fmt: skip

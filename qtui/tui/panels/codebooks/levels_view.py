@@ -1,0 +1,120 @@
+"""The levels of each scheme under the density of the values they are to follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qtui.tui.panels.codebooks.data import CodeColumn
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone
+from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.widgets.line import shortened
+
+EIGHTHS = 8
+AXIS = (-1.0, -0.5, 0.0, 0.5, 1.0)
+MOST_LABEL = 22
+#: Lines that a density needs to have a shape.
+LEAST_HEIGHT = 3
+
+
+def draw_levels(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """The density of the chosen scheme's scaled values on top, then a line a scheme."""
+    column = shown.column
+    if column is None:
+        return []
+    glyphs = canvas.glyphs
+    label = min(MOST_LABEL, 2 + max(len(each.scheme) for each in shown.columns))
+    width = canvas.width - label - 1
+    if width < 16:
+        return [[Put(0, "too narrow for the levels", "quiet")]]
+    room = canvas.height - 2  # the title and the axis
+    schemes = shown.columns[: max(1, room - LEAST_HEIGHT)]
+    spaced = room - 2 * len(schemes) >= 2 * LEAST_HEIGHT
+    height = max(1, room - len(schemes) * (2 if spaced else 1))
+    lines: list[list[Put]] = [[Put(0, shortened(_title(column), canvas.width), "label")]]
+    lines += _density(column, label, width, height, canvas)
+    for each in schemes:
+        here = each is column
+        mark = glyphs.pointer if here else " "
+        name = shortened(f"{mark}{each.scheme}", label - 1, glyphs.ellipsis)
+        tone: Tone = "heading" if here else "value"
+        if spaced:
+            lines.append([])
+        lines.append([Put(0, name, tone), *_ticks(each, label, width, canvas)])
+    lines.append(_axis(label, width))
+    return [*lines]
+
+
+def _title(column: CodeColumn) -> str:
+    over = "place between min and max" if column.has_zero_point else "x / absmax"
+    text = f"density of {over} of its group, {column.scheme}"
+    if column.expected_density:
+        text += "; dots: a Gaussian"
+    if column.beyond:
+        share = column.beyond / max(1, column.total)
+        text += f"; {100 * share:.2f} % beyond the outermost level"
+    return text
+
+
+def rebinned(values: Sequence[float], width: int) -> list[float]:
+    """The same mass in `width` bins, split where edges do not meet."""
+    out = [0.0] * width
+    scale = width / len(values)
+    for index, value in enumerate(values):
+        start, stop = index * scale, (index + 1) * scale
+        cell = int(start)
+        while cell < stop and cell < width:
+            overlap = min(stop, cell + 1) - max(start, cell)
+            out[cell] += value * max(0.0, overlap) / scale
+            cell += 1
+    return out
+
+
+def _density(
+    column: CodeColumn, label: int, width: int, height: int, canvas: Canvas
+) -> list[list[Put]]:
+    total = max(1, column.total)
+    shares = rebinned([count / total for count in column.density], width)
+    expected = rebinned(column.expected_density, width) if column.expected_density else []
+    # The extremes of the groups stand in the last bins; a picture scaled to them shows no more.
+    inner = [*shares[1:-1], *expected[1:-1]] or [1.0]
+    top = max(inner) or max([*shares, *expected]) or 1.0
+    lines = []
+    for y in range(height):
+        ground = (height - 1 - y) * EIGHTHS
+        line = []
+        for share in shares:
+            eighths = min(height * EIGHTHS, round(share / top * height * EIGHTHS))
+            if share and not eighths:
+                eighths = 1
+            line.append(canvas.glyphs.eighths[max(0, min(EIGHTHS, eighths - ground))])
+        puts = [Put(label, "".join(line), "bar")]
+        for x, share in enumerate(expected):
+            above = min(height * EIGHTHS - 1, share / top * height * EIGHTHS)
+            if ground <= above < ground + EIGHTHS and line[x] == canvas.glyphs.eighths[0]:
+                puts.append(Put(label + x, canvas.glyphs.dot, "expected"))
+        lines.append(puts)
+    return lines
+
+
+def _ticks(column: CodeColumn, label: int, width: int, canvas: Canvas) -> list[Put]:
+    """A tick where a level is."""
+    line = [canvas.glyphs.baseline] * width
+    for level, code in zip(column.levels, column.codes, strict=True):
+        if code not in column.unreachable and math.isfinite(level):
+            line[place_of(level, width)] = canvas.glyphs.tick
+    return [Put(label, "".join(line), "value")]
+
+
+def place_of(level: float, width: int) -> int:
+    """The cell of a level; those a little beyond -1 and 1 are drawn at the ends."""
+    return max(0, min(width - 1, int((level + 1) / 2 * width)))
+
+
+def _axis(label: int, width: int) -> list[Put]:
+    puts = [Put(0, "level", "quiet")]
+    for value in AXIS:
+        text = f"{value:g}"
+        at = label + place_of(value, width) - len(text) // 2
+        puts.append(Put(min(at, label + width - len(text)), text, "quiet"))
+    return puts

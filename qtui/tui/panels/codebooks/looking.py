@@ -1,0 +1,262 @@
+"""How the Codebooks panel reads a model and a tensor, and what it says in the meantime."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from textual.app import ComposeResult
+from textual.reactive import reactive
+
+from qtui.engine.client import EngineState
+from qtui.tui.messages import ModelOpened
+from qtui.tui.panels.codebooks.body import CodebooksBody
+from qtui.tui.panels.codebooks.budget_view import budget_sentence, draw_budget
+from qtui.tui.panels.codebooks.codes_view import draw_codes
+from qtui.tui.panels.codebooks.construction_view import draw_construction
+from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
+from qtui.tui.panels.codebooks.feed import SWEEP, CodebooksFeed
+from qtui.tui.panels.codebooks.levels_view import draw_levels
+from qtui.tui.panels.codebooks.shown import Shown, ViewName, nested_option
+from qtui.tui.panels.engine_panel import OPENING, EnginePanel
+from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.models.quoting import printable
+
+# Someone who holds a key down wants what they stop at.
+PAUSE_SECONDS = 0.08
+DRAWERS = {
+    ViewName.CODES: draw_codes,
+    ViewName.LEVELS: draw_levels,
+    ViewName.BUDGET: draw_budget,
+    ViewName.CONSTRUCTION: draw_construction,
+}
+
+
+class LookingPanel(EnginePanel):
+    """One model, one tensor, some schemes, and the phase that looking at them is in."""
+
+    phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
+
+    def compose_body(self) -> ComposeResult:
+        self.body = CodebooksBody(self.drawing)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.feed = CodebooksFeed(self.qtui.engine)
+        self.shown = Shown(self.qtui.model)
+        self.refusal = ""
+        self._followed = ""
+
+    # Opening a model
+
+    def open_model(self, model: str) -> None:
+        self.workers.cancel_group(self, "tensor")
+        self.refusal = ""
+        self._say(Phase.OPENING, f"Opening {printable(model)}")
+        self.do(partial(self._open, model), OPENING)
+
+    async def _open(self, model: str) -> None:
+        if self.qtui.engine.state is EngineState.LOST:
+            await self.qtui.engine.restart()
+        index = await self.feed.index(model)
+        before = self.shown
+        self.shown = Shown(
+            model,
+            index,
+            view=before.view,
+            asked=before.asked,
+            at_equal_bits=before.at_equal_bits,
+            block=before.block,
+            nested_block=before.nested_block,
+            double_quantization=before.double_quantization,
+            construction=await self.feed.construction(),
+        )
+        self._followed = ""
+        self.body.side.load(index.tensors)
+        self.post_message(ModelOpened(model, index.headline))
+        if not index.tensors:
+            self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
+            return
+        self.body.side.list.select(self._tensor_of_quantize() or index.first_choice.name)
+
+    def _tensor_of_quantize(self) -> str | None:
+        """The tensor that the Quantize panel looks at, if it looks at one of this model."""
+        for panel in self.qtui.shell.query("#panel-quantize"):
+            shown = getattr(panel, "shown", None)
+            entry = getattr(shown, "entry", None)
+            if entry is not None and getattr(shown, "model", None) == self.shown.model:
+                return str(entry.name)
+        return None
+
+    def _follow(self) -> None:
+        """Go to the tensor that was chosen in the Quantize panel since this one was shown."""
+        name = self._tensor_of_quantize()
+        if name is not None and name != self._followed and self.shown.index is not None:
+            self._followed = name
+            self.body.side.list.select(name)
+
+    # Looking at a tensor
+
+    def _schemes_changed(self) -> None:
+        self._forget_refusal()
+        self._look(pause=True)
+
+    def _look(self, *, pause: bool = False) -> None:
+        """Read the chosen tensor under the schemes; what was being read gives up."""
+        entry = self.shown.entry
+        if entry is None:
+            return
+        self.body.show_title(entry)
+        if self.qtui.engine.state is EngineState.LOST:
+            self.engine_lost(self.qtui.engine.detail)
+        elif not entry.readable:
+            self._say(Phase.FAILED, f"{printable(entry.dtype)} is a dtype that is not read yet.")
+        elif not entry.elements:
+            self._say(Phase.FAILED, "This tensor is empty: there are no codes to count.")
+        else:
+            self._say(Phase.WORKING, "Counting codes")
+            self.do(partial(self._read, entry, pause), "tensor")
+
+    async def _read(self, entry: TensorEntry, pause: bool) -> None:
+        if pause:
+            await asyncio.sleep(PAUSE_SECONDS)
+        shown = self.shown
+        shown.equal = ()
+        if shown.at_equal_bits:
+            shown.equal = await self.feed.equal_bits(shown.asked, entry.shape)
+        schemes = shown.schemes
+        columns, verdict = await self.feed.columns(
+            shown.model, entry.name, schemes, shown.at_equal_bits, self._show_fraction
+        )
+        shown.columns, shown.verdict = columns, verdict
+        shown.budgets = await self.feed.budgets(self._budgeted(schemes), entry.shape)
+        name = next((c.format for c in columns if c.format in ("nf4", "fp4")), "nf4")
+        sizes = sorted({*SWEEP, shown.block})
+        shown.sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.shape)
+        self.phase = Phase.READY
+        self.body.title_line.activity = ""
+        self.body.title_line.fraction = None
+        self._draw()
+
+    def _budgeted(self, schemes: tuple[str, ...]) -> list[str]:
+        """The schemes, codebooks with and without double quantization."""
+        option = nested_option(self.shown.nested_block)
+        found = []
+        for scheme in schemes:
+            parts = [part for part in scheme.split(":") if not part.startswith("dq")]
+            found.append(":".join(parts))
+            if parts[0] in ("nf4", "fp4"):
+                found.append(":".join([*parts, option]))
+        return list(dict.fromkeys(found))
+
+    def _show_fraction(self, fraction: float, _: object) -> None:
+        self.body.title_line.activity = "counting codes"
+        self.body.title_line.fraction = fraction
+
+    # Showing
+
+    def _draw(self) -> None:
+        """The view that is chosen, with what is known, and its sentence."""
+        shown = self.shown
+        self.body.tabs.active = list(ViewName).index(shown.view)
+        self.body.settings.update(self._settings())
+        own = shown.view is ViewName.CONSTRUCTION and shown.construction is not None
+        if not own and not shown.columns:
+            self.body.set_class(False, "-untitled")
+            self.body.show_message(self._message)
+            self.sentence = self.refusal or self._message.split("\n")[0]
+            return
+
+        def draw(canvas: Canvas) -> list[TextLine]:
+            return DRAWERS[shown.view](shown, canvas)
+
+        self.body.show(draw, titled=not own)
+        self.sentence = self.refusal or self._sentence()
+
+    def _sentence(self) -> str:
+        shown = self.shown
+        if shown.view is ViewName.CONSTRUCTION and shown.construction is not None:
+            step = shown.construction.steps[shown.step]
+            return f"{shown.step + 1}. {step.title}: {step.sentence}"
+        if shown.view is ViewName.BUDGET:
+            return budget_sentence(shown)
+        return shown.verdict
+
+    def _settings(self) -> str:
+        shown = self.shown
+        if shown.at_equal_bits:
+            bits = f" {shown.equal[0].bits:.4f}" if shown.equal else ""
+            return f"equal bits{bits}"
+        dq = f"dq{shown.nested_block}" if shown.double_quantization else "no dq"
+        return f"block {shown.block}, {dq}"
+
+    _message = ""
+
+    def _say(self, phase: Phase, text: str) -> None:
+        """Go to another phase; what is known stays on the screen while new is on its way."""
+        self.phase = phase
+        self._message = text
+        self.body.title_line.fraction = None
+        if phase in (Phase.OPENING, Phase.WORKING, Phase.STOPPED) and self.shown.columns:
+            self.body.title_line.activity = text.lower()
+            return
+        self.body.title_line.activity = ""
+        if phase in (Phase.FAILED, Phase.LOST):
+            self.refusal = ""
+            self.shown.columns = ()
+        self._draw()
+
+    # Stopping, failing, starting again
+
+    def action_stop(self) -> None:
+        for group in (OPENING, "tensor"):
+            self.workers.cancel_group(self, group)
+        self._say(Phase.STOPPED, "Stopped; r goes on")
+
+    def action_restart(self) -> None:
+        self.do(self._restart, OPENING)
+
+    async def _restart(self) -> None:
+        if self.qtui.engine.state is EngineState.LOST:
+            await self.qtui.engine.restart()
+        if self.shown.entry is None:
+            self.open_model(self.qtui.model)
+        else:
+            self._look()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        if not self.is_mounted:
+            return True
+        if action in ("filter", "type_schemes"):
+            return not self.body.typing
+        if action == "restart":
+            return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+        if action == "back":
+            return self.body.can_leave
+        if action == "stop":
+            return self.phase in (Phase.OPENING, Phase.WORKING) and not self.body.can_leave
+        return True
+
+    def watch_phase(self) -> None:
+        self.refresh_bindings()
+
+    def refused(self, sentence: str) -> None:
+        self.refusal = sentence
+        self.body.title_line.activity = ""
+        if self.phase is Phase.WORKING and self.shown.columns:
+            self.phase = Phase.READY  # what is shown stays true
+        self.sentence = sentence
+
+    def _forget_refusal(self) -> None:
+        """Something else is done now: the sentence is about the picture again."""
+        if self.refusal:
+            self.refusal = ""
+            self._draw()
+
+    def failed(self, sentence: str) -> None:
+        self._say(Phase.FAILED, sentence)
+
+    def engine_lost(self, sentence: str) -> None:
+        self._say(Phase.LOST, f"{sentence}\nr starts it again.")

@@ -1,0 +1,190 @@
+"""Panel 3: NF4, INT4, FP4, E2M1 and others side by side, code by code."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from qtui.tui.panels.codebooks.body import CodebooksBody
+from qtui.tui.panels.codebooks.export import panel_data
+from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
+from qtui.tui.panels.codebooks.looking import LookingPanel
+from qtui.tui.panels.codebooks.shown import ViewName
+from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.widgets.tensor_list import TensorList
+from qtui_core.errors import UsageError
+
+BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+NESTED_BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+class CodebooksPanel(LookingPanel):
+    """The keys, and what they change."""
+
+    PANEL_ID = "codebooks"
+    TITLE = "Codebooks"
+    NUMBER = 3
+    HELP = HELP
+    KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList,)
+    BINDINGS: ClassVar[list[BindingType]] = CODEBOOKS_BINDINGS
+
+    # What the shell asks for
+
+    def activate(self) -> None:
+        self.body.focus_picture()
+        self._follow()
+
+    def maximise_target(self) -> Widget | None:
+        return self.body.picture
+
+    def drawing_changed(self) -> None:
+        self.body.redraw()
+
+    def copy_text(self) -> str | None:
+        if self.shown.entry is None or not self.shown.columns:
+            return None
+        return f"{self.shown.entry.name}\n\n{self.body.picture.text}\n\n{self.sentence}"
+
+    def export_data(self) -> dict[str, Any] | None:
+        return panel_data(self.shown, self.sentence)
+
+    # Views and the cursor
+
+    def action_view(self, by: int) -> None:
+        views = list(ViewName)
+        self._show_view(views[(views.index(self.shown.view) + by) % len(views)])
+
+    @on(ViewTabs.Clicked)
+    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
+        message.stop()
+        self._show_view(list(ViewName)[message.index])
+
+    def _show_view(self, view: ViewName) -> None:
+        self.shown.view = view
+        self._forget_refusal()
+        self._draw()
+
+    def action_move(self, by: int) -> None:
+        shown = self.shown
+        self._forget_refusal()
+        if shown.view is ViewName.CONSTRUCTION:
+            if shown.construction is not None:
+                shown.step = max(0, min(len(shown.construction.steps) - 1, shown.step + by))
+        elif shown.column is not None:
+            last = len(shown.column.bars) - 1
+            shown.code = max(0, min(last, min(shown.code, last) + by))
+        self._draw()
+
+    def action_pick(self, by: int) -> None:
+        self._forget_refusal()
+        count = max(len(self.shown.columns), 1)
+        self.shown.chosen = max(0, min(count - 1, self.shown.chosen + by))
+        self._draw()
+
+    # Tensors
+
+    @on(TensorList.Highlighted)
+    def _tensor_changed(self, message: TensorList.Highlighted) -> None:
+        message.stop()
+        self._forget_refusal()
+        self.shown.choose(message.entry)
+        self._look(pause=True)
+
+    @on(TensorList.Chosen)
+    def _tensor_chosen(self, message: TensorList.Chosen) -> None:
+        message.stop()
+        self.body.focus_picture()
+        if self.shown.entry is not message.entry:
+            self.body.side.list.open_current()
+        elif self.phase is Phase.STOPPED:
+            self._look()
+
+    def action_tensor(self, by: int) -> None:
+        self.body.side.list.action_move(by)
+
+    def action_tensors(self) -> None:
+        self.body.show_list()
+
+    def action_filter(self) -> None:
+        self.body.add_class("-listing")
+        self.body.side.start_filter()
+
+    # Schemes
+
+    def action_equal_bits(self) -> None:
+        self.shown.at_equal_bits = not self.shown.at_equal_bits
+        self._schemes_changed()
+
+    def action_type_schemes(self) -> None:
+        self.body.start_typing(" ".join(self.shown.asked))
+
+    @on(CodebooksBody.Typed)
+    def _schemes_typed(self, message: CodebooksBody.Typed) -> None:
+        message.stop()
+        self.do(partial(self._parse, message.text), "schemes")
+
+    async def _parse(self, text: str) -> None:
+        words = text.replace(",", " ").split()
+        if not words:
+            raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
+        checked = [await self.feed.checked(word) for word in words]
+        self.shown.asked = tuple(dict.fromkeys(checked))
+        self.shown.chosen = 0
+        self.body.stop_typing()
+        self._schemes_changed()
+
+    def action_remove(self) -> None:
+        shown = self.shown
+        if len(shown.asked) < 2:
+            self.refused("The last scheme stays: s types others in its place.")
+            return
+        # Two that were asked for may have become the same at equal bits.
+        column = shown.column
+        kept = [
+            asked
+            for asked, now in zip(shown.asked, self._current_of_asked(), strict=True)
+            if column is None or now != column.scheme
+        ]
+        shown.asked = tuple(kept) or shown.asked
+        shown.chosen = min(shown.chosen, len(shown.asked) - 1)
+        self._schemes_changed()
+
+    def _current_of_asked(self) -> list[str]:
+        """What each scheme that was asked for is now."""
+        shown = self.shown
+        if shown.at_equal_bits and len(shown.equal) == len(shown.asked):
+            return [row.scheme for row in shown.equal]
+        return list(shown.asked)
+
+    def action_block(self, by: int) -> None:
+        self.shown.block = _step(BLOCKS, self.shown.block, by)
+        self.do(partial(self._resize, size=self.shown.block), "schemes")
+
+    def action_nested_block(self, by: int) -> None:
+        self.shown.nested_block = _step(NESTED_BLOCKS, self.shown.nested_block, by)
+        self.do(partial(self._resize, nested=self.shown.nested_block), "schemes")
+
+    def action_double_quantization(self) -> None:
+        on = not self.shown.double_quantization
+        self.shown.double_quantization = on
+        self.do(partial(self._resize, dq=on, nested=self.shown.nested_block), "schemes")
+
+    async def _resize(self, **changes: Any) -> None:
+        found = await self.feed.resize(self.shown.asked, **changes)
+        self.shown.asked = tuple(dict.fromkeys(found))
+        self._schemes_changed()
+
+    def action_back(self) -> None:
+        self.body.leave()
+
+
+def _step(sizes: tuple[int, ...], size: int, by: int) -> int:
+    """The next larger or smaller one, the outermost at the ends."""
+    if by > 0:
+        return next((each for each in sizes if each > size), sizes[-1])
+    return next((each for each in reversed(sizes) if each < size), sizes[0])
