@@ -18,10 +18,19 @@ from qtui_core.quant.layout import Whole, layout_of
 from qtui_core.quant.normal import upper_quantile
 from qtui_core.quant.outliers import crowded_columns
 from qtui_core.quant.process import make_coder
-from qtui_core.quant.scheme import Family
+from qtui_core.quant.scheme import Family, Scheme
 
 #: Kurtosis from which tails, and below which their absence, explain a difference.
 HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
+
+
+#: The smallest scale of a family, 2^-126 of the others.
+SMALLEST_SCALES = {
+    Family.CODEBOOK: "1e-38",
+    Family.MICROSCALING: "2^-127",
+    Family.TERNARY: "1e-5",
+    Family.TWO_LEVEL: "2^-120 for the tensor",
+}
 
 
 class Blame(Enum):
@@ -112,14 +121,18 @@ def _share_of_subnormals(case: Case, fmt: FloatFormat) -> float:
 def _is_wide_float(case: Case) -> bool:
     """Formats with so many octaves that the scale matters little."""
     family = case.scheme.family
-    return family is Family.CAST or (family is Family.FLOAT and case.scheme.bits == 8)
+    return family is Family.CAST or (_element_is_float(case.scheme) and case.scheme.bits == 8)
+
+
+def _element_is_float(scheme: Scheme) -> bool:
+    return scheme.element is not None and isinstance(get_format(scheme.element), FloatFormat)
 
 
 def _octaves(case: Case) -> Cause | None:
     """Floats of 8 bits and more: nothing is wrong, but not every value is equally lucky."""
     if not _is_wide_float(case):
         return None
-    fmt = get_format(case.scheme.format)
+    fmt = get_format(case.scheme.element or case.scheme.format)
     assert isinstance(fmt, FloatFormat)
     place = _low_in_octave(case, fmt)
     if place is not None:
@@ -174,7 +187,7 @@ def _smallest_scale(case: Case) -> Cause | None:
         return None
     if stretched_relative_mse(case.scheme, extent, case.rms) < case.relative_mse / 2:
         return None
-    smallest = "1e-38" if case.scheme.family is Family.CODEBOOK else "2^-126"
+    smallest = SMALLEST_SCALES.get(case.scheme.family, "2^-126")
     return Cause(
         Blame.SMALLEST_SCALE,
         f"its values are too small for a scale, which is {smallest} or more{_all_lost(case)}",
@@ -201,7 +214,8 @@ def _outliers(case: Case) -> Cause | None:
             extent = abs(outliers.top[0].value)
         else:
             extent = case.rms * math.sqrt(outliers.energy_share * case.finite / outliers.count)
-        stretched = stretched_relative_mse(case.scheme, extent, background)
+        length = max(1, case.finite // groups)
+        stretched = stretched_relative_mse(case.scheme, extent, background, length)
         if hit * rest * (stretched - case.ordinary) < excess / 2:
             return None
     many = number(outliers.count, "element", "elements")
@@ -236,7 +250,9 @@ def _spread(case: Case) -> Cause:
     if wide is not None:
         return Cause(Blame.SPREAD, wide)
     name = case.scheme.format
-    even = case.scheme.family is Family.INTEGER
+    even = case.scheme.family in (Family.INTEGER, Family.TERNARY) or not (
+        case.scheme.element is None or _element_is_float(case.scheme)
+    )
     if kurtosis is not None and kurtosis < LIGHT_TAILS and not even:
         return Cause(
             Blame.LIGHT_TAILS,
@@ -259,9 +275,14 @@ def _wide_extent(case: Case) -> str | None:
     ratio = stats.absmax / case.rms
     if 20 * math.log10(ratio / usual) < min(case.worse, 60.0) / 2:
         return None
-    if stretched_relative_mse(case.scheme, stats.absmax, case.rms) < case.relative_mse / 2:
+    if _stretched_by_absmax(case, stats.absmax) < case.relative_mse / 2:
         return None
     return (
         f"its largest magnitude is {ratio:.1f} times its root mean square, where a Gaussian of "
         f"this size reaches {usual:.1f}"
     )
+
+
+def _stretched_by_absmax(case: Case, absmax: float) -> float:
+    """The relative mse of values of this size under one scale that `absmax` has set."""
+    return stretched_relative_mse(case.scheme, absmax, case.rms, case.finite)

@@ -14,7 +14,14 @@ from qtui_core.quant.granularity import Granularity, PerBlock, PerGroup, PerMode
 from qtui_core.quant.layout import matrix_shape, run_lengths
 from qtui_core.quant.measure import ErrorReport, decibels
 from qtui_core.quant.process import make_coder
-from qtui_core.quant.scheme import SCALE_RULES, SCHEME_FORMATS, Family, Scheme
+from qtui_core.quant.scheme import (
+    FIXED_GRANULARITY,
+    SCALE_RULES,
+    SCHEME_FORMATS,
+    Family,
+    Scheme,
+    refused_granularity,
+)
 from qtui_core.quant.storage import bits_per_parameter
 
 #: What a bit is worth in uniform quantization: gains beyond that are the finding.
@@ -23,6 +30,11 @@ DB_PER_BIT = 20 * math.log10(2)
 SAME_BITS = 0.1
 #: Below groups of this size scales cost about as much as another bit.
 SMALLEST_GROUP = 32
+#: Groups with scales in 32 bits that cost what the 8-bit scales of a format do.
+EQUAL_GROUPS: dict[Family, Granularity] = {
+    Family.MICROSCALING: PerGroup(128),
+    Family.TWO_LEVEL: PerGroup(64),
+}
 
 
 def measured_remedy(report: ErrorReport, others: Sequence[ErrorReport]) -> str | None:
@@ -209,8 +221,9 @@ def _confine(case: Case, cause: Cause) -> str:
 def _finer(
     scheme: Scheme, shape: tuple[int, ...], coarsest_first: bool = False
 ) -> Iterator[Scheme]:
-    """The scheme with more scales, as far as those are worth their bits; none for a cast."""
-    if scheme.granularity is None:
+    """The scheme with more scales, as far as those are worth their bits; none for a cast and for
+    a format that is defined with one granularity."""
+    if scheme.granularity is None or scheme.family in FIXED_GRANULARITY:
         return
     rows, columns = matrix_shape(shape)
     groups = sum(run_lengths(scheme.granularity, shape).values())
@@ -246,21 +259,25 @@ def _best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] |
 
 
 def _same_bits(scheme: Scheme) -> Iterator[Scheme]:
-    """Formats and options with as many bits a code and the same groups."""
-    granularity = scheme.granularity
+    """Formats and options with as many bits a code and the same groups; beside the formats with
+    scales in 8 bits, groups whose scales in 32 bits cost as much."""
+    granularity = EQUAL_GROUPS.get(scheme.family, scheme.granularity)
     if isinstance(granularity, PerModel):
         granularity = PerTensor()
     for name, fmt in SCHEME_FORMATS.items():
         if fmt.bits != scheme.bits or (fmt.family is Family.CAST) != (scheme.family is Family.CAST):
             continue
+        shared: Granularity | None = granularity
+        if fmt.family in FIXED_GRANULARITY:
+            shared = fmt.default
+        elif fmt.family is Family.CODEBOOK and isinstance(granularity, PerGroup):
+            shared = PerBlock(granularity.size)
+        if refused_granularity(name, shared) is not None:
+            continue
         if fmt.family is Family.INTEGER:
-            yield Scheme(name, granularity, symmetric=False)
-            for rule in SCALE_RULES[Family.INTEGER]:
-                yield Scheme(name, granularity, scale_rule=rule)
-        elif fmt.family is not Family.CODEBOOK:
-            yield Scheme(name, granularity)
-        elif isinstance(granularity, PerGroup | PerBlock):
-            yield Scheme(name, PerBlock(granularity.size))
+            yield Scheme(name, shared, symmetric=False)
+        for rule in SCALE_RULES.get(fmt.family, ("",)):
+            yield Scheme(name, shared, scale_rule=rule)
 
 
 def _expected_db(scheme: Scheme, case: Case) -> float | None:
