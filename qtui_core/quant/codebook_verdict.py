@@ -137,29 +137,29 @@ def _left_out(others: Sequence[Contender], equal: Sequence[Contender], resized: 
 def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
     best, second = _best_two(equal)
     lead = best.db - second.db
-    at = f"At equal bits ({best.bits:.3f})"
-    if lead < SAME_DB:
-        won = f"{at} {best.name} and {second.name} are as good as each other, {db_text(best.db)} dB"
-    else:
-        won = (
-            f"{at} {best.name} wins with {db_text(best.db)} dB, {lead:.1f} dB before {second.name}"
-        )
-    sentence = f"{won}{_beside_gaussian(equal, best)}"
+    at = f"equal bits ({best.bits:.3f})"
     integer, normal = _of_format(equal, "int4"), _of_format(equal, "nf4")
+    ahead = 0.0 if integer is None or normal is None else integer.db - normal.db
+    if integer is not None and normal is not None and integer is best and ahead >= SAME_DB:
+        why = _why_integers(integer, normal, stats)
+        return (
+            f"INT4 beats NF4 here: at {at} {integer.name} has {db_text(integer.db)} dB, "
+            f"{ahead:.1f} dB more than {normal.name}{_beside_gaussian(equal, best)}. "
+            f"{_use(best, lead)}: {why}."
+        )
+    if lead < SAME_DB:
+        won = f"At {at} {best.name} and {second.name} are level, {db_text(best.db)} dB"
+    else:
+        won = f"At {at} {best.name} wins by {lead:.1f} dB ({db_text(best.db)})"
+    sentence = f"{won}{_beside_gaussian(equal, best)}. {_use(best, lead)}."
     if integer is None or normal is None:
-        return f"{sentence}; {_use(best, lead)}."
-    ahead = integer.db - normal.db
+        return sentence
     if ahead >= SAME_DB:
-        return (
-            f"{sentence}. INT4 beats NF4 here by {ahead:.1f} dB: "
-            f"{_why_integers(integer, normal, stats)}; {_use(best, lead)}."
-        )
+        why = _why_integers(integer, normal, stats)
+        return f"{sentence} INT4 beats NF4 by {ahead:.1f} dB: {why}."
     if ahead <= -SAME_DB:
-        return (
-            f"{sentence}. NF4 beats INT4 by {-ahead:.1f} dB: {_why_normal(normal, stats)}; "
-            f"{_use(best, lead)}."
-        )
-    return f"{sentence}. INT4 and NF4 are level; {_use(best, lead)}."
+        return f"{sentence} NF4 beats INT4 by {-ahead:.1f} dB: {_why_normal(normal, stats)}."
+    return sentence
 
 
 def _best_two(contenders: Sequence[Contender]) -> tuple[Contender, Contender]:
@@ -179,12 +179,10 @@ def _beside_gaussian(equal: Sequence[Contender], best: Contender) -> str:
         return ""
     expected = max(known, key=lambda c: c.gaussian_db or 0.0)
     assert expected.gaussian_db is not None
-    if expected is best:
-        return f", as on a Gaussian ({db_text(best.gaussian_db)} dB)"
     lead = expected.gaussian_db - best.gaussian_db
     if lead < SAME_DB:
-        return f", and on a Gaussian it is as good as any ({db_text(best.gaussian_db)} dB)"
-    return f", where on a Gaussian {expected.name} would win by {lead:.1f} dB"
+        return ", as on a Gaussian"
+    return f" (on a Gaussian {expected.name} wins by {lead:.1f})"
 
 
 def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics | None) -> str:
@@ -237,7 +235,12 @@ def _why_normal(normal: Contender, stats: TensorStatistics | None) -> str:
             f"its tails are heavy (kurtosis {stats.kurtosis:.1f}, a Gaussian has 3), which "
             f"leaves most values near zero, where the levels of NF4 are closest"
         )
-    return "its levels lie where the values of a block are"
+    if stats is not None and stats.kurtosis is not None and stats.kurtosis > LIGHT_TAILS:
+        return (
+            f"its values are nearly normal (kurtosis {stats.kurtosis:.1f}), which its levels are "
+            f"made for"
+        )
+    return "its levels lie where the values of its blocks are"
 
 
 def _gaussian_lead(one: Contender, other: Contender) -> float | None:
@@ -259,17 +262,17 @@ def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
 def _use(best: Contender, lead: float) -> str:
     """What to do, and what double quantization would spare where it is not on."""
     if lead < SAME_DB:
-        return "take whichever your kernels run faster"
+        return "Take whichever your kernels run faster"
     scheme = best.report.scheme
     if scheme.family is not Family.CODEBOOK or scheme.double_quantization:
-        return "use it"
+        return "Use it"
     nested, shape = replace(scheme, double_quantization=True), best.report.shape
     spared = bit_budget(scheme, shape).bits_per_parameter
     spared -= bit_budget(nested, shape).bits_per_parameter
     before = decibels(gaussian_relative_mse(scheme, shape))
     after = decibels(gaussian_relative_mse(nested, shape))
     if spared <= TOLERANCE or before is None or after is None:
-        return "use it"
+        return "Use it"
     cost = before - after
     for_ = "for next to nothing" if cost < 0.01 else f"for {cost:.2f} dB"
-    return f"use it, with dq to spare {float(spared):.3f} bits {for_}"
+    return f"Use it, with dq, which spares {float(spared):.3f} bits {for_}"

@@ -95,7 +95,7 @@ def construct_nf4(offset: float = OFFSET) -> NF4Construction:
         )
         for code, (probability, quantile) in enumerate(ascending)
     )
-    return NF4Construction(offset, levels, _steps(levels, largest, offset))
+    return NF4Construction(offset, levels, _steps(levels, largest))
 
 
 def _ulps(levels: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -131,17 +131,16 @@ def _float32_line(start: float, count: int) -> npt.NDArray[np.float32]:
     return np.where(index < count // 2, up, down).astype(np.float32)
 
 
-def _steps(levels: tuple[NF4Level, ...], largest: float, offset: float) -> tuple[Step, ...]:
+def _steps(levels: tuple[NF4Level, ...], largest: float) -> tuple[Step, ...]:
     exact = sum(level.ulps == 0 for level in levels)
     exact32 = sum(level.float32_ulps == 0 for level in levels)
     furthest = max(abs(level.ulps) for level in levels)
     return (
         Step(
             "probabilities",
-            f"{POSITIVE} probabilities evenly from {offset:g} down to one half for the positive "
-            f"levels, {NEGATIVE} for the negative ones: zero takes the sixteenth code. "
-            f"{OFFSET:g} is 1 - (1/32 + 1/30)/2, the middle of the last of 16 and of 15 equal "
-            f"shares, averaged; a probability of 1 would have no quantile.",
+            f"{POSITIVE} from {OFFSET:g} down to one half for the positive levels, {NEGATIVE} for "
+            f"the negative ones; zero takes the sixteenth code. {OFFSET:g} is 1 - (1/32 + 1/30)/2, "
+            f"between the middles of the last of 16 and of 15 equal shares: 1 has no quantile.",
             "probability",
         ),
         Step(
@@ -164,10 +163,9 @@ def _steps(levels: tuple[NF4Level, ...], largest: float, offset: float) -> tuple
         ),
         Step(
             "published constants",
-            f"Rounded to float32, {exact} of 16 are the published constants to the last bit, "
-            f"the others up to {furthest} float32 numbers off; with every step in float32, as "
-            f"the program that made them, {exact32} of 16 are. So use the constants, and never "
-            f"compute them anew.",
+            f"Of the float64 results {exact} of 16 round to the published float32 constants, the "
+            f"others miss by up to {furthest} float32 steps; in float32 throughout, as they were "
+            f"made, {exact32} of 16 hit: use the constants and never compute them anew.",
             "published",
         ),
     )

@@ -46,7 +46,7 @@ class CodebooksBody(Container):
         &.-listing.-narrow #codebooks-centre { display: none; }
         &.-short #codebooks-top, &.-short TaskTitle { margin: 0; }
         &.-short #codebooks-schemes { margin: 0 1; }
-        &.-short.-untitled TaskTitle { display: none; }
+        &.-untitled TaskTitle { display: none; }
     }
     """
 

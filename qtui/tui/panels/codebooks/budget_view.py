@@ -32,7 +32,11 @@ def draw_budget(shown: Shown, canvas: Canvas) -> list[TextLine]:
 
 
 def _table(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    count = max(1, (canvas.width - LABELS) // COLUMN)
+    # Names in full where all columns then fit, else more columns.
+    width = max(COLUMN, 2 + max(len(each.scheme) for each in shown.budgets))
+    if LABELS + width * len(shown.budgets) > canvas.width:
+        width = COLUMN
+    count = max(1, (canvas.width - LABELS) // width)
     first = max(0, min(shown.chosen - count + 1, len(shown.budgets) - count))
     budgets = shown.budgets[first : first + count]
     names = [part for part in PARTS if any(part in each.parts for each in shown.budgets)]
@@ -41,10 +45,10 @@ def _table(shown: Shown, canvas: Canvas) -> list[TextLine]:
     def row(label: str, texts: list[str], tone: Tone = "value") -> list[Put]:
         puts = [Put(0, label, "label" if tone == "value" else tone)]
         for at, text in enumerate(texts):
-            puts.append(right(LABELS + (at + 1) * COLUMN, text, tone))
+            puts.append(right(LABELS + (at + 1) * width, text, tone))
         return puts
 
-    headings = [shortened(each.scheme, COLUMN - 1, canvas.glyphs.ellipsis) for each in budgets]
+    headings = [shortened(each.scheme, width - 1, canvas.glyphs.ellipsis) for each in budgets]
     heading = row("bits per parameter", headings, "heading")
     lines = [heading]
     for name in names:
@@ -107,31 +111,28 @@ def budget_sentence(shown: Shown) -> str:
     plain, nested = row.plain, row.nested
     saved = plain.bits_per_parameter - nested.bits_per_parameter
     text = (
-        f"{plain.scheme} pays {plain.overhead:.3f} bits per parameter for its scales; double "
-        f"quantization makes that {nested.overhead:.3f}"
+        f"Scales cost {plain.scheme} {plain.overhead:.3f} bits per parameter, with double "
+        f"quantization {nested.overhead:.3f}"
     )
     if saved <= 0:
-        return (
-            f"{text}, which is no less: this tensor has too few blocks to share the constants, "
-            f"so leave it off."
-        )
-    text += f" and saves {100 * (1 - nested.bytes / plain.bytes):.1f} % of the bytes"
+        return f"{text}: this tensor has too few blocks for it, so leave it off."
+    text += f": {100 * (1 - nested.bytes / plain.bytes):.1f} % of the bytes"
     if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
-        return f"{text}."
+        return f"{text} saved."
     cost = plain.gaussian_sqnr_db - nested.gaussian_sqnr_db
-    text += " for next to nothing" if cost < 0.01 else f" for {cost:.2f} dB on a Gaussian"
+    text += " saved for next to nothing" if cost < 0.01 else f" saved for {cost:.2f} dB"
     better = [
-        (each.nested.gaussian_sqnr_db or 0.0, each)
+        (each.nested.gaussian_sqnr_db or 0.0, each.nested)
         for each in shown.sweep
         if each.nested is not None
         and each.nested.bits_per_parameter <= plain.bits_per_parameter
         and each.size < row.size
     ]
     gain, best = max(better, key=lambda found: found[0], default=(0.0, None))
-    if best is None or best.nested is None or gain <= plain.gaussian_sqnr_db:
-        return f"{text}: turn it on."
+    if best is None or gain <= plain.gaussian_sqnr_db:
+        return f"{text}. Turn it on."
     return (
-        f"{text}: turn it on, or spend the bits on smaller blocks: {best.nested.scheme} takes "
-        f"{best.nested.bits_per_parameter:.3f} bits, not {plain.bits_per_parameter:.3f}, and is "
+        f"{text}. Turn it on, or buy precision: {best.scheme} takes "
+        f"{best.bits_per_parameter:.3f} bits, not {plain.bits_per_parameter:.3f}, and is "
         f"{gain - plain.gaussian_sqnr_db:.1f} dB better on a Gaussian."
     )

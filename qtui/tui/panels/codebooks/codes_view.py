@@ -6,20 +6,22 @@ import math
 from collections.abc import Callable, Sequence
 
 from qtui.report.numbers import format_decibels
-from qtui.tui.panels.codebooks.data import Bar, CodeColumn
+from qtui.tui.panels.codebooks.data import MOST_BARS, Bar, CodeColumn
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import Shown
 from qtui.tui.widgets.drawing import Glyphs
 from qtui.tui.widgets.line import shortened
 
 LABELS = 11
-GAP = 2
+GAP = 1
 #: Bits per parameter that count as equal, as in the sentence.
 SAME_BITS = 0.02
 SAME_DB = 0.05
 #: The lines below a histogram: numbers, and the code under the cursor.
 NUMBERS, DETAIL = 8, 1
 EIGHTHS = 8
+#: A column of this width has room for counts beside the shares.
+COUNTED = 29
 
 
 def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
@@ -28,11 +30,11 @@ def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
     columns = shown.columns[first : first + count]
     if not columns:
         return []
-    width = (canvas.width - LABELS) // count
+    width = (canvas.width - LABELS + GAP) // count
     starts = [LABELS + at * width for at in range(count)]
     chosen = min(shown.chosen, len(shown.columns) - 1) - first
     inner = width - GAP
-    tall = canvas.height >= 1 + 16 + NUMBERS + DETAIL + 1 and inner >= 16
+    tall = canvas.height >= 1 + MOST_BARS + NUMBERS + DETAIL and inner >= MOST_BARS
     lines: list[list[Put]] = [_names(shown, columns, starts, inner, chosen, canvas)]
     cursor = _cursor(shown)
     bars = [column.bars for column in columns]
@@ -63,7 +65,7 @@ def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
 
 def _visible(shown: Shown, width: int) -> tuple[int, int]:
     """The first column that is drawn, and how many."""
-    count = max(1, min(len(shown.columns), (width - LABELS) // (16 + GAP - 1)))
+    count = max(1, min(len(shown.columns), (width - LABELS + GAP) // (MOST_BARS + GAP)))
     chosen = min(shown.chosen, max(0, len(shown.columns) - 1))
     first = min(max(0, chosen - count + 1), max(0, len(shown.columns) - count))
     return first, count
@@ -100,7 +102,9 @@ def _row_bar(
     """A line for a code: its level, a bar with a mark where a Gaussian's would end, its share."""
     level = _level_text(bar)
     share = f"{100 * bar.share:.1f}%"
-    room = inner - 8 - 6
+    if inner >= COUNTED:
+        share = f"{bar.count:,} {share:>6}"
+    room = inner - 8 - (16 if inner >= COUNTED else 6)
     puts = [Put(start, f"{level:>7}", "cursor" if under_cursor else "label")]
     if room > 0:
         length = round(bar.share / top * room)
@@ -109,8 +113,9 @@ def _row_bar(
         if bar.expected is not None:
             at = min(room - 1, round(bar.expected / top * room))
             puts.append(Put(start + 8 + at, glyphs.vertical, "expected"))
-    tone: Tone = "value" if bar.count else "warning"
-    puts.append(right(start + inner, share if bar.count else "unused", tone))
+    nothing = "never" if bar.never else "unused"
+    tone: Tone = "value" if bar.count else "quiet" if bar.never else "warning"
+    puts.append(right(start + inner, share if bar.count else nothing, tone))
     return puts
 
 
@@ -150,12 +155,21 @@ def _standing(
                 if eighths <= (height - 1 - y) * EIGHTHS:
                     lines[y].append(Put(column, glyphs.dot * wide, "expected"))
             here = at == chosen and place == cursor
-            mark = glyphs.marker if here else glyphs.baseline if bar.count else glyphs.off
-            tone: Tone = "cursor" if here else "quiet" if bar.count else "warning"
+            mark, tone = _foot(bar, here, glyphs)
             lines[height].append(Put(column, mark * wide, tone))
     lines[0].insert(0, Put(0, "codes", "label"))
     lines[height].insert(0, Put(0, "ascending", "quiet"))
     return lines
+
+
+def _foot(bar: Bar, here: bool, glyphs: Glyphs) -> tuple[str, Tone]:
+    """What stands below a bar: the cursor, a ring where the code is unused, nothing where no
+    element can have it."""
+    if here:
+        return glyphs.marker, "cursor"
+    if bar.count:
+        return glyphs.baseline, "quiet"
+    return (" ", "quiet") if bar.never else (glyphs.off, "warning")
 
 
 def _numbers(
@@ -238,6 +252,6 @@ def code_text(column: CodeColumn, index: int) -> str:
     text = f"{column.scheme} {what}: {bar.count:,} elements, {100 * bar.share:.2f} %"
     if bar.expected is not None:
         text += f" (Gaussian {100 * bar.expected:.2f} %)"
-    if set(bar.codes) <= set(column.unreachable):
-        text += ", never used"
+    if bar.never:
+        text += ", which no element can have"
     return text

@@ -68,7 +68,10 @@ class CodeColumn:
             part = slice(start, start + size)
             count = sum(self.counts[part])
             expected = sum(self.expected[part]) if self.expected else None
-            bars.append(Bar(self.codes[part], self.levels[part], count, count / total, expected))
+            never = set(self.codes[part]) <= set(self.unreachable)
+            bars.append(
+                Bar(self.codes[part], self.levels[part], count, count / total, expected, never)
+            )
         return tuple(bars)
 
 
@@ -78,13 +81,15 @@ _ARRAYS = ("codes", "levels", "counts", "expected", "density", "expected_density
 @dataclass(frozen=True)
 class Bar:
     """A code, or a run of neighbouring ones: how many elements have it, the share of all, and
-    the share of a Gaussian tensor (None where it is not known)."""
+    the share of a Gaussian tensor (None where it is not known); `never` where no element can
+    have it."""
 
     codes: tuple[int, ...]
     levels: tuple[float, ...]
     count: int
     share: float
     expected: float | None
+    never: bool
 
 
 @dataclass(frozen=True)
