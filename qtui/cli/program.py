@@ -19,6 +19,7 @@ from qtui import __version__
 COMMANDS = {
     "inspect": ("qtui.cli.inspect", "What quantizing a model would cost, tensor by tensor."),
     "formats": ("qtui.cli.formats", "A value in every number format."),
+    "doctor": ("qtui.cli.doctor", "What this machine has, and whether its libraries agree."),
 }
 _APP = "qtui.cli.app"
 #: Stands for the app among the arguments: no model can be called that.

@@ -1,1 +1,1 @@
-"""What the machine says about itself. Imported by the engine only."""
+"""What the machine says about itself."""

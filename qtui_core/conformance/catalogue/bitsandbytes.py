@@ -38,6 +38,14 @@ BITSANDBYTES = Library(
             expected=Verdict.BYTE_EQUAL,
         ),
         Convention(
+            id="bitsandbytes.nf4-zero-block",
+            says="A block of zeros has the code of 0, 7, everywhere; CUDA writes 0 instead, which "
+            "the scale of 0 hides",
+            ours="nf4:block64",
+            theirs='quantize_4bit(torch.zeros(128), quant_type="nf4")',
+            expected=Verdict.BYTE_EQUAL,
+        ),
+        Convention(
             id="bitsandbytes.nf4-nonfinite",
             says="A NaN or an infinity takes its whole block with it",
             ours="nf4:block64",
@@ -60,7 +68,7 @@ BITSANDBYTES = Library(
             ours="fp4:block64",
             theirs='quantize_4bit(x.flatten(), quant_type="fp4")',
             expected=Verdict.VALUE_EQUAL,
-            why="the sign of a zero is not the same on the CPU and on CUDA",
+            why="the CPU, CUDA and qtui choose otherwise between its two codes of 0",
         ),
         Convention(
             id="bitsandbytes.nf4-dq",
@@ -88,7 +96,7 @@ BITSANDBYTES = Library(
         Convention(
             id="bitsandbytes.8bit-blockwise",
             says="8-bit blockwise codes, as of optimizer states, are the nearest level of the map",
-            ours="nearest level of the dynamic map, blocks of 256",
+            ours="dynamic map, block256",
             theirs="quantize_blockwise(x, blocksize=256)",
             expected=Verdict.DIFFERS,
             why="the CPU looks codes up in a uniform table of 65,536 entries",
@@ -129,6 +137,12 @@ BITSANDBYTES = Library(
             says="Linear8bitLt in training mode on the CPU quantizes no activations",
             consequence="it has neither the error nor the outlier columns of LLM.int8()",
             remedy="measure LLM.int8() in eval mode, or on CUDA",
+        ),
+        Fault(
+            id="bitsandbytes.default-type",
+            says="Linear4bit quantizes to its own FP4 unless told otherwise",
+            consequence="weights have more error than NF4 would give them in the same bytes",
+            remedy='pass quant_type="nf4" (bnb_4bit_quant_type in transformers)',
         ),
         Fault(
             id="bitsandbytes.flat-shape",

@@ -212,7 +212,7 @@ GFLOAT = Library(
         Fault(
             id="gfloat.below-a-tie",
             says="Ties away from zero also takes numbers just below the tie",
-            consequence="0.24999999999999997 becomes 0.5 in E2M1",
+            consequence="a reference value computed with it can be one level off",
             remedy="use nearest-even where the last bit of a float64 matters",
         ),
     ),

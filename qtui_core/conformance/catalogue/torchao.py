@@ -164,6 +164,14 @@ TORCHAO = Library(
             expected=Verdict.BYTE_EQUAL,
         ),
         Convention(
+            id="torchao.optimizer-8bit",
+            says="8-bit optimizer states take the upper level on a tie",
+            ours="dynamic map, block256",
+            theirs="optim.quant_utils.quantize_8bit_with_qmap",
+            expected=Verdict.DIFFERS,
+            why="bitsandbytes and qtui take the lower one",
+        ),
+        Convention(
             id="torchao.bitnet",
             says="BitNet b1.58 weights are rounded to -1, 0, 1 under the mean magnitude",
             ours="ternary",

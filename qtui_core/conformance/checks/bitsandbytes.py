@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -161,7 +162,19 @@ def vectorwise(convention: Convention) -> Iterator[Sample]:
         yield Sample(name, x, ours, Side(numbers(codes), values, {"scale": scale}))
 
 
+@check("bitsandbytes.nf4-zero-block")
+def zero_blocks(convention: Convention) -> Iterator[Sample]:
+    x = np.zeros((2, 64), np.float32)
+    yield _sample("zeros", x, convention.ours, *_quantize(x, convention.ours))
+
+
 # Known faults
+
+
+@probe("bitsandbytes.default-type")
+def defaults_to_fp4() -> tuple[bool, str]:
+    kind = inspect.signature(bnb.nn.Linear4bit).parameters["quant_type"].default
+    return kind == "fp4", f'its quant_type is "{kind}"'
 
 
 @probe("bitsandbytes.dequantize-matrix")
@@ -175,7 +188,7 @@ def dequantizes_matrices_wrongly() -> tuple[bool, str]:
     rms = [float((y - x).square().mean().sqrt()) for y in (matrix, flat)]
     return wrong > 0, (
         f"on a 64 x 32 matrix {wrong:,} of {x.numel():,} values differ from the flat call; "
-        f"error {rms[0]:.3f} instead of {rms[1]:.3f} (root mean square)"
+        f"root-mean-square error {rms[0]:.3f} instead of {rms[1]:.3f}"
     )
 
 

@@ -98,8 +98,9 @@ def mxfp4(convention: Convention) -> Iterator[Sample]:
     for name, x in data.matrices().items():
         stored, values = _theirs(x, _TYPES.MXFP4)
         q = quantized(convention.ours, x)
-        codes = _halves(stored[:, 1:])
-        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(codes, values))
+        assert q.scale_codes is not None
+        ours = Side(q.codes, q.dequantize(), {"scale": q.scale_codes})
+        yield Sample(name, x, ours, Side(_halves(stored[:, 1:]), values, {"scale": stored[:, 0]}))
 
 
 @check("gguf.tq2_0")

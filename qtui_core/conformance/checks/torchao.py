@@ -159,7 +159,14 @@ def nvfp4(convention: Convention) -> Iterator[Sample]:
         values = result.dequantize(torch.float32)
         codes = _unpack_low_first(result.qdata)
         q = quantized(convention.ours, x)
-        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(numbers(codes), numbers(values)))
+        assert q.scale_codes is not None and q.tensor_scale is not None
+        ours = {"scale": q.scale_codes, "scale of the tensor": np.float32([q.tensor_scale])}
+        kept = {
+            "scale": result.scale.view(torch.uint8).numpy(),
+            "scale of the tensor": whole.numpy(),
+        }
+        yield Sample(name, x, Side(q.codes, q.dequantize(), ours),
+                     Side(numbers(codes), numbers(values), kept))  # fmt: skip
 
 
 def _unpack_low_first(packed: torch.Tensor) -> torch.Tensor:
@@ -202,6 +209,19 @@ def map_of_optimizer_states(convention: Convention) -> Iterator[Sample]:
 
     ours, theirs = dynamic_map(), np.array(create_dynamic_map(True), np.float32)
     yield Sample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
+
+
+@check("torchao.optimizer-8bit")
+def optimizer_states(convention: Convention) -> Iterator[Sample]:
+    """Scaled states: every level of the map, and every point halfway between two."""
+    from torchao.optim.quant_utils import quantize_8bit_with_qmap
+
+    table = dynamic_map()
+    ties = (table[:-1] + table[1:]) / np.float32(2)
+    x = np.concatenate([table, ties])
+    theirs = numbers(quantize_8bit_with_qmap(torch.from_numpy(x), torch.from_numpy(table.copy())))
+    ours = np.searchsorted(ties, x).astype(np.uint8)
+    yield Sample("levels and ties", x, Side(ours, table[ours]), Side(theirs, table[theirs]))
 
 
 @check("torchao.bitnet")

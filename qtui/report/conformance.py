@@ -1,0 +1,191 @@
+"""What libraries do next to what qtui does, as sections of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qtui.report.document import Column, Facts, Section, Table, Tone
+from qtui.report.numbers import plural
+from qtui_core.conformance.catalogue import LIBRARIES
+from qtui_core.conformance.convention import Outcome, Verdict
+from qtui_core.conformance.standing import Finding, Standing
+from qtui_core.models.quoting import printable
+
+#: The tone of a verdict that is the expected one.
+_TONES: dict[Verdict, Tone] = {
+    Verdict.BYTE_EQUAL: "good",
+    Verdict.VALUE_EQUAL: "good",
+    Verdict.DIFFERS: "warn",
+    Verdict.NOT_INSTALLED: "dim",
+    Verdict.FAILED: "bad",
+}
+_NAMES = {"qtui", *(library.module for library in LIBRARIES)}
+
+
+def conformance_sections(standings: Sequence[Standing], *, details: bool) -> list[Section]:
+    """A section for each library: its conventions as a table, and below it why some are not
+    equal; with `details` everything about every one."""
+    missing = [s for s in standings if not s.installed]
+    sections = [_section(s, details) for s in standings if s.installed]
+    if missing:
+        listed = ", ".join(
+            f"{s.library.name} ({plural(len(s.findings), 'convention')})" for s in missing
+        )
+        sections.append(Section("Not installed, so not compared", (listed,)))
+    return sections
+
+
+def _section(standing: Standing, details: bool) -> Section:
+    shown = [f for f in standing.findings if details or f.outcome.verdict is not Verdict.BYTE_EQUAL]
+    explain = _explain_fully if details else _explain
+    notes = tuple((f.convention.name, printable(explain(f))) for f in shown)
+    notes += tuple(
+        (fault.id.partition(".")[2], printable(f"the probe of a known fault failed: {p.detail}"))
+        for fault, p in standing.unprobed
+    )
+    title = "What they are" if details else "Why not all are equal to the byte"
+    blocks: list[Table | Facts | str] = [_table(standing.findings, title if notes else "")]
+    if notes:
+        blocks.append(Facts(notes))
+    version = standing.report.version or "of unknown version"
+    tested = "" if _same(version, standing.library.tested) else (
+        f", expectations measured with {standing.library.tested}"
+    )  # fmt: skip
+    return Section(f"{standing.library.name} {version} next to qtui{tested}", tuple(blocks))
+
+
+def _same(version: str, tested: str) -> bool:
+    """A local build (`2.13.0+cpu`) is that version."""
+    return version.partition("+")[0] == tested
+
+
+def _table(findings: Sequence[Finding], note: str) -> Table:
+    return Table(
+        columns=(
+            Column("convention", key=True),
+            Column("verdict"),
+            Column("codes differing", numeric=True),
+            Column("qtui's side"),
+        ),
+        rows=tuple(
+            (
+                f.convention.name,
+                _verdict(f),
+                _share(f.outcome),
+                f.convention.ours.removeprefix("encode "),
+            )
+            for f in findings
+        ),
+        tones=tuple("bad" if f.holds is False else _TONES[f.outcome.verdict] for f in findings),
+        note=note,
+    )
+
+
+def _verdict(finding: Finding) -> str:
+    verdict = str(finding.outcome.verdict)
+    return f"{verdict}, not {finding.convention.expected}" if finding.holds is False else verdict
+
+
+def _share(outcome: Outcome) -> str:
+    if outcome.compared == 0:
+        return "refused" if outcome.verdict is Verdict.DIFFERS else "–"
+    if outcome.different == 0 and outcome.values_different:
+        return f"{outcome.values_different:,} values"
+    return f"{outcome.different:,} of {outcome.compared:,}"
+
+
+def _explain(finding: Finding) -> str:
+    """Why a convention is not equal to the byte, in a line or two."""
+    outcome, convention = finding.outcome, finding.convention
+    if outcome.verdict is Verdict.FAILED:
+        return outcome.message
+    if finding.holds is False:
+        return f"{_sentence(convention.says)} {_figures(outcome)}."
+    return " ".join(_sentence(part) for part in (convention.says, convention.why) if part)
+
+
+def _sentence(text: str) -> str:
+    """With a full stop, and a capital unless a library's name comes first."""
+    first = text.partition(" ")[0].strip(",:;")
+    capital = text if first in _NAMES else text[0].upper() + text[1:]
+    return f"{capital}."
+
+
+def _explain_fully(finding: Finding) -> str:
+    outcome, convention = finding.outcome, finding.convention
+    parts = [_sentence(convention.says)]
+    if convention.why and outcome.verdict is not Verdict.BYTE_EQUAL:
+        parts.append(_sentence(convention.why))
+    parts.append(f"There: {convention.theirs}.")
+    if outcome.verdict is Verdict.FAILED:
+        parts.append(f"Failed: {outcome.message}.")
+    elif figures := _figures(outcome):
+        parts.append(f"{figures}.")
+    return " ".join(parts)
+
+
+def _figures(outcome: Outcome) -> str:
+    parts = []
+    if outcome.different:
+        parts.append(f"{outcome.different:,} of {outcome.compared:,} codes differ")
+    if outcome.scales_different:
+        parts.append(plural(outcome.scales_different, "scale or zero point differs",
+                            "scales and zero points differ"))  # fmt: skip
+    if outcome.values_different:
+        by = ""
+        if outcome.largest_difference:
+            by = f", by at most {outcome.largest_difference * 100:.2g} % of the largest magnitude"
+        parts.append(f"{plural(outcome.values_different, 'value')} differ{by}")
+    if outcome.example:
+        parts.append(outcome.example)
+    return "; ".join(parts)
+
+
+def conformance_data(standings: Sequence[Standing]) -> list[dict[str, Any]]:
+    """The JSON face: every convention and every probe, whatever the text shows."""
+    return [
+        {
+            "library": s.library.name,
+            "version": s.report.version,
+            "tested_version": s.library.tested,
+            "seconds": s.report.seconds,
+            "conventions": [_finding_data(f) for f in s.findings],
+            "faults": [
+                {
+                    "id": fault.id,
+                    "present": probed.present,
+                    "says": fault.says,
+                    "consequence": fault.consequence,
+                    "remedy": fault.remedy,
+                    "detail": probed.detail or None,
+                }
+                for fault in s.library.faults
+                for probed in s.report.faults
+                if probed.id == fault.id
+            ],
+        }
+        for s in standings
+    ]
+
+
+def _finding_data(finding: Finding) -> dict[str, Any]:
+    convention, outcome = finding.convention, finding.outcome
+    compared = outcome.compared or None
+    return {
+        "id": convention.id,
+        "says": convention.says,
+        "ours": convention.ours,
+        "theirs": convention.theirs,
+        "expected": str(convention.expected),
+        "verdict": str(outcome.verdict),
+        "holds": finding.holds,
+        "why": convention.why or None,
+        "codes_compared": compared,
+        "codes_different": compared and outcome.different,
+        "scales_different": compared and outcome.scales_different,
+        "values_different": compared and outcome.values_different,
+        "largest_relative_difference": compared and outcome.largest_difference,
+        "example": outcome.example or None,
+        "message": outcome.message or None,
+    }

@@ -1,0 +1,256 @@
+"""The document of `qtui doctor`: the machine, and how far its libraries agree with qtui."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qtui.report.conformance import conformance_data, conformance_sections
+from qtui.report.doctor_data import surroundings_data
+from qtui.report.document import Column, Document, Facts, Section, Table
+from qtui.report.numbers import format_bytes, plural
+from qtui.surroundings import Files, Terminal
+from qtui_core.conformance.standing import Standing, conclude
+from qtui_core.models.quoting import printable
+from qtui_core.telemetry.device import Device, Driver
+from qtui_core.telemetry.machine import Machine
+
+#: The smallest terminal the app draws in, as (columns, lines).
+SMALLEST = (60, 16)
+
+
+@dataclass(frozen=True)
+class Warning:
+    """Something that will go wrong here: whose it is, what, with which consequence, and what
+    to do."""
+
+    about: str
+    says: str
+    consequence: str
+    remedy: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What was read of the machine."""
+
+    terminal: Terminal
+    machine: Machine
+    driver: Driver | None
+    devices: tuple[Device, ...]
+    versions: Mapping[str, str | None]
+    files: Files
+
+
+def doctor_document(
+    around: Surroundings, standings: Sequence[Standing] | None, *, details: bool
+) -> Document:
+    """`standings` is None where libraries were not asked. `details` gives each convention with
+    its sentence, its call and an example."""
+    warnings = find_warnings(around, standings or ())
+    sections = [
+        Section("Terminal", (_terminal(around.terminal),)),
+        Section("Machine", (_machine(around),)),
+        Section("Libraries", (_versions(around.versions),)),
+        Section("Files", (_files(around.files),)),
+    ]
+    if standings is not None:
+        sections += conformance_sections(standings, details=details)
+    if warnings:
+        sections.append(Section("Warnings", (_warnings(warnings),)))
+    conclusion = conclude(standings) if standings is not None else _conclude_without(around)
+    data = surroundings_data(around) | {
+        "conformance": None if standings is None else conformance_data(standings),
+        "warnings": [
+            {"about": w.about, "says": w.says, "consequence": w.consequence, "remedy": w.remedy,
+             "detail": w.detail or None}
+            for w in warnings
+        ],
+    }  # fmt: skip
+    return Document("qtui doctor", tuple(sections), printable(conclusion), data)
+
+
+def find_warnings(around: Surroundings, standings: Sequence[Standing]) -> list[Warning]:
+    """What will go wrong here, of the machine first and then of each library."""
+    found = _terminal_warnings(around.terminal) + _machine_warnings(around)
+    for standing in standings:
+        found += [
+            Warning(standing.library.name, fault.says, fault.consequence, fault.remedy, seen.detail)
+            for fault, seen in standing.faults
+        ]
+    return found
+
+
+def _terminal_warnings(terminal: Terminal) -> list[Warning]:
+    found = []
+    if terminal.columns is not None and terminal.lines is not None:
+        small = terminal.columns < SMALLEST[0] or terminal.lines < SMALLEST[1]
+        if small:
+            found.append(
+                Warning(
+                    "terminal",
+                    f"{terminal.columns} x {terminal.lines} cells is less than "
+                    f"{SMALLEST[0]} x {SMALLEST[1]}",
+                    "the app shows a message instead of its panels",
+                    "make the window larger or its font smaller",
+                )
+            )
+        if terminal.term in ("", "dumb"):
+            found.append(
+                Warning(
+                    "terminal",
+                    f"TERM is {terminal.term!r}",
+                    "the app cannot draw and refuses to start",
+                    "set TERM to what the terminal is, for example xterm-256color",
+                )
+            )
+    if not terminal.unicode and terminal.columns is not None:
+        found.append(
+            Warning(
+                "terminal",
+                f"the encoding is {terminal.encoding}, not UTF-8",
+                "maps and plots are drawn in ASCII, with half the resolution",
+                "set LANG to a UTF-8 locale, for example C.UTF-8",
+            )
+        )
+    if terminal.multiplexer == "tmux" and terminal.depth == "256" and not terminal.colorterm:
+        found.append(
+            Warning(
+                "tmux",
+                "COLORTERM is not set inside tmux",
+                "maps use 256 colours where the terminal may have 16 million",
+                "if it has, run with --color truecolor and put "
+                "`set -as terminal-features ',*:RGB'` into ~/.tmux.conf",
+            )
+        )
+    return found
+
+
+def _machine_warnings(around: Surroundings) -> list[Warning]:
+    found = []
+    torch = around.versions.get("torch") or ""
+    if around.devices and torch.endswith("+cpu"):
+        found.append(
+            Warning(
+                "torch",
+                f"{torch} is a build for the CPU, and this machine has "
+                f"{plural(len(around.devices), 'GPU')}",
+                "nothing runs on the GPU",
+                "install the build for CUDA, as pytorch.org/get-started says",
+            )
+        )
+    if around.files.config_error is not None:
+        found.append(
+            Warning(
+                "configuration",
+                around.files.config_error.rstrip("."),
+                "the app does not start",
+                f"correct {around.files.config}, or remove it",
+            )
+        )
+    return found
+
+
+def _terminal(terminal: Terminal) -> Facts:
+    size = "stdout is no terminal"
+    if terminal.columns is not None:
+        size = f"{terminal.columns} x {terminal.lines} cells"
+    colours = {"truecolor": "16 million", "256": "256", "16": "16", "none": "none"}
+    why = " (NO_COLOR is set)" if terminal.no_color else ""
+    return Facts(
+        (
+            ("size", size),
+            ("TERM", terminal.term or "not set"),
+            ("COLORTERM", terminal.colorterm or "not set"),
+            ("colours qtui will use", colours[terminal.depth] + why),
+            ("drawing", "Unicode" if terminal.unicode else f"ASCII ({terminal.encoding})"),
+            ("inside", terminal.multiplexer or "no multiplexer"),
+            ("over SSH", "yes" if terminal.ssh else "no"),
+        )
+    )
+
+
+def _machine(around: Surroundings) -> Facts:
+    machine, driver = around.machine, around.driver
+    instructions = f" ({', '.join(machine.instructions)})" if machine.instructions else ""
+    cores = plural(machine.cores, "core")
+    memory = f"{_bytes(machine.memory_available)} free of {_bytes(machine.memory_total)}"
+    if machine.memory_limit is not None:
+        memory += f", limited to {format_bytes(machine.memory_limit)}"
+    pairs = [
+        ("system", f"{machine.system}, {machine.kernel}, {machine.architecture}"),
+        ("Python", f"{machine.python} ({machine.python_path})"),
+        ("processor", f"{machine.processor or 'N/A'}, {cores}{instructions}"),
+        ("memory", memory),
+    ]
+    if driver is None:
+        pairs.append(("GPU", "none: no NVIDIA driver answers"))
+    else:
+        cuda = "N/A" if driver.cuda is None else "{}.{}".format(*driver.cuda)
+        pairs.append(("driver", f"{driver.version or 'N/A'}, CUDA up to {cuda}"))
+        pairs += [
+            (
+                f"GPU {device.index}",
+                f"{device.name or 'N/A'}, {_bytes(device.memory_used)} used of "
+                f"{_bytes(device.memory_total)}",
+            )
+            for device in around.devices
+        ]
+        if not around.devices:
+            pairs.append(("GPU", "none: the driver shows no device"))
+    return Facts(tuple((name, printable(value)) for name, value in pairs))
+
+
+def _bytes(count: int | None) -> str:
+    return "N/A" if count is None else format_bytes(count)
+
+
+def _versions(versions: Mapping[str, str | None]) -> Table:
+    return Table(
+        columns=(Column("library", key=True), Column("version")),
+        rows=tuple((name, version or "not installed") for name, version in versions.items()),
+        tones=tuple("" if version else "dim" for version in versions.values()),
+    )
+
+
+def _files(files: Files) -> Facts:
+    state = "" if files.config_exists else " (none yet: defaults)"
+    cache = (
+        "N/A" if files.cache is None else f"{files.cache} ({plural(files.models or 0, 'model')})"
+    )
+    hub = files.endpoint or "N/A"
+    pairs = (
+        ("configuration", f"{files.config}{state}"),
+        ("log of the app", str(files.log)),
+        ("cache of the hub", cache),
+        ("hub", f"{hub}, offline" if files.offline else hub),
+    )
+    return Facts(tuple((name, printable(value)) for name, value in pairs))
+
+
+def _warnings(warnings: Sequence[Warning]) -> Facts:
+    return Facts(
+        tuple(
+            (
+                w.about,
+                printable(
+                    f"{w.says}{f' ({w.detail})' if w.detail else ''}. So {w.consequence}. "
+                    f"Do: {w.remedy}."
+                ),
+            )
+            for w in warnings
+        )
+    )
+
+
+def _conclude_without(around: Surroundings) -> str:
+    terminal = around.terminal
+    colours = "without colour" if terminal.depth == "none" else f"in {terminal.depth} colours"
+    colours = colours.replace("truecolor colours", "true colour")
+    where = f"qtui will draw {colours}, in {'Unicode' if terminal.unicode else 'ASCII'}"
+    gpus = plural(len(around.devices), "GPU") if around.devices else "no GPU"
+    return (
+        f"{where}, on {plural(around.machine.cores, 'core')} and {gpus}; no library was asked what "
+        f"it does: leave out --no-conformance to know."
+    )
