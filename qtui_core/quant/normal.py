@@ -92,20 +92,24 @@ def absmax_between(count: int, edges: Float64, panels: int = 1) -> tuple[Float64
     return m, weights / weights.sum()
 
 
-def min_max_nodes(count: int, panels: int) -> tuple[Float64, Float64, Float64]:
+def min_max_nodes(
+    count: int, panels: int, around_zero: bool = True
+) -> tuple[Float64, Float64, Float64]:
     """Nodes (a, b) and weights (they sum to 1) for the smallest and largest of `count` >= 2
-    independent normal numbers, given that a < 0 < b: the smallest, then the largest given
-    it."""
+    independent normal numbers, given that a < 0 < b if `around_zero`: the smallest, then the
+    largest given it."""
     low = -upper_quantile(-math.expm1(math.log1p(-_TAIL) / count))
     high = -upper_quantile(-math.expm1(math.log(_TAIL) / count))
-    smallest, outer = interval_nodes(low, min(high, 0.0), panels)
+    smallest, outer = interval_nodes(low, min(high, 0.0) if around_zero else high, panels)
     above = np.array([upper_tail(v) for v in smallest])
     outer = outer * np.exp((count - 1) * np.log(above)) * density(smallest)
     a, b, weights = [], [], []
     for value, weight, mass in zip(smallest, outer, above, strict=True):
         first = upper_quantile(mass * -math.expm1(math.log(_TAIL) / (count - 1)))
         last = upper_quantile(mass * -math.expm1(math.log1p(-_TAIL) / (count - 1)))
-        largest, inner = interval_nodes(max(first, 0.0), last, panels)
+        largest, inner = interval_nodes(
+            max(first, 0.0) if around_zero else max(first, value), last, panels
+        )
         beyond = np.array([upper_tail(v) for v in largest])
         inner = inner * density(largest) * ((mass - beyond) / mass) ** (count - 2) / mass
         a.append(np.full(largest.size, value))

@@ -9,6 +9,7 @@ sampled, and nothing is a stored table. One module for each kind of scale.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,11 +22,15 @@ from qtui_core.quant.gaussian.shared_exponent import shared_exponent_mse
 from qtui_core.quant.gaussian.ternary import MEAN, magnitude_error, ternary_mse
 from qtui_core.quant.gaussian.two_level import two_level_mse
 from qtui_core.quant.granularity import PerModel
-from qtui_core.quant.layout import run_lengths
+from qtui_core.quant.layout import matrix_shape, run_lengths
 from qtui_core.quant.levels import plain_levels, shared_scale
+from qtui_core.quant.normal import upper_tail
 from qtui_core.quant.scheme import Family, Scheme
 
 __all__ = ["gaussian_relative_mse", "stretched_relative_mse"]
+
+#: So few columns expected beyond an outlier threshold are none.
+NO_COLUMNS = 0.01
 
 
 def gaussian_relative_mse(
@@ -36,7 +41,8 @@ def gaussian_relative_mse(
     model_absmax: ModelExtent | None = None,
 ) -> float | None:
     """Expected squared error over expected squared value of a tensor of `shape` whose
-    elements are independent N(0, sigma²); None for an empty one.
+    elements are independent N(0, sigma²); None for an empty one, and where an outlier threshold
+    is within their reach: what is kept then depends on the largest of all.
 
     `sigma` matters for casts, for scales that are powers of two, and with a `model_absmax` given:
     other schemes scale with the tensor. Scales are taken as exact where they are float32, without
@@ -45,10 +51,14 @@ def gaussian_relative_mse(
     count = math.prod(shape)
     if count == 0:
         return None
+    if scheme.outlier_threshold is not None:
+        if _kept_columns(scheme.outlier_threshold / sigma, *matrix_shape(shape)) > NO_COLUMNS:
+            return None
+        scheme = replace(scheme, outlier_threshold=None)
     if scheme.family is Family.CAST:
         fmt = get_format(scheme.format)
         assert isinstance(fmt, FloatFormat)
-        return cast_mse(fmt, sigma, scheme.rounding)
+        return cast_mse(fmt, sigma, scheme.rounding, scheme.saturate)
     if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
         low, high = (
             model_absmax if isinstance(model_absmax, tuple) else (-model_absmax, model_absmax)
@@ -68,6 +78,12 @@ def gaussian_relative_mse(
         return group_mse(scheme, length, nested)
 
     return sum(length * groups * of_group(length) for length, groups in lengths.items()) / count
+
+
+def _kept_columns(threshold: float, rows: int, columns: int) -> float:
+    """How many columns are expected to have an element of N(0, 1) beyond `threshold`."""
+    beyond = min(2 * upper_tail(threshold), 1 - 1e-16)
+    return -math.expm1(rows * math.log1p(-beyond)) * columns
 
 
 def stretched_relative_mse(

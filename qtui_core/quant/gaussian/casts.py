@@ -8,18 +8,21 @@ import numpy as np
 
 from qtui_core.formats import FloatFormat
 from qtui_core.quant.gaussian.moments import error_within
-from qtui_core.quant.normal import density, interval_nodes, upper_tail
+from qtui_core.quant.gaussian.overflow import tail_error, without_overflow
+from qtui_core.quant.normal import density, interval_nodes
 
 #: A cast is integrated over this many octaves below σ; what is below carries 2^-48 of the
 #: error of the rest.
 OCTAVES_BELOW = 16
 
 
-def cast_mse(fmt: FloatFormat, sigma: float, rounding: str = "nearest") -> float:
-    """A cast saturates at the largest number and rounds below it: a uniform grid in each octave,
-    so that the squared distance to it can be integrated cell by cell. In units of sigma²."""
+def cast_mse(
+    fmt: FloatFormat, sigma: float, rounding: str = "nearest", saturate: bool = True
+) -> float:
+    """A cast saturates at the largest number, or leaves what is beyond out, and rounds below it:
+    a uniform grid in each octave, so that the squared distance to it can be integrated cell by
+    cell. In units of the mean square."""
     largest = float(fmt.max) / sigma
-    tail = _tail_beyond(largest)
     step = 2.0 ** (fmt.min_exponent - fmt.mantissa_bits) / sigma
     if step > 2.0**-6:
         # σ is among the subnormals, where the grid is uniform: few cells, exact moments.
@@ -40,7 +43,10 @@ def cast_mse(fmt: FloatFormat, sigma: float, rounding: str = "nearest") -> float
         half_cell = 2.0 ** (max(exponent, fmt.min_exponent) - fmt.mantissa_bits - 1) / sigma
         cells = max(1, round((min(2 * base, largest) - base) / half_cell))
         total += _rounding_error(base, half_cell, cells, rounding)
-    return 2 * total + tail
+    if saturate:
+        return 2 * total + tail_error(largest)
+    last = 2.0 ** (fmt.max_exponent - fmt.mantissa_bits) / sigma
+    return without_overflow(2 * total, largest, last, rounding)
 
 
 def _rounding_error(start: float, width: float, cells: int, rounding: str) -> float:
@@ -58,11 +64,3 @@ def _rounding_error(start: float, width: float, cells: int, rounding: str) -> fl
             squared = np.square(np.minimum(above, 2 * width - above))
     x = start + (index + nodes) * width
     return float((squared * density(x) * weights).sum()) * width
-
-
-def _tail_beyond(limit: float) -> float:
-    """E[(|x| - limit)²] over |x| > limit."""
-    if limit > 38:
-        return 0.0
-    height = math.exp(-limit * limit / 2) / math.sqrt(2 * math.pi)
-    return 2 * ((1 + limit * limit) * upper_tail(limit) - limit * height)

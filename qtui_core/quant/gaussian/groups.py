@@ -8,14 +8,16 @@ themselves are at known places.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from qtui_core.quant.double_quant import round_to_map
 from qtui_core.quant.gaussian.moments import error_at, error_within, level_moments
-from qtui_core.quant.levels import Float64, asymmetric_levels, unit_levels
-from qtui_core.quant.normal import absmax_nodes, min_max_nodes
+from qtui_core.quant.gaussian.overflow import without_overflow
+from qtui_core.quant.levels import Float64, asymmetric_levels, plain_levels, unit_levels
+from qtui_core.quant.normal import absmax_nodes, min_max_nodes, upper_tail
 from qtui_core.quant.scheme import Scheme
 
 #: Panels of 8 nodes.
@@ -31,6 +33,8 @@ ZERO_POINT_SHIFTS = (-0.5 / math.sqrt(3), 0.5 / math.sqrt(3))
 def group_mse(scheme: Scheme, length: int, nested: int) -> float:
     """Mean squared error of a group of `length` elements of N(0, 1); `nested` scales share a
     constant, 0 without double quantization."""
+    if scheme.float_zero_point:
+        return _float_zero_group(scheme, length)
     if not scheme.symmetric:
         return _asymmetric_group(scheme, length)
     unit = unit_levels(scheme)
@@ -45,19 +49,63 @@ def group_mse(scheme: Scheme, length: int, nested: int) -> float:
 def fixed_mse(scheme: Scheme, low: float, high: float) -> float:
     """Levels that do not depend on the tensor: a range in units of σ, elements beyond it
     taking the outermost level."""
-    if not scheme.symmetric:
+    if scheme.float_zero_point:
+        grid = np.linspace(low, high, 2**scheme.bits)[None]
+    elif not scheme.symmetric:
         grid = asymmetric_levels(scheme.bits, np.array([low]), np.array([high]))
     else:
         extreme = low if abs(low) > abs(high) else high
         grid = np.sort(unit_levels(scheme) * extreme)[None]
+    rounding = "down" if scheme.float_zero_point and scheme.rounding == "truncate" else ""
+    rounding = rounding or scheme.rounding
+    if not scheme.saturate:
+        largest, before = (float(level) for level in grid[0, [-1, -2]])
+        end = np.array([largest])
+        inside = float(error_within(grid, -end, end, rounding)[0]) * (1 - 2 * upper_tail(largest))
+        return without_overflow(inside, largest, largest - before, rounding)
     infinite = np.array([np.inf])
-    return float(error_within(grid, -infinite, infinite, scheme.rounding)[0])
+    return float(error_within(grid, -infinite, infinite, rounding)[0])
 
 
 def _extreme_error(unit: Float64, scheme: Scheme) -> float:
     """Squared error of the extreme element itself, in units of the absmax."""
     ends = np.array([1.0] if scheme.scale_rule == "signed" else [-1.0, 1.0])
-    return float(error_at(unit[None], ends, scheme.rounding).mean())
+    error = float(error_at(unit[None], ends, scheme.rounding).mean())
+    if scheme.rounding == "truncate" and scheme.scale_rule == "absmax":
+        # A float32 quotient that falls short of the last level loses a whole step.
+        last = plain_levels(scheme)[-1]
+        error += _falls_short(last) * float(np.square(unit[-1] - unit[-2]))
+    return error
+
+
+@cache
+def _falls_short(steps: float) -> float:
+    """How often x / (x / steps) is less than `steps` in float32, over the mantissas of x."""
+    x = np.exp2((np.arange(1 << 14) + 0.5) / (1 << 14)).astype(np.float32)
+    return float((x / (x / np.float32(steps)) < steps).mean())
+
+
+def _range_falls_short(low: Float64, high: Float64, steps: int) -> npt.NDArray[np.bool_]:
+    """The same for the upper ends of ranges whose lower end is kept by way of a zero point."""
+    least, most = low.astype(np.float32), high.astype(np.float32)
+    scale = (most - least) / np.float32(steps)
+    middle = np.float32((steps + 1) // 2)
+    return (most - (least + scale * middle - scale * middle)) / scale < steps
+
+
+def _float_zero_group(scheme: Scheme, length: int) -> float:
+    """The range ends in the smallest and the largest element, which are levels."""
+    if length == 1:
+        return 0.0
+    steps = 2**scheme.bits - 1
+    low, high, weights = min_max_nodes(length, 4, around_zero=False)
+    scale = (high - low) / steps
+    grid = low[:, None] + np.arange(steps + 1) * scale[:, None]
+    truncate = scheme.rounding == "truncate"
+    ends = np.square(scale) * _range_falls_short(low, high, steps) if truncate else 0.0 * scale
+    rounding = "down" if truncate else scheme.rounding
+    inside = error_within(grid, low, high, rounding) if length > 2 else 0.0
+    return float(weights @ (ends + (length - 2) * inside)) / length
 
 
 def _asymmetric_group(scheme: Scheme, length: int) -> float:
@@ -84,14 +132,16 @@ def _two_sided(scheme: Scheme, length: int) -> float:
     # than about half a step of many, its rounding is as good as uniform; else finer nodes
     # resolve it.
     shifts: tuple[float | Float64, ...] = ZERO_POINT_SHIFTS
-    if spread <= 0.6 or scheme.bits == 2:
+    if spread <= 0.6 or scheme.bits == 2 or scheme.rounding == "truncate":
         low, high, weights = min_max_nodes(length, 8)
         zero = -low / (high - low) * steps
         shifts = (np.rint(zero) - zero,)
     total = 0.0
     scale = (high - low) / steps
     for shift in shifts:
-        grid = low[:, None] + (np.arange(steps + 1) - np.reshape(shift, (-1, 1))) * scale[:, None]
+        # From zero, so that it is exactly a level where it is one.
+        index = np.arange(steps + 1) - np.reshape(zero + shift, (-1, 1))
+        grid = index * scale[:, None]
         ends = error_at(grid, low, scheme.rounding) + error_at(grid, high, scheme.rounding)
         inside = error_within(grid, low, high, scheme.rounding) if length > 2 else 0.0
         total += float(weights @ (ends + (length - 2) * inside)) / len(shifts)

@@ -42,8 +42,8 @@ def mean_error(m: Moments) -> Float64:
 
 def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) -> Float64:
     """E[(x - L)² | low < x < high] `[n]` of x ~ N(0, 1) rounded to `levels` `[n, K]`, ascending
-    and with a zero among them, by one of the ROUNDINGS of a scheme. Beyond the outermost level
-    x takes that."""
+    and with a zero among them, by one of the ROUNDINGS of a scheme, or "down". Beyond the
+    outermost level x takes that."""
     levels = np.broadcast_to(levels, (low.size, levels.shape[-1]))
     if rounding == "nearest":
         return mean_error(level_moments(levels, low, high))
@@ -59,7 +59,7 @@ def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) ->
         inner[[0, -1]] = False
         total = np.where(inner, between, outside)
     else:
-        taken = np.where(above <= 0, above, below)
+        taken = below if rounding == "down" else np.where(above <= 0, above, below)
         total = second - 2 * taken * first + np.square(taken) * mass
     return total.sum(axis=1) / np.maximum(mass.sum(axis=1), 1e-300)
 
