@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -90,6 +90,33 @@ class Elements:
         else:
             yield from self._segments_of_rows(multiple, step)
 
+    def ranges(self, bounds: Iterable[tuple[int, int]]) -> Iterator[Segment]:
+        """Elements [start, stop) of the flattened tensor for each pair of bounds. Of a reader
+        only the rows that hold them are read, and rows that two ranges in a row need once."""
+        if self._flat is not None:
+            for start, stop in bounds:
+                yield Segment(start, self._flat[start:stop], self._convert)
+            return
+        columns = self.count // max(1, self._row_count)
+        held_first = held_last = 0
+        held = np.empty(0, np.float32)
+        for start, stop in bounds:
+            first, last = start // columns, -(-stop // columns)
+            if not held_first <= first <= last <= held_last:
+                held, held_first, held_last = self._read(first, last, columns), first, last
+            offset = held_first * columns
+            yield Segment(start, held[start - offset : stop - offset], self._convert)
+
+    def _read(self, first: int, last: int, columns: int) -> npt.NDArray[Any]:
+        """Rows [first, last) of a reader, flat."""
+        piece = self._rows(first, last).reshape(-1)
+        if piece.size != (last - first) * columns:
+            raise QtuiError(
+                f"Rows {first} to {last} of a tensor of shape {self.shape} came with "
+                f"{piece.size:,} elements; the file may have changed while it was read."
+            )
+        return piece
+
     def _segments_of_rows(self, multiple: int, step: int) -> Iterator[Segment]:
         rows = self._row_count
         if self.count == 0:
@@ -100,12 +127,7 @@ class Elements:
         start = 0
         for row in range(0, rows, height):
             stop = min(rows, row + height)
-            piece = self._rows(row, stop).reshape(-1)
-            if piece.size != (stop - row) * columns:
-                raise QtuiError(
-                    f"Rows {row} to {stop} of a tensor of shape {self.shape} came with "
-                    f"{piece.size:,} elements; the file may have changed while it was read."
-                )
+            piece = self._read(row, stop, columns)
             if left.size:
                 piece = np.concatenate([left, piece])
             usable = piece.size if stop == rows else piece.size // multiple * multiple

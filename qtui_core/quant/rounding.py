@@ -108,18 +108,19 @@ class Stochastic(Rounding):
     ) -> None:
         for at, (part, power, exact) in _pieces(total, addend, magnitude):
             uniform = random_fractions(self.seed, scratch.start + at, part.size, scratch)
-            # In units of the last place: 2^-23 of the power, and the uniform numbers are whole.
-            uniform *= np.float32(2.0 ** -(FRACTION_BITS + 23))
-            uniform *= power
             rest = np.subtract(part, power, out=scratch.take("rounded", part.size, np.float32))
             np.subtract(exact, rest, out=rest)
+            # In 2^-24 of the last place, which is 2^-23 of the power: exact, as the power is one
+            # of two.
+            rest /= power
+            rest *= np.float32(2.0 ** (FRACTION_BITS + 23))
             moved = scratch.take("moved", part.size, np.bool_)
             words = part.view(np.uint32)
-            # One that was rounded down goes up by its rest, one that was rounded up goes down
-            # by what is missing: both go up with the probability of the part below the value.
+            # The part of the step below the value is `rest` where it was rounded down and 1 more
+            # where it was rounded up. It ends up above where it is more than the random number.
             words += np.less(uniform, rest, out=moved)
-            np.negative(uniform, out=uniform)
-            words -= np.greater(uniform, rest, out=moved)
+            uniform -= np.float32(1 << FRACTION_BITS)
+            words -= np.greater_equal(uniform, rest, out=moved)
 
 
 NEAREST = Nearest()

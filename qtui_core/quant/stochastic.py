@@ -1,11 +1,13 @@
 """Random bits by position: the same element of a tensor gets the same bits whatever is computed
 before it, so that results do not depend on threads, on segments or on how a file is read.
 
-Element i under a seed gets a hash of i with two keys. The hash is `lowbias32` of Chris Wellons
-(hash-prospector, 2018, public domain): two multiplications and three shifts of a 32-bit word,
-found by search for the least avalanche bias. It is a bijection, so over 2^32 elements every word
-comes once. The keys, one before and one in the middle, come from SplitMix64 (Steele, Lea and
-Flood, OOPSLA 2014) of the seed, so that streams of two seeds are not shifts of each other.
+Element i under a seed gets a hash of i with two keys. The hash is `triple32` of Chris Wellons
+(hash-prospector, 2018, public domain): three multiplications and four shifts of a 32-bit word,
+found by search for the least avalanche bias. (Its shorter sibling `lowbias32` is not enough: words
+4096 elements apart, as often as not neighbours in a column, depend on each other.) It is a
+bijection, so over 2^32 elements every word comes once. The keys, one before and one in the middle,
+come from SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) of the seed, so that streams of two seeds
+are not shifts of each other.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Words: TypeAlias = npt.NDArray[np.uint32]
 FRACTION_BITS = 24
 _WORD = 1 << 32
 _MASK64 = (1 << 64) - 1
-_FIRST, _SECOND = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
+_FACTORS = np.uint32(0xED5AD4BB), np.uint32(0xAC4C1B51), np.uint32(0x31848BAB)
 _COUNT: Words = np.arange(CACHED, dtype=np.uint32)
 _COUNT.flags.writeable = False
 
@@ -56,12 +58,14 @@ def _hash(keys: tuple[int, int], start: int, words: Words, scratch: Scratch) -> 
     shifted = scratch.take("shifted", words.size, np.uint32)
     np.add(_COUNT[: words.size], np.uint32(start), out=words)
     words ^= np.uint32(keys[0])
-    words ^= np.right_shift(words, 16, out=shifted)
-    words *= _FIRST
-    words ^= np.right_shift(words, 15, out=shifted)
+    words ^= np.right_shift(words, 17, out=shifted)
+    words *= _FACTORS[0]
+    words ^= np.right_shift(words, 11, out=shifted)
     words += np.uint32(keys[1])
-    words *= _SECOND
-    words ^= np.right_shift(words, 16, out=shifted)
+    words *= _FACTORS[1]
+    words ^= np.right_shift(words, 15, out=shifted)
+    words *= _FACTORS[2]
+    words ^= np.right_shift(words, 14, out=shifted)
 
 
 def _keys(seed: int, turn: int) -> tuple[int, int]:

@@ -1,0 +1,211 @@
+"""Stochastic rounding: its random bits, and that it is unbiased in every arithmetic."""
+
+import numpy as np
+import pytest
+
+from qtui_core.formats import FloatFormat, Rounding, get_format
+from qtui_core.formats.array import decode_array, encode_array
+from qtui_core.quant import Scheme, error_map, measure, quantize
+from qtui_core.quant import elements as elements_module
+from qtui_core.quant.parallel import CACHED, Scratch
+from qtui_core.quant.stochastic import random_fractions, random_words
+
+
+def words_of(seed, start, count):
+    scratch = Scratch()
+    parts = [
+        random_words(seed, at, min(CACHED, start + count - at), scratch).copy()
+        for at in range(start, start + count, CACHED)
+    ]
+    return np.concatenate(parts)
+
+
+def chi_square(observed):
+    expected = observed.sum() / observed.size
+    return (np.square(observed - expected) / expected).sum()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7, 2**32 - 1])
+@pytest.mark.parametrize("shift", [0, 8, 16, 24])
+def test_every_byte_of_the_words_is_uniform(seed, shift):
+    found = chi_square(np.bincount(words_of(seed, 12345, 1 << 20) >> shift & 255, minlength=256))
+    # 255 degrees of freedom: mean 255, standard deviation 22.6.
+    assert abs(found - 255) < 5 * np.sqrt(2 * 255)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 64, 1024, 4096])
+def test_words_of_neighbours_and_of_seeds_are_independent(lag):
+    u = words_of(3, 0, 1 << 20) / 2.0**32 - 0.5
+    v = words_of(4, 0, 1 << 20) / 2.0**32 - 0.5
+    for a, b in ((u[:-lag], u[lag:]), (u[lag:], v[:-lag]), (u, v)):
+        assert abs(12 * np.mean(a * b)) < 5 / np.sqrt(a.size)
+    # The upper four bits of pairs fill a table of 256 cells evenly.
+    upper = words_of(3, 0, 1 << 20) >> 28
+    found = chi_square(np.bincount(upper[:-lag] * 16 + upper[lag:], minlength=256))
+    assert abs(found - 255) < 6 * np.sqrt(2 * 255)
+
+
+def test_single_bits_are_fair():
+    words = words_of(0, 0, 1 << 20)
+    for bit in range(32):
+        ones = int((words >> bit & 1).sum())
+        assert abs(ones - words.size / 2) < 5 * np.sqrt(words.size) / 2
+
+
+def test_seeds_are_not_shifts_of_each_other():
+    first = set(words_of(0, 0, 4096).tolist())
+    for seed in range(1, 20):
+        assert len(first & set(words_of(seed, 0, 4096).tolist())) < 20
+
+
+def test_words_depend_on_the_place_only():
+    whole = words_of(5, 1000, 500)
+    np.testing.assert_array_equal(words_of(5, 1100, 50), whole[100:150])
+    np.testing.assert_array_equal(words_of(5, 1499, 1), whole[-1:])
+
+
+def test_the_counter_goes_on_past_32_bits():
+    start = 2**32 - 100
+    across = words_of(9, start, 200)
+    np.testing.assert_array_equal(across[:100], words_of(9, start, 100))
+    np.testing.assert_array_equal(across[100:], words_of(9, 2**32, 100))
+    assert len(set(across.tolist())) == 200
+    assert len(set(across[100:].tolist()) & set(words_of(9, 0, 100).tolist())) == 0
+
+
+def test_bf16_adds_16_random_bits_and_cuts():
+    x = np.random.default_rng(1).standard_normal((300, 257)).astype(np.float32) * 1e-3
+    codes = quantize(x, Scheme.parse("bf16:stochastic11")).codes
+    random = words_of(11, 0, x.size) >> 16
+    expected = ((x.reshape(-1).view(np.uint32) + random) >> 16).astype(np.uint16)
+    np.testing.assert_array_equal(codes.reshape(-1), expected)
+
+
+@pytest.mark.parametrize("name", ["bf16", "tf32", "fp16", "e4m3", "e5m2"])
+def test_casts_of_formats_are_rounded_as_the_reference_with_the_same_bits(name):
+    fmt = get_format(name)
+    random = np.random.default_rng(2)
+    x = random.standard_normal(20_000).astype(np.float32)
+    x *= np.exp2(random.integers(-18, 12, x.size)).astype(np.float32)
+    x = np.clip(x, -float(fmt.max), float(fmt.max))
+    bits = 16 if name == "bf16" else 13 if name == "tf32" else 24
+    drawn = words_of(6, 0, x.size) >> (32 - bits)
+    # The reference goes up when fraction + bits carry, here when bits < fraction: the same
+    # probability with the bits turned round.
+    if bits == 24:
+        drawn = (1 << 24) - 1 - drawn
+    expected = encode_array(
+        fmt, x, rounding=Rounding.STOCHASTIC, random_bits=drawn, random_bit_count=bits
+    )
+    scheme = Scheme.parse(f"{name}:stochastic6")
+    if name in ("e4m3", "e5m2"):
+        x = np.append(x, np.float32(fmt.max))  # so that the scale is 1
+        codes = quantize(x, scheme).codes[:-1]
+    else:
+        codes = quantize(x, scheme).codes
+    apart = np.flatnonzero(codes != expected)
+    # A fraction with more bits than are drawn is cut there and kept here, far below.
+    assert apart.size <= (0 if name in ("bf16", "tf32") else 2)
+
+
+UNBIASED = ["bf16", "tf32", "fp16", "int8:tensor", "int4:tensor:full", "int4:tensor:asym"]
+UNBIASED += ["int4:tensor:asym:zpfloat", "e4m3:tensor", "e5m2", "e2m1:tensor", "e2m3:tensor"]
+UNBIASED += ["e3m0:tensor", "mxfp4", "mxfp8-e4m3", "mxint8", "nvfp4"]
+
+
+@pytest.mark.parametrize("text", UNBIASED)
+def test_the_mean_error_is_zero_and_no_element_moves_more_than_a_step(text):
+    """One value many times, beside the ends of the range: the mean of what it becomes."""
+    for value in (0.3, -0.017, 1.3e-5):
+        x = np.full((64, 4096), value, np.float32)
+        x[:, ::16] = 1.0  # an extreme for every group there is
+        x[:, 1::16] = -1.0
+        inside = np.ones(x.shape, bool)
+        inside[:, ::16] = inside[:, 1::16] = False
+        found = quantize(x, Scheme.parse(f"{text}:stochastic5")).dequantize()[inside]
+        below, above = np.unique(found)[[0, -1]]
+        assert np.unique(found).size <= 2
+        error = found.astype(np.float64) - np.float64(np.float32(value))
+        spread = max(above - below, 1e-30) / 2 / np.sqrt(found.size)
+        assert abs(error.mean()) < 5 * spread + 3e-7 * abs(value)
+        assert below <= np.float32(value) * (1 + np.sign(value) * 1e-6)
+        assert above >= np.float32(value) * (1 - np.sign(value) * 1e-6)
+
+
+def test_uniform_values_have_twice_the_error_of_rounding_to_nearest():
+    x = np.random.default_rng(3).uniform(-100, 100, (512, 2048)).astype(np.float32)
+    x[0, 0] = 127.0
+    nearest = measure(x, Scheme.parse("int8:tensor")).mse
+    stochastic = measure(x, Scheme.parse("int8:tensor:stochastic")).mse
+    assert nearest == pytest.approx(1 / 12, rel=5e-3)
+    assert stochastic == pytest.approx(1 / 6, rel=5e-3)
+
+
+@pytest.mark.parametrize("text", ["int8:tensor", "int4:tensor:asym", "int4:tensor:asym:zpfloat"])
+def test_whole_steps_never_move(text):
+    bits = int(text[3])
+    low, high = (-127, 127) if bits == 8 else (0, 15) if "zp" not in text else (3, 18)
+    x = np.random.default_rng(4).integers(low, high + 1, (64, 1024)).astype(np.float32)
+    x[0, :2] = low, high
+    for seed in range(3):
+        found = quantize(x, Scheme.parse(f"{text}:stochastic{seed}")).dequantize()
+        np.testing.assert_array_equal(found, x)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16", "e4m3", "e5m2", "e2m1", "mxfp8-e4m3", "mxfp4"])
+def test_numbers_of_the_format_never_move(name):
+    scheme = Scheme.parse(name)
+    fmt = get_format(scheme.element or name)
+    assert isinstance(fmt, FloatFormat)
+    codes = np.arange(fmt.code_count)
+    x = decode_array(fmt, codes).astype(np.float32)
+    x = x[np.isfinite(x)]
+    if name.startswith("mx"):
+        x = np.concatenate([np.append(x[i : i + 31], fmt.max) for i in range(0, x.size, 31)])
+        x = np.resize(x, -(-x.size // 32) * 32).astype(np.float32)
+    else:
+        x = np.append(x, np.float32(fmt.max))
+    for seed in range(3):
+        found = quantize(x, Scheme.parse(f"{name}:stochastic{seed}")).dequantize()
+        np.testing.assert_array_equal(found, x)
+
+
+@pytest.mark.parametrize("text", [*UNBIASED, "int4:group50", "e4m3:group50", "int8:row:outliers3"])
+def test_one_result_however_the_tensor_is_cut(text, monkeypatch):
+    scheme = Scheme.parse(f"{text}:stochastic3")
+    x = np.random.default_rng(5).standard_normal((150, 200)).astype(np.float32)
+    x[3, 4], x[140, 60], x[70, 1] = np.nan, np.inf, 40
+    whole = quantize(x, scheme, threads=1)
+    report, where = measure(x, scheme, threads=1), error_map(x, scheme, 20, 20, threads=1)
+
+    class Rows:
+        shape = x.shape
+
+        def rows(self, start, stop):
+            return x[start:stop].copy()
+
+    monkeypatch.setattr(elements_module.Elements.segments, "__defaults__", (1, 1500))
+    for threads in (1, 2):
+        for source in (x, Rows()):
+            again = quantize(source, scheme, threads=threads)
+            np.testing.assert_array_equal(again.codes, whole.codes)
+            np.testing.assert_array_equal(again.dequantize(), whole.dequantize())
+            found = measure(source, scheme, threads=threads)
+            assert found.mse == pytest.approx(report.mse, rel=1e-6)
+            assert found.max_abs_error_index == report.max_abs_error_index
+            cells = error_map(source, scheme, 20, 20, threads=threads).cells
+            np.testing.assert_array_equal(cells, where.cells)
+
+
+def test_seeds_differ_and_repeat():
+    x = np.random.default_rng(6).standard_normal((64, 256)).astype(np.float32)
+    first, again, other = (
+        quantize(x, Scheme.parse(f"int4:stochastic{seed}")).codes for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert 0.1 < (first != other).mean() < 0.5
+
+
+def test_fractions_are_whole_numbers_below_2_to_24():
+    found = random_fractions(0, 0, CACHED, Scratch())
+    assert found.min() >= 0 and found.max() < 2**24 and (found == np.rint(found)).all()
