@@ -2,7 +2,6 @@
 
 from qtui_core.quant.attribution import Attribution, Kept, attribute_error, keep_columns
 from qtui_core.quant.columns import ColumnMagnitude, ColumnStatistics, column_statistics
-from qtui_core.quant.errormap import ErrorMap, Histogram, error_map, histogram
 from qtui_core.quant.explain import explain
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.granularities import (
@@ -19,8 +18,11 @@ from qtui_core.quant.granularity import (
     PerRow,
     PerTensor,
 )
+from qtui_core.quant.histogram import Histogram, histogram
 from qtui_core.quant.injection import Injected
 from qtui_core.quant.levels import levels
+from qtui_core.quant.map_kinds import MapKind
+from qtui_core.quant.maps import TensorMap, error_map, tensor_map
 from qtui_core.quant.measure import ErrorReport, measure
 from qtui_core.quant.outliers import (
     ColumnCount,
@@ -30,6 +32,7 @@ from qtui_core.quant.outliers import (
     find_outliers,
 )
 from qtui_core.quant.parallel import Cancelled
+from qtui_core.quant.pooling import Pooling, Window
 from qtui_core.quant.quantized import QuantizedTensor, quantize
 from qtui_core.quant.scheme import Scheme
 from qtui_core.quant.statistics import TensorStatistics, statistics
@@ -41,7 +44,6 @@ __all__ = [
     "ColumnCount",
     "ColumnMagnitude",
     "ColumnStatistics",
-    "ErrorMap",
     "ErrorReport",
     "Granularity",
     "GranularityError",
@@ -49,6 +51,7 @@ __all__ = [
     "Histogram",
     "Injected",
     "Kept",
+    "MapKind",
     "Outlier",
     "OutlierReport",
     "PerBlock",
@@ -57,9 +60,12 @@ __all__ = [
     "PerModel",
     "PerRow",
     "PerTensor",
+    "Pooling",
     "QuantizedTensor",
     "Scheme",
+    "TensorMap",
     "TensorStatistics",
+    "Window",
     "attribute_error",
     "bits_per_parameter",
     "column_statistics",
@@ -76,4 +82,5 @@ __all__ = [
     "quantize",
     "quantized_bytes",
     "statistics",
+    "tensor_map",
 ]

@@ -177,7 +177,7 @@ async def test_moving_fast_reads_only_where_it_stops(running: Running, model: st
         original = panel.qtui.engine.request
 
         async def spy(method: str, params: Any = None, **options: Any) -> Any:
-            if method == "error_map":
+            if method == "map":
                 asked.append(params["tensor"])
             return await original(method, params, **options)
 

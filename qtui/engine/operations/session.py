@@ -26,7 +26,8 @@ from qtui_core.quant import (
 from qtui_core.quant.elements import elements_of
 from qtui_core.quant.injection import Injected
 from qtui_core.quant.occupancy import Occupancy, code_occupancy
-from qtui_core.quant.process import Plan, make_plan
+from qtui_core.quant.parallel import fractions_of, thread_count
+from qtui_core.quant.process import Plan, first_passes, make_plan
 
 OUTLIER_SIGMA = 6.0
 CACHED_RESULTS = 64
@@ -121,11 +122,23 @@ class Session:
             _remember(self._occupancies, key, found)
         return self._occupancies[key]
 
-    def plan_of(self, task: Task, tensor: Subject, scheme: Scheme) -> Plan:
+    def plan_of(
+        self, task: Task, tensor: Subject, scheme: Scheme, start: float = 0.0, stop: float = 1.0
+    ) -> Plan:
+        """How a scheme works on a tensor; reads all of it where scales are shared widely."""
         key = (task.text("model"), tensor.key, str(scheme))
         if key not in self._plans:
             extent = self.extent_of_model(task, scheme)
-            plan = make_plan(elements_of(tensor), scheme, extent, cancelled=task.is_cancelled)
+            elements, watch = elements_of(tensor), watched(task, start, stop)
+            passes = first_passes(scheme, elements.shape, extent)
+            plan = make_plan(
+                elements,
+                scheme,
+                extent,
+                threads=thread_count(elements.count, None),
+                advance=fractions_of(watch["progress"], passes * elements.count),
+                cancelled=watch["cancelled"],
+            )
             _remember(self._plans, key, plan)
         return self._plans[key]
 

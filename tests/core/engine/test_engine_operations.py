@@ -108,7 +108,7 @@ async def test_the_error_map_holds_the_largest_error_of_each_patch(
     x = values()[name]
     error = np.abs(quantize(x, Scheme.parse("int4:group32")).dequantize() - x)
     reply = await engine.request(
-        "error_map", params(model, name, scheme="int4:group32", rows=10, columns=7)
+        "map", params(model, name, schemes=["int4:group32"], rows=10, columns=7)
     )
     cells, rows, columns = (array(reply, n) for n in ("cells", "peak_rows", "peak_columns"))
     assert cells.shape == (10, 7)
@@ -193,18 +193,18 @@ async def test_rank_tells_every_weight(engine: EngineClient, model: str) -> None
 
 async def test_vectors_scalars_and_empty_tensors(engine: EngineClient, model: str) -> None:
     vector = await engine.request(
-        "error_map", params(model, "layers.0.norm.weight", scheme="int4", rows=8, columns=16)
+        "map", params(model, "layers.0.norm.weight", schemes=["int4"], rows=8, columns=16)
     )
     assert (vector.data["rows"], vector.data["columns"]) == (1, 64)
     assert array(vector, "cells").shape == (1, 16)
     stacked = await engine.request(
-        "error_map", params(model, "experts", scheme="int4", rows=99, columns=99)
+        "map", params(model, "experts", schemes=["int4"], rows=99, columns=99)
     )
     assert array(stacked, "cells").shape == (24, 64)
     row = await engine.request("element", params(model, "experts", scheme="int4", row=9, column=3))
     assert row.data["value"] == values()["experts"][1, 1, 3]
     scalar = await engine.request(
-        "error_map", params(model, "scalar", scheme="int4", rows=8, columns=8)
+        "map", params(model, "scalar", schemes=["int4"], rows=8, columns=8)
     )
     assert array(scalar, "cells").tolist() == [[0.0]]
     empty = await engine.request("measure", params(model, "empty", scheme="int4"))

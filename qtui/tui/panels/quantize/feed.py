@@ -119,11 +119,11 @@ class QuantizeFeed:
             params = {
                 "model": model,
                 **subject.params,
-                "scheme": scheme,
+                "schemes": [scheme],
                 "rows": rows,
                 "columns": columns,
             }
-            reply = await self.engine.request("error_map", params, on_progress=on_progress)
+            reply = await self.engine.request("map", params, on_progress=on_progress)
             cells = reply.arrays["cells"]
             grid = HeatGrid(
                 reply.data["rows"],
