@@ -109,6 +109,14 @@ BITSANDBYTES = Library(
             expected=Verdict.DIFFERS,
             why="127/absmax and 1/(absmax/127) are rounded otherwise, which shows on ties",
         ),
+        Convention(
+            id="bitsandbytes.int8-outliers",
+            says="LLM.int8() keeps columns with an element of 6 or more in 16 bits, and leaves "
+            "those elements out of the scales of the rows",
+            ours="int8:row:outliers6.0",
+            theirs="int8_vectorwise_quant(x.half(), threshold=6.0)",
+            expected=Verdict.BYTE_EQUAL,
+        ),
     ),
     faults=(
         Fault(

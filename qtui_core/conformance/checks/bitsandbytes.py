@@ -162,6 +162,28 @@ def vectorwise(convention: Convention) -> Iterator[Sample]:
         yield Sample(name, x, ours, Side(numbers(codes), values, {"scale": scale}))
 
 
+@check("bitsandbytes.int8-outliers")
+def outlier_columns(convention: Convention) -> Iterator[Sample]:
+    """Which columns are kept, and the scales of the rows; codes are those of the row above."""
+    for name in ("normal", "mixed magnitudes"):
+        x = data.matrices()[name] * np.float32(2)
+        x = np.ascontiguousarray(np.clip(x, -1000, 1000))  # FP16 is what it takes
+        threshold = Scheme.parse(convention.ours).outlier_threshold
+        _, stats, columns = functional.int8_vectorwise_quant(
+            torch.from_numpy(x).half(), threshold=threshold
+        )
+        q = quantized(convention.ours, x.astype(np.float16))
+        sides = []
+        for kept, scale in (
+            (q.outlier_columns, q.scales),
+            (numbers(columns), numbers(stats) / np.float32(127)),
+        ):
+            mask = np.zeros(x.shape[1], np.uint8)
+            mask[kept] = 1
+            sides.append(Side(mask, mask.astype(np.float32), {"scale": scale}))
+        yield Sample(name, x[0], *sides)
+
+
 @check("bitsandbytes.nf4-zero-block")
 def zero_blocks(convention: Convention) -> Iterator[Sample]:
     x = np.zeros((2, 64), np.float32)

@@ -159,14 +159,10 @@ def nvfp4(convention: Convention) -> Iterator[Sample]:
         values = result.dequantize(torch.float32)
         codes = _unpack_low_first(result.qdata)
         q = quantized(convention.ours, x)
-        assert q.scale_codes is not None and q.tensor_scale is not None
-        ours = {"scale": q.scale_codes, "scale of the tensor": np.float32([q.tensor_scale])}
-        kept = {
-            "scale": result.scale.view(torch.uint8).numpy(),
-            "scale of the tensor": whole.numpy(),
-        }
-        yield Sample(name, x, Side(q.codes, q.dequantize(), ours),
-                     Side(numbers(codes), numbers(values), kept))  # fmt: skip
+        assert q.scale_codes is not None
+        ours = Side(q.codes, q.dequantize(), {"scale": q.scale_codes})
+        stored = {"scale": result.scale.view(torch.uint8).numpy()}
+        yield Sample(name, x, ours, Side(numbers(codes), numbers(values), stored))
 
 
 def _unpack_low_first(packed: torch.Tensor) -> torch.Tensor:
