@@ -11,7 +11,6 @@ import math
 from functools import cache, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from qtui_core.quant.double_quant import round_to_map
 from qtui_core.quant.gaussian.moments import error_at, error_within, level_moments
@@ -25,6 +24,8 @@ ABSMAX_PANELS = 12
 #: The reconstruction of absmax under double quantization jumps from node to node.
 NESTED_PANELS = 64
 NESTED_EXTENTS = 48
+#: Numbers beside a node, so that what their last bits decide is averaged.
+MANTISSAS = 64
 #: Two-point Gauss-Legendre on [-1/2, 1/2], steps by which a zero point is rounded.
 ZERO_POINT_SHIFTS = (-0.5 / math.sqrt(3), 0.5 / math.sqrt(3))
 
@@ -85,12 +86,15 @@ def _falls_short(steps: float) -> float:
     return float((x / (x / np.float32(steps)) < steps).mean())
 
 
-def _range_falls_short(low: Float64, high: Float64, steps: int) -> npt.NDArray[np.bool_]:
-    """The same for the upper ends of ranges whose lower end is kept by way of a zero point."""
-    least, most = low.astype(np.float32), high.astype(np.float32)
+def _range_falls_short(low: Float64, high: Float64, steps: int) -> Float64:
+    """The same for the upper ends of ranges whose lower end is kept by way of a zero point: how
+    often, over the last bits of numbers beside `low` and `high` `[n]`."""
+    beside = 1 + np.arange(MANTISSAS) * 2.0**-13
+    least = (low[:, None] * beside).astype(np.float32)
+    most = (high[:, None] * beside[::-1]).astype(np.float32)
     scale = (most - least) / np.float32(steps)
     middle = np.float32((steps + 1) // 2)
-    return (most - (least + scale * middle - scale * middle)) / scale < steps
+    return ((most - (least + scale * middle - scale * middle)) / scale < steps).mean(axis=1)
 
 
 def _float_zero_group(scheme: Scheme, length: int) -> float:
