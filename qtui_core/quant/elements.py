@@ -80,6 +80,15 @@ class Elements:
         """(rows, columns) as `matrix_shape` gives them."""
         return matrix_shape(self.shape)
 
+    @property
+    def in_memory(self) -> npt.NDArray[Any] | None:
+        """The flat values, where they are in memory as float32 or as the words (uint16) of
+        bfloat16; None otherwise."""
+        known = self._flat is not None and (
+            self._flat.dtype == np.float32 or self._convert is _from_bfloat16
+        )
+        return self._flat if known else None
+
     def segments(self, multiple: int = 1, target: int = SEGMENT) -> Iterator[Segment]:
         """The elements in order, about `target` at a time; every segment but the last is a
         multiple of `multiple` long. Rows of a reader larger than `target` are read whole."""
