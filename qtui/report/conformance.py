@@ -131,7 +131,7 @@ def _figures(outcome: Outcome) -> str:
         parts.append(f"{outcome.different:,} of {outcome.compared:,} codes differ")
     if outcome.scales_different:
         parts.append(plural(outcome.scales_different, "scale or zero point differs",
-                            "scales and zero points differ"))  # fmt: skip
+                            "scales or zero points differ"))  # fmt: skip
     if outcome.values_different:
         by = ""
         if outcome.largest_difference:

@@ -83,7 +83,7 @@ def _check(convention: Convention, run: Any) -> Found:
     try:
         found = judge(convention.id, run(convention))
     except Refused as error:
-        found = Found(convention.id, Verdict.DIFFERS, example=f"refused: {error}")
+        found = Found(convention.id, Verdict.DIFFERS, example=f"Refused: {error}")
     except Exception as error:
         found = Found(convention.id, Verdict.FAILED, message=_describe(error))
     return replace(found, seconds=round(time.perf_counter() - started, 4))

@@ -149,7 +149,7 @@ BITSANDBYTES = Library(
         Fault(
             id="bitsandbytes.default-type",
             says="Linear4bit quantizes to its own FP4 unless told otherwise",
-            consequence="weights have more error than NF4 would give them in the same bytes",
+            consequence="bell-shaped weights have more error than NF4 gives them in the same bytes",
             remedy='pass quant_type="nf4" (bnb_4bit_quant_type in transformers)',
         ),
         Fault(

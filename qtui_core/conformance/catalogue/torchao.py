@@ -85,7 +85,7 @@ TORCHAO = Library(
         ),
         Convention(
             id="torchao.int4-tinygemm",
-            says="tinygemm's zero point is a number, and the range need not include 0",
+            says="The zero point of tinygemm is a number, and the range need not include 0",
             ours="int4:group64:asym:zpfloat",
             theirs="_choose_qparams_affine_tinygemm, _quantize_affine_tinygemm",
             expected=Verdict.BYTE_EQUAL,
