@@ -322,10 +322,7 @@ def with_shared_scales(
             return plan
         lone = np.array([[largest]], np.float32)
         return replace(plan, fixed=plan.coder.scales(lone, elements.count))
-    if plan.decomposition is not None:
-        found = over_segments(partial(_extents_of_inliers, plan, plan.decomposition))
-    else:
-        found = over_segments(partial(_finite_extents, kind, layout))
+    found = over_segments(partial(extents_of, plan))
     if scheme.double_quantization:
         # In float64, so that the mean does not depend on how the tensor was cut.
         total = count = 0.0
@@ -339,6 +336,15 @@ def with_shared_scales(
     if merged is None:
         return plan
     return replace(plan, fixed=coder.scales(np.nan_to_num(merged), elements.count))
+
+
+def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
+    """Extents `[width, groups]` of the groups of a segment that begins at `scratch.start`, of the
+    elements that count: the finite ones that are not left out as outliers."""
+    if plan.decomposition is not None:
+        return _extents_of_inliers(plan, plan.decomposition, values, scratch)
+    assert plan.coder.extent is not None
+    return _finite_extents(plan.coder.extent, plan.layout, values, scratch)
 
 
 def _finite_extents(kind: Extent, layout: Layout, values: Float32, scratch: Scratch) -> Float32:

@@ -234,6 +234,11 @@ class Scheme:
                 f"{name} has nothing but its largest level for what lies beyond it: nosat is for "
                 f"the casts and the floats with a scale in 32 bits."
             )
+        if not self.saturate and self.family is Family.FLOAT and self.bits < 8:
+            raise UsageError(
+                f"{name} has neither an infinity nor NaN for what lies beyond its largest number: "
+                f"nosat is for the casts, e4m3 and e5m2."
+            )
 
     def _check_outliers(self) -> None:
         threshold = self.outlier_threshold
