@@ -76,7 +76,8 @@ def attribution(session: Session, task: Task) -> Result:
 
     def keep(chosen: tuple[int, ...], step: int) -> dict[str, Any]:
         watch = watched(task, step / steps, (step + 1) / steps)
-        return _kept(keep_columns(tensor, found, chosen, model_absmax=extent, **watch))
+        kept = keep_columns(tensor, found, chosen, model_absmax=extent, **watch)
+        return _kept(kept, max(columns.magnitude(column).absmax_ratio for column in chosen))
 
     together = outlier_columns(columns, outliers)
     tried = [keep((column,), 3 + at) for at, column in enumerate(suspects(found, columns, tries))]
@@ -117,6 +118,7 @@ def granularities(session: Session, task: Task) -> Result:
                 "scales": found.scales,
                 "overhead_bits": found.overhead_bits,
                 "bits_per_parameter": found.report.bits_per_parameter,
+                "mse": found.report.mse,
                 "relative_mse": found.report.relative_mse,
                 "sqnr_db": found.report.sqnr_db,
                 "gaussian_sqnr_db": found.report.gaussian_sqnr_db,
@@ -180,8 +182,9 @@ def _shares(found: Attribution) -> list[list[Any]]:
     return [[column, float(shares[column])] for column in found.most_error(COLUMNS_SENT)]
 
 
-def _kept(kept: Kept) -> dict[str, Any]:
+def _kept(kept: Kept, absmax_ratio: float) -> dict[str, Any]:
     return {
+        "absmax_ratio": _finite(absmax_ratio),
         "columns": list(kept.columns),
         "own_share": kept.own_share,
         "caused_share": kept.caused_share,

@@ -18,6 +18,7 @@ from qtui.tui.panels.quantize.data import SchemeParts
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS
 from qtui.tui.panels.quantize.looking import LookingPanel
+from qtui.tui.panels.quantize.outliers.view import GranularityBars
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.quantize.views import View, ViewTabs, view_bindings
@@ -36,7 +37,7 @@ class QuantizePanel(LookingPanel):
     TITLE = "Quantize"
     NUMBER = 2
     HELP = HELP
-    KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap)
+    KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap, GranularityBars)
     BINDINGS: ClassVar[list[BindingType]] = [*QUANTIZE_BINDINGS, *view_bindings(VIEWS)]
 
     def on_resize(self) -> None:

@@ -1,0 +1,198 @@
+"""What the engine answers about outliers, typed. No numpy here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qtui.tui.panels.quantize.data import build
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """One element, and how many standard deviations it is from the mean."""
+
+    row: int
+    column: int
+    value: float
+    sigmas: float
+
+
+@dataclass(frozen=True)
+class Magnitude:
+    """How large a column is; ratios are to the median column, None beside a median of 0."""
+
+    column: int
+    absmax: float
+    rms: float
+    absmax_ratio: float | None
+    rms_ratio: float | None
+
+
+@dataclass(frozen=True)
+class OutlierNumbers:
+    """The elements beyond six sigma: how many, the furthest, and by column. `largest` are the
+    largest columns, `outlier_columns` those that are to blame."""
+
+    std: float | None
+    count: int
+    share: float
+    energy_share: float
+    top: tuple[Outlier, ...]
+    columns: Mapping[int, int]
+    columns_hit: int
+    column_total: int
+    row_total: int
+    outlier_columns: tuple[int, ...]
+    largest: tuple[Magnitude, ...]
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> OutlierNumbers:
+        return build(
+            cls,
+            {
+                **data,
+                "top": tuple(Outlier(*row) for row in data["top"]),
+                "columns": dict(data["columns"]),
+                "outlier_columns": tuple(data["outlier_columns"]),
+                "largest": tuple(Magnitude(*row) for row in data["largest"]),
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a scheme would do with these columns in 16 bits. `own_share` of the squared error
+    is in them; `caused_share` of it would be gone. `absmax_ratio` is that of the largest to the
+    median column, None beside a median of 0."""
+
+    columns: tuple[int, ...]
+    absmax_ratio: float | None
+    own_share: float
+    caused_share: float
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Where the squared error of a scheme is. `tried` are single columns, the one that would
+    bring most first; `together` all outlier columns; `columns` and `rows` (index, share)."""
+
+    scheme: str
+    sqnr_db: float | None
+    column_total: int
+    tried: tuple[Kept, ...]
+    together: Kept | None
+    columns: tuple[tuple[int, float], ...]
+    rows: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Attribution:
+        together = data["together"]
+        return build(
+            cls,
+            {
+                **data,
+                "tried": tuple(_kept(kept) for kept in data["tried"]),
+                "together": None if together is None else _kept(together),
+                "columns": tuple((column, share) for column, share in data["columns"]),
+                "rows": tuple((row, share) for row, share in data["rows"]),
+            },
+        )
+
+
+@dataclass(frozen=True)
+class GranularityRow:
+    """The error of a format under one granularity (an empty text for a cast)."""
+
+    scheme: str
+    granularity: str
+    scales: int
+    overhead_bits: float
+    bits_per_parameter: float
+    mse: float
+    relative_mse: float | None
+    sqnr_db: float | None
+    gaussian_sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class Granularities:
+    """A row for each granularity, coarse to fine; `before` are the same ones without the
+    injected outlier, empty where there is none. `left_out` are (granularity, why)."""
+
+    scheme: str
+    rows: tuple[GranularityRow, ...]
+    before: tuple[GranularityRow, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Granularities:
+        return cls(
+            data["scheme"],
+            tuple(build(GranularityRow, row) for row in data["rows"]),
+            tuple(build(GranularityRow, row) for row in data["before"]),
+            tuple((name, why) for name, why in data["left_out"]),
+        )
+
+    @property
+    def own(self) -> GranularityRow | None:
+        """The row of the scheme itself."""
+        return next((row for row in self.rows if row.scheme == self.scheme), None)
+
+    def without(self, row: GranularityRow) -> GranularityRow | None:
+        """The same granularity before the injection."""
+        return next((other for other in self.before if other.scheme == row.scheme), None)
+
+    def decibels(self, row: GranularityRow) -> float | None:
+        """How far the error is below the values, dB: the SQNR. With an outlier injected, below
+        the values without it: a large one adds so much signal that the SQNR may even rise while
+        every other element is lost."""
+        before = self.without(row)
+        if before is None:
+            return row.sqnr_db
+        if not (before.relative_mse and row.mse):
+            return None
+        return -10 * math.log10(row.mse / (before.mse / before.relative_mse))
+
+    def loss(self, row: GranularityRow) -> float | None:
+        """What the injected outlier takes from a granularity, dB."""
+        before, after = self.without(row), self.decibels(row)
+        if before is None or before.sqnr_db is None or after is None:
+            return None
+        return before.sqnr_db - after
+
+
+@dataclass(frozen=True)
+class ThresholdPoint:
+    """What LLM.int8() decomposition does at one threshold."""
+
+    threshold: float
+    scheme: str
+    columns: int
+    bits_per_parameter: float
+    bytes: int
+    relative_mse: float | None
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Thresholds from the one that lets no column in, descending. `why` says why it is not the
+    chosen scheme that is decomposed, empty where it is."""
+
+    scheme: str
+    why: str
+    column_total: int
+    points: tuple[ThresholdPoint, ...]
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Decomposition:
+        points = tuple(build(ThresholdPoint, point) for point in data["points"])
+        return cls(data["scheme"], data["why"], data["column_total"], points)
+
+
+def _kept(data: Mapping[str, Any]) -> Kept:
+    return build(Kept, {**data, "columns": tuple(data["columns"])})

@@ -1,0 +1,102 @@
+"""The error by granularity as lines: a bar of the SQNR, and what an outlier takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.report.numbers import format_count, format_decibels
+from qtui.tui.panels.quantize.outliers.data import Granularities, GranularityRow
+from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
+from qtui.tui.widgets.drawing import Glyphs
+from qtui.tui.widgets.line import shortened
+
+SHORTEST_BAR = 6
+
+
+def granularity_lines(
+    width: int, height: int, glyphs: Glyphs, found: Granularities | None
+) -> Sequence[TextLine]:
+    """A line for each granularity. The bar ends at the SQNR; lighter cells after it are what
+    the injected outlier took; a tick stands where a Gaussian tensor would be, if that is
+    further."""
+    if found is None or not found.rows:
+        return ()
+    injected = bool(found.before)
+    values = f"{'before':>7}{'after':>6}" if injected else f"{'SQNR':>6}"
+    bar = width - 12 - 7 - 6 - 1 - len(values)
+    with_scales = bar >= SHORTEST_BAR or not injected
+    if not with_scales:
+        bar += 7
+    bar = max(0, bar)
+    shown = [row.sqnr_db for row in found.before] + [found.decibels(row) for row in found.rows]
+    largest = max((value for value in shown if value is not None), default=0.0)
+    marked = any(row.gaussian_sqnr_db is not None for row in found.rows) and bar >= SHORTEST_BAR
+    legend = f"  {glyphs.vertical} Gaussian" if marked else ""
+    title = "dB below the original, by granularity" if injected else "SQNR in dB by granularity"
+    heading: list[Text] = [(shortened(title, width, glyphs.ellipsis), "heading")]
+    if len(title) + len(legend) <= width:
+        heading.append((legend, "tick"))
+    scales = f"{'scales':>7}" if with_scales else ""
+    lines: list[TextLine] = [
+        heading,
+        [(f"{'':12}{scales}{'bits':>6} {'':{bar}}{values}", "label")],
+    ]
+    for row in found.rows:
+        lines.append(_line(row, found, bar, largest, glyphs, with_scales=with_scales))
+    return lines[:height]
+
+
+def _line(
+    row: GranularityRow,
+    found: Granularities,
+    bar: int,
+    largest: float,
+    glyphs: Glyphs,
+    *,
+    with_scales: bool,
+) -> TextLine:
+    own = row.scheme == found.scheme
+    name = row.granularity or "cast"
+    before = found.without(row)
+    scales = f"{_short(row.scales):>7}" if with_scales else ""
+    line: list[Text] = [
+        (f"{glyphs.pointer if own else ' '}{name:<11}", "strong" if own else "value"),
+        (f"{scales}{row.bits_per_parameter:>6.2f} ", "label"),
+    ]
+    line += _bar(row, found, bar, largest, glyphs)
+    if before is not None:
+        line.append((f"{format_decibels(before.sqnr_db):>7}", "label"))
+    line.append((f"{format_decibels(found.decibels(row)):>6}", "strong" if own else "value"))
+    return line
+
+
+def _short(count: int) -> str:
+    return format_count(count).replace(" ", "")
+
+
+def _bar(
+    row: GranularityRow, found: Granularities, bar: int, largest: float, glyphs: Glyphs
+) -> list[Text]:
+    def cells(decibels: float | None) -> int:
+        if decibels is None or largest <= 0:
+            return 0
+        return max(0, min(bar, round(decibels / largest * bar)))
+
+    before = found.without(row)
+    end = cells(found.decibels(row))
+    lost = max(end, cells(before.sqnr_db)) if before is not None else end
+    text: list[Text] = [
+        (glyphs.full * end, "bar"),
+        (glyphs.shades[1] * (lost - end), "loss"),
+        (" " * (bar - lost), "label"),
+    ]
+    tick = cells(row.gaussian_sqnr_db) - 1
+    if row.gaussian_sqnr_db is None or bar < SHORTEST_BAR or not lost <= tick < bar:
+        return text  # where the bar covers it, the tensor is no worse than a Gaussian one
+    before_tick, after_tick = tick - lost, bar - tick - 1
+    return [
+        *text[:2],
+        (" " * before_tick, "label"),
+        (glyphs.vertical, "tick"),
+        (" " * after_tick, "label"),
+    ]
