@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.errors import UsageError
-from qtui_core.formats import FloatFormat, decode, get_format
+from qtui_core.formats import get_format
 from qtui_core.quant.codebook import LEVELS
-from qtui_core.quant.levels import Float64
-from qtui_core.quant.scheme import SCHEME_FORMATS, Family, Scheme
+from qtui_core.quant.levels import Float64, element_values
+from qtui_core.quant.scheme import Family, Scheme
 
 #: Codes of more bits are too many to be counted one by one on a screen.
 MAX_BITS = 8
@@ -72,8 +72,10 @@ def alphabet_of(scheme: Scheme) -> Alphabet:
             values = np.where(patterns >= 2, patterns - 4, patterns).astype(np.float64)
             top, reachable = 1.0, values >= -1
         case _:
-            values, top = _element_values(scheme, patterns)
+            assert scheme.element is not None
+            values = element_values(get_format(scheme.element))
             reachable = np.isfinite(values)
+            top = float(values[reachable].max())
     levels = np.where(values == 0, values, values / top)  # a zero keeps its sign
     order = np.lexsort((~np.signbit(levels), levels))
     return Alphabet(patterns[order], levels[order], reachable[order], top)
@@ -95,17 +97,3 @@ def _integers(
             # The extreme element has the lowest code.
             return values, -float(half), everything
     return values, half - 1.0, values > -half
-
-
-def _element_values(scheme: Scheme, patterns: npt.NDArray[np.int64]) -> tuple[Float64, float]:
-    """Values of the element format and the largest of them; an integer one (mxint8) is a
-    two's complement fraction."""
-    name = SCHEME_FORMATS[scheme.format].element
-    assert name is not None
-    fmt = get_format(name)
-    if isinstance(fmt, FloatFormat):
-        values = np.array([decode(fmt, int(code)).to_float() for code in patterns])
-        return values, float(fmt.max)
-    half = len(patterns) // 2
-    whole = np.where(patterns >= half, patterns - 2 * half, patterns).astype(np.float64)
-    return whole, half - 1.0

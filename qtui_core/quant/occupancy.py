@@ -6,6 +6,7 @@ bits of a code says by how much the codes could be compressed, or the levels bet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from qtui_core.quant.granularity import PerModel
 from qtui_core.quant.grouping import group_views
 from qtui_core.quant.layout import Layout
 from qtui_core.quant.levels import Float64
+from qtui_core.quant.measure import sum_of_squares
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.process import Plan, Prepared, encode, first_passes, make_plan, prepare
 from qtui_core.quant.scheme import Family, Scheme
@@ -132,6 +134,7 @@ def code_occupancy(
         )
     patterns, density = np.zeros(2**scheme.bits, np.int64), np.zeros(bins, np.int64)
     beyond = nonfinite = 0
+    squared = 0.0
     for part in map_segments(
         lambda segment, scratch: _count(plan, alphabet, bins, segment, scratch),
         elements.segments(plan.multiple),
@@ -143,12 +146,14 @@ def code_occupancy(
         density += part.density
         beyond += part.beyond
         nonfinite += part.nonfinite
+        squared += part.squared
+    sigma = math.sqrt(squared / max(1, int(patterns.sum()))) or 1.0
     expected = expected_density = None
     if not (isinstance(scheme.granularity, PerModel) and model_absmax is not None):
-        expected = expected_code_shares(scheme, elements.shape)
+        expected = expected_code_shares(scheme, elements.shape, sigma=sigma)
         edges = np.linspace(-1, 1, bins + 1)
         edges[0], edges[-1] = -np.inf, np.inf
-        expected_density = expected_shares(scheme, elements.shape, edges)
+        expected_density = expected_shares(scheme, elements.shape, edges, sigma=sigma)
     return Occupancy(
         scheme=scheme,
         shape=elements.shape,
@@ -166,12 +171,14 @@ def code_occupancy(
 
 @dataclass(frozen=True, eq=False)
 class _Counts:
-    """Counts of one segment; `patterns` by bit pattern."""
+    """Counts of one segment; `patterns` by bit pattern; `squared` is the sum of the squares
+    where the scale depends on the size of the elements."""
 
     patterns: Int64
     density: Int64
     beyond: int
     nonfinite: int
+    squared: float
 
 
 def _count(
@@ -182,10 +189,18 @@ def _count(
         codes = _patterns(plan, prepared, scratch)
         place = _places(plan, alphabet, prepared, scratch)
     nonfinite = 0
+    counted = _kept_apart(plan, segment)
     if prepared.nonfinite is not None:
-        finite = ~prepared.nonfinite
-        nonfinite = finite.size - int(np.count_nonzero(finite))
-        codes, place = codes[finite], place[finite]
+        nonfinite = int(np.count_nonzero(prepared.nonfinite))
+        counted = ~prepared.nonfinite if counted is None else counted & ~prepared.nonfinite
+    if counted is not None:
+        codes, place = codes[counted], place[counted]
+    squared = 0.0
+    if plan.scheme.family is Family.MICROSCALING:
+        x = prepared.x
+        if prepared.nonfinite is not None:
+            x = np.where(prepared.nonfinite, np.float32(0), x)
+        squared = sum_of_squares(x, prepared.absmax, scratch)
     beyond = 0
     if plan.scheme.symmetric:
         # A place is off by a rounding or two where the extreme itself is.
@@ -198,7 +213,17 @@ def _count(
         np.bincount(place.astype(np.int32), minlength=bins),
         beyond,
         nonfinite,
+        squared,
     )
+
+
+def _kept_apart(plan: Plan, segment: Segment) -> npt.NDArray[np.bool_] | None:
+    """A mask of the elements that are not in a column kept in 16 bits; None where all are."""
+    if plan.decomposition is None:
+        return None
+    quantized = np.ones(segment.size, np.float32)
+    plan.decomposition.fill(quantized, segment.start, 0.0)
+    return quantized != 0
 
 
 def _patterns(plan: Plan, prepared: Prepared, scratch: Scratch) -> npt.NDArray[np.uint8]:
@@ -225,10 +250,13 @@ def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared, scratch: Scratch
     layout: Layout = plan.layout
     top = np.float32(alphabet.top)
     factor = np.where(scales.scale == 0, np.float32(0), 1 / (scales.scale * top))
-    zero_points = scales.zero_point
     shift = None
-    if zero_points is not None:
-        shift = zero_points.astype(np.float32) / top - np.float32(1)
+    if plan.scheme.float_zero_point:
+        # A number of the tensor's unit that stands for the code 2^(bits - 1).
+        assert scales.zero_point is not None
+        shift = np.float32(0.5) / top - scales.zero_point * factor
+    elif scales.zero_point is not None:
+        shift = scales.zero_point.astype(np.float32) / top - np.float32(1)
     for (x, out), (by, added) in group_views(layout, (prepared.x, place), (factor, shift)):
         np.multiply(x, by, out=out)
         if added is not None:

@@ -15,9 +15,10 @@ from qtui.tui.panels.codebooks.data import (
 from qtui.tui.panels.quantize.data import ModelIndex
 from qtui.tui.widgets.tensor_list import TensorEntry
 
-#: Every default takes 4.5 bits but the one with a zero point, which 4.5625: `=` shows what it
-#: is worth.
-FIRST_SCHEMES = ("nf4:block64", "int4:group64", "int4:group64:asym", "fp4:block64", "e2m1:group64")
+#: All take 4.5 bits per parameter but the one with a zero point, which takes 4.5625.
+FIRST_SCHEMES = (
+    "nf4:block64", "int4:group64", "int4:group64:asym", "fp4:block64", "e2m1:group64", "nvfp4",
+)  # fmt: skip
 BLOCK, NESTED_BLOCK = 64, 256
 
 
