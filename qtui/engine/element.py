@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.quant.elements import Segment, elements_of
-from qtui_core.quant.granularity import PerBlock, PerColumn, PerGroup, PerModel, PerRow, PerTensor
+from qtui_core.quant.granularity import (
+    PerBlock,
+    PerColumn,
+    PerGroup,
+    PerModel,
+    PerRow,
+    PerTensor,
+    PerTile,
+    PerToken,
+)
 from qtui_core.quant.grouping import group_count
 from qtui_core.quant.layout import Columns, Whole, scale_index
 from qtui_core.quant.levels import levels_at_scale
@@ -54,7 +63,7 @@ def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementU
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         prepared = prepare(plan, Segment(start, raw, _as_it_is), scratch)
         quantized = float(round_trip(plan, prepared, scratch)[index - start])
-    if plan.scheme.family is Family.INTEGER:
+    if plan.scheme.family is Family.INTEGER or plan.coder.code_dtype == np.int8:
         quantized += 0.0  # an integer code has no minus zero
     scale: float | None = None
     zero_point: float | None = None
@@ -76,7 +85,7 @@ def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementU
         where=(
             f"column {column:,}, kept in fp16"
             if kept
-            else _where(plan, (rows, columns), row, column)
+            else _where(plan, x.shape, (rows, columns), row, column)
         ),
     )
 
@@ -92,7 +101,9 @@ def _as_it_is(raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(raw, np.float32)
 
 
-def _where(plan: Plan, shape: tuple[int, int], row: int, column: int) -> str:
+def _where(
+    plan: Plan, full_shape: tuple[int, ...], shape: tuple[int, int], row: int, column: int
+) -> str:
     """Who shares the scale of an element, in words."""
     match plan.scheme.granularity:
         case PerModel():
@@ -103,6 +114,13 @@ def _where(plan: Plan, shape: tuple[int, int], row: int, column: int) -> str:
             return f"row {row:,}"
         case PerColumn():
             return f"column {column:,}"
+        case PerToken():
+            at = scale_index(plan.scheme.granularity, full_shape, row, column)
+            return f"token {at:,}"
+        case PerTile(height, width):
+            top, left = row // height * height, column // width * width
+            bottom, right = min(shape[0], top + height) - 1, min(shape[1], left + width) - 1
+            return f"rows {top:,} to {bottom:,}, columns {left:,} to {right:,}"
         case PerGroup(size):
             first = column // size * size
             last = min(shape[1], first + size) - 1

@@ -15,33 +15,58 @@ from qtui_core.quant.granularity import (
     PerModel,
     PerRow,
     PerTensor,
+    PerTile,
+    PerToken,
 )
-from qtui_core.quant.scheme import SCHEME_FORMATS, Family, Scheme
+from qtui_core.quant.scheme import (
+    FIXED_GRANULARITY,
+    MAX_DOUBLE_QUANTIZED_BLOCK,
+    NESTED_BLOCK,
+    ROUNDINGS,
+    SCALE_RULES,
+    SCHEME_FORMATS,
+    Family,
+    Scheme,
+    refused_granularity,
+)
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
-_KINDS = ("model", "tensor", "row", "column", "group", "block")
+#: Scales that share a constant under double quantization.
+NESTED_SIZES = (64, 128, 256, 512, 1024)
+TILE = 128
+#: Where a threshold of outlier columns starts, and how far apart its values are.
+FIRST_THRESHOLD, THRESHOLD_STEP, LAST_THRESHOLD = 6.0, 0.5, 20.0
+_KINDS = ("model", "tensor", "row", "column", "token", "group", "block", "tile")
 
 
 def describe_scheme(scheme: Scheme) -> dict[str, Any]:
-    """The parts of a scheme as JSON. A part that the format does not have is None."""
-    size = getattr(scheme.granularity, "size", None)
+    """The parts of a scheme as JSON. A part that the format does not have is None, and so are
+    `size` where a granularity has none and `nested` without double quantization. A square tile
+    has one size. `outliers` is the threshold as text, "off" where all columns are quantized."""
     integer = scheme.family is Family.INTEGER
+    threshold = scheme.outlier_threshold
+    codebook = scheme.family is Family.CODEBOOK
     return {
         "text": str(scheme),
         "format": scheme.format,
         "granularity": _kind(scheme.granularity) if scheme.granularity is not None else None,
-        "size": size,
+        "size": _size(scheme.granularity),
         "symmetric": scheme.symmetric if integer else None,
-        "scale_rule": scheme.scale_rule if integer and scheme.symmetric else None,
-        "double_quantization": (
-            scheme.double_quantization if scheme.family is Family.CODEBOOK else None
+        "zero_point": (
+            None if scheme.symmetric else "float" if scheme.float_zero_point else "integer"
         ),
+        "scale_rule": scheme.scale_rule if _rules(scheme) and scheme.symmetric else None,
+        "rounding": scheme.rounding if _roundings(scheme) else None,
+        "double_quantization": scheme.double_quantization if codebook else None,
+        "nested": scheme.nested_block if scheme.double_quantization else None,
+        "outliers": (("off" if threshold is None else f"{threshold:g}") if integer else None),
     }
 
 
 def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
-    """The scheme with one part (`format`, `granularity`, `size`, `symmetry`, `scale_rule`,
-    `double_quantization`) turned to its next (1) or previous (-1) possible value.
+    """The scheme with one part (`format`, `granularity`, `size`, `symmetry`, `zero_point`,
+    `scale_rule`, `rounding`, `double_quantization`, `nested`, `outliers`) turned to its next (1)
+    or previous (-1) possible value.
 
     Raises UsageError, with the reason, where the part has no other value in this scheme.
     """
@@ -53,12 +78,22 @@ def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
         case "size":
             return _step_size(scheme, direction)
         case "symmetry":
-            return replace(scheme, symmetric=not scheme.symmetric, scale_rule="")
+            return replace(
+                scheme, symmetric=not scheme.symmetric, scale_rule="", float_zero_point=False
+            )
+        case "zero_point":
+            return replace(scheme, float_zero_point=not scheme.float_zero_point)
         case "scale_rule":
-            rule = next(_others(scheme.scale_rules, scheme.scale_rule, direction))
-            return replace(scheme, symmetric=True, scale_rule=rule)
+            return _step_rule(scheme, direction)
+        case "rounding":
+            return _step_rounding(scheme, direction)
         case "double_quantization":
-            return replace(scheme, double_quantization=not scheme.double_quantization)
+            on = not scheme.double_quantization
+            return replace(scheme, double_quantization=on, nested_block=NESTED_BLOCK)
+        case "nested":
+            return _step_nested(scheme, direction)
+        case "outliers":
+            return _step_outliers(scheme, direction)
         case _:
             raise UsageError(f"A scheme has no part named {part!r}.")
 
@@ -66,45 +101,133 @@ def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
 def _step_format(scheme: Scheme, direction: int) -> Scheme:
     """The next format, with as much of the rest as it can have."""
     name = next(_others(tuple(SCHEME_FORMATS), scheme.format, direction))
-    attempts = (
-        {"format": name},
-        {"format": name, "symmetric": True, "scale_rule": "", "double_quantization": False},
+    family = SCHEME_FORMATS[name].family
+    integer = family is Family.INTEGER
+    # What a format is defined with was not chosen, so it is not kept.
+    granularity = None if scheme.family in FIXED_GRANULARITY else scheme.granularity
+    if granularity is None or refused_granularity(name, granularity) is not None:
+        granularity = SCHEME_FORMATS[name].default
+    symmetric = scheme.symmetric or not integer
+    same_rules = scheme.symmetric and scheme.scale_rule in SCALE_RULES.get(family, ())
+    nestable = (
+        family is Family.CODEBOOK
+        and isinstance(granularity, PerBlock)
+        and granularity.size <= MAX_DOUBLE_QUANTIZED_BLOCK
     )
-    for changes in attempts:
-        try:
-            return replace(scheme, **changes)
-        except UsageError:
-            continue  # this much of the old scheme does not go with the new format
-    return Scheme(name)
+    made = Scheme(
+        name,
+        granularity,
+        symmetric=symmetric,
+        float_zero_point=scheme.float_zero_point and not symmetric,
+        scale_rule=scheme.scale_rule if same_rules else "",
+        double_quantization=scheme.double_quantization and nestable,
+        saturate=scheme.saturate or not SCHEME_FORMATS[name].overflows,
+    )
+    if made.double_quantization:
+        made = replace(made, nested_block=scheme.nested_block)
+    if scheme.rounding in _roundings(made):
+        made = replace(made, rounding=scheme.rounding, seed=scheme.seed)
+    if integer and not isinstance(granularity, PerModel | PerColumn):
+        made = replace(made, outlier_threshold=scheme.outlier_threshold)
+    return made
 
 
 def _step_granularity(scheme: Scheme, direction: int) -> Scheme:
-    refusal: UsageError | None = None
+    refusal: str | None = None
     current = _kind(scheme.granularity) if scheme.granularity is not None else "tensor"
-    size = getattr(scheme.granularity, "size", 64)
+    if isinstance(scheme.granularity, PerTile):
+        current = "tile"
+    size = _size(scheme.granularity) or 64
     for kind in _others(_KINDS, current, direction):
-        try:
-            return replace(scheme, granularity=_granularity(kind, size))
-        except UsageError as error:
-            refusal = refusal or error
-    raise refusal or UsageError(f"{scheme} has one granularity only.")
+        granularity = _granularity(kind, size)
+        refused = refused_granularity(scheme.format, granularity)
+        alone = isinstance(granularity, PerModel | PerColumn)
+        if refused is None and alone and scheme.outlier_threshold is not None:
+            continue  # there are no outlier columns to take out of these
+        if refused is None:
+            return replace(scheme, granularity=granularity)
+        refusal = refusal or refused
+    raise UsageError(refusal or f"{scheme} has one granularity only.")
 
 
 def _step_size(scheme: Scheme, direction: int) -> Scheme:
     granularity = scheme.granularity
-    if not isinstance(granularity, PerGroup | PerBlock):
+    if granularity is None:
+        raise UsageError(f"{scheme.format} is a cast without a scale: there is no group to resize.")
+    current = _size(granularity)
+    if current is None:
         raise UsageError(
-            f"A scale per {granularity} has no size to change; group and block have one."
-            if granularity is not None
-            else f"{scheme.format} is a cast without a scale, so there is no group to resize."
+            f"A scale per {granularity} has no size to change; group, block and a square tile "
+            f"have one."
         )
-    larger = [size for size in SIZES if size > granularity.size]
-    smaller = [size for size in SIZES if size < granularity.size]
+    larger = [size for size in SIZES if size > current]
+    smaller = [size for size in SIZES if size < current]
     if direction > 0:
         size = larger[0] if larger else SIZES[0]
     else:
         size = smaller[-1] if smaller else SIZES[-1]
-    return replace(scheme, granularity=type(granularity)(size))
+    if isinstance(granularity, PerTile):
+        return replace(scheme, granularity=PerTile(size, size))
+    return replace(scheme, granularity=_granularity(_kind(granularity), size))
+
+
+def _step_rule(scheme: Scheme, direction: int) -> Scheme:
+    rules = _rules(scheme)
+    if not rules:
+        raise UsageError(
+            f"{scheme.format} has one scale rule only: there are several for the integers, int2 to "
+            f"int8, and for the mx formats."
+        )
+    if scheme.rounding != "nearest":
+        rules = tuple(rule for rule in rules if rule != "signed")  # it has its own rounding
+    rule = next(_others(rules, scheme.scale_rule, direction))
+    return replace(scheme, symmetric=True, float_zero_point=False, scale_rule=rule)
+
+
+def _step_rounding(scheme: Scheme, direction: int) -> Scheme:
+    possible = _roundings(scheme)
+    rounding = next(_others(possible or ROUNDINGS, scheme.rounding, direction))
+    # Where nothing but the nearest is possible, the scheme says why.
+    return replace(scheme, rounding=rounding, seed=0)
+
+
+def _step_nested(scheme: Scheme, direction: int) -> Scheme:
+    if not scheme.double_quantization:
+        raise UsageError(
+            f"{scheme} has no nested blocks: turn double quantization on first, which nf4 and fp4 "
+            f"have."
+        )
+    current = scheme.nested_block
+    larger = [size for size in NESTED_SIZES if size > current]
+    smaller = [size for size in NESTED_SIZES if size < current]
+    if direction > 0:
+        size = larger[0] if larger else NESTED_SIZES[0]
+    else:
+        size = smaller[-1] if smaller else NESTED_SIZES[-1]
+    return replace(scheme, nested_block=size)
+
+
+def _step_outliers(scheme: Scheme, direction: int) -> Scheme:
+    """Off, then 6.0, then half a unit more or less each time; off again beyond either end."""
+    current = scheme.outlier_threshold
+    threshold: float | None = FIRST_THRESHOLD
+    if current is not None:
+        threshold = current + direction * THRESHOLD_STEP
+        if not 0 < threshold <= LAST_THRESHOLD:
+            threshold = None
+    return replace(scheme, outlier_threshold=threshold)
+
+
+def _rules(scheme: Scheme) -> tuple[str, ...]:
+    """The scale rules there is a choice of; none where there is one."""
+    return scheme.scale_rules if len(scheme.scale_rules) > 1 else ()
+
+
+def _roundings(scheme: Scheme) -> tuple[str, ...]:
+    """The roundings there is a choice of."""
+    if scheme.family in (Family.CODEBOOK, Family.TERNARY) or scheme.scale_rule == "signed":
+        return ()
+    return ROUNDINGS
 
 
 def _kind(granularity: Granularity) -> str:
@@ -113,8 +236,20 @@ def _kind(granularity: Granularity) -> str:
             return "group"
         case PerBlock():
             return "block"
+        case PerTile(rows, columns) if rows == columns:
+            return "tile"
         case _:
             return str(granularity)
+
+
+def _size(granularity: Granularity | None) -> int | None:
+    match granularity:
+        case PerGroup(size) | PerBlock(size):
+            return size
+        case PerTile(rows, columns) if rows == columns:
+            return rows
+        case _:
+            return None
 
 
 def _granularity(kind: str, size: int) -> Granularity:
@@ -127,6 +262,10 @@ def _granularity(kind: str, size: int) -> Granularity:
             return PerRow()
         case "column":
             return PerColumn()
+        case "token":
+            return PerToken()
+        case "tile":
+            return PerTile(TILE, TILE)
         case "group":
             return PerGroup(size)
         case _:

@@ -61,6 +61,11 @@ class SchemeFormat:
     default: Granularity | None
     element: str | None = None
 
+    @property
+    def overflows(self) -> bool:
+        """Whether there is an infinity or NaN for what lies beyond the largest number."""
+        return self.family is Family.CAST or (self.family is Family.FLOAT and self.bits == 8)
+
 
 _FORMATS = (
     *(SchemeFormat(f"int{b}", Family.INTEGER, b, PerGroup(64)) for b in (2, 3, 4)),
@@ -229,14 +234,9 @@ class Scheme:
             raise UsageError("A seed belongs to stochastic rounding: write stochastic with it.")
         if not 0 <= self.seed <= MAX_SEED:
             raise UsageError(f"A seed is a whole number from 0 to {MAX_SEED:,}; got {self.seed}.")
-        if not self.saturate and self.family not in (Family.CAST, Family.FLOAT):
+        if not self.saturate and not SCHEME_FORMATS[name].overflows:
             raise UsageError(
-                f"{name} has nothing but its largest level for what lies beyond it: nosat is for "
-                f"the casts and the floats with a scale in 32 bits."
-            )
-        if not self.saturate and self.family is Family.FLOAT and self.bits < 8:
-            raise UsageError(
-                f"{name} has neither an infinity nor NaN for what lies beyond its largest number: "
+                f"{name} has neither an infinity nor NaN for what lies beyond its largest level: "
                 f"nosat is for the casts, e4m3 and e5m2."
             )
 

@@ -17,7 +17,10 @@ SCHEMES = [
     "int4:group64", "int4:group48", "int4:group64:asym", "int3:group32:full",
     "int4:block64:signed", "int8:row", "int8:column", "int8:column:asym", "int8:tensor",
     "int2:tensor:asym", "int4:model", "e4m3", "e5m2:row", "e2m1:group64", "bf16", "fp16", "tf32",
-    "nf4", "nf4:block128:dq", "fp4:block64:dq", "nf4:block4096",
+    "nf4", "nf4:block128:dq", "fp4:block64:dq", "nf4:block4096", "nf4:block64:dq100",
+    "mxfp4", "mxfp6-e2m3:rceil", "mxfp8-e5m2:even", "mxint8:ceil", "nvfp4", "e3m0:row",
+    "ternary", "ternary:row", "ternary:column", "ternary:group64", "ternary:tile7x9",
+    "int4:token", "int4:tile5x7", "int4:tile128x128:asym", "e4m3:tile3x1000", "int3:tile4x6:signed",
 ]  # fmt: skip
 SHAPES = [(96, 200), (1, 1), (3, 1), (1, 130), (257,), (4, 3, 50), (300, 128), ()]
 

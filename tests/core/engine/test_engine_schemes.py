@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from qtui.engine.schemes import SIZES, describe_scheme, step_scheme
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
-from qtui_core.quant.scheme import SCHEME_FORMATS
+from qtui_core.quant.scheme import ROUNDINGS, SCHEME_FORMATS
 
-PARTS = ("format", "granularity", "size", "symmetry", "scale_rule", "double_quantization")
+PARTS = (
+    "format", "granularity", "size", "symmetry", "zero_point", "scale_rule", "rounding",
+    "double_quantization", "nested", "outliers",
+)  # fmt: skip
 
 
 def walk(text: str, part: str, steps: int, direction: int = 1) -> list[str]:
@@ -33,14 +37,25 @@ def test_a_new_format_keeps_what_it_can_have() -> None:
     assert walk("int8:group128:asym", "format", 1) == ["e4m3:group128"]
     assert walk("tf32", "format", 1) == ["nf4:block64"]
     assert walk("nf4:block128:dq", "format", 1) == ["fp4:block128:dq"]
-    assert walk("fp4:block128:dq", "format", 1) == ["int2:block128"]
+    assert walk("nf4:block128:dq128", "format", 1) == ["fp4:block128:dq128"]
+    assert walk("fp4:block128:dq", "format", 1) == ["mxfp4"]
+    assert walk("mxfp4:rceil:stochastic7", "format", 1) == ["mxfp6-e3m2:rceil:stochastic7"]
+    assert walk("nvfp4:truncate", "format", 1) == ["ternary:tensor"]
+    assert walk("ternary:tile128x128", "format", 1) == ["int2:tile128x128"]
+    assert walk("int8:row:outliers6", "format", 1) == ["e4m3:row"]
+    assert walk("int3:row:asym:zpfloat:truncate", "format", 1) == ["int4:row:asym:zpfloat:truncate"]
+    assert walk("e4m3:row:nosat", "format", 2) == ["e5m2:row:nosat", "e3m2:row"]
 
 
 def test_granularity_visits_every_kind() -> None:
-    seen = walk("int4:group64", "granularity", 6)
+    seen = walk("int4:group64", "granularity", 8)
     assert seen == [
-        "int4:block64", "int4:model", "int4:tensor", "int4:row", "int4:column", "int4:group64",
+        "int4:block64", "int4:tile128x128", "int4:model", "int4:tensor", "int4:row", "int4:column",
+        "int4:token", "int4:group64",
     ]  # fmt: skip
+    assert walk("int4:tile3x5", "granularity", 1) == ["int4:model"]
+    assert walk("ternary:tile128x128", "granularity", 1) == ["ternary:tensor"]
+    assert walk("int8:row:outliers6", "granularity", 1) == ["int8:token:outliers6.0"]
     assert walk("int4:tensor", "granularity", 1, -1) == ["int4:model"]
 
 
@@ -49,6 +64,7 @@ def test_size_goes_around_the_usual_sizes() -> None:
     assert walk("int4:group100", "size", 1) == ["int4:group128"]
     assert walk("int4:group100", "size", 1, -1) == ["int4:group64"]
     assert walk(f"int4:group{SIZES[-1]}", "size", 1) == [f"int4:group{SIZES[0]}"]
+    assert walk("e4m3:tile128x128", "size", 1) == ["e4m3:tile256x256"]
 
 
 def test_symmetry_and_rule() -> None:
@@ -59,6 +75,26 @@ def test_symmetry_and_rule() -> None:
     ]  # fmt: skip
     assert walk("int4:group64:asym", "scale_rule", 1) == ["int4:group64:full"]
     assert walk("nf4", "double_quantization", 2) == ["nf4:block64:dq", "nf4:block64"]
+    assert walk("nf4:dq128", "double_quantization", 1) == ["nf4:block64"]
+    assert walk("mxfp4", "scale_rule", 4) == ["mxfp4:ceil", "mxfp4:even", "mxfp4:rceil", "mxfp4"]
+    assert walk("int4:row:truncate", "scale_rule", 2) == [
+        "int4:row:full:truncate",
+        "int4:row:truncate",
+    ]
+
+
+def test_zero_point_rounding_nesting_and_outliers() -> None:
+    assert walk("int4:row:asym", "zero_point", 2) == ["int4:row:asym:zpfloat", "int4:row:asym"]
+    assert walk("int4:row:asym:zpfloat", "symmetry", 1) == ["int4:row"]
+    assert walk("mxfp4", "rounding", 3) == ["mxfp4:truncate", "mxfp4:stochastic", "mxfp4"]
+    assert walk("bf16:stochastic7", "rounding", 1) == ["bf16"]
+    assert walk("nf4:dq", "nested", 3) == [
+        "nf4:block64:dq512", "nf4:block64:dq1024", "nf4:block64:dq64",
+    ]  # fmt: skip
+    assert walk("nf4:dq100", "nested", 1, -1) == ["nf4:block64:dq64"]
+    assert walk("int8", "outliers", 2) == ["int8:row:outliers6.0", "int8:row:outliers6.5"]
+    assert walk("int8", "outliers", 13, -1)[-2:] == ["int8:row:outliers0.5", "int8:row"]
+    assert walk("int8:row:outliers20", "outliers", 1) == ["int8:row"]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +108,17 @@ def test_symmetry_and_rule() -> None:
         ("e4m3", "scale_rule", "for the integers"),
         ("int4", "double_quantization", "dq is for nf4 and fp4"),
         ("int4", "colour", "no part named"),
+        ("mxfp4", "granularity", "defined with group32"),
+        ("mxfp4", "symmetry", "no zero point"),
+        ("nvfp4", "scale_rule", "one scale rule only"),
+        ("int4", "zero_point", "sym has none"),
+        ("nf4", "rounding", "rounds to the nearest level"),
+        ("int4:signed", "rounding", "its own rounding"),
+        ("nf4", "nested", "turn double quantization on"),
+        ("int4", "nested", "turn double quantization on"),
+        ("int8:column", "outliers", "Outlier columns"),
+        ("e4m3", "outliers", "no outlier columns"),
+        ("e4m3:tile3x5", "size", "no size"),
     ],
 )
 def test_an_impossible_turn_says_why(text: str, part: str, sentence: str) -> None:
@@ -80,23 +127,35 @@ def test_an_impossible_turn_says_why(text: str, part: str, sentence: str) -> Non
 
 
 def test_every_turn_from_every_scheme_is_a_scheme_or_is_refused() -> None:
-    """All that can be reached from the default schemes by turning knobs."""
-    seen: set[str] = set()
-    waiting = [str(Scheme(name)) for name in SCHEME_FORMATS]
-    while waiting:
-        text = waiting.pop()
-        if text in seen:
-            continue
-        seen.add(text)
-        for part in PARTS:
-            for direction in (1, -1):
-                try:
-                    stepped = step_scheme(Scheme.parse(text), part, direction)
-                except UsageError:
-                    continue
-                assert Scheme.parse(str(stepped)) == stepped
-                waiting.append(str(stepped))
-    assert len(seen) > 200
+    """Two turns of any knobs from the default schemes, and long random walks from there."""
+    seen = {Scheme(name) for name in SCHEME_FORMATS}
+    for _ in range(2):
+        seen |= {found for scheme in list(seen) for found in turns(scheme)}
+    random = np.random.default_rng(0)
+    for name in SCHEME_FORMATS:
+        scheme = Scheme(name)
+        for _ in range(100):
+            scheme = random.choice(np.array(turns(scheme), object))
+            seen.add(scheme)
+    for scheme in seen:
+        assert Scheme.parse(str(scheme)) == scheme
+        assert describe_scheme(scheme)["text"] == str(scheme)
+    assert {scheme.format for scheme in seen} == set(SCHEME_FORMATS)
+    assert {scheme.rounding for scheme in seen} == set(ROUNDINGS)
+    assert len(seen) > 1000
+
+
+def turns(scheme: Scheme) -> list[Scheme]:
+    """What one turn of a knob makes of a scheme, where it is not refused."""
+    found = []
+    for part in PARTS:
+        for direction in (1, -1):
+            try:
+                found.append(step_scheme(scheme, part, direction))
+            except UsageError:
+                continue
+    assert all(other != scheme for other in found)
+    return found
 
 
 def test_parts_that_a_format_lacks_are_none() -> None:
@@ -107,8 +166,34 @@ def test_parts_that_a_format_lacks_are_none() -> None:
         "size": 32,
         "symmetric": True,
         "scale_rule": "signed",
+        "zero_point": None,
+        "rounding": None,
         "double_quantization": None,
+        "nested": None,
+        "outliers": "off",
     }
     assert describe_scheme(Scheme.parse("bf16"))["granularity"] is None
     assert describe_scheme(Scheme.parse("int4:asym"))["scale_rule"] is None
     assert describe_scheme(Scheme.parse("nf4:dq"))["double_quantization"] is True
+    assert describe_scheme(Scheme.parse("nf4:dq128"))["nested"] == 128
+    assert describe_scheme(Scheme.parse("nf4"))["nested"] is None
+    assert describe_scheme(Scheme.parse("int4:asym:zpfloat"))["zero_point"] == "float"
+    assert describe_scheme(Scheme.parse("int4:asym"))["zero_point"] == "integer"
+    assert describe_scheme(Scheme.parse("int8:outliers6.5"))["outliers"] == "6.5"
+    assert describe_scheme(Scheme.parse("mxfp4")) == {
+        "text": "mxfp4",
+        "format": "mxfp4",
+        "granularity": "group",
+        "size": 32,
+        "symmetric": None,
+        "scale_rule": "floor",
+        "zero_point": None,
+        "rounding": "nearest",
+        "double_quantization": None,
+        "nested": None,
+        "outliers": None,
+    }
+    tile = describe_scheme(Scheme.parse("e4m3:tile128x128"))
+    assert (tile["granularity"], tile["size"]) == ("tile", 128)
+    odd = describe_scheme(Scheme.parse("e4m3:tile64x128"))
+    assert (odd["granularity"], odd["size"]) == ("tile64x128", None)
