@@ -15,6 +15,7 @@ from qtui.report.render import STDOUT, choose_format, write_report
 from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from qtui.report.document import Document
     from qtui_core.inspection import Inspection
     from qtui_core.inspection.sensitivity import Sensitivity
     from qtui_core.models import ModelSource
@@ -45,6 +46,11 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     help="For --sensitivity: bits per parameter (4.25) or bytes (3.5GiB) of all tensors together. "
     "[default: the bytes of the scheme that inspect recommends]",
 )
+@click.option(
+    "--against",
+    metavar="MODEL",
+    help="Compare with this model: the same weights, quantized or trained further.",
+)
 @report_format
 @appearance
 @click.pass_context
@@ -57,6 +63,7 @@ def command(
     headers: bool,
     sensitivity: bool,
     budget: str | None,
+    against: str | None,
     format: str | None,
     output: str | None,
     color: str,
@@ -66,6 +73,9 @@ def command(
     """Weights by dtype, outliers, and the error of each scheme on each tensor of MODEL.
 
     Reads a bounded sample of rows of each tensor and says so; --full reads everything.
+
+    With --against, how far the weights of a second model are from those of MODEL: its quantized
+    version (bitsandbytes, GPTQ, AWQ, compressed-tensors, FP8, GGUF), or the model after training.
     """
     if full and headers:
         raise UsageError("--full reads every element and --headers reads none: choose one.")
@@ -75,11 +85,19 @@ def command(
         raise UsageError("--budget is for --sensitivity: give both.")
     if headers and sensitivity:
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
+    if against is not None:
+        _refuse_beside_against(ctx, headers, sensitivity)
     if output is not None and output != STDOUT:
         check_target(output)
     from qtui_core.models import open_model
 
     chosen = choose_format(format, output)
+    if against is not None:
+        document = _compare(
+            model, against, full=full, pattern=tensors, all_tensors=chosen != "text"
+        )
+        write_report(document, chosen, output, color=color, ascii=ascii)
+        return
     wanted = [] if headers else [text.strip() for text in schemes.split(",") if text.strip()]
     if not headers and not wanted:
         raise UsageError("--schemes is empty: name at least one, for example nf4,int4.")
@@ -120,6 +138,35 @@ def _assign(inspection: Inspection, budget: str | None) -> Sensitivity:
     if budget is None:
         return assign_schemes(weighing, default_budget(inspection))
     return assign_schemes(weighing, parse_budget(budget, weighing.parameters))
+
+
+def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool) -> None:
+    if headers:
+        raise UsageError("--against compares values and --headers reads none: choose one.")
+    if sensitivity:
+        raise UsageError("--against compares two models and --sensitivity is of one: choose one.")
+    if ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
+        raise UsageError(
+            "--against measures what the second model did, and --schemes what could be done: "
+            "choose one. Plain rounding to the second model's own levels is shown anyway."
+        )
+
+
+def _compare(
+    model: str, against: str, *, full: bool, pattern: str | None, all_tensors: bool
+) -> Document:
+    from qtui.report.comparison import comparison_document
+    from qtui_core.inspection.against import compare_models
+    from qtui_core.models import open_model
+
+    with open_model(model) as first, open_model(against) as second:
+        first.require_weights()
+        second.require_weights()
+        with progress_on_stderr("comparing") as progress:
+            comparison = compare_models(
+                first, second, full=full, pattern=pattern, progress=progress
+            )
+        return comparison_document(comparison, all_tensors=all_tensors)
 
 
 def _parse_schemes(texts: list[str]) -> list:

@@ -56,7 +56,16 @@ class Picture:
     caption: str
 
 
-Block = Table | Facts | Picture | str
+@dataclass(frozen=True)
+class HeatMap:
+    """A grid of shares in 0..1, drawn as shades: `rows` has a label and its cells for each row.
+    `note` says what dark and light are and what the labels count."""
+
+    rows: tuple[tuple[str, tuple[float, ...]], ...]
+    note: str = ""
+
+
+Block = Table | Facts | Picture | HeatMap | str
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from qtui.report.document import Document, Facts, Picture, Table
+from qtui.report.document import Document, Facts, HeatMap, Picture, Table
+from qtui.report.heatmap import draw_svg
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #59636e; --line: #d1d9e0;
@@ -26,6 +27,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; } d
   overflow-wrap: anywhere; }
 figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { color: var(--soft); } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+.heat { border: 1px solid var(--line); } .heat rect { fill: var(--bar); }
+.heat text { fill: var(--soft); font-size: 11px; }
 .bar { width: 10rem; } .bar span { display: block; height: .7rem; background: var(--bar); }
 """
 
@@ -48,6 +51,9 @@ def to_html(document: Document) -> str:
                 parts.append(_facts(block))
             elif isinstance(block, Table):
                 parts.append(_table(block))
+            elif isinstance(block, HeatMap):
+                note = f'<p class="note">{escape(block.note)}</p>' if block.note else ""
+                parts.append(f'<div class="scroll">{draw_svg(block)}</div>{note}')
             elif isinstance(block, Picture):
                 caption = f"<figcaption>{escape(block.caption)}</figcaption>"
                 parts.append(f"<figure>{block.svg}{caption}</figure>")

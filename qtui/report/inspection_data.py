@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtui_core.inspection import Inspection, TensorReport
+from qtui_core.inspection import Census, Inspection, TensorReport
 
 
 def inspection_data(inspection: Inspection) -> dict[str, Any]:
     """The JSON of `inspect`; `memory` is null until an estimate is part of the report."""
-    census = inspection.census
     return {
-        "model": {
-            "id": census.model,
-            "source": census.origin,
-            "location": census.location,
-            "architecture": census.architecture,
-            "parameters": census.parameters,
-            "bytes": census.nbytes,
-            "dtypes": {
-                d.dtype: {"tensors": d.tensors, "parameters": d.parameters, "bytes": d.nbytes}
-                for d in census.dtypes
-            },
-            "quantization": census.quantization,
-        },
+        "model": model_data(inspection.census),
         "sample": inspection.sample,
         "tensors": [_tensor_data(t) for t in inspection.tensors],
         "schemes": [
@@ -39,6 +26,23 @@ def inspection_data(inspection: Inspection) -> dict[str, Any]:
             for s in inspection.schemes
         ],
         "memory": None,
+    }
+
+
+def model_data(census: Census) -> dict[str, Any]:
+    """What a model is made of."""
+    return {
+        "id": census.model,
+        "source": census.origin,
+        "location": census.location,
+        "architecture": census.architecture,
+        "parameters": census.parameters,
+        "bytes": census.nbytes,
+        "dtypes": {
+            d.dtype: {"tensors": d.tensors, "parameters": d.parameters, "bytes": d.nbytes}
+            for d in census.dtypes
+        },
+        "quantization": census.quantization,
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qtui.report.document import Document, Facts, Picture, Table
+from qtui.report.document import Document, Facts, HeatMap, Picture, Table
+from qtui.report.heatmap import draw_lines
 
 
 def to_markdown(document: Document) -> str:
@@ -15,6 +16,10 @@ def to_markdown(document: Document) -> str:
                 lines += [f"- **{escape(name)}**: {escape(value)}" for name, value in block.pairs]
             elif isinstance(block, Table):
                 lines += _table(block)
+            elif isinstance(block, HeatMap):
+                lines += ["```", *draw_lines(block, ascii=True), "```"]
+                if block.note:
+                    lines += ["", escape(block.note)]
             elif isinstance(block, Picture):
                 continue
             else:

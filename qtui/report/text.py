@@ -13,7 +13,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from qtui.report.columns import GAP, INDENT, lay_out, with_bars
-from qtui.report.document import Document, Facts, Picture, Table, Tone
+from qtui.report.document import Document, Facts, HeatMap, Picture, Table, Tone
+from qtui.report.heatmap import draw_lines
 
 #: A pipe has no width; tables there are as wide as their cells and are never folded.
 PIPE_WIDTH = 400
@@ -92,6 +93,8 @@ def _print(document: Document, console: Console, ascii: bool) -> None:
                 _print_facts(block, console)
             elif isinstance(block, Table):
                 _print_table(block, console, ascii)
+            elif isinstance(block, HeatMap):
+                _print_heat_map(block, console, ascii)
             elif not isinstance(block, Picture):
                 console.print(Padding(Text(block), (0, INDENT)))
     console.print()
@@ -122,6 +125,14 @@ def _print_table(table: Table, console: Console, ascii: bool) -> None:
     if table.note:
         console.print()
         console.print(Padding(Text(table.note, style=DIM), (0, INDENT)))
+
+
+def _print_heat_map(heat: HeatMap, console: Console, ascii: bool) -> None:
+    for line in draw_lines(heat, ascii=ascii):
+        _print_line(" " * INDENT + line, Style(), console)
+    if heat.note:
+        console.print()
+        console.print(Padding(Text(heat.note, style=DIM), (0, INDENT)))
 
 
 def _print_line(line: str, style: Style, console: Console) -> None:

@@ -1,0 +1,50 @@
+"""Draws a heat map in characters, or as a picture inside a page."""
+
+from __future__ import annotations
+
+from html import escape
+
+from qtui.report.document import HeatMap
+
+_SHADES = " ░▒▓█"
+_ASCII_SHADES = " .:-=+*#%@"
+#: Pixels of a cell and of the column of labels in the picture.
+_CELL, _LABELS = 14, 110
+
+
+def draw_lines(heat: HeatMap, *, ascii: bool) -> list[str]:
+    """A line for each row: its label, then a character for each cell."""
+    shades = _ASCII_SHADES if ascii else _SHADES
+    width = max((len(label) for label, _ in heat.rows), default=0)
+    return [
+        f"{label:>{width}} |{''.join(_shade(share, shades) for share in cells)}|"
+        for label, cells in heat.rows
+    ]
+
+
+def _shade(share: float, shades: str) -> str:
+    """The lightest shade only for nothing at all."""
+    if share <= 0:
+        return shades[0]
+    return shades[min(len(shades) - 1, 1 + int(min(1.0, share) * (len(shades) - 1)))]
+
+
+def draw_svg(heat: HeatMap) -> str:
+    """An SVG element that takes its colours from the page."""
+    columns = max((len(cells) for _, cells in heat.rows), default=0)
+    width, height = _LABELS + columns * _CELL, len(heat.rows) * _CELL
+    parts = [
+        f'<svg class="heat" role="img" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" xmlns="http://www.w3.org/2000/svg">'
+    ]
+    for row, (label, cells) in enumerate(heat.rows):
+        top = row * _CELL
+        text = f'<text x="{_LABELS - 6}" y="{top + _CELL - 3}" text-anchor="end">'
+        parts.append(f"{text}{escape(label)}</text>")
+        for column, share in enumerate(cells):
+            opacity = min(1.0, max(0.0, share))
+            parts.append(
+                f'<rect x="{_LABELS + column * _CELL}" y="{top}" width="{_CELL}" '
+                f'height="{_CELL}" fill-opacity="{opacity:.3f}"><title>{share:.3g}</title></rect>'
+            )
+    return "".join([*parts, "</svg>"])

@@ -1,0 +1,173 @@
+"""Which weight of one model is which of another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.models import ModelSource, TensorInfo
+from qtui_core.models.quoting import listed, quoted
+from qtui_core.packed import LogicalWeight, logical_weights, open_weight
+from qtui_core.packed.gguf_names import (
+    GgufPlace,
+    doubt,
+    find_in_gguf,
+    is_gguf,
+    is_transposed,
+    restore,
+)
+from qtui_core.packed.views import Reshaped, Rows
+
+#: Wrappers that one tool puts around a model and another does not.
+_WRAPPERS = re.compile(
+    r"^(base_model\.model\.|model\.language_model\.|language_model\.model\.|language_model\.|"
+    r"module\.|_orig_mod\.|transformer\.|model\.)+"
+)
+
+Weights = Mapping[str, LogicalWeight]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One weight in both models.
+
+    Attributes:
+        name: what Hugging Face calls it, where one of them does; else its name in both.
+        a, b: how each stores it.
+        place: where it is in the one that is GGUF, if only one is.
+        gguf_is_a: which that is.
+    """
+
+    name: str
+    a: LogicalWeight
+    b: LogicalWeight
+    place: GgufPlace | None = None
+    gguf_is_a: bool = False
+
+    @property
+    def info(self) -> TensorInfo:
+        """The weight as a tensor, in the shape of the side that is not GGUF."""
+        return (self.b if self.gguf_is_a else self.a).info
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Attributes:
+    pairs: in the order of a.
+    only_a, only_b: names without a partner.
+    shapes: weights of one name and two shapes: (name, shape in a, shape in b).
+    notes: what to bear in mind, as sentences.
+    """
+
+    pairs: tuple[Pair, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    shapes: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    notes: tuple[str, ...] = ()
+
+
+def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> Pairing:
+    """The weights of both by name: the same one; what a GGUF file calls it; or the same but for
+    a wrapper around the model (`model.layers…` and `layers…`).
+
+    Args:
+        pattern: shell pattern that chooses weights by their name in either model.
+
+    Raises:
+        ModelError: nothing matches.
+        UsageError: nothing matches `pattern`, or the gguf library is missing.
+    """
+    mine, theirs = logical_weights(a), logical_weights(b)
+    found, notes = _find_pairs(a, b, mine, theirs)
+    if not found:
+        raise ModelError(
+            f"{quoted(a.id)} and {quoted(b.id)} have no tensor in common: the first has "
+            f"{listed(list(mine))}, the second {listed(list(theirs))}. Give two checkpoints of "
+            f"one model."
+        )
+    chosen = [p for p in found if _matches(pattern, p.name, p.a.name, p.b.name)]
+    if not chosen:
+        raise UsageError(
+            f"No tensor that both models have matches {pattern!r}. Names look like "
+            f"{found[len(found) // 2].name!r}; `*` matches any characters."
+        )
+    used_a, used_b = {p.a.name for p in found}, {p.b.name for p in found}
+    fitting = [p for p in chosen if _fits(p, a if p.gguf_is_a else b)]
+    return Pairing(
+        pairs=tuple(fitting),
+        only_a=tuple(n for n in mine if n not in used_a and _matches(pattern, n)),
+        only_b=tuple(n for n in theirs if n not in used_b and _matches(pattern, n)),
+        shapes=tuple((p.name, p.a.shape, p.b.shape) for p in chosen if p not in fitting),
+        notes=notes,
+    )
+
+
+def open_pair(a: ModelSource, b: ModelSource, pair: Pair) -> tuple[Rows, Rows]:
+    """Rows of both sides, of one shape and in one order. Raises as `open_weight`."""
+    rows_a: Rows = open_weight(a, pair.a)
+    rows_b: Rows = open_weight(b, pair.b)
+    if pair.place is not None and pair.gguf_is_a:
+        rows_a = restore(rows_a, pair.name, pair.place, a, rows_b.shape[0])
+    elif pair.place is not None:
+        rows_b = restore(rows_b, pair.name, pair.place, b, rows_a.shape[0])
+    if rows_a.shape != rows_b.shape:
+        rows_b = Reshaped(rows_b, rows_a.shape)
+    return rows_a, rows_b
+
+
+def _find_pairs(
+    a: ModelSource, b: ModelSource, mine: Weights, theirs: Weights
+) -> tuple[list[Pair], tuple[str, ...]]:
+    """Pairs in the order of a, and notes."""
+    if is_gguf(a) == is_gguf(b):
+        return _pairs_by_name(mine, theirs), ()
+    if is_gguf(b):
+        places = find_in_gguf(mine, b)
+        pairs = [Pair(n, mine[n], theirs[place.tensor], place) for n, place in places.items()]
+    else:
+        places = find_in_gguf(theirs, a)
+        pairs = [
+            Pair(n, mine[place.tensor], theirs[n], place, gguf_is_a=True)
+            for n, place in places.items()
+        ]
+        order = {name: i for i, name in enumerate(mine)}
+        pairs.sort(key=lambda pair: order[pair.a.name])
+    warning = doubt(a if is_gguf(a) else b) if pairs else None
+    return pairs, (warning,) if warning else ()
+
+
+def _pairs_by_name(mine: Weights, theirs: Weights) -> list[Pair]:
+    partners = {name: name for name in mine if name in theirs}
+    left = _by_core(n for n in theirs if n not in partners)
+    for core, names in _by_core(n for n in mine if n not in partners).items():
+        if len(names) == len(left.get(core, ())) == 1:
+            partners[names[0]] = left[core][0]
+    return [Pair(n, mine[n], theirs[partners[n]]) for n in mine if n in partners]
+
+
+def _by_core(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names by what is left of them without wrappers."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(_WRAPPERS.sub("", name), []).append(name)
+    return found
+
+
+def _fits(pair: Pair, gguf: ModelSource) -> bool:
+    """Whether both sides are one shape, once GGUF's is turned back. Dimensions of one element
+    do not count."""
+    plain, stored = (pair.b, pair.a) if pair.gguf_is_a else (pair.a, pair.b)
+    shape = stored.shape
+    if pair.place is not None:
+        if pair.place.expert is not None:
+            return len(shape) == 3 and shape[1:] == plain.shape and pair.place.expert < shape[0]
+        if is_transposed(pair.name, gguf):
+            shape = shape[::-1]
+    return [n for n in plain.shape if n != 1] == [n for n in shape if n != 1]
+
+
+def _matches(pattern: str | None, *names: str) -> bool:
+    return pattern is None or any(fnmatchcase(n, pattern) for n in names)

@@ -1,0 +1,134 @@
+"""Which tensor of a GGUF file a weight of a Hugging Face model became, and how to turn it back.
+
+Names are those of gguf's tensor map; what llama.cpp's converter does to values is from its
+`conversion` package (`LlamaModel.permute` and the classes built on it, `norm.weight` + 1 of
+Gemma and Nemotron, the transposed Conv1D of GPT-2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qtui_core.errors import UsageError
+from qtui_core.models import ModelSource
+from qtui_core.models.layout import GGUF_SUFFIX
+from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Rows, Transposed
+
+#: Architectures whose query and key rows are stored in pairs.
+_PAIRED_ROWS = frozenset(
+    {"llama", "llama-embed", "arcee", "smollm3", "granite", "granitemoe", "minicpm"}
+)
+_NORMS_PLUS_ONE = frozenset({"gemma", "gemma2", "gemma3", "nemotron"})
+#: Architectures whose weights are stored in the order and form Hugging Face has.
+_AS_THEY_ARE = frozenset(
+    {
+        "qwen2", "qwen2moe", "qwen3", "qwen3moe", "phi2", "phi3", "olmo", "olmo2", "starcoder2",
+        "llama4", "command-r", "cohere2", "stablelm", "glm4", "gpt-oss",
+    }
+)  # fmt: skip
+_CONV1D = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
+_EXPERT = re.compile(r"\.experts\.(\d{1,4})\.")
+_QUERY_OR_KEY = re.compile(r"\.attn_([qk])\.(weight|bias)$")
+
+
+@dataclass(frozen=True)
+class GgufPlace:
+    """Where a Hugging Face weight is: a tensor, and for a mixture of experts which of them."""
+
+    tensor: str
+    expert: int | None = None
+
+
+def find_in_gguf(names: Iterable[str], source: ModelSource) -> dict[str, GgufPlace]:
+    """The places of those Hugging Face names that the GGUF model `source` has.
+
+    Raises:
+        UsageError: the gguf library is missing, or does not know this architecture.
+    """
+    try:
+        from gguf.constants import MODEL_ARCH_NAMES
+        from gguf.tensor_mapping import get_tensor_name_map
+    except ImportError as error:
+        raise UsageError(
+            "Finding the tensors of a GGUF file takes the gguf library, which is not installed: "
+            "pip install 'qtui[checkpoints]'."
+        ) from error
+    architecture = _architecture(source)
+    known = {name: arch for arch, name in MODEL_ARCH_NAMES.items()}
+    if architecture not in known:
+        raise UsageError(
+            f"{source.id} is of the architecture {architecture!r}, whose tensor names the "
+            f"installed gguf library does not know: pip install -U gguf."
+        )
+    blocks = (source.config or {}).get("num_hidden_layers")
+    mapping = get_tensor_name_map(known[architecture], blocks if type(blocks) is int else 512)
+    found: dict[str, GgufPlace] = {}
+    for name in names:
+        for candidate, expert in _candidates(name):
+            place = mapping.get_name(candidate, try_suffixes=(".weight", ".bias"))
+            if place in source.tensors:
+                found[name] = GgufPlace(place, expert)
+                break
+    return found
+
+
+def _candidates(name: str) -> list[tuple[str, int | None]]:
+    """What to look up for a name: itself, without wrappers around the language model, and for
+    one expert the tensor that holds all of them."""
+    short = re.sub(r"^(model\.)?language_model\.(model\.)?", "model.", name)
+    match = _EXPERT.search(short)
+    if match is None:
+        return [(name, None), (short, None)]
+    expert = int(match[1])
+    merged = short.replace(match[0], ".experts.", 1)
+    mixtral = re.sub(r"^model\.layers\.(\d+)\..*\.experts\.", r"layers.\1.feed_forward.experts.",
+                     merged)  # fmt: skip
+    return [(merged, expert), (mixtral, expert)]
+
+
+def restore(rows: Rows, name: str, place: GgufPlace, source: ModelSource, height: int) -> Rows:
+    """`rows` of a GGUF tensor as the Hugging Face weight `name`, of `height` rows, has them."""
+    architecture = _architecture(source)
+    config: Mapping[str, Any] = source.config or {}
+    if place.expert is not None:
+        return OneOfMany(rows, place.expert, height)
+    match = _QUERY_OR_KEY.search(place.tensor)
+    if match and architecture in _PAIRED_ROWS:
+        heads = config.get("num_attention_heads")
+        if match[1] == "k":
+            heads = config.get("num_key_value_heads", heads)
+        if type(heads) is int and heads > 0 and rows.shape[0] % (2 * heads) == 0:
+            return HalvesOfHeads(rows, heads)
+    if architecture in _NORMS_PLUS_ONE and name.endswith("norm.weight"):
+        return LessOne(rows)
+    if is_transposed(name, source):
+        return Transposed(rows)
+    return rows
+
+
+def doubt(source: ModelSource) -> str | None:
+    """A warning where it is not known here what the converter does to an architecture."""
+    architecture = _architecture(source)
+    if architecture in _PAIRED_ROWS | _NORMS_PLUS_ONE | _AS_THEY_ARE | {"gpt2"}:
+        return None
+    return (
+        f"What llama.cpp's converter does to the weights of {architecture} is not known to qtui: "
+        f"a very large error may be another order of rows."
+    )
+
+
+def _architecture(source: ModelSource) -> str:
+    return str((source.config or {}).get("model_type", ""))
+
+
+def is_gguf(source: ModelSource) -> bool:
+    """Whether a model comes from a GGUF file, and has that format's names."""
+    return source.location.lower().endswith(GGUF_SUFFIX)
+
+
+def is_transposed(name: str, source: ModelSource) -> bool:
+    """Whether the GGUF model `source` holds the transpose of the Hugging Face weight `name`."""
+    return _architecture(source) == "gpt2" and _CONV1D.search(name) is not None
