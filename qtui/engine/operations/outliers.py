@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from qtui_core.quant.attribution import (
     suspects,
 )
 from qtui_core.quant.columns import ColumnStatistics, column_statistics, threshold_ladder
+from qtui_core.quant.decomposition_sweep import decomposition_sweep
 from qtui_core.quant.granularities import granularity_error, schemes_by_granularity
 
 COLUMNS_SENT = 64
@@ -144,22 +146,16 @@ def decomposition(session: Session, task: Task) -> Result:
         thresholds.add(scheme.outlier_threshold)
     if thresholds and min(thresholds) < USUAL_THRESHOLD < max(thresholds):
         thresholds.add(USUAL_THRESHOLD)
-    points = []
-    for at, threshold in enumerate(sorted(thresholds, reverse=True)):
-        part = (at / len(thresholds), (at + 1) / len(thresholds))
-        candidate = replace(base, outlier_threshold=threshold)
-        report = session.errors_of(task, tensor, candidate, *part)
-        points.append(
-            {
-                "threshold": threshold,
-                "scheme": str(candidate),
-                "columns": len(columns.at_least(threshold)),
-                "bits_per_parameter": report.bits_per_parameter,
-                "bytes": report.bytes,
-                "relative_mse": report.relative_mse,
-                "sqnr_db": report.sqnr_db,
-            }
-        )
+    swept = decomposition_sweep(
+        tensor, base, sorted(thresholds, reverse=True), **watched(task, 0.05, 1.0)
+    )
+    points = [
+        {
+            **dataclasses.asdict(point),
+            "scheme": str(replace(base, outlier_threshold=point.threshold)),
+        }
+        for point in swept
+    ]
     return Result(
         {
             "scheme": str(replace(base, outlier_threshold=None)),
