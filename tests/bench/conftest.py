@@ -1,0 +1,92 @@
+"""Races between contenders on the same bytes, and the table of what they took.
+
+Contenders take turns, so that whatever else the machine does hits all of them; the best
+round of each counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+SHAPES = ((4096, 4096), (4096, 14336))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The same values as float32 array, and as the torch tensor of the dtype under test."""
+
+    name: str
+    array: np.ndarray
+    tensor: object
+    nbytes: int
+
+
+@dataclass
+class Table:
+    """What was measured, printed once at the end."""
+
+    title: str
+    nbytes: int
+    copy_seconds: float
+    rows: list[tuple[str, float, str]] = field(default_factory=list)
+
+    def race(
+        self, contenders: dict[str, Callable[[], object]], against: str, rounds: int = 5
+    ) -> dict[str, float]:
+        """How many times faster than `against` each contender is."""
+        best = race(contenders, rounds)
+        ratios = {name: best[against] / seconds for name, seconds in best.items()}
+        for name, seconds in best.items():
+            self.rows.append((name, seconds, f"{ratios[name]:.2f}x {against}"))
+        return ratios
+
+    def print(self) -> None:
+        print(f"\n\n{self.title:50} {'ms':>8} {'GB/s':>7} {'of copy':>8}  ratio")
+        for name, seconds, ratio in self.rows:
+            rate = self.nbytes / seconds / 1e9
+            share = self.copy_seconds / seconds
+            print(f"{name:50} {1e3 * seconds:8.1f} {rate:7.2f} {share:8.1%}  {ratio}")
+
+
+def race(contenders: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+    """Best seconds of each, taking turns, after one round that does not count."""
+    best = dict.fromkeys(contenders, float("inf"))
+    for turn in range(rounds + 1):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            seconds = time.perf_counter() - start
+            if turn:
+                best[name] = min(best[name], seconds)
+    return best
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(shape, dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")],
+    ids=lambda p: f"{p[0][0]}x{p[0][1]}-{p[1]}",
+)
+def weights(request: pytest.FixtureRequest) -> Weights:
+    torch = pytest.importorskip("torch")
+    shape, dtype = request.param
+    x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+    tensor = torch.from_numpy(x).to(getattr(torch, dtype))
+    return Weights(
+        f"{shape[0]} x {shape[1]} {dtype}", tensor.float().numpy(), tensor, tensor.nbytes
+    )
+
+
+@pytest.fixture(scope="module")
+def table(weights: Weights) -> Iterator[Table]:
+    out = np.empty_like(weights.array)
+    seconds = race({"copy": lambda: np.copyto(out, weights.array)})["copy"]
+    # Rates are of float32, which is what the arithmetic is done in, whatever is stored.
+    made = Table(weights.name, weights.array.nbytes, seconds)
+    made.rows.append(("copy of the float32 values", seconds, "into a preallocated array"))
+    yield made
+    made.print()
