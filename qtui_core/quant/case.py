@@ -26,7 +26,8 @@ class Case:
     Attributes:
         relative_mse: as measured.
         ordinary: the relative mse of Gaussian values of this shape which the scheme fits: a
-            cast of values near 1, a scale of their own instead of one of the model.
+            cast of values near 1, a scale of their own instead of one of the model, no columns
+            kept in 16 bits.
     """
 
     report: ErrorReport
@@ -80,6 +81,9 @@ def make_case(
     elif isinstance(report.scheme.granularity, PerModel):
         own = replace(report.scheme, granularity=PerTensor())
         ordinary = gaussian_relative_mse(own, report.shape)
+    elif report.scheme.outlier_threshold is not None:
+        undivided = replace(report.scheme, outlier_threshold=None)
+        ordinary = gaussian_relative_mse(undivided, report.shape)
     return Case(report, stats, outliers, report.relative_mse, ordinary or 0.0)
 
 

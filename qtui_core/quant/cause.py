@@ -14,7 +14,7 @@ from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.case import NOTICEABLE_DB, Case, number, percent
 from qtui_core.quant.gaussian import stretched_relative_mse
 from qtui_core.quant.granularity import PerColumn, PerModel
-from qtui_core.quant.layout import Whole, layout_of
+from qtui_core.quant.layout import Whole, layout_of, matrix_shape
 from qtui_core.quant.normal import upper_quantile
 from qtui_core.quant.outliers import crowded_columns
 from qtui_core.quant.process import make_coder
@@ -24,6 +24,8 @@ from qtui_core.quant.scheme import Family, Scheme
 HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
 
 
+#: Mean squared error of values spread evenly over a step, in squares of it.
+ROUNDING_NOISE = {"nearest": 1 / 12, "truncate": 1 / 3, "stochastic": 1 / 6}
 #: The smallest scale of a family, 2^-126 of the others.
 SMALLEST_SCALES = {
     Family.CODEBOOK: "1e-38",
@@ -61,7 +63,8 @@ def find_cause(case: Case) -> Cause:
     if case.scheme.family is Family.CAST:
         return _cause_of_cast(case)
     return (
-        _model_scale(case)
+        _beside_kept_columns(case)
+        or _model_scale(case)
         or _smallest_scale(case)
         or _outliers(case)
         or _octaves(case)
@@ -69,9 +72,25 @@ def find_cause(case: Case) -> Cause:
     )
 
 
+def _beside_kept_columns(case: Case) -> Cause | None:
+    """What is known of outliers is known of the kept columns as well, so it explains nothing."""
+    columns = case.report.outlier_columns
+    if not columns:
+        return None
+    kept = number(columns, "column", "columns")
+    return Cause(
+        Blame.SPREAD,
+        f"beside the {kept} kept in 16 bits its values still spread further than those",
+    )
+
+
 def find_advantage(case: Case) -> str:
     """Why the scheme does better on this tensor than on ordinary values."""
     stats, outliers = case.stats, case.outliers
+    if case.report.outlier_columns:
+        kept = number(case.report.outlier_columns, "column", "columns")
+        verb = "is" if case.report.outlier_columns == 1 else "are"
+        return f"{kept} of {matrix_shape(case.report.shape)[1]:,} {verb} kept in 16 bits"
     if case.scheme.family is Family.CAST:
         return f"its values lie closer to the numbers of {case.scheme.format} than Gaussian ones"
     if outliers is not None and outliers.energy_share >= 0.5:
@@ -110,11 +129,12 @@ def _share_of_subnormals(case: Case, fmt: FloatFormat) -> float:
     """The share of the squared error that elements below the smallest normal number make."""
     if not case.report.subnormal:
         return 0.0
-    # No normal number is off by more than half its last place: the rest is not theirs.
-    half_place = 2.0 ** -(fmt.mantissa_bits + 1)
-    proven = 1 - half_place**2 / case.relative_mse
+    # No normal number is off by more than this: the rest is not theirs.
+    nearest = case.scheme.rounding == "nearest"
+    most = 2.0 ** -(fmt.mantissa_bits + 1 if nearest else fmt.mantissa_bits)
+    proven = 1 - most**2 / case.relative_mse
     step = 2.0 ** (fmt.min_exponent - fmt.mantissa_bits)
-    noise = case.report.subnormal * step**2 / 12
+    noise = case.report.subnormal * step**2 * ROUNDING_NOISE[case.scheme.rounding]
     return max(proven, min(1.0, noise / (case.report.mse * case.finite)))
 
 
@@ -162,7 +182,7 @@ def _low_in_octave(case: Case, fmt: FloatFormat) -> str | None:
         return None
     fraction, exponent = math.frexp(case.rms)
     fraction, exponent = 2 * fraction, exponent - 1
-    there = (2.0**-fmt.mantissa_bits / fraction) ** 2 / 12
+    there = (2.0**-fmt.mantissa_bits / fraction) ** 2 * ROUNDING_NOISE[case.scheme.rounding]
     if fraction > 1.35 or abs(10 * math.log10(there / case.relative_mse)) > NOTICEABLE_DB:
         return None
     return f"{fraction:.3g} x 2^{exponent}"

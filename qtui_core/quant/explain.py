@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from qtui_core.formats import get_format
 from qtui_core.quant.case import EXACT_DB, NOTICEABLE_DB, Case, db_text, make_case, number
 from qtui_core.quant.cause import find_advantage, find_cause
 from qtui_core.quant.measure import ErrorReport
 from qtui_core.quant.outliers import OutlierReport
-from qtui_core.quant.remedy import general_remedy, plain_remedy, remedy_of, remedy_of_saturation
+from qtui_core.quant.remedy import (
+    general_remedy,
+    plain_remedy,
+    remedy_of,
+    remedy_of_overflow,
+    remedy_of_saturation,
+)
 from qtui_core.quant.statistics import TensorStatistics
 
 
@@ -27,6 +34,8 @@ def explain(
         stats, outliers: of the same tensor; the sentence says less without them.
     """
     report, *others = [reports] if isinstance(reports, ErrorReport) else list(reports)
+    # What lost elements is measured on the rest of them only.
+    others = [other for other in others if not other.overflowed]
     name = str(report.scheme)
     if report.count == 0:
         return "This tensor has no elements, so there is nothing to quantize."
@@ -35,12 +44,21 @@ def explain(
             f"{number(report.nonfinite, 'element is', 'elements are')} NaN or infinite: find "
             f"out where they come from first; every figure is over the finite rest."
         )
+    if report.overflowed:
+        became = "infinite" if get_format(report.scheme.format).has_infinity else "NaN"
+        return (
+            f"{number(report.overflowed, 'element lies', 'elements lie')} beyond the largest "
+            f"number of {report.scheme.format} and became {became}: "
+            f"{remedy_of_overflow(report, stats)}."
+        )
     if report.relative_mse is None:
         return f"Every element is zero, and {name} keeps zero exactly."
     if report.saturated:
+        kept = report.outlier_columns > 0
+        what = "fp16, in which outlier columns are kept," if kept else name
         return (
             f"{number(report.saturated, 'element lies', 'elements lie')} beyond the largest "
-            f"number of {name} and became it: {remedy_of_saturation(report, others)}."
+            f"number of {what} and became it: {remedy_of_saturation(report, others)}."
         )
     if report.relative_mse == 0:
         return f"{name} keeps every element of this tensor exactly."

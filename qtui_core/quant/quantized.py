@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -151,7 +152,7 @@ def quantize(
     codes = np.empty(coder.code_count(elements.count), coder.code_dtype)
     shape = scale_shape(scheme.granularity, elements.shape)
     scales = np.empty(shape, np.float32)
-    zero_points: npt.NDArray[np.uint8] | Float32 | None = None
+    zero_points: npt.NDArray[Any] | None = None
     if not scheme.symmetric:
         zero_points = np.empty(shape, np.float32 if scheme.float_zero_point else np.uint8)
     outlier_columns = outlier_values = None

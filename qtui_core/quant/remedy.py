@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from qtui_core.formats import BF16, FloatFormat, get_format
+from qtui_core.formats import BF16, FP16, FloatFormat, get_format
 from qtui_core.quant.case import NOTICEABLE_DB, Case, db_text, power_text
 from qtui_core.quant.cause import HEAVY_TAILS, LIGHT_TAILS, Blame, Cause
 from qtui_core.quant.gaussian import gaussian_relative_mse
@@ -22,6 +22,7 @@ from qtui_core.quant.scheme import (
     Scheme,
     refused_granularity,
 )
+from qtui_core.quant.statistics import TensorStatistics
 from qtui_core.quant.storage import bits_per_parameter
 
 #: What a bit is worth in uniform quantization: gains beyond that are the finding.
@@ -102,8 +103,31 @@ def remedy_of(case: Case, cause: Cause, others: Sequence[ErrorReport]) -> str:
 
 def plain_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
     """What lowers the error of any tensor."""
+    measured = measured_remedy(case.report, others)
+    if measured is None and (rounding := _rounding_remedy(case)) is not None:
+        return rounding
     what = "mantissa bits" if case.scheme.family is Family.CAST else "bits"
-    return measured_remedy(case.report, others) or f"more {what} would lower it"
+    return measured or f"more {what} would lower it"
+
+
+def _rounding_remedy(case: Case) -> str | None:
+    """What another rounding than to nearest costs; None where it is to nearest, or costs too
+    little for a word."""
+    if case.scheme.rounding == "nearest":
+        return None
+    nearest = replace(case.scheme, rounding="nearest", seed=0)
+    reached, possible = _expected_db(case.scheme, case), _expected_db(nearest, case)
+    if reached is None or possible is None or possible - reached <= NOTICEABLE_DB:
+        return None
+    if case.scheme.rounding == "truncate":
+        return (
+            f"truncation costs {possible - reached:.1f} dB of it, so round to nearest instead: "
+            f"{nearest} would give a Gaussian {db_text(possible)} dB"
+        )
+    return (
+        f"rounding at random costs {possible - reached:.1f} dB and has no bias, which is worth it "
+        f"where rounded values are summed up again and again; else use {nearest}"
+    )
 
 
 def general_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
@@ -111,6 +135,9 @@ def general_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
     measured = measured_remedy(case.report, others)
     if measured is not None:
         return measured
+    rounding = _rounding_remedy(case)
+    if rounding is not None:
+        return rounding
     seen = {other.scheme for other in others}
     found = _best_at_these_bits(case, seen) if _is_gaussian(case) else None
     if found is not None:
@@ -144,17 +171,33 @@ def _is_gaussian(case: Case) -> bool:
 
 
 def remedy_of_saturation(report: ErrorReport, others: Sequence[ErrorReport]) -> str:
-    """What to do about elements beyond the largest number of a cast."""
+    """What to do about elements beyond the largest number of a cast, or of the fp16 in which
+    outlier columns are kept."""
     measured = measured_remedy(report, [o for o in others if not o.saturated])
     if measured is not None:
         return measured
-    fmt = get_format(report.scheme.format)
+    fmt = FP16 if report.outlier_columns else get_format(report.scheme.format)
     largest = float(fmt.max)
     absmax = largest + report.max_abs_error
     power = max(1, math.ceil(math.log2(absmax / largest)))
     advice = f"divide the tensor by {power_text(power)} or more first"
-    if fmt is not BF16 and absmax <= float(BF16.max):
+    if fmt is not BF16 and absmax <= float(BF16.max) and not report.outlier_columns:
         advice += ", or use bf16"
+    return advice
+
+
+def remedy_of_overflow(report: ErrorReport, stats: TensorStatistics | None) -> str:
+    """What to do about elements that became infinite or NaN."""
+    fmt = get_format(report.scheme.format)
+    largest = float(fmt.max)
+    advice = f"without nosat they would become {largest:g}"
+    if report.scheme.family is not Family.CAST:
+        return f"{advice}, and a scale of the tensor's own would reach them"
+    if stats is not None and stats.absmax > largest:
+        power = max(1, math.ceil(math.log2(stats.absmax / largest)))
+        advice += f"; divide the tensor by {power_text(power)} or more first"
+        if fmt is not BF16 and stats.absmax <= float(BF16.max):
+            advice += ", or use bf16"
     return advice
 
 
