@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 INTEGERS = [f"int{bits}" for bits in range(2, 9)]
-SMALL_FLOATS = ["e4m3", "e5m2", "e2m1"]
+SMALL_FLOATS = ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e3m0"]
 CASTS = ["bf16", "fp16", "tf32"]
 GRANULARITIES = ["model", "tensor", "row", "column", "group64", "group7", "block64", "block33"]
+MORE_GRANULARITIES = ["token", "tile5x9", "tile4x100"]
+MICROSCALING = ["mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2", "mxint8"]
 
 
 def every_scheme() -> list[str]:
@@ -20,6 +22,12 @@ def every_scheme() -> list[str]:
                 f"{name}:{granularity}{option}" for option in ("", ":asym", ":full", ":signed")
             ]
         texts += [f"{name}:{granularity}" for name in SMALL_FLOATS]
+    for granularity in MORE_GRANULARITIES:
+        texts += [f"{name}:{granularity}" for name in ("int2", "int8", "e4m3", "e3m0")]
+        texts += [f"int4:{granularity}{option}" for option in ("", ":asym", ":full", ":signed")]
+    texts += [f"{name}{rule}" for name in MICROSCALING for rule in ("", ":ceil", ":even", ":rceil")]
+    texts += ["nvfp4", "nf4:block64:dq64", "nf4:block33:dq100", "fp4:block64:dq1024"]
+    texts += [f"ternary:{g}" for g in (*GRANULARITIES, *MORE_GRANULARITIES) if g != "model"]
     for size in (64, 33, 1024):
         for name in ("nf4", "fp4"):
             texts += [f"{name}:block{size}", f"{name}:block{size}:dq"]
@@ -47,6 +55,7 @@ def awkward() -> dict[str, np.ndarray]:
         "vector": normal.reshape(-1)[:101].copy(),
         "one column": normal[:, :1].copy(),
         "three dimensions": normal.reshape(3, 4, 70),
+        "four dimensions": normal.reshape(3, 4, 7, 10),
         "not contiguous": normal[:, ::2],
         "transposed": normal.T,
         "zeros": np.zeros((3, 70), np.float32),

@@ -15,6 +15,7 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
+from qtui_core.quant.layout import matrix_shape
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_measured_error_is_that_of_the_dequantized_tensor(any_scheme, awkward):
         largest = np.abs(error).max()
         assert report.max_abs_error == pytest.approx(largest, rel=1e-6), name
         row, column = report.max_abs_error_index
-        columns = x.shape[-1] if x.ndim else 1
+        columns = matrix_shape(x.shape)[1]
         assert np.abs(error).reshape(-1)[row * columns + column] == pytest.approx(largest, rel=1e-6)
 
 

@@ -7,7 +7,10 @@ from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_byte
 from qtui_core.quant.layout import run_lengths, scale_index, scale_shape
 
 SHAPES = [(6, 70), (6, 64), (1, 130), (130, 1), (3, 4, 10), (2, 3, 5, 2), (101,), (1,), ()]
-GRANULARITIES = ["model", "tensor", "row", "column", "group7", "group64", "block7", "block64"]
+GRANULARITIES = [
+    "model", "tensor", "row", "column", "group7", "group64", "block7", "block64", "token",
+    "tile2x7", "tile4x4", "tile1x7", "tile5x1", "tile128x128", "tile3x1000", "tile1000x3",
+]  # fmt: skip
 
 
 def matrix_by_definition(shape):
@@ -24,6 +27,9 @@ def groups_by_definition(granularity, shape):
     """The group of each element, from the words of the definition."""
     rows, columns = matrix_by_definition(shape)
     row, column = np.divmod(np.arange(rows * columns), columns)
+    if granularity.startswith("tile"):
+        height, width = map(int, granularity.removeprefix("tile").split("x"))
+        return row // height * -(-columns // width) + column // width
     name = granularity.rstrip("0123456789")
     size = int(granularity[len(name) :] or 0)
     match name:
@@ -31,6 +37,8 @@ def groups_by_definition(granularity, shape):
             return np.zeros(rows * columns, int)
         case "row":
             return row
+        case "token":
+            return np.arange(rows * columns) // (shape[-1] if shape else 1)
         case "column":
             return column
         case "group":
@@ -76,6 +84,8 @@ def test_scale_shapes_are_those_of_the_docstrings():
         "column": (1, 70),
         "group64": (6, 2),
         "block64": (7,),
+        "token": (6, 1),
+        "tile4x32": (2, 3),
     }
     for granularity, expected in shapes.items():
         q = quantize(np.ones((6, 70)), Scheme.parse(f"int8:{granularity}:asym"))
@@ -96,6 +106,18 @@ def test_scale_shapes_are_those_of_the_docstrings():
         ("int3:model", 3.0),
         ("bf16", 16.0),
         ("tf32", 32.0),
+        ("mxfp4", 4.25),
+        ("mxfp6-e3m2:ceil", 6.25),
+        ("mxfp6-e2m3", 6.25),
+        ("mxfp8-e4m3", 8.25),
+        ("mxint8", 8.25),
+        ("nvfp4", 4.5 + 32 / 2**24),
+        ("ternary", 2 + 32 / 2**24),
+        ("ternary:row", 2 + 32 / 4096),
+        ("e3m2", 6.5),
+        ("e4m3:tile128x128", 8 + 32 / 2**14),
+        ("int8:token", 8 + 32 / 4096),
+        ("nf4:dq128", 4 + 8 / 64 + 32 / (64 * 128) + 32 / 2**24),
         # 8 bits a block, 32 for 256 blocks, and 32 for the one offset of the tensor
         ("nf4:dq", 4 + 8 / 64 + 32 / (64 * 256) + 32 / 2**24),
         ("nf4:block128:dq", 4 + 8 / 128 + 32 / (128 * 256) + 32 / 2**24),
@@ -121,6 +143,8 @@ def test_storage_agrees_with_what_is_stored(any_scheme):
     x = np.random.default_rng(0).standard_normal((33, 70))
     q = quantize(x, scheme)
     scale_bytes = 0 if "model" in any_scheme else q.scales.nbytes
+    if q.scale_codes is not None:
+        scale_bytes = q.scale_codes.nbytes + (4 if q.tensor_scale is not None else 0)
     if q.nested is not None:
         scale_bytes = q.nested.codes.nbytes + q.nested.absmax.nbytes + 4
     zero_bits = 0
