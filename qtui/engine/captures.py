@@ -108,7 +108,8 @@ class Captures:
         self._running: _Running | None = None
         self._captures: dict[tuple[str, str], Capture] = {}
         self._texts: dict[tuple[str, str], Text] = {}
-        self._count = 0
+        # Not from 0: what asked the engine before it was started again remembers numbers.
+        self._count = time.time_ns()
         self._opened = 0
 
     def forget(self) -> None:
@@ -126,6 +127,11 @@ class Captures:
         """What was captured of the module of a weight, if anything."""
         with self._lock:
             return self._captures.get((model, tensor))
+
+    def held(self, model: str) -> list[str]:
+        """The weights whose modules captures are held of."""
+        with self._lock:
+            return [tensor for opened, tensor in self._captures if opened == model]
 
     def need(self, model: str, tensor: str, side: object) -> Capture:
         """The same. Raises UsageError where there is none, or no such side."""

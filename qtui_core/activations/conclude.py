@@ -90,20 +90,20 @@ def _advice(free: RangeReport, best: RangeReport, static: RangeReport) -> str:
 
 
 def conclude_output(
-    label: str, tokens: int, weights: OutputError, activations: OutputError, both: OutputError
+    label: str, weights: OutputError, activations: OutputError, both: OutputError
 ) -> str:
     """What the two errors do to the output of the layer, and which of them decides."""
     alone = (weights.sqnr_db, activations.sqnr_db)
     start = (
-        f"The output keeps {_words(both.sqnr_db)} with {label} ({_words(alone[0])} with the "
-        f"weights alone quantized, {_words(alone[1])} with the activations alone)"
+        f"Output under {label}: {_words(both.sqnr_db)} ({_words(alone[0])} by the weights alone, "
+        f"{_words(alone[1])} by the activations)"
     )
     gap = _rank(alone[1]) - _rank(alone[0])
     if gap >= DECIDES_DB:
-        return f"{start}: the weights decide, so spend bits there."
+        return f"{start}: the weights decide, so give them the bits."
     if gap <= -DECIDES_DB:
-        return f"{start}: the activations decide, so spend bits or finer scales there."
-    return f"{start}: both count, so improving one alone gains at most {_gain(alone, both):.1f} dB."
+        return f"{start}: the activations decide, so give them bits or finer scales."
+    return f"{start}: both count, and making one exact gains at most {_gain(alone, both):.1f} dB."
 
 
 def _gain(alone: tuple[float | None, float | None], both: OutputError) -> float:

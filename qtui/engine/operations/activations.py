@@ -58,7 +58,12 @@ def capture(session: Session, task: Task) -> Result:
     found = session.captured.capture(
         model, session.models.source(model), tensors, text, stage, task.is_cancelled
     )
-    return Result({"captures": [_capture_data(one) for one in found]})
+    return Result(
+        {
+            "captures": [_capture_data(one) for one in found],
+            "held": session.captured.held(model),
+        }
+    )
 
 
 def activation_ranges(session: Session, task: Task) -> Result:
@@ -138,9 +143,7 @@ def output_error(session: Session, task: Task) -> Result:
             "relative_mse": [[cell.relative_mse for cell in row] for row in table],
             "worst_outputs": _worst_outputs(both),
             "transposed": transposed,
-            "sentence": conclude_output(
-                str(schemes[at - 1]), x.shape[0], table[at][0], table[0][at], both
-            ),
+            "sentence": conclude_output(str(schemes[at - 1]), table[at][0], table[0][at], both),
         }
     )
 
@@ -187,6 +190,7 @@ def _text_of(task: Task) -> Text:
 def _capture_data(capture: Capture) -> dict[str, Any]:
     first, second = capture.calibration, capture.held_out
     return {
+        "number": capture.number,
         "tensor": capture.tensor,
         "module": first.module,
         "kind": first.kind,

@@ -259,7 +259,7 @@ def test_the_sentence_about_the_output_says_which_error_decides() -> None:
         table = output_errors(
             x, w, None, [None, Scheme.parse(weights)], [None, as_written(Scheme.parse(activations))]
         )
-        return conclude_output("both", len(x), table[1][0], table[0][1], table[1][1])
+        return conclude_output("both", table[1][0], table[0][1], table[1][1])
 
     assert "the weights decide" in said("int2:tensor", "int8:row")
     assert "the activations decide" in said("int8:row", "int4:tensor")

@@ -109,6 +109,11 @@ class QuantizeBody(Container):
         return next(view for view in self.views if isinstance(view, MapsView))
 
     @property
+    def activations(self) -> ActivationsView:
+        """The view that knows what was captured."""
+        return next(view for view in self.views if isinstance(view, ActivationsView))
+
+    @property
     def heatmap(self) -> Heatmap:
         return self.maps.heatmap
 

@@ -16,7 +16,7 @@ from qtui.tui.panels.quantize.data import (
     TensorNumbers,
     build,
 )
-from qtui.tui.panels.quantize.subject import Subject
+from qtui.tui.panels.quantize.subject import WEIGHT, Subject
 from qtui.tui.widgets.heatgrid import HeatGrid
 from qtui.tui.widgets.histogram import HistogramData
 
@@ -31,10 +31,12 @@ class QuantizeFeed:
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
         self._answers: dict[tuple[Any, ...], Any] = {}
+        self._captures: dict[str, int] = {}
 
     async def open(self, model: str, on_progress: ProgressCallback) -> ModelIndex:
         reply = await self.engine.request("open_model", {"model": model}, on_progress=on_progress)
         self._answers.clear()
+        self._captures.clear()
         return ModelIndex.parse(reply.data)
 
     async def device(self) -> str:
@@ -169,6 +171,15 @@ class QuantizeFeed:
         )
         return bool(reply.data["sampled"])
 
+    def forget_other_captures(self, tensor: str, number: int) -> None:
+        """The module of a weight was captured, by a number that differs each time: what was
+        answered about an earlier capture of it is no longer true."""
+        if self._captures.get(tensor) != number:
+            self._captures[tensor] = number
+            for key in list(self._answers):
+                if any(_captured_of(part, tensor) for part in key):
+                    del self._answers[key]
+
     async def remembered(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
         """The answer to what `key` names: the one from before, or that of `ask`."""
         if key in self._answers:
@@ -178,3 +189,7 @@ class QuantizeFeed:
         if len(self._answers) > ANSWERS_KEPT:
             del self._answers[next(iter(self._answers))]
         return answer
+
+
+def _captured_of(part: Any, tensor: str) -> bool:
+    return isinstance(part, Subject) and part.tensor == tensor and part.source != WEIGHT

@@ -42,12 +42,14 @@ def _binding(
     )
 
 
-QUANTIZE_BINDINGS: list[BindingType] = [
-    # First, because the footer has no room for all: these are there only when they matter.
+# Before all others, because the footer has no room for all: there only when they matter.
+URGENT_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart",
              "Start the engine again, or read again", show=True),
     _binding("escape", "stop", "Stop", "stop", "Stop reading the tensor", show=True),
     _binding("escape", "back", "Back", "back", "Leave the field or the list", show=True),
+]  # fmt: skip
+QUANTIZE_BINDINGS: list[BindingType] = [
     # What opens a field takes effect before the next key is given to anyone: over a slow line
     # keys arrive together.
     _binding("slash", "filter", "Filter", "filter", "Filter the tensors by name", show=True,
@@ -79,6 +81,8 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     _binding("v", "view(1)", "View", "view",
              "Next view: maps, outliers, activations", show=True),
     _binding("V", "view(-1)", "View back", "view_back", "View before"),
+    _binding("w", "source", "Source", "source",
+             "Weight, input or output of its module", show=True),
     _binding("backspace", "clear_injection", "Take outlier out", "clear_injection",
              "Take the injected outlier out again", show=True),
 ]  # fmt: skip

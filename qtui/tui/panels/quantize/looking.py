@@ -126,6 +126,11 @@ class LookingPanel(EnginePanel):
         self.refresh_bindings()
         self._look(pause=True)
 
+    def look_again(self) -> None:
+        """Look at the same subject anew: what a view asks for has changed."""
+        self._forget_refusal()
+        self._look()
+
     def _look(self, *, pause: bool = False) -> None:
         """Read the chosen tensor under the schemes; what was being read gives up."""
         entry, shown = self.shown.entry, self.shown
@@ -289,6 +294,9 @@ class LookingPanel(EnginePanel):
         if action == "in_view":
             view_id, own = str(parameters[0]), str(parameters[1])
             return view_id == self.body.view.VIEW_ID and self._view_offers(own)
+        if action == "source":
+            entry = self.shown.entry
+            return entry is not None and entry.name in self.body.activations.held
         if action == "clear_injection":
             return self.shown.inject is not None
         if action in ("filter", "type_scheme"):

@@ -16,11 +16,12 @@ from qtui.tui.panels.base import PaletteEntry
 from qtui.tui.panels.quantize.body import VIEWS
 from qtui.tui.panels.quantize.data import SchemeParts
 from qtui.tui.panels.quantize.export import panel_data, panel_text
-from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS
+from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.looking import LookingPanel
 from qtui.tui.panels.quantize.outliers.view import GranularityBars
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.subject import INPUT, OUTPUT, WEIGHT
 from qtui.tui.panels.quantize.views import View, ViewTabs, view_bindings
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
@@ -38,7 +39,11 @@ class QuantizePanel(LookingPanel):
     NUMBER = 2
     HELP = HELP
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap, GranularityBars)
-    BINDINGS: ClassVar[list[BindingType]] = [*QUANTIZE_BINDINGS, *view_bindings(VIEWS)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *URGENT_BINDINGS,
+        *view_bindings(VIEWS),
+        *QUANTIZE_BINDINGS,
+    ]
 
     def on_resize(self) -> None:
         self._show_numbers()
@@ -215,6 +220,11 @@ class QuantizePanel(LookingPanel):
 
     async def action_in_view(self, view_id: str, action: str) -> None:
         await self.app.run_action(action, self.body.view)
+
+    def action_source(self) -> None:
+        sources = (WEIGHT, INPUT, OUTPUT)
+        at = sources.index(self.shown.source)
+        self.look_at(source=sources[(at + 1) % len(sources)])
 
     def action_clear_injection(self) -> None:
         self.look_at(inject=None)

@@ -2,11 +2,320 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.widget import Widget
+from textual.widgets import Input
+
+from qtui.engine.client import EngineLost
+from qtui.tui.panels.base import PaletteEntry
+from qtui.tui.panels.quantize.activations.data import Captured, Outputs, Ranges, TextChoice
+from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
+from qtui.tui.panels.quantize.activations.layout import all_lines, nothing_lines
+from qtui.tui.panels.quantize.loading import Activity, Look
+from qtui.tui.panels.quantize.outliers.lines import TextLine, TonedLines
+from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.subject import OUTPUT
 from qtui.tui.panels.quantize.views import View
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.field import Field
+from qtui_core.errors import QtuiError
+from qtui_core.models.quoting import printable
+
+#: A model that takes longer than this is asked to run only when a person says so, and not
+#: for each tensor that the cursor passes.
+UNASKED_SECONDS = 5.0
+BUILT_IN = TextChoice()
+
+
+class State(StrEnum):
+    """Where the view is. `failed` keeps the reason in `trouble`."""
+
+    NOTHING = "nothing"
+    CAPTURING = "capturing"
+    READY = "ready"
+    FAILED = "failed"
 
 
 class ActivationsView(View):
-    """What flows through a module, and what quantizing it does to its output."""
+    """What a text makes flow through the module of the chosen weight: the ways to quantize it,
+    its channels, and the error of the layer's output."""
 
     VIEW_ID = "activations"
     TITLE = "Activations"
+    NUMBERS = False
+    HELP = """\
+The model reads a text, and what flows into and out of the module of the chosen weight is kept:
+`c` reads the built-in text, `p` a prompt, `i` a file. The first half of the text is for
+**calibration**, the second is **held out**.
+
+*Dynamic* ways take their scale from the values themselves, per token or per tensor; *static*
+ones fix a range on the calibration text, from the smallest and largest value or leaving out a
+share of the elements. *unseen* is the SQNR on held-out text, *lost* what that is less, *clipped*
+the share of held-out values outside the range.
+
+The lower table is the error of the layer's **output**: rows are weights, columns the input, as
+they are or under scheme A or B. `w` makes the whole panel look at the input or the output.
+"""
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("c", "capture", "Capture", show=True, id="quantize.capture",
+                tooltip="Let the model read the built-in text"),
+        Binding("p", "type_text('prompt')", "Prompt", show=True, id="quantize.prompt",
+                tooltip="Let the model read a prompt", priority=True),
+        Binding("i", "type_text('file')", "File", show=True, id="quantize.text_file",
+                tooltip="Let the model read a text file", priority=True),
+    )  # fmt: skip
+
+    DEFAULT_CSS = """
+    ActivationsView {
+        layout: vertical;
+        #activations-text { display: none; }
+        &.-typing #activations-text { display: block; }
+        TonedLines { height: 1fr; padding: 0 1; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(drawing)
+        self.lines = TonedLines(self._lay_out)
+        self.field = Field(compact=True, select_on_focus=True, id="activations-text")
+        self.state = State.NOTHING
+        self.trouble = ""
+        self.text: TextChoice | None = None
+        """What the model reads; None until somebody has said."""
+        self.found: Captured | None = None
+        self.ranges: Ranges | None = None
+        self.outputs: Outputs | None = None
+        self._message = ""
+        self._kind = "prompt"
+        self._model = ""
+        self._asked = ""
+        self._seconds = 0.0
+        self._feed: ActivationsFeed | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self.field
+        yield self.lines
+
+    # What the panel asks for
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The weights whose modules the engine holds captures of."""
+        return frozenset() if self._feed is None else self._feed.held
+
+    async def look(self, look: Look, activity: Activity) -> None:
+        if self._feed is None:
+            self._feed = ActivationsFeed(self.panel.feed)
+        if look.model != self._model:
+            self._model, self.text, self._seconds = look.model, None, 0.0
+        tensor = look.subject.tensor
+        if self.found is not None and self.found.tensor != tensor:
+            self._forget()
+        if self.text is None or (
+            self._seconds > UNASKED_SECONDS and tensor not in self.held and tensor != self._asked
+        ):
+            if self.state is not State.FAILED:
+                self._be(State.NOTHING)
+            return
+        self._message = ""
+        try:
+            await self._ask(self._feed, self.text, look, activity)
+        except EngineLost:
+            raise
+        except QtuiError as error:
+            self.text = None  # it would fail again for every tensor that is looked at
+            self._be(State.FAILED, str(error))
+
+    async def _ask(
+        self, feed: ActivationsFeed, text: TextChoice, look: Look, activity: Activity
+    ) -> None:
+        subject = look.subject
+        if self.found is None:
+            self._be(State.CAPTURING)
+
+        def heard(stage: str, fraction: float) -> None:
+            activity(stage, fraction)
+            self._be(State.CAPTURING, f"{stage.capitalize()}, {fraction:.0%}")
+
+        found = await feed.capture(look.model, subject.tensor, text, heard)
+        if self.found is None or self.found.number != found.number:
+            self.ranges = self.outputs = None
+        self.found, self._seconds = found, found.seconds
+        self._be(State.READY)
+        side = OUTPUT if subject.source == OUTPUT else "input"
+        scheme = look.schemes[look.active]
+        self.ranges = await feed.ranges(look.model, found, side, scheme, activity)
+        self._be(State.READY)
+        self.outputs = await feed.outputs(look.model, found, look.schemes, look.active, activity)
+        self._be(State.READY)
+
+    def say(self, message: str, *, keep: bool, trouble: bool) -> None:
+        phase = self.panel.phase if self.is_mounted else Phase.OPENING
+        if phase is Phase.LOST:
+            self._feed = None  # what the engine held is gone with it
+            self._forget()
+        if keep or phase in (Phase.WORKING, Phase.READY):
+            message = ""  # what is being done here is said by the view itself
+        elif phase is Phase.OPENING:
+            self._forget()
+            self.state = State.NOTHING
+        self._message = message
+        self._refresh()
+
+    @property
+    def typing(self) -> bool:
+        return self.field.has_focus
+
+    def leave(self) -> None:
+        self.remove_class("-typing")
+        self.focus_start()
+
+    def focus_start(self) -> bool:
+        return False
+
+    def drawing_changed(self) -> None:
+        self.lines.update()
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        yield PaletteEntry(
+            "activations: Capture", "Let the model read the built-in text", self.action_capture
+        )
+
+    def maximise_target(self) -> Widget | None:
+        return self.lines
+
+    def copy_text(self) -> str | None:
+        if self.state is not State.READY or self.found is None:
+            return None
+        lines = all_lines(100, 40, self.drawing.glyphs, self.found, self.ranges, self.outputs)
+        plain = ["".join(text for text, _ in line).rstrip() for line in lines]
+        return "\n".join([self._subject_name(), *plain, "", self.sentence])
+
+    def export_data(self) -> dict[str, Any] | None:
+        if self.state is not State.READY or self.found is None:
+            return None
+        parts = {"capture": self.found, "ranges": self.ranges, "outputs": self.outputs}
+        return {
+            name: None if part is None else dataclasses.asdict(part) for name, part in parts.items()
+        }
+
+    # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not self.panel.body.typing if action in ("capture", "type_text") else True
+
+    def action_capture(self) -> None:
+        """Let the model read the text it read last, or the built-in one."""
+        self._read(self.text or BUILT_IN if self.state is not State.READY else BUILT_IN)
+
+    def action_type_text(self, kind: str) -> None:
+        self._kind = kind
+        self.field.placeholder = {
+            "prompt": "text for the model to read, as long as you like",
+            "file": "path of a text file",
+        }[kind]
+        chosen = None if self.text is None else getattr(self.text, kind)
+        self.field.value = chosen or ""
+        self.add_class("-typing")
+        self.screen.set_focus(self.field)
+
+    @on(Input.Submitted)
+    def _typed(self, event: Input.Submitted) -> None:
+        event.stop()
+        value = event.value
+        self.remove_class("-typing")
+        self.panel.activate()
+        prompt = self._kind == "prompt"
+        self._read(TextChoice(prompt=value) if prompt else TextChoice(file=value.strip()))
+
+    @on(Input.Blurred)
+    def _left(self, event: Input.Blurred) -> None:
+        event.stop()
+        self.remove_class("-typing")
+
+    def _read(self, text: TextChoice) -> None:
+        self.text, self.trouble = text, ""
+        self.state = State.NOTHING
+        entry = self.panel.shown.entry
+        self._asked = "" if entry is None else entry.name
+        self._forget()
+        self.panel.look_again()
+
+    # Showing
+
+    def _forget(self) -> None:
+        self.found = self.ranges = self.outputs = None
+        self._speak()
+
+    def _be(self, state: State, words: str = "") -> None:
+        self.state, self.trouble = state, words
+        self._speak()
+        self._refresh()
+
+    def _speak(self) -> None:
+        entry = self.panel.shown.entry if self.is_mounted else None
+        match self.state:
+            case State.READY:
+                parts = (self.ranges, self.outputs)
+                self.sentence = " ".join(part.sentence for part in parts if part is not None)
+            case State.FAILED:
+                self.sentence = self.trouble
+            case State.CAPTURING:
+                self.sentence = "The model reads the text; escape stops it."
+            case State.NOTHING if entry is not None:
+                self.sentence = (
+                    f"Nothing is captured of the module of {printable(entry.name)}: weights are "
+                    f"half of a product, so let the model read a text (c) to see the other half."
+                )
+            case _:
+                self.sentence = ""
+
+    def _refresh(self) -> None:
+        self.lines.update()
+
+    def _subject_name(self) -> str:
+        assert self.found is not None
+        side = "input" if self.ranges is None else self.ranges.side
+        return f"{side} of {printable(self.found.module)}"
+
+    def _lay_out(self, width: int, height: int) -> Sequence[TextLine]:
+        glyphs = self.drawing.glyphs
+        if self._message:
+            return nothing_lines(width, glyphs, self._message.splitlines())
+        match self.state:
+            case State.READY if self.found is not None:
+                return all_lines(width, height, glyphs, self.found, self.ranges, self.outputs)
+            case State.CAPTURING:
+                return nothing_lines(
+                    width, glyphs, (self.trouble or "Starting the capture", "escape stops it.")
+                )
+            case State.FAILED:
+                return nothing_lines(
+                    width,
+                    glyphs,
+                    (
+                        self.trouble,
+                        "c reads the built-in text, p a prompt, i a file; v goes on to the "
+                        "other views, which need no run of the model.",
+                    ),
+                )
+            case _:
+                return nothing_lines(
+                    width,
+                    glyphs,
+                    (
+                        "No activations are captured of this module yet.",
+                        "c lets the model read the built-in text: the first half is for "
+                        "calibration, the second held out.",
+                        "p reads a prompt of yours, i a text file.",
+                        "Weights are read as they are stored; the first capture starts torch, "
+                        "which takes a few seconds.",
+                    ),
+                )

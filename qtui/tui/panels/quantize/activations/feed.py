@@ -1,0 +1,76 @@
+"""What the Activations view asks of the engine. Raises what QuantizeFeed raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qtui.tui.panels.quantize.activations.data import Captured, Outputs, Ranges, TextChoice
+from qtui.tui.panels.quantize.data import build
+from qtui.tui.panels.quantize.feed import QuantizeFeed
+from qtui.tui.panels.quantize.loading import Activity
+
+
+class ActivationsFeed:
+    """The part of the panel's feed that is about captured activations.
+
+    `held` are the weights whose modules the engine holds captures of, as it said last.
+    """
+
+    def __init__(self, feed: QuantizeFeed) -> None:
+        self._feed = feed
+        self.held: frozenset[str] = frozenset()
+
+    async def capture(
+        self, model: str, tensor: str, text: TextChoice, activity: Activity
+    ) -> Captured:
+        """Have the module of a weight captured while the model reads a text; one that was
+        captured with this text is answered at once."""
+        stage = ""
+
+        def heard(fraction: float, data: dict[str, Any]) -> None:
+            nonlocal stage
+            stage = data.get("stage", stage)
+            activity(stage, fraction)
+
+        params = {"model": model, "tensors": [tensor], **text.params}
+        reply = await self._feed.engine.request("capture", params, on_progress=heard)
+        self.held = frozenset(reply.data["held"])
+        found = build(Captured, reply.data["captures"][0])
+        self._feed.forget_other_captures(tensor, found.number)
+        return found
+
+    async def ranges(
+        self, model: str, found: Captured, side: str, scheme: str, activity: Activity
+    ) -> Ranges:
+        async def ask() -> Ranges:
+            params = {"model": model, "tensor": found.tensor, "source": side, "scheme": scheme}
+            reply = await self._feed.engine.request(
+                "activation_ranges", params, on_progress=_heard(activity, f"ranges of {scheme}")
+            )
+            return Ranges.parse(scheme, reply.data)
+
+        key = ("ranges", model, found.number, side, scheme)
+        return await self._feed.remembered(key, ask)
+
+    async def outputs(
+        self, model: str, found: Captured, schemes: tuple[str, ...], active: int, activity: Activity
+    ) -> Outputs:
+        async def ask() -> Outputs:
+            params = {
+                "model": model,
+                "tensor": found.tensor,
+                "schemes": list(schemes),
+                "active": active,
+            }
+            reply = await self._feed.engine.request(
+                "output_error", params, on_progress=_heard(activity, "error of the output")
+            )
+            return Outputs.parse(reply.data)
+
+        key = ("outputs", model, found.number, schemes, active)
+        return await self._feed.remembered(key, ask)
+
+
+def _heard(activity: Activity, label: str) -> Callable[[float, object], None]:
+    return lambda fraction, _: activity(label, fraction)

@@ -1,0 +1,188 @@
+"""The Activations view as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.report.numbers import format_decibels, format_value
+from qtui.tui.panels.quantize.activations.data import Captured, Channel, Outputs, Ranges, Way
+from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
+from qtui.tui.widgets.drawing import Glyphs
+from qtui.tui.widgets.line import shortened
+from qtui_core.models.quoting import printable
+
+LABEL = 23
+NUMBERS = 42
+SHORTEST_BAR = 8
+CHANNEL_BARS = 8
+NONE = "–"
+
+
+def all_lines(
+    width: int,
+    height: int,
+    glyphs: Glyphs,
+    found: Captured,
+    ranges: Ranges | None,
+    outputs: Outputs | None,
+    letters: str = "AB",
+) -> Sequence[TextLine]:
+    """Everything that is known, with blank lines between the parts where there is room, and
+    the channels as bars where there is more."""
+    parts: list[list[TextLine]] = [[_text_line(width, glyphs, found, ranges)]]
+    if ranges is not None:
+        parts.append(_way_lines(width, glyphs, ranges))
+        parts.append([_channel_line(width, glyphs, ranges)])
+    if outputs is not None:
+        parts.append(_output_lines(width, glyphs, outputs, letters))
+    room = height - sum(map(len, parts)) - (len(parts) - 1)
+    if ranges is not None and room > 3 and ranges.channels:
+        bars = _channel_bars(width, glyphs, ranges.channels[: min(CHANNEL_BARS, room - 1)])
+        parts[2] = bars or parts[2]
+    if room < 0:
+        # The first line belongs to the numbers below it; the parts are told apart by headings.
+        return [line for part in parts for line in part][:height]
+    lines: list[TextLine] = []
+    for part in parts:
+        lines += [[], *part] if lines else part
+    return lines
+
+
+def _text_line(width: int, glyphs: Glyphs, found: Captured, ranges: Ranges | None) -> TextLine:
+    kept = ""
+    if ranges is not None and ranges.sampled:
+        kept = f" ({found.kept_tokens:,} of them measured)"
+    held = f", {found.held_out_tokens:,} held out" if found.held_out_tokens else ", none held out"
+    note = f"  {found.note}" if found.note else ""
+    words = f"{found.tokens:,} tokens{kept}{held}; {printable(found.text)}.{note}"
+    return [(shortened(words, width, glyphs.ellipsis), "label")]
+
+
+def _way_lines(width: int, glyphs: Glyphs, ranges: Ranges) -> list[TextLine]:
+    title = f"{ranges.scheme.split(':')[0]} for the {ranges.side}"
+    heads = f"{'bits':>7}{'calibrated':>12}{'unseen':>8}{'lost':>6}{'clipped':>9}"
+    bar = width - LABEL - NUMBERS - 1
+    lines: list[TextLine] = [
+        [
+            (f"{shortened(title, LABEL, glyphs.ellipsis):<{LABEL}}", "heading"),
+            (heads, "label"),
+            ("  SQNR in dB" if bar >= 12 else "", "label"),
+        ]
+    ]
+    best = max(ranges.ways, key=_kept)
+    largest = max((_kept(way) for way in ranges.ways if _kept(way) < float("inf")), default=0.0)
+    for way in ranges.ways:
+        text = _way_line(way, glyphs, best is way)
+        if bar >= SHORTEST_BAR and largest > 0:
+            cells = max(0, min(bar, round(_kept(way) / largest * bar))) if _kept(way) > 0 else 0
+            text.append((" " + glyphs.full * cells, "bar"))
+        lines.append(text)
+    return lines
+
+
+def _way_line(way: Way, glyphs: Glyphs, best: bool) -> list[Text]:
+    clipped = f"{100 * way.clipped:.2f} %" if way.kind == "static" else NONE
+    loss = NONE if way.loss_db is None else f"{way.loss_db + 0.0:.1f}"
+    marker = glyphs.pointer if best else " "
+    name = f"{marker}{way.kind:<8}{way.words}"
+    return [
+        (f"{name:<{LABEL}}", "strong" if best else "value"),
+        (f"{way.bits:>7.2f}{format_decibels(way.calibration_db):>12}", "value"),
+        (f"{format_decibels(way.held_out_db):>8}", "strong" if best else "value"),
+        (f"{loss:>6}", "loss" if way.loss_db is not None and way.loss_db >= 1 else "value"),
+        (f"{clipped:>9}", "value"),
+    ]
+
+
+def _channel_line(width: int, glyphs: Glyphs, ranges: Ranges) -> TextLine:
+    """The largest channels, as many as fit."""
+    start = "largest channels"
+    text: list[Text] = [(f"{start:<{LABEL}}", "heading")]
+    room = width - LABEL
+    for place, channel in enumerate(ranges.channels):
+        words = f"{channel.channel:,}: {_ratio(channel)}   "
+        if len(words.rstrip()) > room:
+            break
+        text.append((words, "warning" if place < ranges.standing_out else "value"))
+        room -= len(words)
+    return text
+
+
+def _channel_bars(width: int, glyphs: Glyphs, channels: Sequence[Channel]) -> list[TextLine]:
+    """A bar for each channel from 0 to its largest magnitude; a tick where the median is."""
+    largest = channels[0].absmax
+    room = width - LABEL - 22
+    if room < SHORTEST_BAR or largest <= 0:
+        return []
+    heads = f"{'largest':>8}{'ratio':>8}"
+    legend = f"  {glyphs.vertical} the median channel"
+    lines: list[TextLine] = [
+        [(f"{'largest channels':<{LABEL}}", "heading"), (heads, "label"), (legend, "tick")]
+    ]
+    for channel in channels:
+        cells = max(1, round(channel.absmax / largest * room))
+        text: list[Text] = [
+            (f" {f'channel {channel.channel:,}':<{LABEL - 1}}", "value"),
+            (f"{format_value(channel.absmax, 3):>8}{_ratio(channel):>8}  ", "value"),
+        ]
+        tick = -1
+        if channel.ratio:
+            tick = round(room * channel.absmax / largest / channel.ratio) - 1
+        if not 0 <= tick < cells:
+            text.append((glyphs.full * cells, "bar"))
+        else:
+            text += [
+                (glyphs.full * tick, "bar"),
+                (glyphs.vertical, "tick"),
+                (glyphs.full * (cells - tick - 1), "bar"),
+            ]
+        lines.append(text)
+    return lines
+
+
+def _output_lines(width: int, glyphs: Glyphs, outputs: Outputs, letters: str) -> list[TextLine]:
+    names = [f"{letter} {text}" for letter, text in zip(letters, outputs.schemes, strict=False)]
+    longest = max(map(len, names), default=0)
+    label = min(max(LABEL, longest + 5), width // 2)
+    column = min(max(13, longest + 2), max(8, (width - label) // (1 + len(names))))
+    heads = ["as stored", *names]
+    title = "SQNR of the output, dB"
+    lines: list[TextLine] = [
+        [
+            (f"{shortened(title, label, glyphs.ellipsis):<{label}}", "heading"),
+            ("input as is".rjust(column), "label"),
+            *((shortened(n, column - 1, glyphs.ellipsis).rjust(column), "label") for n in names),
+        ]
+    ]
+    for row, (name, values) in enumerate(zip(heads, outputs.sqnr_db, strict=True)):
+        text: list[Text] = [
+            (f"{shortened(f' W {name}', label - 1, glyphs.ellipsis):<{label}}", "value")
+        ]
+        for at, value in enumerate(values):
+            exact = row == 0 and at == 0
+            words = "exact" if exact or value is None else format_decibels(value)
+            text.append((words.rjust(column), "label" if exact else "value"))
+        lines.append(text)
+    return lines
+
+
+def _kept(way: Way) -> float:
+    return float("inf") if way.kept_db is None else way.kept_db
+
+
+def _ratio(channel: Channel) -> str:
+    return "–" if channel.ratio is None else f"{channel.ratio:.3g}x"
+
+
+def nothing_lines(width: int, glyphs: Glyphs, sentences: Sequence[str]) -> list[TextLine]:
+    """What can be done while nothing was captured, wrapped."""
+    lines: list[TextLine] = []
+    for sentence in sentences:
+        line = ""
+        for word in sentence.split():
+            if line and len(line) + 1 + len(word) > width:
+                lines.append([(line, "value")])
+                line = ""
+            line = f"{line} {word}" if line else word
+        lines += [[(line, "value")], []]
+    return lines
