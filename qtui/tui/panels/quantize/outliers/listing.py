@@ -10,9 +10,6 @@ from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
 from qtui.tui.widgets.drawing import Glyphs
 from qtui.tui.widgets.line import shortened
 
-#: What a cell is where nothing is known.
-NOTHING = "–"
-
 
 def listing_lines(
     width: int,
@@ -28,7 +25,7 @@ def listing_lines(
     lines.append(())
     room = height - len(lines)
     lines += column_lines(numbers, attribution, room, width, glyphs)
-    return lines
+    return lines[:height]
 
 
 def element_lines(
@@ -80,7 +77,7 @@ def column_lines(
     bar = width - 33
     together = attribution.together
     show_all = together is not None and len(together.columns) > 1 and rest > 2
-    for kept in attribution.tried[: rest - 2 * show_all]:
+    for kept in attribution.tried[: max(0, rest - 2 * show_all)]:
         lines.append(_kept_line(kept, f"{kept.columns[0]:,}", numbers, bar, glyphs))
     if show_all and together is not None:
         lines.append(_kept_line(together, f"all {len(together.columns)}", numbers, bar, glyphs))

@@ -1,0 +1,333 @@
+"""The parts of the Outliers view that need no screen: the text of an outlier, the sentences and
+the lines."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qtui.tui.panels.quantize.outliers.data import (
+    Attribution,
+    Decomposition,
+    Granularities,
+    GranularityRow,
+    Kept,
+    Outlier,
+    OutlierNumbers,
+    ThresholdPoint,
+)
+from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines
+from qtui.tui.panels.quantize.outliers.injecting import (
+    injection_text,
+    parse_injection,
+    scaled,
+    sigmas_text,
+)
+from qtui.tui.panels.quantize.outliers.listing import listing_lines
+from qtui.tui.panels.quantize.outliers.sentences import (
+    advised,
+    injection_sentence,
+    outlier_sentence,
+)
+from qtui.tui.panels.quantize.outliers.threshold_curve import first_choice, threshold_lines
+from qtui.tui.panels.quantize.subject import Injection
+from qtui.tui.widgets.drawing import ASCII, UNICODE
+from qtui_core.errors import UsageError
+
+MATRIX = (60, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "column", "value"),
+    [
+        ("12.5", 30, 50, 12.5),
+        ("-3 at 5,40", 5, 40, -3.0),
+        ("-3 at 5, 40", 5, 40, -3.0),
+        ("-3at(5,40)", 5, 40, -3.0),
+        ("-3 @ row 5, column 40", 5, 40, -3.0),
+        ("1e3 at column 40", None, 40, 1000.0),
+        (".5 AT Col 0", None, 0, 0.5),
+        ("20 sigma", 30, 50, 5.0),
+        ("20sigmas at column 5", None, 5, 5.0),
+        ("-4 s at 59,99", 59, 99, -1.0),
+        ("8σ", 30, 50, 2.0),
+    ],
+)
+def test_what_can_be_typed(text, row, column, value):
+    found = parse_injection(text, MATRIX, 0.25, None)
+    assert (found.row, found.column, found.value) == (row, column, value)
+    again = parse_injection(injection_text(found), MATRIX, None, None)
+    assert again == found
+
+
+def test_a_value_alone_stays_where_the_outlier_is():
+    before = Injection(column=7, value=1.0, row=None)
+    assert parse_injection("9", MATRIX, None, before) == Injection(column=7, value=9.0, row=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is no outlier: give"),
+        ("big", "is no outlier: give"),
+        ("1.2.3", "is no number"),
+        ("3 at", "is no outlier"),
+        ("3 at home", "is no place"),
+        ("3 at 60,0", "rows 0 to 59"),
+        ("3 at 0,100", "columns 0 to 99"),
+        ("3 at column 100", "columns 0 to 99"),
+        ("3 at -1,0", "is no place"),
+        ("1e39", "beyond float32"),
+        ("nan", "is no outlier"),
+        ("inf", "is no outlier"),
+    ],
+)
+def test_what_cannot(text, why):
+    with pytest.raises(UsageError, match=why):
+        parse_injection(text, MATRIX, 0.25, None)
+
+
+@pytest.mark.parametrize("std", [None, 0.0])
+def test_sigmas_of_a_tensor_without_spread(std):
+    with pytest.raises(UsageError, match="0 or not known yet: give a value"):
+        parse_injection("20 sigma", MATRIX, std, None)
+
+
+def test_doubling_ends_at_the_ends_of_float32():
+    injection = Injection(column=1, value=-3.0, row=2)
+    assert scaled(injection, 2) == Injection(column=1, value=-6.0, row=2)
+    for value, factor in ((3e38, 2.0), (-3e38, 2.0), (1e-38, 0.5), (0.0, 2.0)):
+        with pytest.raises(UsageError, match="stays as it is"):
+            scaled(Injection(column=1, value=value), factor)
+
+
+def test_sigmas_in_words():
+    for value, words in ((5.0, "20 sigma"), (-0.5, "2 sigma"), (1e9, "4e+09 sigma")):
+        assert sigmas_text(Injection(column=0, value=value), 0.25) == words
+    assert sigmas_text(Injection(column=0, value=1.0), None) == ""
+
+
+# Sentences
+
+
+def row(granularity: str, sqnr: float | None, *, mse: float = 0.0, bits: float = 4.5, **more):
+    power = 1.0 if not mse or sqnr is None else mse * 10 ** (sqnr / 10)
+    relative = None if sqnr is None else 10 ** (-sqnr / 10)
+    return GranularityRow(
+        scheme=f"int4:{granularity}" if granularity else "bf16",
+        granularity=granularity,
+        scales=more.get("scales", 64),
+        overhead_bits=bits - 4,
+        bits_per_parameter=bits,
+        mse=mse or (relative or 0.0) * power,
+        relative_mse=relative,
+        sqnr_db=sqnr,
+        gaussian_sqnr_db=20.0,
+    )
+
+
+def granularities(*rows: GranularityRow, own: str, before: tuple[GranularityRow, ...] = ()):
+    return Granularities(f"int4:{own}" if own else "bf16", rows, before, ())
+
+
+def kept(*columns: int, caused: float, own: float = 0.01, sqnr: float = 20.9) -> Kept:
+    return Kept(columns, 12.5, own, caused, sqnr)
+
+
+def attribution(*tried: Kept, together: Kept | None = None) -> Attribution:
+    return Attribution("int4:row", 14.2, 2048, tried, together, (), ())
+
+
+def numbers(count: int = 900, *, blamed: tuple[int, ...] = (), hit: int = 3) -> OutlierNumbers:
+    return OutlierNumbers(
+        std=0.02,
+        count=count,
+        share=0.001,
+        energy_share=0.3,
+        top=(Outlier(3, 17, 1.5, 75.0), Outlier(1_000_000, 2000, -1.25, 62.5))[:count],
+        columns={17: 400},
+        columns_hit=hit,
+        column_total=2048,
+        row_total=512,
+        outlier_columns=blamed,
+        largest=(),
+    )
+
+
+TABLE = granularities(
+    row("tensor", 9.0, bits=4.0),
+    row("row", 14.2, bits=4.01),
+    row("column", 40.0, bits=4.1),
+    row("group128", 24.9, bits=4.25),
+    row("group32", 26.0, bits=5.0),
+    own="row",
+)
+
+
+def test_columns_that_carry_the_error():
+    together = kept(17, 900, 1203, caused=0.614)
+    found = outlier_sentence(
+        numbers(blamed=(17, 900, 1203)), TABLE, attribution(kept(17, caused=0.2), together=together)
+    )
+    assert found == (
+        "3 of 2,048 columns carry 61 % of the error: keeping them in 16 bits would bring SQNR "
+        "from 14.2 to 20.9 dB, group128 would bring 24.9 dB."
+    )
+
+
+def test_one_column():
+    together = kept(17, caused=0.3)
+    found = outlier_sentence(numbers(blamed=(17,)), TABLE, attribution(together, together=together))
+    assert found.startswith("1 of 2,048 columns carries 30 % of the error: keeping it in 16 bits")
+
+
+def test_outliers_that_are_scattered():
+    found = outlier_sentence(numbers(12, hit=12), TABLE, attribution(kept(3, caused=0.01)))
+    assert found == (
+        "12 elements beyond six sigma lie scattered over 12 columns, none of which carries much "
+        "of the error; group128 would bring SQNR from 14.2 to 24.9 dB."
+    )
+    fine = granularities(row("row", 14.2), row("group32", 14.9), own="row")
+    assert "no other granularity brings more than 1 dB" in outlier_sentence(
+        numbers(0), fine, attribution()
+    )
+
+
+def test_no_error_and_no_scale():
+    exact = granularities(row("column", None), own="column")
+    assert "makes no error" in outlier_sentence(numbers(), exact, attribution())
+    cast = granularities(row("", 50.0), own="")
+    assert "rounds each element by itself" in outlier_sentence(numbers(), cast, attribution())
+
+
+def test_nothing_is_said_before_everything_is_known():
+    assert outlier_sentence(numbers(), TABLE, None) == ""
+    assert outlier_sentence(None, TABLE, attribution()) == ""
+    assert injection_sentence(Injection(column=0, value=1.0), TABLE, 0.1) == ""
+
+
+def test_the_cheapest_that_brings_nearly_as_much_is_advised():
+    found = advised(TABLE)
+    assert found is not None
+    assert found.granularity == "group128"  # not group32, nor a scale per column
+    best = granularities(row("tensor", 1.0), row("group32", 20.0), own="group32")
+    assert advised(best) is None
+
+
+INJECTED = granularities(
+    row("tensor", 30.0, mse=1.0),
+    row("row", 30.0, mse=0.02),
+    row("group32", 40.0, mse=0.0101, bits=5.0),
+    own="row",
+    before=(
+        row("tensor", 15.0, mse=0.01),
+        row("row", 20.0, mse=0.01),
+        row("group32", 20.0, mse=0.01, bits=5.0),
+    ),
+)
+
+
+def test_the_error_is_compared_with_the_values_without_the_outlier():
+    """The outlier adds signal: the SQNR after it is better in every row."""
+    losses = [INJECTED.loss(row) for row in INJECTED.rows]
+    assert losses == pytest.approx([20.0, 10 * math.log10(2), 10 * math.log10(1.01)])
+    assert INJECTED.decibels(INJECTED.rows[0]) == pytest.approx(-5.0)
+    assert TABLE.decibels(TABLE.rows[0]) == 9.0
+    assert TABLE.loss(TABLE.rows[0]) is None
+
+
+def test_what_an_injected_outlier_does():
+    found = injection_sentence(Injection(column=40, value=5.0, row=5), INJECTED, 0.25)
+    assert found == (
+        "An outlier of 20 sigma at (5, 40) takes 20.0 dB from one scale per tensor and 3.0 dB "
+        "from row; group32 confines it to 0.0 dB, at 5.00 bits per parameter."
+    )
+    small = granularities(row("row", 20.0, mse=0.0101), own="row", before=INJECTED.before[1:2])
+    assert "no more than 0.0 dB" in injection_sentence(Injection(column=4, value=0.1), small, None)
+
+
+# Lines
+
+
+def texts(lines) -> list[str]:
+    return ["".join(text for text, _ in line) for line in lines]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("size", [(35, 15), (36, 28), (56, 40), (20, 4), (1, 1)])
+def test_lists_fit(glyphs, size):
+    tried = tuple(kept(column, caused=0.5 / (1 + column)) for column in range(8))
+    together = kept(0, 1, caused=0.9)
+    found = attribution(*tried, together=together)
+    lines = texts(listing_lines(*size, glyphs, numbers(blamed=(17,)), found))
+    assert len(lines) <= size[1]
+    if size[0] >= 35:
+        assert all(len(line.rstrip()) <= size[0] for line in lines)
+        assert any("all 2" in line for line in lines)
+    if glyphs is ASCII:
+        assert "".join(lines).replace("–", "").isascii()
+
+
+def test_a_marked_outlier_and_its_column():
+    lines = texts(
+        listing_lines(40, 20, UNICODE, numbers(blamed=(17,)), attribution(kept(17, caused=0.61)))
+    )
+    assert lines[0] == "900 beyond 6 sigma, in 3 columns"
+    assert lines[2] == "      1.5   75.0       3      17 ◆"
+    (line,) = [line for line in lines if "61 %" in line]
+    assert line.split()[:5] == ["17", "12.5×", "1.0", "%", "61"]
+    assert "█" in line
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("found", [TABLE, INJECTED], ids=["stored", "injected"])
+@pytest.mark.parametrize("width", [42, 48, 90])
+def test_bars_fit_and_their_lengths_are_decibels(glyphs, found, width):
+    lines = texts(granularity_lines(width, 20, glyphs, found))
+    assert len(lines) == 2 + len(found.rows)
+    assert all(len(line) <= width for line in lines)
+    ends = [line.count(glyphs.full) for line in lines[2:]]
+    values = [max(0.0, found.decibels(row) or 0.0) for row in found.rows]
+    order = sorted(range(len(values)), key=lambda at: values[at])
+    assert [ends[at] for at in order] == sorted(ends)
+    assert sum(line.startswith(glyphs.pointer) for line in lines) == 1
+    if found is INJECTED:
+        lost = [line.count(glyphs.shades[1]) for line in lines[2:]]
+        assert lost[0] > lost[1] >= lost[2]
+        assert "before" in lines[1]
+
+
+def points(*columns: int) -> tuple[ThresholdPoint, ...]:
+    return tuple(
+        ThresholdPoint(10.0 - at, f"int8:row:outliers{10 - at}", n, 8 + n, 1000 + n, 0.1, 20.0 + n)
+        for at, n in enumerate(columns)
+    )
+
+
+def test_where_the_slider_starts():
+    found = Decomposition("int8:row", "", 64, points(0, 1, 2, 4))
+    assert found.points[first_choice(found, 0)].columns == 1
+    assert found.points[first_choice(found, 3)].columns == 4
+    assert found.points[first_choice(found, 30)].columns == 0
+    usual = Decomposition("int8:row", "", 64, points(0, 1, 2, 4, 6, 8))
+    assert usual.points[first_choice(usual, 1)].threshold == 6.0
+    assert first_choice(Decomposition("int8:row", "", 64, ()), 1) == 0
+
+
+@pytest.mark.parametrize("size", [(42, 3), (42, 8), (46, 18), (90, 30), (10, 2)])
+def test_the_curve_fits(size):
+    found = Decomposition("int8:row", "", 64, points(0, 1, 2, 4))
+    lines = texts(threshold_lines(*size, UNICODE, found, 2))
+    assert len(lines) <= size[1]
+    if size[0] > 40:
+        assert "< 8 > 2 of 64 columns in 16 bits" in lines[1]
+        assert lines[2] == "10 bits  0.979 KiB  SQNR 22.0 dB"
+        assert all(len(line.rstrip()) <= size[0] for line in lines)
+    if size[1] >= 8:
+        assert sum(line.count(UNICODE.marker) for line in lines) == 1
+
+
+def test_a_tensor_of_zeros_has_no_curve():
+    lines = texts(threshold_lines(40, 9, UNICODE, Decomposition("int8:row", "", 64, ()), 0))
+    assert lines[1] == "every element is zero"
