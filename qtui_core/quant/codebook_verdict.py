@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qtui_core.quant.bit_budget import bit_budget
-from qtui_core.quant.case import db_text, number
-from qtui_core.quant.cause import HEAVY_TAILS, LIGHT_TAILS
+from qtui_core.quant.case import EXACT_DB, db_text, number
 from qtui_core.quant.equal_bits import TOLERANCE
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import ErrorReport, decibels
@@ -86,6 +85,8 @@ def verdict(
 
 
 def _alone(only: Contender) -> str:
+    if only.db > EXACT_DB:
+        return f"{only.name} keeps every element of this tensor exactly."
     used, bits = only.occupancy.entropy_bits, only.report.scheme.bits
     assert used is not None
     return (
@@ -98,6 +99,8 @@ def _unequal(contenders: Sequence[Contender], resized: bool) -> str:
     """No winner where one of them had more bits to spend, unless its lead is more than these
     are worth."""
     best, second = _best_two(contenders)
+    if best.db > EXACT_DB:
+        return f"{best.name} keeps every element of this tensor exactly."
     low, high = min(c.bits for c in contenders), max(c.bits for c in contenders)
     text = (
         f"These are not equal bits ({low:.3f} to {high:.3f}): {best.name} gives the most, "
@@ -136,6 +139,9 @@ def _left_out(others: Sequence[Contender], equal: Sequence[Contender], resized: 
 
 def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
     best, second = _best_two(equal)
+    if best.db > EXACT_DB:
+        exact = [c.name for c in equal if c.db > EXACT_DB]
+        return f"{', '.join(exact)} {_keep(exact)} every element of this tensor exactly."
     lead = best.db - second.db
     at = f"equal bits ({best.bits:.3f})"
     integer, normal = _of_format(equal, "int4"), _of_format(equal, "nf4")
@@ -150,7 +156,7 @@ def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
     if lead < SAME_DB:
         won = f"At {at} {best.name} and {second.name} are level, {db_text(best.db)} dB"
     else:
-        won = f"At {at} {best.name} wins by {lead:.1f} dB ({db_text(best.db)})"
+        won = f"At {at} {best.name} wins by {lead:.1f} dB with {db_text(best.db)}"
     sentence = f"{won}{_beside_gaussian(equal, best)}. {_use(best, lead)}."
     if integer is None or normal is None:
         return sentence
@@ -158,8 +164,12 @@ def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
         why = _why_integers(integer, normal, stats)
         return f"{sentence} INT4 beats NF4 by {ahead:.1f} dB: {why}."
     if ahead <= -SAME_DB:
-        return f"{sentence} NF4 beats INT4 by {-ahead:.1f} dB: {_why_normal(normal, stats)}."
+        return f"{sentence} NF4 beats INT4 by {-ahead:.1f} dB: {_why_normal(normal)}."
     return sentence
+
+
+def _keep(names: Sequence[str]) -> str:
+    return "keeps" if len(names) == 1 else "keep"
 
 
 def _best_two(contenders: Sequence[Contender]) -> tuple[Contender, Contender]:
@@ -179,9 +189,11 @@ def _beside_gaussian(equal: Sequence[Contender], best: Contender) -> str:
         return ""
     expected = max(known, key=lambda c: c.gaussian_db or 0.0)
     assert expected.gaussian_db is not None
+    if expected is best:
+        return ", as on a Gaussian"
     lead = expected.gaussian_db - best.gaussian_db
     if lead < SAME_DB:
-        return ", as on a Gaussian"
+        return f" (on a Gaussian {expected.name} is as good)"
     return f" (on a Gaussian {expected.name} wins by {lead:.1f})"
 
 
@@ -195,10 +207,11 @@ def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics
                 f"its mean is {offset:.1f} standard deviations from zero, and only a zero point "
                 f"moves the levels there"
             )
-    if stats is not None and stats.kurtosis is not None and stats.kurtosis < LIGHT_TAILS:
+    outer, usual = _outer_half(normal.occupancy)
+    if usual is not None and outer > usual + CROWDED:
         return (
-            f"its values are flatter than a Gaussian's (kurtosis {stats.kurtosis:.1f}, not 3), "
-            f"and evenly spaced levels suit that"
+            f"{outer:.0%} of its values lie in the outer half of their block (of a Gaussian's "
+            f"{usual:.0%}), where the levels of NF4 are far apart and even ones are not"
         )
     expected = _gaussian_lead(integer, normal)
     if expected is not None and expected >= SAME_DB:
@@ -209,12 +222,6 @@ def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics
             else "its groups are so small that their extremes weigh most, which it has exactly"
         )
         return f"so it is on Gaussian values too (by {expected:.1f} dB), for {reason}"
-    outer, usual = _outer_half(normal.occupancy)
-    if usual is not None and outer > usual + CROWDED:
-        return (
-            f"{outer:.0%} of its values lie in the outer half of their block (of a Gaussian's "
-            f"{usual:.0%}), where the levels of NF4 are far apart"
-        )
     if asymmetric:
         return (
             "its groups reach further on one side of zero than on the other, and a zero point "
@@ -223,22 +230,17 @@ def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics
     return "its values lie closer to evenly spaced levels than Gaussian ones"
 
 
-def _why_normal(normal: Contender, stats: TensorStatistics | None) -> str:
+def _why_normal(normal: Contender) -> str:
     outer, usual = _outer_half(normal.occupancy)
     if usual is not None and outer < usual - CROWDED:
         return (
             f"only {outer:.0%} of its values lie in the outer half of their block (of a "
             f"Gaussian's {usual:.0%}), and near zero the levels of NF4 are closest"
         )
-    if stats is not None and stats.kurtosis is not None and stats.kurtosis > HEAVY_TAILS:
+    if usual is not None and outer < usual + CROWDED:
         return (
-            f"its tails are heavy (kurtosis {stats.kurtosis:.1f}, a Gaussian has 3), which "
-            f"leaves most values near zero, where the levels of NF4 are closest"
-        )
-    if stats is not None and stats.kurtosis is not None and stats.kurtosis > LIGHT_TAILS:
-        return (
-            f"its values are nearly normal (kurtosis {stats.kurtosis:.1f}), which its levels are "
-            f"made for"
+            f"in their blocks its values are spread as normal ones ({outer:.0%} in the outer "
+            f"half), which its levels are made for"
         )
     return "its levels lie where the values of its blocks are"
 

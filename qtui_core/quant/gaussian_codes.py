@@ -116,7 +116,10 @@ def _shares(
         below = distribution(place * MEAN)
         return np.diff(below)
     if not scheme.symmetric:
-        return _asymmetric_shares(2**scheme.bits - 1, length, place)
+        # The nodes tell the two sides apart, a normal distribution does not.
+        steps = 2**scheme.bits - 1
+        shares = _asymmetric_shares(steps, length, place)
+        return (shares + _asymmetric_shares(steps, length, -place[::-1])[::-1]) / 2
     groups = _groups(scheme, length, count, sigma)
     ends = groups.absmax / groups.reach
     extreme = _held(place, ends, groups.weights)

@@ -1,0 +1,133 @@
+"""The sentence of the Codebooks panel, held against the numbers it is about."""
+
+import re
+
+import numpy as np
+import pytest
+
+from qtui_core.quant import Scheme, bits_per_parameter, measure, statistics
+from qtui_core.quant.codebook_verdict import Contender, verdict
+from qtui_core.quant.equal_bits import at_equal_bits
+from qtui_core.quant.occupancy import code_occupancy
+
+#: Rows that groups of 64 and of 72 divide.
+SHAPE = (128, 576)
+FIRST = ["nf4", "int4", "int4:group64:asym", "fp4", "e2m1"]
+
+
+def tensor(kind):
+    random = np.random.default_rng(1)
+    return {
+        "normal": random.standard_normal(SHAPE),
+        "uniform": random.uniform(-1, 1, SHAPE),
+        "laplace": random.laplace(size=SHAPE),
+        "one-sided": np.abs(random.standard_normal(SHAPE)),
+        "constant": np.full(SHAPE, 0.3),
+        "zeros": np.zeros(SHAPE),
+    }[kind].astype(np.float32)
+
+
+def judged(x, texts, *, resized=False):
+    """The contenders and the sentence."""
+    schemes = [Scheme.parse(text) for text in texts]
+    if resized:
+        wanted = bits_per_parameter(schemes[0], x.shape)
+        schemes = [row.scheme for row in at_equal_bits(schemes, x.shape, wanted)]
+    contenders = [Contender(measure(x, s), code_occupancy(x, s)) for s in schemes]
+    return contenders, verdict(contenders, statistics(x), resized=resized)
+
+
+def best_of(contenders, name):
+    return max(c.db for c in contenders if c.report.scheme.format == name)
+
+
+@pytest.mark.parametrize("first", ["nf4", "nf4:block64:dq"])
+@pytest.mark.parametrize("kind", ["normal", "uniform", "laplace", "one-sided"])
+def test_the_winner_at_equal_bits_is_the_one_with_most_decibels(kind, first):
+    contenders, sentence = judged(tensor(kind), [first, *FIRST[1:]], resized=True)
+    bits = [c.bits for c in contenders]
+    assert max(bits) - min(bits) < 0.04
+    best, second = sorted(contenders, key=lambda c: -c.db)[:2]
+    assert f"({best.bits:.3f})" in sentence
+    assert best.name in sentence
+    lead = best_of(contenders, "int4") - best_of(contenders, "nf4")
+    if lead >= 0.1:
+        assert sentence.startswith(f"INT4 beats NF4 here: at equal bits ({best.bits:.3f})")
+        normal = next(c for c in contenders if c.report.scheme.format == "nf4")
+        assert f"{lead:.1f} dB more than {normal.name}" in sentence
+    elif lead <= -0.1:
+        assert f"wins by {best.db - second.db:.1f} dB" in sentence or "are level" in sentence
+        assert f"NF4 beats INT4 by {-lead:.1f} dB" in sentence
+
+
+def test_when_int4_wins_the_reason_is_in_the_data():
+    x = tensor("uniform")
+    _, uniform = judged(x, FIRST, resized=True)
+    blocks = np.abs(x.reshape(-1, 64))
+    outer = (blocks > blocks.max(axis=1, keepdims=True) / 2).mean()
+    assert f"{outer:.0%} of its values lie in the outer half of their block (of a G" in uniform
+    _, shifted = judged(tensor("one-sided"), FIRST, resized=True)
+    assert "mean is 1.3 standard deviations from zero, and only a zero point" in shifted
+    for sentence in (uniform, shifted):
+        assert sentence.startswith("INT4 beats NF4 here")
+        assert "Use it" in sentence
+
+
+def test_why_nf4_wins():
+    x = tensor("laplace")
+    _, sentence = judged(x, ["nf4", "int4"])
+    blocks = np.abs(x.reshape(-1, 64))
+    outer = (blocks > blocks.max(axis=1, keepdims=True) / 2).mean()
+    assert f"only {outer:.0%} of its values" in sentence
+    _, normal = judged(tensor("normal"), ["nf4", "int4"])
+    assert "spread as normal ones" in normal
+
+
+def test_it_is_said_whether_a_gaussian_would_say_the_same():
+    _, sentence = judged(tensor("normal"), ["nf4", "int4"])
+    assert ", as on a Gaussian." in sentence
+    _, sentence = judged(tensor("uniform"), ["nf4", "int4"])
+    lead = re.search(r"on a Gaussian nf4:block64 wins by ([\d.]+)\)", sentence)
+    assert lead is not None
+    assert float(lead.group(1)) == pytest.approx(20.73 - 19.36, abs=0.06)
+
+
+def test_other_bits_are_not_compared():
+    contenders, sentence = judged(tensor("normal"), FIRST)
+    assert "At equal bits (4.500) nf4:block64 wins" in sentence
+    odd = contenders[2]
+    assert f"{odd.name} takes {odd.bits:.3f} bits and is not compared" in sentence
+    assert sentence.endswith("= gives all of them equal bits.")
+    _, sentence = judged(tensor("normal"), ["nf4:block64:dq", "int4", "mxfp4"])
+    assert sentence.startswith("These are not equal bits (4.128 to 4.500): ")
+    assert "= gives all of them equal bits" in sentence
+
+
+def test_more_decibels_for_more_bits_are_weighed():
+    """20 log10(2) dB a bit: int8 has 4 bits more than nf4 and is not worth less for it."""
+    contenders, sentence = judged(tensor("normal"), ["nf4", "int8:group64"])
+    nf4, int8 = contenders
+    lead, worth = int8.db - nf4.db, 6.0206 * 4
+    assert f"{lead:.1f} dB more than nf4:block64 for 4.000 bits more" in sentence
+    assert f"which is {'less' if lead < worth else 'more'} than the {worth:.1f} dB" in sentence
+
+
+def test_double_quantization_is_offered_where_it_is_off():
+    _, sentence = judged(tensor("normal"), ["nf4", "int4"])
+    spared = bits_per_parameter(Scheme.parse("nf4"), SHAPE) - bits_per_parameter(
+        Scheme.parse("nf4:block64:dq"), SHAPE
+    )
+    assert f"with dq, which spares {spared:.3f} bits for next to nothing" in sentence
+    _, sentence = judged(tensor("normal"), ["nf4:block64:dq", "fp4:block64:dq"])
+    assert "with dq" not in sentence
+
+
+def test_tensors_without_a_contest():
+    assert judged(tensor("zeros"), FIRST)[1].startswith("Every element is zero")
+    assert "keep every element of this tensor exactly" in judged(tensor("constant"), FIRST)[1]
+    assert "NaN or infinite" in judged(np.full(SHAPE, np.nan, np.float32), FIRST)[1]
+    assert "no elements" in judged(np.empty((0, 8), np.float32), ["nf4"])[1]
+    assert "No scheme is chosen" in verdict([])
+    alone = judged(tensor("normal"), ["nf4"])
+    assert f"{alone[0][0].db:.1f} dB at 4.500 bits" in alone[1]
+    assert "add another scheme" in alone[1]

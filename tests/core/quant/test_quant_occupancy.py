@@ -1,0 +1,262 @@
+"""Codes counted against those of other libraries, and against `quantize` where none has them."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from qtui_core.errors import UsageError
+from qtui_core.quant import Cancelled, Scheme, quantize
+from qtui_core.quant.alphabet import alphabet_of
+from qtui_core.quant.occupancy import code_occupancy, entropy
+
+LOCAL = [
+    "int2:group16:asym", "int3:row", "int4:group64", "int4:group33:asym", "int4:group64:full",
+    "int4:group64:signed", "int8:column", "e2m1:group64", "e3m0:tensor", "e4m3:row",
+    "nf4:block64", "fp4:block33", "nf4:block32:dq", "fp4:block64:dq128", "mxfp4", "mxint8",
+    "mxfp6-e2m3:ceil", "nvfp4", "ternary", "int4:tile8x16", "int4:group64:asym:zpfloat",
+    "int4:group64:stochastic7",
+]  # fmt: skip
+
+
+def normal(shape, seed=0, bfloat16=False):
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    if bfloat16:  # coarse values, which meet ties far more often
+        x = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    return x
+
+
+def counts_by_code(found):
+    """Counts in the order of the bit patterns."""
+    counts = np.zeros(len(found.codes), np.int64)
+    counts[found.codes] = found.counts
+    return counts
+
+
+# Against other libraries
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("block", [64, 256])
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+def test_codes_of_bitsandbytes(kind, block, bfloat16):
+    torch = pytest.importorskip("torch")
+    functional = pytest.importorskip("bitsandbytes.functional")
+    x = normal(64 * 1024, 1, bfloat16)
+    packed, _ = functional.quantize_4bit(torch.from_numpy(x), quant_type=kind, blocksize=block)
+    packed = packed.numpy().reshape(-1)
+    theirs = np.bincount(np.stack([packed >> 4, packed & 15]).reshape(-1), minlength=16)
+    found = code_occupancy(x, Scheme.parse(f"{kind}:block{block}"))
+    ours = counts_by_code(found)
+    if kind == "fp4":  # their CPU gives either zero, and equal values on ties
+        theirs[0] += theirs[8]
+        theirs[8] = 0
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize(
+    ("text", "mapping", "low", "high"),
+    [("int4", "SYMMETRIC", -7, 7), ("int4:group64:full", "SYMMETRIC", -8, 7),
+     ("int4:group64:asym", "ASYMMETRIC", 0, 15)],
+)  # fmt: skip
+def test_codes_of_torchao(text, mapping, low, high, bfloat16):
+    torch = pytest.importorskip("torch")
+    primitives = pytest.importorskip("torchao.quantization.quant_primitives")
+    x = normal((64, 256), 2, bfloat16)
+    dtype = torch.uint8 if low == 0 else torch.int8
+    kind = getattr(primitives.MappingType, mapping)
+    tensor, block = torch.from_numpy(x), (1, 64)
+    scale, zero = primitives.choose_qparams_affine(tensor, kind, block, dtype, low, high)
+    codes = primitives.quantize_affine(tensor, block, scale, zero, dtype, low, high)
+    theirs = np.bincount(codes.numpy().reshape(-1).astype(np.int64) & 15, minlength=16)
+    np.testing.assert_array_equal(counts_by_code(code_occupancy(x, Scheme.parse(text))), theirs)
+
+
+def test_codes_of_ml_dtypes():
+    """Powers of two as scales, so that both divide exactly. The sign of zero is a code."""
+    x = np.clip(normal((64, 64), 3), -6, 6)
+    x[:, 0] = 6
+    theirs = x.astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    found = code_occupancy(x, Scheme.parse("e2m1:row"))
+    np.testing.assert_array_equal(
+        counts_by_code(found), np.bincount(theirs.reshape(-1), minlength=16)
+    )
+    assert counts_by_code(found)[8] > 0  # -0 is counted by itself,
+    levels, counts = found.values
+    assert len(levels) == 15  # and is the same value
+    assert counts[7] == counts_by_code(found)[[0, 8]].sum()
+
+
+@pytest.mark.parametrize("text", LOCAL)
+def test_codes_of_quantize(text):
+    scheme = Scheme.parse(text)
+    for shape in [(24, 192), (5, 70), (101,)]:
+        x = normal(shape, 4, bfloat16=True)
+        codes = quantize(x, scheme).unpacked_codes.reshape(-1).astype(np.int64)
+        theirs = np.bincount(codes & (2**scheme.bits - 1), minlength=2**scheme.bits)
+        np.testing.assert_array_equal(counts_by_code(code_occupancy(x, scheme)), theirs)
+
+
+# The alphabet
+
+
+@pytest.mark.parametrize("text", [t for t in LOCAL if "zpfloat" not in t and "asym" not in t])
+def test_levels_are_what_the_codes_decode_to(text):
+    """Over the scale, in units of the outermost level."""
+    scheme = Scheme.parse(text)
+    alphabet = alphabet_of(scheme)
+    x = normal((64, 64), 5)
+    q = quantize(x, scheme)
+    codes = q.unpacked_codes.reshape(-1).astype(np.int64) & (2**scheme.bits - 1)
+    values = q.dequantize().reshape(-1).astype(np.float64)
+    level_of = dict(zip(alphabet.codes.tolist(), alphabet.levels.tolist(), strict=True))
+    for at in range(0, x.size, 37):
+        found = q.scale_at(*divmod(at, 64))
+        assert found is not None
+        expected = level_of[int(codes[at])] * found[0] * alphabet.top
+        assert values[at] == pytest.approx(expected, rel=1e-6, abs=1e-30)
+
+
+@pytest.mark.parametrize("text", LOCAL)
+def test_the_alphabet_is_every_pattern_once_ascending(text):
+    scheme = Scheme.parse(text)
+    alphabet = alphabet_of(scheme)
+    assert sorted(alphabet.codes) == list(range(2**scheme.bits))
+    levels = alphabet.levels[alphabet.reachable]
+    assert (np.diff(levels) >= 0).all()
+    zeros = np.flatnonzero(levels == 0)
+    if len(zeros) == 2:
+        assert list(np.signbit(levels[zeros])) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "never"),
+    [("int4", [8]), ("int4:group64:full", []), ("int4:group64:signed", []), ("nf4", []),
+     ("fp4", [8]), ("e2m1", []), ("ternary", [2]), ("mxint8", [128]), ("e4m3", [127, 255])],
+)  # fmt: skip
+def test_codes_that_no_element_can_have(text, never):
+    found = code_occupancy(normal((64, 64)), Scheme.parse(text))
+    assert sorted(found.unreachable) == never
+    assert counts_by_code(found)[never].sum() == 0
+
+
+def test_a_format_of_many_bits_is_refused():
+    with pytest.raises(UsageError, match="65,536 codes, too many"):
+        code_occupancy(normal((4, 4)), Scheme.parse("bf16"))
+
+
+# Entropy and unused codes
+
+
+def test_entropy_in_bits():
+    assert entropy(np.full(16, 1 / 16)) == 4
+    assert entropy(np.array([0.5, 0.25, 0.25, 0, 0])) == 1.5
+    assert entropy(np.array([0.0, 1.0])) == 0
+
+
+def test_entropy_and_unused_codes_of_a_tensor():
+    """Every code of int4 twice but one: the levels are whole numbers over 7."""
+    x = np.tile(np.arange(-7, 8, dtype=np.float32), (2, 1))
+    found = code_occupancy(x, Scheme.parse("int4:row"))
+    assert found.entropy_bits == pytest.approx(math.log2(15))
+    assert list(found.unused) == []
+    x[x == 3] = 2
+    found = code_occupancy(x, Scheme.parse("int4:row"))
+    assert list(found.unused) == [3]
+    assert counts_by_code(found)[2] == 4
+    constant = code_occupancy(np.full((4, 64), 0.3, np.float32), Scheme.parse("nf4"))
+    assert constant.entropy_bits == 0
+    assert len(constant.unused) == 15
+
+
+def test_nothing_to_count():
+    found = code_occupancy(np.empty((0, 8), np.float32), Scheme.parse("nf4"))
+    assert found.total == 0
+    assert found.entropy_bits is None
+    assert found.expected is None
+
+
+def test_what_is_not_finite_is_left_out():
+    x = normal((8, 64), 6)
+    holes = x.copy()
+    holes[0, :3] = np.nan, np.inf, -np.inf
+    for text in ("nf4", "int4", "int4:group64:asym", "e4m3:row", "mxfp8-e5m2", "nvfp4"):
+        found = code_occupancy(holes, Scheme.parse(text))
+        assert found.nonfinite == 3
+        assert found.total == x.size - 3
+        assert found.density.sum() == x.size - 3
+        zeroed = np.where(np.isfinite(holes), holes, 0).astype(np.float32)
+        difference = code_occupancy(zeroed, Scheme.parse(text)).counts - found.counts
+        assert difference.sum() == 3
+        assert difference.min() >= 0
+
+
+def test_columns_kept_in_16_bits_are_not_counted():
+    x = normal((32, 64), 7)
+    x[5, 9], x[3, 40] = 20, -30
+    found = code_occupancy(x, Scheme.parse("int8:row:outliers6.0"))
+    assert found.total == found.density.sum() == 32 * 62
+
+
+# The pass itself
+
+
+def test_threads_and_segments_do_not_matter():
+    x = normal((300, 4096), 8)
+
+    class Rows:
+        shape = x.shape
+
+        def rows(self, start, stop):
+            return x[start:stop]
+
+    for text in ("nf4:block64:dq", "int4:group33:asym", "mxfp4", "e4m3"):
+        one = code_occupancy(x, Scheme.parse(text), threads=1)
+        for found in (code_occupancy(x, Scheme.parse(text), threads=3),
+                      code_occupancy(Rows(), Scheme.parse(text))):  # fmt: skip
+            np.testing.assert_array_equal(found.counts, one.counts)
+            np.testing.assert_array_equal(found.density, one.density)
+            np.testing.assert_array_equal(found.expected, one.expected)
+
+
+def test_progress_and_cancel():
+    x = normal((1200, 1024), 9)
+    heard = []
+    code_occupancy(x, Scheme.parse("nf4:block64:dq"), progress=heard.append)
+    assert heard == sorted(heard)
+    assert heard[-1] == 1
+    with pytest.raises(Cancelled):
+        code_occupancy(x, Scheme.parse("nf4"), cancelled=lambda: True)
+
+
+# Density
+
+
+@pytest.mark.parametrize("text", ["nf4:block64", "int4:group64", "e2m1:group64"])
+def test_density_is_of_values_over_the_absmax(text):
+    x = normal((64, 256), 10)
+    groups = x.reshape(-1, 64).astype(np.float64)
+    scaled = groups / np.abs(groups).max(axis=1, keepdims=True)
+    found = code_occupancy(x, Scheme.parse(text), bins=64)
+    theirs, _ = np.histogram(scaled, 64, (-1, 1))
+    assert found.density.sum() == x.size
+    # In float32 a value beside an edge may fall to its other side.
+    assert np.abs(found.density - theirs).sum() <= 4
+    assert found.beyond == 0
+
+
+def test_density_of_asymmetric_integers_is_of_the_range():
+    x = np.abs(normal((64, 256), 11))
+    scaled = 2 * x / x.reshape(-1, 64).max(axis=1).repeat(64).reshape(x.shape) - 1
+    found = code_occupancy(x, Scheme.parse("int4:group64:asym"), bins=64)
+    theirs, _ = np.histogram(scaled, 64, (-1, 1))
+    assert np.abs(found.density - theirs).sum() <= 4
+
+
+def test_elements_beyond_the_outermost_level_are_counted():
+    x = np.full((1, 32), 0.1, np.float32)
+    x[0, 0] = 7.0  # floor(log2 7) = 2: the scale is 1 and 7 is beyond 6
+    assert code_occupancy(x, Scheme.parse("mxfp4")).beyond == 1
+    assert code_occupancy(x, Scheme.parse("mxfp4:rceil")).beyond == 0
