@@ -152,7 +152,7 @@ ML_DTYPES = Library(
     ),
     faults=(
         Fault(
-            id="ml_dtypes.int4-wraps",
+            id="ml_dtypes.int4-overflow",
             says="A cast to int4 wraps around",
             consequence="the largest positive elements change their sign",
             remedy="round and clip to -8 to 7 before casting",

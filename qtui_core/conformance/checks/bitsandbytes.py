@@ -41,11 +41,23 @@ def _sample(name: str, x: Array, text: str, packed: Any, state: Any) -> Sample:
 
 @check("bitsandbytes.nf4")
 def nf4(convention: Convention) -> Iterator[Sample]:
-    for name, x in {**data.matrices(), **data.subnormals()}.items():
+    tensors = {**data.matrices(), **data.subnormals(), "thresholds": _on_thresholds()}
+    for name, x in tensors.items():
         yield _sample(name, x, convention.ours, *_quantize(x, convention.ours))
 
 
-@check("bitsandbytes.nf4-short", "bitsandbytes.fp4-short")
+def _on_thresholds() -> Array:
+    """Blocks of 64 with absmax 1 and its powers of two, whose elements lie on, just below and
+    just above the points halfway between two levels: no BF16 number does."""
+    levels = functional.get_4bit_type("nf4", device="cpu").numpy()
+    middle = (levels[:-1] + levels[1:]) / np.float32(2)
+    around = [np.nextafter(middle, np.float32(end)) for end in (-np.inf, np.inf)]
+    block = np.zeros(64, np.float32)
+    block[:45], block[63] = np.concatenate([middle, *around]), 1.0
+    return np.concatenate([block * np.float32(factor) for factor in (1.0, 0.25, -8.0)])
+
+
+@check("bitsandbytes.nf4-short")
 def short_blocks(convention: Convention) -> Iterator[Sample]:
     for name, x in data.vectors().items():
         packed, state = _quantize(x, convention.ours)

@@ -95,7 +95,7 @@ def integers(convention: Convention) -> Iterator[Sample]:
     yield cast_sample(convention, "BF16 below 64", x, codes)
 
 
-@probe("ml_dtypes.int4-wraps")
+@probe("ml_dtypes.int4-overflow")
 def wraps() -> tuple[bool, str]:
     became = int(np.array([8.0], np.float32).astype(ml_dtypes.int4).astype(np.int64)[0])
     return became == -8, f"8.0 became {became}"

@@ -1,0 +1,70 @@
+"""The conventions as data: complete, unique, and each with something that checks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from qtui_core.conformance.catalogue import LIBRARIES, find_library
+from qtui_core.conformance.convention import Convention, Verdict
+from qtui_core.errors import UsageError
+
+CONVENTIONS = [convention for library in LIBRARIES for convention in library.conventions]
+
+
+def test_ids_are_unique_and_belong_to_their_library():
+    for library in LIBRARIES:
+        items = (*library.conventions, *library.faults)
+        assert all(item.id.startswith(f"{library.name}.") for item in items)
+    ids = [item.id for library in LIBRARIES for item in (*library.conventions, *library.faults)]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.id)
+def test_what_is_not_byte_equal_says_why(convention):
+    assert convention.expected in (Verdict.BYTE_EQUAL, Verdict.VALUE_EQUAL, Verdict.DIFFERS)
+    assert bool(convention.why) == (convention.expected is not Verdict.BYTE_EQUAL)
+    for text in (convention.says, convention.why):
+        assert not text.endswith(".")
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_each_convention_and_fault_has_its_check(library):
+    pytest.importorskip(library.module)
+    from qtui_core.conformance.checks.registry import CHECKS, PROBES, load_checks
+
+    load_checks(library.name)
+    prefix = f"{library.name}."
+    assert {id for id in CHECKS if id.startswith(prefix)} == {c.id for c in library.conventions}
+    assert {id for id in PROBES if id.startswith(prefix)} == {f.id for f in library.faults}
+
+
+@pytest.mark.parametrize("name", ["ml_dtypes", "ml-dtypes", " ML_Dtypes "])
+def test_a_library_is_found_however_it_is_written(name):
+    assert find_library(name).name == "ml_dtypes"
+
+
+def test_an_unknown_library_is_refused_with_those_there_are():
+    with pytest.raises(UsageError, match="bitsandbytes, torchao"):
+        find_library("bitsnbytes")
+
+
+@pytest.mark.parametrize(
+    ("version", "applies"),
+    [("2.11.0", False), ("2.12.0", True), ("2.12", True), ("2.13.0+cpu", True), ("3.0", True)],
+)
+def test_a_convention_may_begin_with_a_version(version, applies):
+    convention = Convention("torch.x", "", "", "", Verdict.BYTE_EQUAL, since="2.12")
+    assert convention.applies_to(version) is applies
+
+
+def test_the_catalogue_and_the_runner_need_nothing_but_the_standard_library():
+    code = (
+        "import sys, qtui_core.conformance.run, qtui_core.conformance.standing; "
+        "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    extra = {name for name in done.stdout.split() if not name.startswith("_")}
+    assert extra <= {"qtui_core", "sitecustomize", "usercustomize"}

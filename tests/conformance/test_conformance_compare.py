@@ -1,0 +1,143 @@
+"""The comparison itself: it can see each kind of difference, and cannot pass on nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from qtui_core.conformance.catalogue import find_convention
+from qtui_core.conformance.compare import Sample, Side, judge
+from qtui_core.conformance.convention import Verdict
+
+X = np.array([1.0, -2.0, 4.0], np.float32)
+SIDE = Side(np.array([1, 2, 3], np.uint8), X, {"scale": np.array([0.5], np.float32)})
+
+
+def verdict_of(theirs, x=X, ours=SIDE):
+    return judge("a.b", [Sample("made", x, ours, theirs)])
+
+
+def test_the_same_is_byte_equal():
+    found = verdict_of(replace(SIDE, codes=SIDE.codes.astype(np.int64)))
+    assert (found.verdict, found.compared, found.different) == (Verdict.BYTE_EQUAL, 3, 0)
+
+
+def test_other_codes_for_the_same_values_are_value_equal():
+    found = verdict_of(replace(SIDE, codes=np.array([1, 9, 3])))
+    assert (found.verdict, found.different, found.values_different) == (Verdict.VALUE_EQUAL, 1, 0)
+
+
+@pytest.mark.parametrize("scale", [np.float32(0.5) + np.float32(2.0**-24), np.float32(-0.5)])
+def test_a_last_bit_of_a_scale_is_seen(scale):
+    found = verdict_of(replace(SIDE, scales={"scale": np.array([scale], np.float32)}))
+    assert (found.verdict, found.scales_different) == (Verdict.VALUE_EQUAL, 1)
+    assert "scale 0" in found.example
+
+
+def test_minus_zero_and_another_nan_are_the_same_value_and_other_bytes():
+    ours = Side(np.array([0, 1]), np.array([0.0, np.nan], np.float32))
+    theirs = Side(np.array([8, 9]), np.array([-0.0, np.nan], np.float32))
+    found = verdict_of(theirs, X[:2], ours)
+    assert (found.verdict, found.different) == (Verdict.VALUE_EQUAL, 2)
+
+
+def test_a_difference_is_measured_against_the_largest_element():
+    theirs = replace(SIDE, values=np.array([1.0, -1.0, 3.75], np.float32))
+    found = verdict_of(theirs)
+    assert (found.verdict, found.values_different) == (Verdict.DIFFERS, 2)
+    assert found.largest_difference == 1.0 / 4.0
+    assert found.example == "made: -2 becomes -2 here, -1 there"
+
+
+def test_a_nan_on_one_side_is_a_difference():
+    found = verdict_of(replace(SIDE, values=np.array([1.0, np.nan, 4.0], np.float32)))
+    assert (found.verdict, found.values_different) == (Verdict.DIFFERS, 1)
+
+
+def test_samples_add_up():
+    worse = replace(SIDE, values=X + np.float32(0.5))
+    found = judge("a.b", [Sample("one", X, SIDE, SIDE), Sample("two", X, SIDE, worse)])
+    assert (found.verdict, found.compared, found.values_different) == (Verdict.DIFFERS, 6, 3)
+    assert found.example.startswith("two")
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        replace(SIDE, codes=SIDE.codes[:2]),
+        replace(SIDE, values=X[:1]),
+        replace(SIDE, scales={}),
+        replace(SIDE, scales={"scale": np.ones(2, np.float32)}),
+    ],
+)
+def test_sides_that_do_not_fit_are_no_verdict(theirs):
+    with pytest.raises(ValueError, match="made"):
+        verdict_of(theirs)
+
+
+def test_nothing_compared_is_no_verdict():
+    with pytest.raises(ValueError, match="nothing was compared"):
+        judge("a.b", [])
+
+
+#: Conventions, and our side changed in one detail: the check has to find each.
+TAMPERED = [
+    ("ml_dtypes.bf16", "encode bf16 nearest-away nosat"),
+    ("ml_dtypes.e4m3", "encode e4m3 nearest-away nosat"),
+    ("ml_dtypes.e4m3", "encode e4m3 nearest-even saturate"),
+    ("ml_dtypes.e2m1", "encode e2m1 toward-zero saturate"),
+    ("ml_dtypes.int4-wraps", "encode int4 toward-zero saturate"),
+    ("gfloat.e3m2", "encode e3m2 nearest-away saturate"),
+    ("gfloat.fp16", "encode fp16 nearest-away nosat"),
+    ("gfloat.fp16", "encode fp16 nearest-even saturate"),
+    ("gguf.q4_0", "int4:group32:absmax"),
+    ("gguf.q4_0", "int4:group32:full"),
+    ("gguf.bf16", "encode bf16 toward-zero nosat"),
+    ("torch.e5m2", "encode e5m2 nearest-even saturate"),
+    ("torchao.int4", "int4:group64:full"),
+    ("torchao.int4-full", "int4:group64:absmax"),
+    ("torchao.int4-asym", "int4:group64:asym:truncate"),
+    ("torchao.e4m3-tensor", "e4m3:tensor:truncate"),
+    ("torchao.mxfp4", "mxfp4:even"),
+    ("torchao.mxfp4-even", "mxfp4:rceil"),
+    ("torchao.mxfp8-e4m3", "mxfp8-e4m3:truncate"),
+    ("bitsandbytes.int8-outliers", "int8:row:outliers5.0"),
+    ("compressed-tensors.fp8-channel", "e4m3:row:truncate"),
+]
+
+
+@pytest.mark.parametrize(("id", "ours"), TAMPERED, ids=lambda text: text)
+def test_a_tampered_side_of_ours_is_found_to_differ(id, ours, monkeypatch):
+    convention = find_convention(id)
+    module, checks = checks_of(convention)
+    from qtui_core.conformance.checks import ours as side
+
+    assert convention.must_hold
+    cast, quantized = side.cast, side.quantized
+    monkeypatch.setattr(side, "cast", lambda text, x: cast(ours, x))
+    if hasattr(module, "quantized"):
+        monkeypatch.setattr(module, "quantized", lambda text, x: quantized(ours, x))
+    assert judge(id, checks[id](convention)).verdict is Verdict.DIFFERS
+
+
+def checks_of(convention):
+    from qtui_core.conformance.catalogue import find_library
+    from qtui_core.conformance.checks.registry import CHECKS, load_checks
+
+    pytest.importorskip(find_library(convention.library).module)
+    return load_checks(convention.library), CHECKS
+
+
+def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
+    """With ties that go to the upper level: no BF16 number lies on one, others must."""
+    from qtui_core.quant import Scheme
+    from qtui_core.quant.process import make_coder
+
+    convention = find_convention("bitsandbytes.nf4")
+    _, checks = checks_of(convention)
+    coder = make_coder(Scheme.parse(convention.ours))
+    upper = np.nextafter(coder.thresholds, np.float32(-np.inf))
+    monkeypatch.setattr(coder, "thresholds", upper)
+    assert judge(convention.id, checks[convention.id](convention)).verdict is Verdict.DIFFERS

@@ -1,0 +1,93 @@
+"""What verdicts mean together, from reports made for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtui_core.conformance.convention import (
+    Convention,
+    Fault,
+    Library,
+    LibraryReport,
+    Outcome,
+    Probed,
+    Verdict,
+)
+from qtui_core.conformance.standing import conclude, standing_of
+
+EQUAL, VALUE, DIFFERS = Verdict.BYTE_EQUAL, Verdict.VALUE_EQUAL, Verdict.DIFFERS
+LIBRARY = Library(
+    "lib",
+    "lib",
+    "1.0",
+    (
+        Convention("lib.a", "It does a", "int4", "a()", EQUAL),
+        Convention("lib.b", "It does b", "int4", "b()", VALUE, "of its zeros"),
+        Convention("lib.c", "It does c", "int4", "c()", DIFFERS, "of its ties"),
+    ),
+    (
+        Fault("lib.f", "It loses x", "x is lost", "keep x"),
+        Fault("lib.g", "It loses y", "y is lost", "keep y"),
+    ),
+)
+
+
+def standing(*verdicts, faults=(False, False), version="1.0"):
+    outcomes = [
+        Outcome(c.id, v, 10, message="lib.so is broken")
+        for c, v in zip(LIBRARY.conventions, verdicts, strict=True)
+    ]
+    probed = [Probed(f.id, p, "1 became 0") for f, p in zip(LIBRARY.faults, faults, strict=True)]
+    return standing_of(LIBRARY, LibraryReport("lib", version, tuple(outcomes), tuple(probed)))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "broken"),
+    [
+        ((EQUAL, VALUE, DIFFERS), []),
+        ((EQUAL, EQUAL, EQUAL), []),  # better than promised
+        ((VALUE, VALUE, DIFFERS), ["lib.a"]),
+        ((DIFFERS, DIFFERS, DIFFERS), ["lib.a", "lib.b"]),
+        ((Verdict.FAILED, VALUE, DIFFERS), []),
+        ((Verdict.NOT_INSTALLED,) * 3, []),
+    ],
+)
+def test_a_promise_is_broken_by_a_weaker_verdict_only(verdicts, broken):
+    assert [f.convention.id for f in standing(*verdicts).broken] == broken
+
+
+def test_nothing_is_promised_of_a_version_before_the_first():
+    early = Library(
+        "lib", "lib", "2.0", (Convention("lib.a", "It does a", "int4", "a()", EQUAL, since="2.0"),)
+    )
+    report = LibraryReport("lib", "1.9", (Outcome("lib.a", DIFFERS, 10),))
+    assert standing_of(early, report).broken == ()
+    assert standing_of(early, LibraryReport("lib", "2.1", report.outcomes)).broken != ()
+
+
+def test_agreement_is_counted():
+    assert conclude([standing(EQUAL, VALUE, DIFFERS)]) == (
+        "lib 1.0 agrees with qtui byte for byte in 1 conventions and in value in 1, and differs "
+        "for a known reason in 1; none of their known faults is on this machine."
+    )
+
+
+def test_a_fault_comes_with_what_to_do():
+    sentence = conclude([standing(EQUAL, VALUE, DIFFERS, faults=(False, True))])
+    assert sentence.endswith("1 known fault is on this machine (lib: it loses y): keep y.")
+    assert "2 known faults" in conclude([standing(EQUAL, VALUE, DIFFERS, faults=(True, True))])
+
+
+def test_a_probe_that_failed_is_no_fault():
+    found = standing(EQUAL, VALUE, DIFFERS, faults=(None, False))
+    assert found.faults == ()
+    assert [fault.id for fault, _ in found.unprobed] == ["lib.f"]
+
+
+def test_a_disagreement_comes_before_everything_else():
+    sentence = conclude([standing(DIFFERS, VALUE, DIFFERS, faults=(True, True), version="1.1")])
+    assert sentence.startswith(
+        "qtui disagrees with the installed libraries where it should be equal"
+    )
+    assert "lib 1.1: a" in sentence
+    assert "equal with lib 1.0" in sentence
