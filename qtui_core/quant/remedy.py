@@ -121,7 +121,7 @@ def _rounding_remedy(case: Case) -> str | None:
         return None
     if case.scheme.rounding == "truncate":
         return (
-            f"truncation costs {possible - reached:.1f} dB of it, so round to nearest instead: "
+            f"truncation costs {possible - reached:.1f} dB, so round to nearest instead: "
             f"{nearest} would give a Gaussian {db_text(possible)} dB"
         )
     return (
@@ -190,7 +190,7 @@ def remedy_of_overflow(report: ErrorReport, stats: TensorStatistics | None) -> s
     """What to do about elements that became infinite or NaN."""
     fmt = get_format(report.scheme.format)
     largest = float(fmt.max)
-    advice = f"without nosat they would become {largest:g}"
+    advice = "without nosat they would become that number"
     if report.scheme.family is not Family.CAST:
         return f"{advice}, and a scale of the tensor's own would reach them"
     if stats is not None and stats.absmax > largest:
