@@ -95,9 +95,9 @@ def _load(module: str) -> click.Command:
     options_metavar="",
     subcommand_metavar="[MODEL] | COMMAND ...",
     epilog=(
-        "MODEL is a hub id (org/name, or org/name@revision), a folder, a .safetensors file, a "
-        "config.json, or demo, the small trained model inside this package. Every command and the "
-        "app take --color and --ascii."
+        "MODEL is a hub id (org/name, or org/name@revision), a folder, a .safetensors or .gguf "
+        "file, a config.json, or demo, the small trained model inside this package. Every command "
+        "and the app take --color and --ascii."
     ),
 )
 @click.version_option(__version__, prog_name="qtui")

@@ -70,37 +70,56 @@ def _model(census: Census) -> str:
 
 def _pair_section(comparison: Comparison, all_tensors: bool) -> Section:
     pairs: Sequence[PairReport] = comparison.pairs
-    title, note = "Weights, worst first", ""
+    title, notes = "Weights, worst first", []
+    if not all_tensors and comparison.identical < len(pairs):
+        pairs = [r for r in pairs if not r.difference.identical]
+        if comparison.identical:
+            notes.append(f"{plural(comparison.identical, 'identical weight')} not listed")
     if not all_tensors and len(pairs) > TEXT_PAIRS:
         title = f"Weights, the {TEXT_PAIRS} worst"
-        note = (
-            f" {len(pairs) - TEXT_PAIRS:,} more: --format json, markdown or html lists all, "
-            f"--tensors GLOB chooses."
-        )
+        notes.append(f"{len(pairs) - TEXT_PAIRS:,} more that differ")
         pairs = pairs[:TEXT_PAIRS]
+    note = "SQNR is B's error against the energy of A; bits count scales."
+    columns = _COLUMNS
+    if comparison.rounded:
+        note += (
+            " Plain dB is what rounding A to the levels B is stored in would keep, without "
+            "calibration."
+        )
+    else:
+        columns = tuple(c for c in columns if c.title != _PLAIN)
+    if notes:
+        note += f" {', '.join(notes)}: --format json, markdown or html lists all."
     total = sum(r.error for r in comparison.pairs)
-    titles = ("bits B", "SQNR dB", "plain dB", "relative MSE", "max |B-A|", "mean B-A", "cosine")
+    kept = [i for i, column in enumerate(_COLUMNS) if column in columns]
     table = Table(
-        columns=(
-            Column("weight", key=True),
-            Column("shape", numeric=True),
-            Column("A"),
-            Column("B"),
-            *(Column(t, numeric=True) for t in titles),
-        ),
-        rows=tuple(_cells(r) for r in pairs),
+        columns=columns,
+        rows=tuple(tuple(_cells(r)[i] for i in kept) for r in pairs),
         tones=tuple(_tone(r) for r in pairs),
         bars=tuple(r.error / total if total else 0.0 for r in pairs),
         bar_title="share of the error",
-        note=(
-            "SQNR is B's error against the energy of A; plain dB is what rounding A to the levels "
-            f"B is stored in would keep, without calibration; bits count scales.{note}"
-        ),
+        note=note,
     )
     return Section(title, (table,))
 
 
+_PLAIN = "plain dB"
+_COLUMNS = (
+    Column("weight", key=True),
+    Column("shape", numeric=True),
+    Column("A"),
+    Column("B"),
+    *(
+        Column(title, numeric=True)
+        for title in (
+            "bits B", "SQNR dB", _PLAIN, "relative MSE", "max |B-A|", "mean B-A", "cosine",
+        )
+    ),
+)  # fmt: skip
+
+
 def _cells(report: PairReport) -> tuple[str, ...]:
+    """In the order of `_COLUMNS`."""
     pair, found = report.pair, report.difference
     kept = "equal" if found.mse == 0 else format_decibels(found.sqnr_db)
     return (

@@ -73,6 +73,7 @@ def compare_models(
             raise  # A library is missing, which every other weight would say again.
         except QtuiError as error:
             unread.append((pair.name, str(error)))
+        advance(1.0)
         done += pair.info.elements
     if unread and not reports:
         more = f" {len(unread) - 1:,} more weights fail likewise." if len(unread) > 1 else ""

@@ -121,7 +121,7 @@ def _moved(comparison: Comparison, differing: list[PairReport]) -> str:
     far = "from zero" if db is None else f"by {100 * 10 ** (-db / 20):.2g} %"
     said += f"; {quoted(worst.pair.name)} moved furthest, {far}"
     if len(differing) > 1 and most is not worst:
-        said += f", and {quoted(most.pair.name)} holds most of the change ({held:.0%})"
+        said += f", and {quoted(most.pair.name)} holds the largest part of the change ({held:.0%})"
     if comparison.a.quantization and not comparison.b.quantization:
         said += "; the first model is the quantized one: give the original first"
     return said

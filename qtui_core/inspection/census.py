@@ -79,7 +79,7 @@ def conclude_census(census: Census) -> str:
     if census.quantization:
         return (
             f"{stored} and the checkpoint is already quantized; "
-            f"compare against the original weights before quantizing it again."
+            f"`qtui inspect ORIGINAL --against {census.model}` tells what it kept of the original."
         )
     bits = 8 * census.nbytes / census.parameters if census.parameters else 0.0
     return (

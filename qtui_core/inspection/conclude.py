@@ -79,7 +79,8 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
     if census.quantization:
         return (
             f"{census.model} is already quantized and no matrix is left in floating point: "
-            f"compare it with the weights it was made from."
+            f"compare it with the weights it was made from (qtui inspect ORIGINAL --against "
+            f"{census.model})."
         )
     looked = "its one tensor is not" if tensors == 1 else f"none of its {tensors} tensors is"
     return (

@@ -21,7 +21,7 @@ from qtui_core.packed.parts import (
     Float32,
     Parts,
     cannot_decode,
-    group_words,
+    group_granularity,
 )
 
 #: Nibble of a word, counted from its lowest bits, that holds each output of it: the inverse of
@@ -50,9 +50,11 @@ def describe_awq(source: ModelSource, code: str) -> Description:
     if scales is None or len(scales.shape) != 2 or not scales.elements:
         raise cannot_decode(source, code, "its scales are missing or not a matrix")
     inputs, words = source.tensors[code].shape
-    text, granularity = group_words(-(-inputs // scales.shape[0]), inputs)
+    granularity = group_granularity(-(-inputs // scales.shape[0]), inputs)
     rule = "full" if settings.get("zero_point") is False else "asym"
-    return Description((8 * words, inputs), f"AWQ 4 bits, {text}", f"int4:{granularity}:{rule}")
+    return Description(
+        (8 * words, inputs), f"AWQ 4 bits {granularity}", f"int4:{granularity}:{rule}"
+    )
 
 
 class AwqDecoder:

@@ -28,10 +28,10 @@ def describe_4bit(source: ModelSource, code: str) -> Description:
     state = _state(source, code)
     block, nested = state["blocksize"], state.get("nested_blocksize")
     kind = str(state["quant_type"])
-    words = f"bitsandbytes {kind.upper()}, blocks of {block}"
+    words = f"bnb {kind.upper()} block{block}"
     scheme = f"{kind}:block{block}"
     if nested is not None:
-        words += ", double quantization"
+        words += " dq"
         scheme += ":dq" if nested == 256 else f":dq{nested}"
     return Description(tuple(state["shape"]), words, scheme)
 
@@ -117,7 +117,7 @@ def describe_int8(source: ModelSource, code: str) -> Description:
             "its codes are in a layout of some GPU generation; save it again with a newer "
             "bitsandbytes, which writes rows",
         )
-    return Description(shape, "bitsandbytes LLM.int8()", "int8:row")
+    return Description(shape, "bnb LLM.int8()", "int8:row")
 
 
 class Int8Decoder:

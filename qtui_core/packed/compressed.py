@@ -15,7 +15,14 @@ import numpy as np
 from qtui_core.models import ModelSource
 from qtui_core.models.recognise import quantization_config
 from qtui_core.packed.libraries import compressed_tensors
-from qtui_core.packed.parts import Array, Description, Float32, Parts, cannot_decode, group_words
+from qtui_core.packed.parts import (
+    Array,
+    Description,
+    Float32,
+    Parts,
+    cannot_decode,
+    group_granularity,
+)
 
 #: What a module's tensors of a weight may be called behind "weight".
 _SUFFIXES = ("_scale", "_zero_point", "_global_scale")
@@ -120,25 +127,23 @@ def _words(
 ) -> tuple[str, str | None]:
     """How it is stored in words, and the scheme that is closest."""
     if form == "nvfp4-pack-quantized":
-        return "compressed-tensors NVFP4", "nvfp4"
+        return "c-t NVFP4", "nvfp4"
     if form.startswith("mxfp"):
         scheme = "mxfp4" if form.startswith("mxfp4") else "mxfp8-e4m3"
-        return f"compressed-tensors {scheme.upper()}", scheme
+        return f"c-t {scheme.upper()}", scheme
     size, block = settings.get("group_size"), settings.get("block_structure")
     strategy = settings.get("strategy") or ("group" if type(size) is int else "tensor")
     if strategy == "group" and type(size) is int:
-        words, granularity = group_words(size, shape[-1])
+        granularity = group_granularity(size, shape[-1])
     elif strategy == "block" and isinstance(block, list) and len(block) == 2:
-        words, granularity = f"tiles of {block[0]} x {block[1]}", f"tile{block[0]}x{block[1]}"
-    elif strategy == "channel":
-        words, granularity = "a scale for each row", "row"
+        granularity = f"tile{block[0]}x{block[1]}"
     else:
-        words, granularity = "one scale", "tensor"
+        granularity = "row" if strategy == "channel" else "tensor"
     if form == "float-quantized":
-        return f"compressed-tensors FP8, {words}", f"e4m3:{granularity}"
+        return f"c-t FP8 {granularity}", f"e4m3:{granularity}"
     bits = settings.get("num_bits", 8)
     rule = "full" if settings.get("symmetric", True) else "asym"
-    return f"compressed-tensors {bits} bits, {words}", f"int{bits}:{granularity}:{rule}"
+    return f"c-t {bits} bits {granularity}", f"int{bits}:{granularity}:{rule}"
 
 
 class CompressedDecoder:

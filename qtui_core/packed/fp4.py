@@ -32,9 +32,9 @@ def describe_mxfp4(source: ModelSource, code: str) -> Description:
         )
     inputs = shape[-2] * _MX_BLOCK
     if len(shape) == 3:
-        return Description((shape[0], inputs), "MXFP4, blocks of 32", "mxfp4")
+        return Description((shape[0], inputs), "MXFP4", "mxfp4")
     # Blocks run along the inputs, which are rows here: no scheme of a last dimension.
-    return Description((shape[0], inputs, shape[1]), "MXFP4, blocks of 32", None)
+    return Description((shape[0], inputs, shape[1]), "MXFP4", None)
 
 
 def describe_nvfp4(source: ModelSource, code: str) -> Description:
@@ -42,7 +42,7 @@ def describe_nvfp4(source: ModelSource, code: str) -> Description:
     shape = source.tensors[code].shape
     if len(shape) != 2:
         raise cannot_decode(source, code, f"NVFP4 codes of shape {list(shape)} are not a matrix")
-    return Description((shape[0], 2 * shape[1]), "NVFP4, blocks of 16", "nvfp4")
+    return Description((shape[0], 2 * shape[1]), "NVFP4", "nvfp4")
 
 
 class Mxfp4Decoder:

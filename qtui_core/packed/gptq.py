@@ -26,7 +26,7 @@ from qtui_core.packed.parts import (
     Float32,
     Parts,
     cannot_decode,
-    group_words,
+    group_granularity,
 )
 
 BITS = (2, 3, 4, 8)
@@ -46,12 +46,12 @@ def describe_gptq(source: ModelSource, code: str) -> Description:
     bits = _bits(source, code)
     rows, columns = source.tensors[code].shape
     inputs = 32 * rows // bits
-    words, granularity = group_words(-(-inputs // scales.shape[0]), inputs)
+    granularity = group_granularity(-(-inputs // scales.shape[0]), inputs)
     rule = "asym" if settings.get("sym") is False else "full"
-    ordered = ", in order of activation" if settings.get("desc_act") is True else ""
+    ordered = " act-order" if settings.get("desc_act") is True else ""
     return Description(
         (columns, inputs),
-        f"GPTQ {bits} bits, {words}{ordered}",
+        f"GPTQ {bits} bits {granularity}{ordered}",
         f"int{bits}:{granularity}:{rule}",
     )
 

@@ -35,7 +35,7 @@ class Description:
 
     Attributes:
         shape: of the weight the module has.
-        method: how it is stored, for people: "GPTQ 4 bits, groups of 128".
+        method: how it is stored, for people: "GPTQ 4 bits group128".
         scheme: the scheme of this program that rounds to the same levels without
             calibration; None where none does.
     """
@@ -113,6 +113,6 @@ def cannot_decode(source: ModelSource, code: str, sentence: str) -> ModelError:
     return ModelError(f"{quoted(code)} of {quoted(source.id)}: {sentence}.")
 
 
-def group_words(size: int, inputs: int) -> tuple[str, str]:
-    """A group of `size` of `inputs` weights, in words and as a granularity."""
-    return ("one group a row", "row") if size >= inputs else (f"groups of {size}", f"group{size}")
+def group_granularity(size: int, inputs: int) -> str:
+    """A group of `size` of the `inputs` weights of a row, as schemes call it."""
+    return "row" if size >= inputs else f"group{size}"

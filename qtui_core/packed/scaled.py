@@ -26,13 +26,13 @@ def describe_scaled(source: ModelSource, code: str) -> Description:
     if len(info.shape) < 2:
         raise cannot_decode(source, code, "scaled codes that are not a matrix")
     if scale.elements == 1:
-        words, granularity = "one scale", "tensor"
+        granularity = "tensor"
     elif scale.elements == math.prod(info.shape[:-1]):
-        words, granularity = "a scale for each row", "row"
+        granularity = "row"
     else:
         rows, columns = _tile(source)
-        words, granularity = f"tiles of {rows} x {columns}", f"tile{rows}x{columns}"
-    return Description(info.shape, f"{title}, {words}", name and f"{name}:{granularity}")
+        granularity = f"tile{rows}x{columns}"
+    return Description(info.shape, f"{title} {granularity}", name and f"{name}:{granularity}")
 
 
 class ScaledDecoder:

@@ -166,9 +166,9 @@ def test_links_are_followed_as_the_hub_cache_needs(tmp_path):
         open_model(folder)
 
 
-def test_gguf_is_named(tmp_path):
+def test_gguf_in_a_folder_is_named(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    for path in (tmp_path, tmp_path / "model.gguf"):
+    for path in (tmp_path, tmp_path / "model.gguf"):  # the second is cut off
         with pytest.raises(ModelError, match="GGUF"):
             open_model(path)
 

@@ -1,0 +1,339 @@
+"""Two checkpoints compared: real quantized files against the weights they were made from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from gguf_models import write_gguf
+from packed_models import gptq_layer, save_model, under
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.inspection.against import compare_models
+from qtui_core.models import open_model
+from qtui_core.quant import Scheme, measure, quantize
+
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 128,
+}  # fmt: skip
+
+
+def llama(seed=0, prefix="model."):
+    """A made Llama: 4 query heads of 32 rows and 2 of keys."""
+    rng = np.random.default_rng(seed)
+
+    def matrix(out, inputs):
+        return (0.02 * rng.standard_normal((out, inputs))).astype(np.float32)
+
+    weights = {f"{prefix}embed_tokens.weight": matrix(96, 128), "lm_head.weight": matrix(96, 128)}
+    for layer in range(2):
+        at = f"{prefix}layers.{layer}"
+        weights |= {
+            f"{at}.self_attn.q_proj.weight": matrix(128, 128),
+            f"{at}.self_attn.k_proj.weight": matrix(64, 128),
+            f"{at}.self_attn.v_proj.weight": matrix(64, 128),
+            f"{at}.self_attn.o_proj.weight": matrix(128, 128),
+            f"{at}.mlp.gate_proj.weight": matrix(256, 128),
+            f"{at}.mlp.up_proj.weight": matrix(256, 128),
+            f"{at}.mlp.down_proj.weight": matrix(128, 256),
+            f"{at}.input_layernorm.weight": 1 + matrix(1, 128)[0],
+            f"{at}.post_attention_layernorm.weight": 1 + matrix(1, 128)[0],
+        }
+    weights[f"{prefix}norm.weight"] = 1 + matrix(1, 128)[0]
+    return weights
+
+
+def compare(first, second, **options):
+    with open_model(first) as a, open_model(second) as b:
+        return compare_models(a, b, **options)
+
+
+def by_name(comparison):
+    return {r.pair.name: r for r in comparison.pairs}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("original") / "m", llama(), **CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [("Q4_0", "int4:group32:signed"), ("Q4_1", "int4:group32:asym"),
+     ("Q5_0", "int5:group32:signed"), ("Q8_0", "int8:group32"), ("BF16", None), ("F16", None)],
+)  # fmt: skip
+def test_a_gguf_file_against_its_original(tmp_path, original, kind, scheme):
+    gguf = pytest.importorskip("gguf")
+    stored = gguf.GGMLQuantizationType[kind]
+    path = write_gguf(tmp_path / "m.gguf", llama(), CONFIG, kind)
+    comparison = compare(original, path)
+    reports = by_name(comparison)
+    assert set(reports) == set(llama())
+    for name, x in llama().items():
+        found = reports[name].difference
+        if x.ndim == 1:
+            assert found.identical
+            continue
+        # Rows are permuted in the file, which blocks along rows do not notice.
+        y = gguf.quants.dequantize(gguf.quants.quantize(x, stored), stored).reshape(x.shape)
+        d = y.astype(np.float64) - x
+        assert found.mse == pytest.approx((d**2).mean(), rel=1e-9)
+        assert found.max_abs_error == np.abs(d).max()
+        assert reports[name].pair.b.scheme == scheme
+        if scheme:
+            plain = measure(x, Scheme.parse(scheme))
+            assert reports[name].scheme_relative_mse == pytest.approx(plain.relative_mse)
+    assert comparison.only_a == comparison.only_b == comparison.shapes == comparison.unread == ()
+    assert comparison.notes == ()
+
+
+def test_the_order_of_rows_of_queries_and_keys_is_undone_on_either_side(tmp_path, original):
+    path = write_gguf(tmp_path / "m.gguf", llama(), CONFIG, "F32")
+    for first, second in ((original, path), (path, original)):
+        comparison = compare(first, second)
+        assert comparison.identical == len(llama())
+        assert "identical to the bit" in comparison.conclusion
+
+
+def test_a_sample_of_a_gguf_file_reads_the_same_rows(tmp_path, original, monkeypatch):
+    monkeypatch.setattr("qtui_core.inspection.against.LOCAL_LIMIT", 4000)
+    comparison = compare(original, write_gguf(tmp_path / "m.gguf", llama(), CONFIG, "F32"))
+    assert comparison.identical == len(llama())
+    assert comparison.sample.startswith("A sample")
+    assert comparison.conclusion.startswith("In a sample of")
+    assert all(r.difference.count <= 4000 for r in comparison.pairs)
+
+
+def test_two_gguf_files_pair_by_their_own_names(tmp_path):
+    a = write_gguf(tmp_path / "a.gguf", llama(), CONFIG, "F16")
+    b = write_gguf(tmp_path / "b.gguf", llama(), CONFIG, "Q8_0")
+    comparison = compare(a, b)
+    assert "blk.1.attn_q.weight" in by_name(comparison)
+    assert comparison.sqnr_db > 40
+
+
+def test_an_architecture_that_qtui_does_not_know_is_doubted(tmp_path, original):
+    path = write_gguf(tmp_path / "m.gguf", llama(), CONFIG, "F32", architecture="exaone")
+    comparison = compare(original, path)
+    assert "exaone" in comparison.notes[0]
+
+
+def test_norms_of_gemma_are_stored_plus_one(tmp_path):
+    weights = llama()
+    plus = {n: w + np.float32(1) if w.ndim == 1 else w for n, w in weights.items()}
+    first = save_model(tmp_path / "a", weights, **CONFIG)
+    second = write_gguf(tmp_path / "m.gguf", plus, CONFIG, "F32", architecture="gemma")
+    comparison = compare(first, second)
+    assert all(r.difference.max_abs_error < 1e-6 for r in comparison.pairs)
+    assert len(comparison.pairs) == len(weights) - len(comparison.only_a)
+
+
+def test_experts_pair_with_their_part_of_the_merged_tensor(tmp_path):
+    rng = np.random.default_rng(3)
+    experts = rng.standard_normal((4, 64, 128)).astype(np.float32)
+    names = "model.layers.0.block_sparse_moe.experts.{}.w1.weight"
+    first = save_model(tmp_path / "a", {names.format(i): e for i, e in enumerate(experts)})
+    merged = {"layers.0.feed_forward.experts.w1.weight": experts}
+    second = write_gguf(tmp_path / "m.gguf", merged, CONFIG, "F32")
+    for one, other in ((first, second), (second, first)):
+        comparison = compare(one, other)
+        assert set(by_name(comparison)) == {names.format(i) for i in range(4)}
+        assert comparison.identical == 4
+        assert comparison.bits_b == 32
+
+
+def test_bitsandbytes_is_as_good_as_plain_rounding(tmp_path, original):
+    torch = pytest.importorskip("torch")
+    bnb = pytest.importorskip("bitsandbytes.functional")
+    from safetensors.torch import save_file
+
+    state = {}
+    for name, x in llama().items():
+        if "proj" not in name:
+            state[name] = torch.from_numpy(x)
+            continue
+        codes, packed = bnb.quantize_4bit(
+            torch.from_numpy(x), blocksize=64, compress_statistics=True, quant_type="nf4"
+        )
+        state[name] = codes
+        state |= {f"{name}.{k}": v for k, v in packed.as_dict(packed=True).items()}
+    folder = save_model(tmp_path, {}, {"load_in_4bit": True}, **CONFIG)
+    save_file(state, folder / "model.safetensors")
+    comparison = compare(original, folder)
+    report = by_name(comparison)["model.layers.1.mlp.up_proj.weight"]
+    assert report.scheme == "nf4:block64:dq"
+    assert report.gain_db == pytest.approx(0, abs=0.01)
+    x = llama()["model.layers.1.mlp.up_proj.weight"]
+    y = quantize(x, Scheme.parse("nf4:block64:dq")).dequantize()
+    assert report.difference.mse == pytest.approx(
+        ((y - x.astype(np.float64)) ** 2).mean(), rel=1e-4
+    )
+    assert comparison.rounded == 14
+    assert "as plain rounding to its levels would" in comparison.conclusion
+    assert "7 tensors are identical" in comparison.conclusion
+    total = sum(w.size for w in llama().values())
+    bits = 8 * sum(r.pair.b.nbytes for r in comparison.pairs) / total
+    assert comparison.bits_b == pytest.approx(bits)
+    assert f"{bits:.2f} bits per parameter" in comparison.conclusion
+
+
+def test_a_calibrated_file_that_gives_up_weight_error_is_told_so(tmp_path):
+    """GPTQ codes of scales a third too large: worse than rounding each group to its own."""
+    weight, tensors = gptq_layer(np.random.default_rng(4), 64, 128, 4, 32, v2=True)
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False,
+                "checkpoint_format": "gptq_v2"}  # fmt: skip
+    rng = np.random.default_rng(5)
+    step = tensors["scales"].astype(np.float64).repeat(32, axis=0).T
+    x = (weight + step * rng.uniform(-1.2, 1.2, weight.shape)).astype(np.float32)
+    first = save_model(tmp_path / "a", {"fc.weight": x})
+    second = save_model(tmp_path / "b", under("fc", tensors), settings)
+    comparison = compare(first, second)
+    (report,) = comparison.pairs
+    d = weight - x.astype(np.float64)
+    assert report.difference.mse == pytest.approx((d**2).mean(), rel=1e-6)
+    assert report.gain_db < -3
+    assert "less than plain rounding to its levels" in comparison.conclusion
+
+
+def test_a_model_after_training(tmp_path, original):
+    rng = np.random.default_rng(6)
+    tuned = llama()
+    for name in tuned:
+        if "up_proj" in name:
+            tuned[name] = tuned[name] + (0.001 * rng.standard_normal(tuned[name].shape)).astype(
+                "f4"
+            )
+    target = "model.layers.1.mlp.up_proj.weight"
+    tuned[target] = tuned[target].copy()
+    tuned[target][200:, 100:] += 0.05
+    comparison = compare(original, save_model(tmp_path, tuned, **CONFIG))
+    assert comparison.pairs[0].pair.name == target
+    assert comparison.identical == len(tuned) - 2
+    assert f"{target!r} moved furthest" in comparison.conclusion
+    assert "moved 2 of 21 weights" in comparison.conclusion
+    cells = comparison.worst_map.map
+    hot = cells.cells[-1, -1]
+    assert hot > 0.04
+    assert cells.cells[0, 0] < 0.02
+    assert comparison.worst_map.name == target
+    x = llama()
+    error = sum(((tuned[n].astype(np.float64) - x[n]) ** 2).sum() for n in x)
+    power = sum((x[n].astype(np.float64) ** 2).sum() for n in x)
+    assert comparison.relative_mse == pytest.approx(error / power, rel=1e-9)
+    assert comparison.sqnr_db == pytest.approx(-10 * math.log10(error / power))
+
+
+def test_the_same_model_twice(original):
+    comparison = compare(original, original)
+    assert comparison.identical == len(comparison.pairs) == 21
+    assert comparison.worst_map is None
+    assert comparison.conclusion == (
+        f"All 21 weights that {original} and {original} share are identical to the bit."
+    )
+
+
+def test_sharded_folders(tmp_path, original):
+    from local_models import write_index
+    from safetensors.numpy import save_file
+
+    weights = llama()
+    files = {"a.safetensors": {}, "b.safetensors": {}}
+    index = {}
+    for i, (name, weight) in enumerate(weights.items()):
+        file = "ab"[i % 2] + ".safetensors"
+        files[file][name] = weight
+        index[name] = file
+    folder = tmp_path / "sharded"
+    write_index(folder, index)
+    for file, part in files.items():
+        save_file(part, folder / file)
+    assert compare(original, folder).identical == 21
+
+
+def test_a_wrapper_around_the_model_does_not_matter(tmp_path, original):
+    bare = save_model(tmp_path, llama(prefix=""), **CONFIG)
+    comparison = compare(original, bare)
+    assert comparison.identical == 21
+    assert comparison.only_a == comparison.only_b == ()
+
+
+def test_what_is_in_one_only_and_of_other_shapes_is_listed(tmp_path, original):
+    weights = llama()
+    weights["lm_head.weight"] = weights["lm_head.weight"][:90]
+    weights["extra.weight"] = weights.pop("model.norm.weight")
+    comparison = compare(original, save_model(tmp_path, weights, **CONFIG))
+    assert comparison.only_a == ("model.norm.weight",)
+    assert comparison.only_b == ("extra.weight",)
+    assert comparison.shapes == (("lm_head.weight", (96, 128), (90, 128)),)
+    assert "1 tensor has another shape" in comparison.conclusion
+    assert f"1 tensor exists only in {tmp_path}" in comparison.conclusion
+
+
+def test_nothing_in_common(tmp_path, original):
+    other = save_model(tmp_path, {"conv1.weight": np.ones((4, 4), np.float32)})
+    with pytest.raises(ModelError, match=r"no tensor in common: .*conv1.*Give two checkpoints"):
+        compare(original, other)
+
+
+def test_a_pattern_that_matches_nothing(original):
+    with pytest.raises(UsageError, match=r"matches '\*\.conv\.\*'\. Names look like"):
+        compare(original, original, pattern="*.conv.*")
+    chosen = compare(original, original, pattern="*.mlp.*")
+    assert len(chosen.pairs) == 6
+    assert chosen.only_a == ()
+
+
+def test_a_weight_that_cannot_be_decoded_leaves_the_others(tmp_path):
+    _, tensors = gptq_layer(np.random.default_rng(7), 64, 128, 4, 32)
+    good = np.ones((8, 8), np.float32)
+    first = save_model(
+        tmp_path / "a", {"fc.weight": np.ones((64, 128), np.float32), "norm.weight": good}
+    )
+    tensors["qzeros"] = tensors["qzeros"][:, :-1]
+    settings = {"quant_method": "gptq", "bits": 4}
+    second = save_model(tmp_path / "b", {**under("fc", tensors), "norm.weight": good}, settings)
+    comparison = compare(first, second)
+    assert [r.pair.name for r in comparison.pairs] == ["norm.weight"]
+    ((name, reason),) = comparison.unread
+    assert name == "fc.weight"
+    assert "zero points" in reason
+    assert "1 tensor could not be read" in comparison.conclusion
+    alone = save_model(tmp_path / "c", under("fc", tensors), settings)
+    with pytest.raises(ModelError, match="zero points"):
+        compare(first, alone)
+
+
+def test_values_that_are_not_finite_come_first(tmp_path, original):
+    weights = llama()
+    weights["model.layers.0.mlp.up_proj.weight"][3, 4] = np.nan
+    comparison = compare(original, save_model(tmp_path, weights, **CONFIG))
+    assert "1 value is NaN or infinite in one of the two" in comparison.conclusion
+
+
+def test_unrelated_weights_of_one_shape_are_told(tmp_path, original):
+    comparison = compare(original, save_model(tmp_path, llama(seed=9), **CONFIG))
+    assert "almost nothing of" in comparison.conclusion
+
+
+def test_doubles_that_float32_cannot_tell_apart_are_not_identical(tmp_path):
+    x = np.full((4, 4), 1.0)
+    y = x + 1e-12
+    a = save_model(tmp_path / "a", {"w": x})
+    b = save_model(tmp_path / "b", {"w": y})
+    assert compare(a, a).identical == 1
+    assert compare(a, b).identical == 0
+
+
+def test_full_reads_everything_in_bounded_memory_and_progress_ends(original, tmp_path):
+    seen = []
+    comparison = compare(
+        original,
+        write_gguf(tmp_path / "m.gguf", llama(), CONFIG, "Q8_0"),
+        full=True,
+        progress=lambda done, total, name: seen.append((done, total)),
+    )
+    assert all(r.difference.count == r.pair.info.elements for r in comparison.pairs)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1][0] == seen[-1][1] == sum(w.size for w in llama().values())

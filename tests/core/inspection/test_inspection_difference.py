@@ -1,0 +1,107 @@
+"""The difference of two matrices and its map, against numpy in float64."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from qtui_core.inspection.difference import difference
+from qtui_core.inspection.difference_map import difference_map
+
+
+class Matrix:
+    def __init__(self, values):
+        self.values = np.asarray(values, np.float32)
+        self.shape = self.values.shape
+
+    def rows(self, start, stop):
+        return self.values[start:stop].copy()
+
+
+def pair(rows=300, columns=701, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((rows, columns)).astype(np.float32)
+    b = a + (0.01 * rng.standard_normal((rows, columns))).astype(np.float32)
+    return a, b
+
+
+def test_every_figure_is_that_of_float64():
+    a, b = pair()
+    found = difference(Matrix(a), Matrix(b), [(0, 300)])
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    d = y - x
+    assert found.count == x.size
+    assert found.mse == pytest.approx((d**2).mean(), rel=1e-12)
+    assert found.relative_mse == pytest.approx((d**2).sum() / (x**2).sum(), rel=1e-12)
+    assert found.sqnr_db == pytest.approx(-10 * math.log10((d**2).sum() / (x**2).sum()))
+    assert found.max_abs_error == np.abs(d).max()
+    assert found.max_abs_error_index == np.unravel_index(np.abs(d).argmax(), d.shape)
+    assert found.mean_shift == pytest.approx(d.mean(), rel=1e-9)
+    cosine = (x * y).sum() / math.sqrt((x**2).sum() * (y**2).sum())
+    assert found.cosine == pytest.approx(cosine, rel=1e-12)
+    assert not found.identical
+
+
+def test_only_the_strips_are_read_and_rows_are_those_of_the_tensor():
+    a, b = pair()
+    b[50] += 100  # in no strip
+    b[201, 7] += 50
+    found = difference(Matrix(a), Matrix(b), [(10, 20), (200, 210)])
+    d = (b.astype(np.float64) - a)[np.r_[10:20, 200:210]]
+    assert found.mse == pytest.approx((d**2).mean(), rel=1e-12)
+    assert found.max_abs_error_index == (201, 7)
+    assert found.count == 20 * 701
+
+
+def test_identical_is_to_the_bit():
+    a, _ = pair()
+    assert difference(Matrix(a), Matrix(a.copy()), [(0, 300)]).identical
+    b = a.copy()
+    a[7, 3], b[7, 3] = 0.0, -0.0
+    found = difference(Matrix(a), Matrix(b), [(0, 300)])
+    assert not found.identical
+    assert found.mse == 0
+    assert found.sqnr_db is None
+
+
+def test_values_that_are_not_finite_are_counted_and_left_out():
+    a, b = pair(20, 30)
+    a[3, 4], b[5, 6], b[5, 7] = np.nan, np.inf, -np.inf
+    found = difference(Matrix(a), Matrix(b), [(0, 20)])
+    finite = np.isfinite(a) & np.isfinite(b)
+    d = (b.astype(np.float64) - a)[finite]
+    assert found.nonfinite == 3
+    assert found.mse == pytest.approx((d**2).mean(), rel=1e-12)
+    assert np.isfinite(found.max_abs_error)
+
+
+def test_against_zero_nothing_is_relative():
+    found = difference(Matrix(np.zeros((4, 4))), Matrix(np.ones((4, 4))), [(0, 4)])
+    assert found.relative_mse is None
+    assert found.cosine is None
+    assert found.mse == 1
+
+
+@pytest.mark.parametrize("shape", [(300, 701), (5, 3), (1, 1), (17, 100)])
+@pytest.mark.parametrize("grid", [(16, 48), (4, 4), (1, 1)])
+def test_a_cell_is_the_largest_error_of_its_rectangle(shape, grid):
+    a, b = pair(*shape, seed=1)
+    found = difference_map(Matrix(a), Matrix(b), [(0, shape[0])], *grid)
+    error = np.abs(b - a)
+    assert found.cells.shape == (min(shape[0], grid[0]), min(shape[1], grid[1]))
+    assert found.rows[0][0] == 0
+    assert found.rows[-1][1] == shape[0]
+    for cells, (start, stop) in zip(found.cells, found.rows, strict=True):
+        for j, cell in enumerate(cells):
+            left, right = found.column_edges[j : j + 2]
+            assert cell == error[start:stop, left:right].max()
+
+
+def test_a_row_of_cells_spans_no_gap():
+    a, b = pair(100, 20)
+    strips = [(0, 5), (40, 45), (95, 100)]
+    found = difference_map(Matrix(a), Matrix(b), strips, 3, 4)
+    assert found.rows == tuple(strips)
+    assert found.cells.max() == max(np.abs(b - a)[s:t].max() for s, t in strips)
