@@ -1,0 +1,150 @@
+"""What the engine answers about codes, against the library."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from qtui.engine.client import EngineClient, Reply
+from qtui_core.errors import UsageError
+from qtui_core.quant import Scheme, gaussian_relative_mse, measure
+from qtui_core.quant.bit_budget import bit_budget
+from qtui_core.quant.occupancy import code_occupancy
+
+NAME = "layers.0.proj.weight"
+SCHEMES = ["nf4:block64", "int4:group64:asym", "nvfp4"]
+
+
+def weight() -> np.ndarray:
+    return np.random.default_rng(5).standard_normal((96, 128)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    holes = weight()
+    holes[0, 0] = np.nan
+    save_file(
+        {NAME: weight(), "holes": holes, "empty": np.empty((0, 8), np.float32)},
+        folder / "model.safetensors",
+    )
+    (folder / "config.json").write_text("{}")
+    return str(folder)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[EngineClient]:
+    client = EngineClient()
+    yield client
+    await client.close()
+
+
+def sent(reply: Reply, name: str) -> np.ndarray:
+    array = reply.arrays[name]
+    return np.frombuffer(array.data, array.dtype).reshape(array.shape)
+
+
+async def test_codes_and_errors_are_those_of_the_library(engine: EngineClient, model: str) -> None:
+    params = {"model": model, "tensor": NAME, "schemes": SCHEMES}
+    heard: list[float] = []
+    reply = await engine.request(
+        "codebooks", params, on_progress=lambda fraction, _: heard.append(fraction)
+    )
+    assert heard == sorted(heard)
+    for index, (text, data) in enumerate(zip(SCHEMES, reply.data["schemes"], strict=True)):
+        scheme = Scheme.parse(text)
+        expected, report = code_occupancy(weight(), scheme), measure(weight(), scheme)
+        assert data["scheme"] == text
+        assert data["entropy_bits"] == expected.entropy_bits
+        assert data["expected_entropy_bits"] == expected.expected_entropy_bits
+        assert data["unused"] == expected.unused.tolist()
+        assert data["error"]["sqnr_db"] == report.sqnr_db
+        assert data["error"]["bits_per_parameter"] == report.bits_per_parameter
+        for name in ("codes", "levels", "counts", "expected", "density", "expected_density"):
+            np.testing.assert_array_equal(sent(reply, f"{name}{index}"), getattr(expected, name))
+    assert "nf4:block64" in reply.data["sentence"]
+
+
+async def test_what_is_not_known_is_not_sent(engine: EngineClient, model: str) -> None:
+    params = {"model": model, "tensor": "holes", "schemes": ["int4:group64:stochastic"]}
+    reply = await engine.request("codebooks", params)
+    assert "expected0" not in reply.arrays
+    assert reply.data["schemes"][0]["nonfinite"] == 1
+    assert reply.data["schemes"][0]["expected_entropy_bits"] is None
+    assert "NaN or infinite" in reply.data["sentence"]
+    reply = await engine.request("codebooks", {**params, "tensor": "empty", "schemes": ["nf4"]})
+    assert "no elements" in reply.data["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("schemes", "words"),
+    [("nf4", "schemes as a list"), (["bf16"], "too many to show one by one"),
+     ([f"int4:group{n}" for n in range(8, 17)], "9 schemes are too many"), (["nf5"], "Unknown")],
+)  # fmt: skip
+async def test_impossible_requests_are_refused(
+    engine: EngineClient, model: str, schemes: Any, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        await engine.request("codebooks", {"model": model, "tensor": NAME, "schemes": schemes})
+
+
+async def test_equal_bits(engine: EngineClient) -> None:
+    params = {"schemes": ["nf4:block64:dq", "int4", "int8:row"], "shape": [4096, 4096]}
+    data = (await engine.request("equal_bits", params)).data
+    first, second, third = data["schemes"]
+    assert data["bits"] == first["bits"] == pytest.approx(4.126955)
+    assert Fraction(first["exact"]) == Fraction(2163713, 2**19)
+    assert second["scheme"] == "int4:group256"
+    assert second["equal"]
+    assert third["note"] == "its codes alone take 8 bits"
+    assert not third["equal"]
+    with pytest.raises(UsageError, match="shape as a list"):
+        await engine.request("equal_bits", {**params, "shape": "4096"})
+
+
+async def test_bit_budget(engine: EngineClient) -> None:
+    params = {"schemes": ["nf4", "nf4:block64:dq"], "shape": [96, 128]}
+    plain, nested = (await engine.request("bit_budget", params)).data["budgets"]
+    assert plain["parts"] == {"codes": 4, "scales": 0.5}
+    for data in (plain, nested):
+        scheme = Scheme.parse(data["scheme"])
+        budget = bit_budget(scheme, (96, 128))
+        assert Fraction(data["exact_bits_per_parameter"]) == budget.bits_per_parameter
+        assert sum(map(Fraction, data["exact"].values())) == budget.bits_per_parameter
+        assert data["bytes"] == budget.bytes
+        relative = gaussian_relative_mse(scheme, (96, 128))
+        assert data["gaussian_sqnr_db"] == pytest.approx(-10 * np.log10(relative))
+
+
+async def test_resize_turns_what_each_scheme_has(engine: EngineClient) -> None:
+    schemes = ["nf4", "int4:group64:asym", "int8:row", "mxfp4", "fp4:block64:dq"]
+
+    async def resized(**changes: Any) -> list[str]:
+        reply = await engine.request("resize", {"schemes": schemes, **changes})
+        return reply.data["schemes"]
+
+    assert await resized(size=128) == [
+        "nf4:block128", "int4:group128:asym", "int8:row", "mxfp4", "fp4:block128:dq",
+    ]  # fmt: skip
+    assert await resized(dq=True, nested=64) == [
+        "nf4:block64:dq64", "int4:group64:asym", "int8:row", "mxfp4", "fp4:block64:dq64",
+    ]  # fmt: skip
+    assert (await resized(dq=False))[-1] == "fp4:block64"
+    assert (await resized(nested=512))[::4] == ["nf4:block64", "fp4:block64:dq512"]
+
+
+async def test_the_making_of_nf4(engine: EngineClient) -> None:
+    data = (await engine.request("nf4_construction")).data
+    assert len(data["levels"]) == 16
+    assert sum(level["ulps"] == 0 for level in data["levels"]) == 6
+    assert data["steps"][0]["column"] == "probability"
+
+
+async def test_the_index_of_an_open_model_forgets_nothing(engine: EngineClient, model: str) -> None:
+    opened = (await engine.request("open_model", {"model": model})).data
+    assert (await engine.request("model_index", {"model": model})).data == opened
