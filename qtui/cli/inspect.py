@@ -17,7 +17,6 @@ from qtui_core.errors import UsageError
 if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.inspection import Inspection
-    from qtui_core.inspection.sensitivity import Sensitivity
     from qtui_core.models import ModelSource
 
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
@@ -47,6 +46,12 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     "[default: the bytes of the scheme that inspect recommends]",
 )
 @click.option(
+    "--calibration",
+    metavar="FILE",
+    help="For --sensitivity: count the error of the layers' outputs, with the inputs they have "
+    "when the model runs on this text, and not that of the weights.",
+)
+@click.option(
     "--against",
     metavar="MODEL",
     help="Compare with this model: the same weights, quantized or trained further.",
@@ -63,6 +68,7 @@ def command(
     headers: bool,
     sensitivity: bool,
     budget: str | None,
+    calibration: str | None,
     against: str | None,
     format: str | None,
     output: str | None,
@@ -81,8 +87,9 @@ def command(
         raise UsageError("--full reads every element and --headers reads none: choose one.")
     if headers and ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
         raise UsageError("--headers reads no values to apply --schemes to: choose one.")
-    if budget is not None and not sensitivity:
-        raise UsageError("--budget is for --sensitivity: give both.")
+    for option, value in (("--budget", budget), ("--calibration", calibration)):
+        if value is not None and not sensitivity:
+            raise UsageError(f"{option} is for --sensitivity: give both.")
     if headers and sensitivity:
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
     if against is not None:
@@ -118,26 +125,12 @@ def command(
             inspection = _measure(source, parsed, full=full, pattern=tensors)
         document = inspection_document(inspection, all_tensors=chosen != "text")
         if sensitivity:
+            from qtui.cli.sensitivity import assign
             from qtui.report.sensitivity import with_sensitivity
 
-            found = _assign(inspection, budget)
+            found = assign(source, inspection, budget, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
     write_report(document, chosen, output, color=color, ascii=ascii)
-
-
-def _assign(inspection: Inspection, budget: str | None) -> Sensitivity:
-    from qtui_core.inspection.budget import parse_budget
-    from qtui_core.inspection.sensitivity import assign_schemes, default_budget, weigh_by_weights
-
-    weighing = weigh_by_weights(inspection)
-    if not weighing.tensors:
-        raise UsageError(
-            f"--sensitivity has nothing to assign: no tensor of {inspection.census.model} that was "
-            f"chosen is a floating-point matrix."
-        )
-    if budget is None:
-        return assign_schemes(weighing, default_budget(inspection))
-    return assign_schemes(weighing, parse_budget(budget, weighing.parameters))
 
 
 def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool) -> None:

@@ -39,6 +39,15 @@ Float64 = npt.NDArray[np.float64]
 Progress = Callable[[int, int, str], None]
 
 
+@dataclass(frozen=True, eq=False)
+class InputMoments:
+    """The mean of the square of each input channel of a layer, float64 `[inputs]`. The weight is
+    [outputs, inputs], or with `transposed` [inputs, outputs] (the Conv1D of GPT-2)."""
+
+    second_moment: Float64
+    transposed: bool = False
+
+
 @dataclass(frozen=True)
 class TensorOptions:
     """The ways to store one tensor: schemes (None leaves it as stored) with bytes and the share
@@ -138,7 +147,7 @@ def weigh_by_weights(inspection: Inspection) -> Weighing:
 def weigh_by_outputs(
     source: ModelSource,
     inspection: Inspection,
-    second_moments: Mapping[str, Float64],
+    inputs: Mapping[str, InputMoments],
     *,
     full: bool = False,
     progress: Progress | None = None,
@@ -148,9 +157,8 @@ def weigh_by_outputs(
     Args:
         source: the inspected model.
         inspection: of the same tensors and schemes, sampled alike.
-        second_moments: tensor name -> mean of the square of each input channel, float64
-            `[columns]`. A tensor without one counts by its weights: of an embedding the rows
-            themselves are the output.
+        inputs: tensor name -> what its layer's inputs are like. A tensor without them counts
+            by its weights: of an embedding the rows themselves are the output.
         progress: as for `inspect_model`.
     """
     quantized = [t for t in inspection.tensors if t.errors]
@@ -161,14 +169,12 @@ def weigh_by_outputs(
         name = tensor.info.name
         if progress:
             progress(index, len(quantized), name)
-        moments = second_moments.get(name)
+        moments = inputs.get(name)
         if moments is None:
             relative[name] = [e.relative_mse or 0.0 for e in tensor.errors]
             unweighed.append(name)
             continue
-        rows, _ = open_rows(source, tensor.info, limit)
-        found = [column_errors(rows, e.scheme) for e in tensor.errors]
-        relative[name] = [_weighted(f.squared_error, f.squared, moments) for f in found]
+        relative[name] = _of_outputs(source, tensor, moments, limit)
 
     def error_of(tensor: TensorReport, index: int) -> float:
         return relative[tensor.info.name][index] / len(quantized)
@@ -176,10 +182,24 @@ def weigh_by_outputs(
     return _weighing("outputs", inspection, error_of, tuple(unweighed))
 
 
-def _weighted(squared_error: Float64, squared: Float64, moments: Float64) -> float:
-    """E|ΔW x|² / E|W x|² for inputs of these second moments and no correlation."""
-    signal = float(squared @ moments)
-    return float(squared_error @ moments) / signal if signal > 0 else 0.0
+def _of_outputs(
+    source: ModelSource, tensor: TensorReport, inputs: InputMoments, limit: int | None
+) -> list[float]:
+    """E|ΔW x|² / E|W x|² of each scheme, for inputs of these second moments that do not
+    correlate."""
+    rows, sample = open_rows(source, tensor.info, limit)
+    weights = inputs.second_moment
+    if inputs.transposed:
+        weights = weights[np.concatenate([np.arange(*strip) for strip in sample.strips])]
+    found = []
+    for error in tensor.errors:
+        sums = column_errors(rows, error.scheme)
+        wrong, signal = sums.squared_error, sums.squared
+        if inputs.transposed:
+            wrong, signal = sums.row_squared_error, sums.row_squared
+        energy = float(signal @ weights)
+        found.append(float(wrong @ weights) / energy if energy > 0 else 0.0)
+    return found
 
 
 def _weighing(

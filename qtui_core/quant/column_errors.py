@@ -1,5 +1,5 @@
-"""The squared error and the signal of each column, which errors weighted by column need, and
-the squared error of each row."""
+"""The squared error and the signal of each column and row, which errors weighted by either
+need."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Float64 = npt.NDArray[np.float64]
 @dataclass(frozen=True, eq=False)
 class ColumnErrors:
     """Sums over the finite elements of each column of a tensor seen as a matrix, float64
-    `[columns]`: of (x - dequantized x)² and of x²; and the first over each row, `[rows]`."""
+    `[columns]`: of (x - dequantized x)² and of x²; and both over each row, `[rows]`."""
 
     squared_error: Float64
     squared: Float64
     row_squared_error: Float64
+    row_squared: Float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,7 @@ class _Part:
     squared_error: Float64
     squared: Float64
     row_squared_error: Float64
+    row_squared: Float64
 
 
 def column_errors(
@@ -49,7 +51,7 @@ def column_errors(
     threads: int | None = None,
 ) -> ColumnErrors:
     """What a scheme does to each column. Arguments and errors as `measure`; reads the tensor as
-    often, and holds two numbers a column and one a row."""
+    often, and holds two numbers a column and two a row."""
     elements = elements_of(x)
     rows, columns = elements.matrix
     count = thread_count(elements.count, threads)
@@ -82,11 +84,12 @@ def column_errors(
                     np.einsum("ij,ij->j", wrong, wrong, dtype=np.float64),
                     np.einsum("ij,ij->j", value, value, dtype=np.float64),
                     np.einsum("ij,ij->i", wrong, wrong, dtype=np.float64),
+                    np.einsum("ij,ij->i", value, value, dtype=np.float64),
                 )
             )
         return parts
 
-    squared_error, squared, by_row = np.zeros(columns), np.zeros(columns), np.zeros(rows)
+    total = ColumnErrors(np.zeros(columns), np.zeros(columns), np.zeros(rows), np.zeros(rows))
     for parts in map_segments(
         summed,
         elements.segments(plan.multiple),
@@ -95,7 +98,8 @@ def column_errors(
         cancelled=cancelled,
     ):
         for part in parts:
-            squared_error[part.columns] += part.squared_error
-            squared[part.columns] += part.squared
-            by_row[part.rows] += part.row_squared_error
-    return ColumnErrors(squared_error, squared, by_row)
+            total.squared_error[part.columns] += part.squared_error
+            total.squared[part.columns] += part.squared
+            total.row_squared_error[part.rows] += part.row_squared_error
+            total.row_squared[part.rows] += part.row_squared
+    return total

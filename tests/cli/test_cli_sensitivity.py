@@ -55,3 +55,68 @@ def test_what_cannot_be_is_refused_in_words(qtui, args, words):
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.slow
+def test_calibration_weighs_by_what_flows_through_the_layers(qtui, tmp_path):
+    """The error of the outputs, against a forward pass of transformers with hooks of this test."""
+    import numpy as np
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from qtui_core.models.demo import HELD_BACK_TEXT
+    from qtui_core.quant import Scheme, quantize
+
+    text = tmp_path / "text.txt"
+    text.write_bytes(HELD_BACK_TEXT.read_bytes()[:512])
+    done = qtui(
+        "inspect", "demo", "--sensitivity", "--schemes", "nf4,int8", "--full", "--json",
+        "--calibration", str(text), "--budget", "4.6",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["sensitivity"]
+    assert found["weighed_by"] == "outputs"
+    assert found["weighed_by_weights_alone"] == ["model.embed_tokens.weight"]
+
+    model = AutoModelForCausalLM.from_pretrained(HELD_BACK_TEXT.parent, dtype=torch.bfloat16)
+    squares: dict[str, list[np.ndarray]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(
+                lambda _, args, out, name=name: squares.setdefault(name, []).append(
+                    args[0]
+                    .detach()
+                    .float()
+                    .numpy()
+                    .astype(np.float64)
+                    .reshape(-1, args[0].shape[-1])
+                )
+            )
+    # The first half of the text is calibrated on.
+    ids = torch.frombuffer(bytearray(text.read_bytes()[:256]), dtype=torch.uint8)
+    with torch.inference_mode():
+        model(input_ids=ids.long()[None])
+    weights = dict(model.named_parameters())
+    layers = len(found["assignment"])
+    for entry in found["assignment"]:
+        name = entry["tensor"].removesuffix(".weight")
+        if entry["scheme"] is None or name not in squares:
+            continue
+        moments = (np.concatenate(squares[name]) ** 2).mean(axis=0)
+        w = weights[entry["tensor"]].detach().float().numpy()
+        wrong = w.astype(np.float64) - quantize(w, Scheme.parse(entry["scheme"])).dequantize()
+        relative = (wrong**2 @ moments).sum() / (w.astype(np.float64) ** 2 @ moments).sum()
+        assert entry["relative_error"] * layers == pytest.approx(relative, rel=2e-3)
+
+
+def test_a_calibration_text_that_is_none_is_refused(qtui, tmp_path):
+    empty, binary = tmp_path / "empty.txt", tmp_path / "binary.txt"
+    empty.write_text("")
+    binary.write_bytes(b"a\0b")
+    for path, words in ((empty, "empty"), (binary, "binary"), (tmp_path / "no.txt", "no.txt")):
+        done = qtui(
+            "inspect", "demo", "--sensitivity", "--schemes", "nf4", "--calibration", str(path)
+        )
+        assert done.returncode == 2, done.stderr
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr

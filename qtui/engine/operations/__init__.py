@@ -16,6 +16,7 @@ from qtui.engine.operations import (
     errors,
     maps,
     models,
+    moments,
     outliers,
     ranking,
     schemes,
@@ -23,7 +24,7 @@ from qtui.engine.operations import (
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Operation
 
-MODULES = (models, schemes, errors, maps, ranking, codebooks, outliers, activations)
+MODULES = (models, schemes, errors, maps, ranking, codebooks, outliers, activations, moments)
 
 
 def build_operations() -> dict[str, Operation]:

@@ -13,6 +13,7 @@ from qtui_core.errors import UsageError
 from qtui_core.inspection.budget import parse_budget
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.sensitivity import (
+    InputMoments,
     assign_schemes,
     default_budget,
     refuse_shared_scales,
@@ -97,7 +98,8 @@ def test_by_outputs_equals_the_error_of_the_products(model, weights):
     spread = {64: np.geomspace(0.01, 10, 64), 128: np.geomspace(20, 0.1, 128)}
     moments = {name: spread[x.shape[1]] for name, x in matrices(weights).items()}
     inspection = inspect_model(model, SCHEMES, full=True)
-    weighing = weigh_by_outputs(model, inspection, moments, full=True)
+    inputs = {name: InputMoments(values) for name, values in moments.items()}
+    weighing = weigh_by_outputs(model, inspection, inputs, full=True)
     by_name = {t.name: dict(zip(t.schemes, t.options, strict=True)) for t in weighing.tensors}
     for name, x in matrices(weights).items():
         inputs = rng.standard_normal((60_000, x.shape[1])) * np.sqrt(moments[name])
@@ -119,8 +121,12 @@ def test_by_outputs_equals_the_error_of_the_products(model, weights):
 
 def test_a_tensor_whose_inputs_were_not_seen_is_named_and_counts_by_its_weights(model, weights):
     inspection = inspect_model(model, SCHEMES, full=True)
-    moments = {n: np.ones(x.shape[1]) for n, x in matrices(weights).items() if n != "c.weight"}
-    weighing = weigh_by_outputs(model, inspection, moments, full=True)
+    inputs = {
+        name: InputMoments(np.ones(x.shape[1]))
+        for name, x in matrices(weights).items()
+        if name != "c.weight"
+    }
+    weighing = weigh_by_outputs(model, inspection, inputs, full=True)
     assert weighing.unweighed == ("c.weight",)
     # Equal second moments are no weights at all.
     for tensor, report in zip(
@@ -128,6 +134,18 @@ def test_a_tensor_whose_inputs_were_not_seen_is_named_and_counts_by_its_weights(
     ):
         for option, error in zip(tensor.options, report.errors, strict=False):
             assert option.error * 4 == pytest.approx(error.relative_mse, rel=1e-5)
+
+
+def test_of_a_transposed_weight_the_rows_are_the_inputs(model, weights):
+    x = weights["a.weight"].astype(np.float64)
+    moments = np.geomspace(0.01, 10, 64)
+    inspection = inspect_model(model, SCHEMES, full=True)
+    inputs = {"a.weight": InputMoments(moments, transposed=True)}
+    weighing = weigh_by_outputs(model, inspection, inputs, full=True)
+    for scheme, option in zip(SCHEMES, weighing.tensors[0].options, strict=False):
+        wrong = x - quantize(x.astype(np.float32), scheme).dequantize()
+        expected = (moments @ wrong**2).sum() / (moments @ x**2).sum()
+        assert option.error * 4 == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(model, weights):

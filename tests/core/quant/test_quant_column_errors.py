@@ -47,3 +47,13 @@ def test_an_empty_tensor_has_columns_without_error():
     assert (
         column_errors(np.empty((0, 3), np.float32), Scheme.parse("nf4")).squared.tolist() == [0] * 3
     )
+
+
+def test_rows_sum_too():
+    x = np.random.default_rng(4).standard_normal((300, 70)).astype(np.float32)
+    scheme = Scheme.parse("int4:group32")
+    wide = x.astype(np.float64)
+    found = column_errors(x, scheme)
+    wrong = wide - quantize(x, scheme).dequantize()
+    assert found.row_squared_error == pytest.approx((wrong**2).sum(axis=1), rel=1e-6)
+    assert found.row_squared == pytest.approx((wide**2).sum(axis=1), rel=1e-6)

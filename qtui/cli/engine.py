@@ -1,0 +1,31 @@
+"""Asking the engine from a command: what needs torch runs in the child, here as in the app."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qtui.engine.client import EngineClient, Reply
+
+Progress = Callable[[float, dict[str, Any]], None]
+
+
+def ask_engine(
+    model: str, method: str, params: Mapping[str, Any], progress: Progress | None = None
+) -> Reply:
+    """Opens `model` in a fresh engine and asks it once.
+
+    Raises QtuiError (UsageError, ModelError) as the engine reports it, and EngineLost when it
+    is gone.
+    """
+
+    async def ask() -> Reply:
+        engine = EngineClient()
+        try:
+            await engine.request("open_model", {"model": model})
+            return await engine.request(method, {"model": model, **params}, on_progress=progress)
+        finally:
+            await engine.close()
+
+    return asyncio.run(ask())

@@ -1,0 +1,75 @@
+"""`qtui inspect --sensitivity`: from what was measured to the assignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qtui.cli.progress import progress_on_stderr
+from qtui_core.errors import UsageError
+from qtui_core.inspection.budget import parse_budget
+from qtui_core.inspection.sensitivity import (
+    InputMoments,
+    Sensitivity,
+    Weighing,
+    assign_schemes,
+    default_budget,
+    weigh_by_outputs,
+    weigh_by_weights,
+)
+
+if TYPE_CHECKING:
+    from qtui_core.inspection import Inspection
+    from qtui_core.models import ModelSource
+
+
+def assign(
+    source: ModelSource,
+    inspection: Inspection,
+    budget: str | None,
+    calibration: str | None,
+    *,
+    full: bool,
+) -> Sensitivity:
+    """The assignment for a budget as it was typed, or for what the inspection recommends;
+    weighed by the outputs of the layers where there is a calibration text.
+
+    Raises UsageError for a budget that is none or cannot be met, and as the engine reports.
+    """
+    if not any(tensor.errors for tensor in inspection.tensors):
+        raise UsageError(
+            f"--sensitivity has nothing to assign: no tensor of {inspection.census.model} that was "
+            f"chosen is a floating-point matrix."
+        )
+    if calibration is None:
+        weighing = weigh_by_weights(inspection)
+    else:
+        weighing = _weigh_by_outputs(source, inspection, calibration, full=full)
+    if budget is None:
+        return assign_schemes(weighing, default_budget(inspection))
+    return assign_schemes(weighing, parse_budget(budget, weighing.parameters))
+
+
+def _weigh_by_outputs(
+    source: ModelSource, inspection: Inspection, calibration: str, *, full: bool
+) -> Weighing:
+    from qtui.cli.engine import ask_engine
+
+    with progress_on_stderr("running") as told:
+
+        def heard(fraction: float, data: dict[str, Any]) -> None:
+            if told:
+                told(round(1000 * fraction), 1000, str(data.get("stage", "")))
+
+        # The model as it was opened: its own name says where it is.
+        model = source.id if source.origin in ("hub", "demo") else source.location
+        reply = ask_engine(model, "input_moments", {"file": calibration}, heard)
+    moments = np.frombuffer(reply.arrays["moments"].data, "<f8")
+    inputs = {}
+    start = 0
+    for tensor, count, transposed in reply.data["layers"]:
+        inputs[tensor] = InputMoments(moments[start : start + count], transposed)
+        start += count
+    with progress_on_stderr("weighing") as progress:
+        return weigh_by_outputs(source, inspection, inputs, full=full, progress=progress)
