@@ -159,9 +159,9 @@ def test_a_ladder_of_thresholds_lets_columns_in_one_after_another(scale):
     assert counts[0] == 0
     assert counts == sorted(set(counts))
     if scale != 1e-44:  # where numbers are so few that columns are equal
-        assert counts == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192]
+        assert counts == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48]
         assert all(float(f"{threshold:.6g}") == threshold for threshold in ladder)
-    assert counts[-1] <= 250
+    assert counts[-1] <= 500 // 8
 
 
 def test_ladders_of_few_columns():
