@@ -1,0 +1,106 @@
+"""What is read of the terminal, and which warnings come of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qtui.report.doctor import Surroundings, doctor_document, find_warnings
+from qtui.surroundings import Files, Terminal, installed_versions, read_terminal
+from qtui.tui.depth import Depth
+from qtui_core.telemetry.device import Device, Driver
+from qtui_core.telemetry.machine import Machine
+
+TERMINAL = Terminal(120, 40, "xterm-256color", "", False, Depth.C256, True, "utf-8", None, False)
+MACHINE = Machine(
+    "Debian 12", "Linux 6.1", "x86_64", "3.12.1", "/usr/bin/python", "EPYC", ("avx2",), 8,
+    64 << 30, 32 << 30, None,
+)  # fmt: skip
+FILES = Files(Path("/c.toml"), False, None, Path("/q.log"), Path("/hub"), 3, False, "https://hub")
+VERSIONS = {"qtui": "0.1.0", "torch": "2.13.0+cu130", "gguf": None}
+
+
+def around(terminal=TERMINAL, machine=MACHINE, driver=None, devices=(), versions=VERSIONS,
+           files=FILES):  # fmt: skip
+    return Surroundings(terminal, machine, driver, devices, versions, files)
+
+
+@pytest.mark.parametrize(
+    ("environment", "field", "expected"),
+    [
+        ({"TERM": "xterm-256color"}, "depth", Depth.C256),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, "depth", Depth.TRUECOLOR),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, "depth", Depth.NONE),
+        ({"TERM": "xterm", "TMUX": "/tmp/x,1,0"}, "multiplexer", "tmux"),
+        ({"TERM": "screen-256color"}, "multiplexer", "screen"),
+        ({"TERM": "xterm", "ZELLIJ": "0"}, "multiplexer", "Zellij"),
+        ({"TERM": "xterm"}, "multiplexer", None),
+        ({"SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}, "ssh", True),
+        ({}, "ssh", False),
+    ],
+)
+def test_the_terminal_is_read_from_its_variables(environment, field, expected):
+    assert getattr(read_terminal(environment), field) == expected
+
+
+def test_options_are_obeyed():
+    terminal = read_terminal({"TERM": "xterm"}, color="truecolor", ascii=True)
+    assert (terminal.depth, terminal.unicode) == (Depth.TRUECOLOR, False)
+
+
+def test_versions_come_without_an_import():
+    versions = installed_versions()
+    assert versions["numpy"]
+    assert list(versions)[:2] == ["qtui", "torch"]
+
+
+def test_a_healthy_machine_has_no_warnings():
+    assert find_warnings(around(), ()) == []
+
+
+def test_each_trouble_has_its_warning():
+    def about(**given):
+        (warning,) = find_warnings(around(**given), ())
+        assert warning.consequence
+        assert warning.remedy
+        return warning.about, warning.says
+
+    from dataclasses import replace
+
+    assert about(terminal=replace(TERMINAL, columns=50)) == (
+        "terminal", "50 x 40 cells is less than 60 x 16")  # fmt: skip
+    assert about(terminal=replace(TERMINAL, term="dumb"))[0] == "terminal"
+    assert "latin-1" in about(terminal=replace(TERMINAL, unicode=False, encoding="latin-1"))[1]
+    assert about(terminal=replace(TERMINAL, multiplexer="tmux"))[0] == "tmux"
+    gpu = Device(0, "L4", 1 << 30, 24 << 30)
+    found = about(devices=(gpu,), versions={"torch": "2.13.0+cpu"})
+    assert found == ("torch", "2.13.0+cpu is a build for the CPU, and this machine has 1 GPU")
+    assert about(files=replace(FILES, config_error="It is wrong."))[1] == "It is wrong"
+
+
+def test_unknown_values_are_shown_as_such():
+    machine = Machine("X", "Y", "Z", "3.12", "/p", None, (), 1, None, None, None)
+    document = doctor_document(
+        around(machine=machine, driver=Driver(None, None), devices=(Device(0, None, None, None),)),
+        None,
+        details=False,
+    )
+    facts = dict(document.sections[1].blocks[0].pairs)
+    assert facts["memory"] == "N/A free of N/A"
+    assert facts["driver"] == "N/A, CUDA up to N/A"
+    assert facts["GPU 0"] == "N/A, N/A used of N/A"
+    assert document.data["gpus"] == [
+        {"index": 0, "name": None, "memory_used_bytes": None, "memory_total_bytes": None}
+    ]
+
+
+def test_the_driver_and_gpus_are_shown():
+    gpu = Device(0, "NVIDIA H200", 2 << 30, 140 << 30)
+    document = doctor_document(
+        around(driver=Driver("580.65", (13, 0)), devices=(gpu,)), None, details=False
+    )
+    facts = dict(document.sections[1].blocks[0].pairs)
+    assert facts["driver"] == "580.65, CUDA up to 13.0"
+    assert facts["GPU 0"] == "NVIDIA H200, 2 GiB used of 140 GiB"
+    assert "8 cores and 1 GPU" in document.conclusion

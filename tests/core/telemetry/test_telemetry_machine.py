@@ -1,0 +1,98 @@
+"""The machine, from files made for it and from the real ones."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from qtui_core.telemetry.device import Driver, read_driver
+from qtui_core.telemetry.machine import read_machine
+
+CPUINFO = """processor\t: 0
+model name\t: Made Up 9000
+flags\t\t: fpu avx2 avx512f amx_int8
+
+processor\t: 1
+model name\t: Another
+"""
+
+
+def tree(root, **files):
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_a_machine_is_read(tmp_path):
+    tree(
+        tmp_path,
+        proc__cpuinfo=CPUINFO,
+        proc__meminfo="MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    400 kB\n",
+    )
+    tree(tmp_path / "etc", **{"os-release": 'NAME="X"\nPRETTY_NAME="Made Linux 3"\n'})
+    tree(tmp_path / "sys/fs/cgroup", **{"memory.max": "512000\n"})
+    machine = read_machine(tmp_path)
+    assert machine.processor == "Made Up 9000"
+    assert machine.instructions == ("avx2", "avx512f", "amx_int8")
+    assert (machine.memory_total, machine.memory_available) == (1_024_000, 409_600)
+    assert machine.memory_limit == 512_000
+    assert machine.system == "Made Linux 3"
+
+
+@pytest.mark.parametrize("text", ["max\n", "9223372036854771712\n", ""])
+def test_no_limit_is_none(tmp_path, text):
+    tree(tmp_path / "sys/fs/cgroup/memory", **{"memory.limit_in_bytes": text})
+    assert read_machine(tmp_path).memory_limit is None
+
+
+def test_a_machine_without_files_says_what_it_can(tmp_path):
+    machine = read_machine(tmp_path)
+    assert machine.memory_total is None
+    assert machine.instructions == ()
+    assert machine.cores >= 1
+    assert machine.python
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/meminfo"), reason="Linux only")
+def test_this_machine_has_memory():
+    machine = read_machine()
+    assert 0 < machine.memory_available <= machine.memory_total
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvml(version, cuda, init=None):
+    def answer(value):
+        def function():
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return function
+
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=answer(init),
+        nvmlShutdown=answer(None),
+        nvmlSystemGetDriverVersion=answer(version),
+        nvmlSystemGetCudaDriverVersion=answer(cuda),
+    )
+
+
+def test_the_driver_and_the_newest_cuda_it_serves():
+    assert read_driver(nvml("580.65.06", 13010)) == Driver("580.65.06", (13, 1))
+    assert read_driver(nvml(b"470.1", 11040)) == Driver("470.1", (11, 4))
+
+
+def test_a_driver_may_keep_silent_about_either():
+    assert read_driver(nvml(NVMLError(), NVMLError())) == Driver(None, None)
+
+
+def test_no_driver():
+    assert read_driver(nvml("1", 1, init=NVMLError())) is None
