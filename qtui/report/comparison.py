@@ -51,8 +51,8 @@ def _models(comparison: Comparison) -> Facts:
     if comparison.pairs:
         pairs += [
             ("bits per parameter", f"A {comparison.bits_a:.3f}, B {comparison.bits_b:.3f}"),
-            ("relative MSE", format_value(comparison.relative_mse, 3)),
-            ("SQNR dB", format_decibels(comparison.sqnr_db)),
+            ("relative MSE, matrices", format_value(comparison.relative_mse, 3)),
+            ("SQNR dB, matrices", format_decibels(comparison.sqnr_db)),
         ]
     if comparison.gain_db is not None:
         weights = plural(comparison.rounded, "quantized weight")

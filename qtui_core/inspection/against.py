@@ -184,8 +184,9 @@ def _summarise(
     unread: Sequence[tuple[str, str]],
     worst_map: WorstMap | None,
 ) -> Comparison:
-    power = sum(r.power for r in ranked)
-    error = sum(r.error for r in ranked)
+    matrices = [r for r in ranked if len(r.pair.info.shape) >= 2]
+    # Norms hold much energy and are seldom quantized: they would flatter the matrices.
+    counted = matrices if any(r.error for r in matrices) else ranked
     parameters = sum(r.pair.info.elements for r in ranked)
     rounded = [r for r in ranked if r.scheme_relative_mse is not None and r.power]
     comparison = Comparison(
@@ -198,7 +199,7 @@ def _summarise(
         unread=tuple(unread),
         notes=pairing.notes,
         sample=_describe_sample(ranked),
-        relative_mse=error / power if power else None,
+        relative_mse=_weighted(counted, lambda r: r.difference.relative_mse),
         bits_a=_bits(ranked, parameters, of_b=False),
         bits_b=_bits(ranked, parameters, of_b=True),
         rounded=len(rounded),

@@ -69,7 +69,8 @@ class Comparison:
         unread: (name, reason) of weights in both whose values could not be had.
         notes: what to bear in mind.
         sample: what was read, as a sentence.
-        relative_mse: of all pairs, weighted by the energy of a; None where a is zero.
+        relative_mse: of all matrices, weighted by the energy of a (of all pairs where no matrix
+            differs); None where a is zero.
         bits_a, bits_b: bits per parameter of the pairs.
         rounded: how many pairs have a figure for plain rounding, and over those
         rounded_relative_mse, stored_relative_mse: its error, and that of b.

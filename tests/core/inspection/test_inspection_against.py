@@ -219,8 +219,9 @@ def test_a_model_after_training(tmp_path, original):
     assert cells.cells[0, 0] < 0.02
     assert comparison.worst_map.name == target
     x = llama()
-    error = sum(((tuned[n].astype(np.float64) - x[n]) ** 2).sum() for n in x)
-    power = sum((x[n].astype(np.float64) ** 2).sum() for n in x)
+    matrices = [n for n in x if x[n].ndim == 2]
+    error = sum(((tuned[n].astype(np.float64) - x[n]) ** 2).sum() for n in matrices)
+    power = sum((x[n].astype(np.float64) ** 2).sum() for n in matrices)
     assert comparison.relative_mse == pytest.approx(error / power, rel=1e-9)
     assert comparison.sqnr_db == pytest.approx(-10 * math.log10(error / power))
 
@@ -337,3 +338,13 @@ def test_full_reads_everything_in_bounded_memory_and_progress_ends(original, tmp
     assert all(r.difference.count == r.pair.info.elements for r in comparison.pairs)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1][0] == seen[-1][1] == sum(w.size for w in llama().values())
+
+
+def test_norms_alone_that_moved_are_not_lost(tmp_path, original):
+    weights = llama()
+    weights["model.norm.weight"] = weights["model.norm.weight"] * np.float32(1.1)
+    comparison = compare(original, save_model(tmp_path, weights, **CONFIG))
+    assert comparison.pairs[0].pair.name == "model.norm.weight"
+    assert comparison.pairs[0].difference.relative_mse == pytest.approx(0.01, rel=1e-5)
+    assert "moved 1 of 21 weights" in comparison.conclusion
+    assert comparison.worst_map is None
