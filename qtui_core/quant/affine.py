@@ -36,8 +36,9 @@ class SymmetricCoder(Coder):
     quant_min and quant_max. Rule "full": scale = absmax / ((2^b - 1) / 2), all 2^b codes;
     torchao's MappingType.SYMMETRIC.
 
-    With `from_extent`, x is multiplied by (2^(b-1) - 1) / absmax and not by the reciprocal of
-    the scale, which may be one float32 away: so does LLM.int8() in bitsandbytes.
+    With `from_extent`, x is multiplied by (2^(b-1) - 1) (1 / absmax) and not by the reciprocal of
+    the scale, which may be one float32 away: so does LLM.int8() in bitsandbytes, by way of how
+    torch divides a number by a tensor.
     """
 
     extent = Extent.ABSMAX
@@ -57,7 +58,7 @@ class SymmetricCoder(Coder):
         if not self.from_extent:
             return GroupScales(scale)
         extent = np.maximum(extents[0], self.smallest_extent)
-        return GroupScales(scale, inverse=self.half_range / extent)
+        return GroupScales(scale, inverse=self.half_range * (np.float32(1) / extent))
 
     def _round(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
@@ -219,7 +220,10 @@ class FloatZeroCoder(Coder):
         # A range wider than float32 can hold is divided before it is subtracted.
         scale = np.where(np.isfinite(scale), scale, high / steps - low / steps)
         scale = np.maximum(scale, SMALLEST_NORMAL).astype(np.float32)
-        return GroupScales(scale, low + scale * self.middle)
+        zero_point = low + scale * self.middle
+        half = np.float32(0.5)
+        wide = np.float32(2) * (half * low + scale * (half * self.middle))
+        return GroupScales(scale, np.where(np.isfinite(zero_point), zero_point, wide))
 
     def _round(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
@@ -229,6 +233,14 @@ class FloatZeroCoder(Coder):
         for (x_view, view), (scale, least) in group_views(layout, (x, out), (scales.scale, low)):
             np.subtract(x_view, least, out=view)
             view /= scale
+        wide = ~np.isfinite(scales.scale * np.float32(self.highest)) | ~np.isfinite(low)
+        if wide.any():
+            per_group = (scales.scale, scales.zero_point, wide)
+            for (x_view, view), (scale, zero_point, where) in group_views(
+                layout, (x, out), per_group
+            ):
+                steps = x_view / scale - (zero_point / scale - self.middle)
+                np.copyto(view, steps, where=where)
         np.clip(out, 0, self.highest, out=out)
         self.rounding.to_integers(out, scratch)
 

@@ -136,7 +136,7 @@ def _two_sided(scheme: Scheme, length: int) -> float:
     # than about half a step of many, its rounding is as good as uniform; else finer nodes
     # resolve it.
     shifts: tuple[float | Float64, ...] = ZERO_POINT_SHIFTS
-    if spread <= 0.6 or scheme.bits == 2 or scheme.rounding == "truncate":
+    if spread <= 0.6 or scheme.bits == 2 or scheme.rounding != "nearest":
         low, high, weights = min_max_nodes(length, 8)
         zero = -low / (high - low) * steps
         shifts = (np.rint(zero) - zero,)

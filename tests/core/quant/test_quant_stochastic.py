@@ -208,4 +208,6 @@ def test_seeds_differ_and_repeat():
 
 def test_fractions_are_whole_numbers_below_2_to_24():
     found = random_fractions(0, 0, CACHED, Scratch())
-    assert found.min() >= 0 and found.max() < 2**24 and (found == np.rint(found)).all()
+    assert found.min() >= 0
+    assert found.max() < 2**24
+    assert (found == np.rint(found)).all()
