@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_models
+import running_models
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -89,7 +89,7 @@ def test_the_demo_s_activations_are_transformers_own_to_the_bit(side: str) -> No
 
 
 def test_a_llama_in_float32_and_its_head(tmp_path: Path) -> None:
-    folder = small_models.llama(tmp_path / "m")
+    folder = running_models.llama(tmp_path / "m")
     loaded = opened(folder)
     torch.set_num_threads(1)
     reference = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -98,7 +98,7 @@ def test_a_llama_in_float32_and_its_head(tmp_path: Path) -> None:
 
 
 def test_a_gpt2_whose_weights_are_transposed(tmp_path: Path) -> None:
-    folder = small_models.gpt2(tmp_path / "m")
+    folder = running_models.gpt2(tmp_path / "m")
     loaded = opened(folder)
     torch.set_num_threads(1)
     names = [name for name in loaded.source.tensors if name.endswith("h.1.mlp.c_fc.weight")]
@@ -112,12 +112,12 @@ def test_a_gpt2_whose_weights_are_transposed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_an_encoder_with_its_own_tokenizer(tmp_path: Path, masked: bool) -> None:
-    folder = small_models.bert(tmp_path / "m", masked=masked)
+    folder = running_models.bert(tmp_path / "m", masked=masked)
     loaded = opened(folder)
     torch.set_num_threads(1)
     reference = transformers.BertModel.from_pretrained(folder).eval()
     tokenizer = Tokenizer(loaded)
-    ids = tokenizer.encode(small_models.text(200))
+    ids = tokenizer.encode(running_models.text(200))
     first, second = split_windows(ids, tokenizer, positions_of(loaded.model))
     assert second is not None
     assert [part.size for part in first.ids] == [40, 40, 26]  # 38 + 38 + 24 and [CLS], [SEP]
@@ -130,7 +130,7 @@ def test_an_encoder_with_its_own_tokenizer(tmp_path: Path, masked: bool) -> None
 
 
 def test_one_safetensors_file_with_its_config(tmp_path: Path) -> None:
-    folder = small_models.llama(tmp_path / "m")
+    folder = running_models.llama(tmp_path / "m")
     (folder / "model.safetensors").rename(folder / "other.safetensors")
     save_file({"x": torch.ones(2)}, folder / "model.safetensors")  # not what is asked for
     loaded = opened(folder / "other.safetensors")
@@ -140,7 +140,7 @@ def test_one_safetensors_file_with_its_config(tmp_path: Path) -> None:
 
 
 def test_running_never_writes_to_the_files(tmp_path: Path) -> None:
-    folder = small_models.llama(tmp_path / "m")
+    folder = running_models.llama(tmp_path / "m")
     before = (folder / "model.safetensors").read_bytes()
     loaded = opened(folder)
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_running_never_writes_to_the_files(tmp_path: Path) -> None:
 
 
 def test_windows_of_several_lengths_are_not_padded(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded = opened(running_models.llama(tmp_path / "m"))
     name = "model.layers.0.mlp.up_proj"
     given = windows(40, 40, 40, 17)
     record = capture(loaded, given, [name])[name]
@@ -161,7 +161,7 @@ def test_windows_of_several_lengths_are_not_padded(tmp_path: Path) -> None:
 
 
 def test_only_what_was_chosen_is_kept_and_hooks_go(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded = opened(running_models.llama(tmp_path / "m"))
     name = "model.layers.0.mlp.up_proj"
     capture(loaded, windows(64), [name])  # whatever transformers keeps for itself
     gc.collect()
@@ -176,7 +176,7 @@ def test_only_what_was_chosen_is_kept_and_hooks_go(tmp_path: Path) -> None:
 
 
 def test_a_bounded_sample_with_observers_over_all_tokens(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded = opened(running_models.llama(tmp_path / "m"))
     name = "model.layers.0.mlp.up_proj"
     given = windows(100, 100)
     whole = capture(loaded, given, [name])[name]
@@ -197,7 +197,7 @@ def test_a_bounded_sample_with_observers_over_all_tokens(tmp_path: Path) -> None
 
 
 def test_a_forward_pass_that_fails_is_told_with_its_module(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded = opened(running_models.llama(tmp_path / "m"))
     name = "model.layers.0.mlp.up_proj"
     act = loaded.model.model.layers[1].mlp.act_fn
     kept = act.forward
@@ -213,7 +213,7 @@ def test_a_forward_pass_that_fails_is_told_with_its_module(tmp_path: Path) -> No
 
 
 def test_a_dtype_the_cpu_lacks_runs_in_float32_and_says_so(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m", torch.bfloat16))
+    loaded = opened(running_models.llama(tmp_path / "m", torch.bfloat16))
     assert loaded.dtype == "bfloat16"
     mlp = loaded.model.model.layers[0].mlp
     forward = mlp.forward
@@ -234,7 +234,7 @@ def test_a_dtype_the_cpu_lacks_runs_in_float32_and_says_so(tmp_path: Path) -> No
 
 
 def test_cancelling_between_batches_leaves_nothing(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded = opened(running_models.llama(tmp_path / "m"))
     asked = []
 
     def cancelled() -> bool:
@@ -252,14 +252,14 @@ def test_cancelling_between_batches_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_module_that_is_never_reached(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded = opened(running_models.llama(tmp_path / "m"))
     loaded.model.model.spare = torch.nn.Linear(4, 4)
     with pytest.raises(QtuiError, match=r"No token reached model\.spare"):
         capture(loaded, windows(64), ["model.spare"])
 
 
 def test_weights_that_are_no_linear_module_are_refused(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m"))
+    loaded = opened(running_models.llama(tmp_path / "m"))
     with pytest.raises(UsageError, match="belongs to a Embedding"):
         loaded.module_of("model.embed_tokens.weight")
     with pytest.raises(UsageError, match="LlamaRMSNorm"):
@@ -277,7 +277,7 @@ def edit(folder: Path, **changes: Any) -> None:
 
 
 def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
-    good = small_models.llama(tmp_path / "good")
+    good = running_models.llama(tmp_path / "good")
 
     def broken(name: str, **changes: Any) -> Path:
         folder = tmp_path / name
@@ -315,7 +315,7 @@ def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
 
 
 def test_packed_checkpoints_are_refused_with_what_they_are(tmp_path: Path) -> None:
-    folder = small_models.llama(tmp_path / "m")
+    folder = running_models.llama(tmp_path / "m")
     edit(folder, quantization_config={"quant_method": "gptq", "bits": 4})
     with pytest.raises(ModelError, match="open the model it was made from"):
         opened(folder)
@@ -383,10 +383,10 @@ def test_short_texts() -> None:
 
 
 def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m", vocab_size=300))
+    loaded = opened(running_models.llama(tmp_path / "m", vocab_size=300))
     with pytest.raises(ModelError, match="There is no tokenizer"):
         Tokenizer(loaded)
-    small_models.write_tokenizer(tmp_path / "m")
+    running_models.write_tokenizer(tmp_path / "m")
     assert Tokenizer(loaded).encode("the cat").tolist() == [5, 6]
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be read"):
@@ -394,7 +394,7 @@ def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
-    loaded = opened(small_models.llama(tmp_path / "m", vocab_size=8))
-    small_models.write_tokenizer(tmp_path / "m")
+    loaded = opened(running_models.llama(tmp_path / "m", vocab_size=8))
+    running_models.write_tokenizer(tmp_path / "m")
     with pytest.raises(ModelError, match="do not belong together"):
         Tokenizer(loaded).encode("away and then")

@@ -1,0 +1,309 @@
+"""Captures and what follows from them, through the real child process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import running_models
+import torch
+import transformers
+
+from qtui.engine.client import EngineClient, RequestCancelled
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
+from qtui_core.quant import Scheme, measure, quantize, statistics
+
+DOWN = "model.layers.2.mlp.down_proj.weight"
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+# One engine and one loop for all tests here: to start torch takes seconds.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine() -> AsyncIterator[EngineClient]:
+    client = EngineClient()
+    yield client
+    await client.close()
+
+
+def windows_of_the_halves() -> tuple[np.ndarray, np.ndarray]:
+    """Eight windows of 256 bytes, evenly spaced in each half of the built-in text."""
+    raw = np.frombuffer(HELD_BACK_TEXT.read_bytes(), np.uint8).astype(np.int64)
+    halves = raw[: raw.size // 2], raw[raw.size // 2 :]
+    return tuple(
+        np.stack([half[s : s + 256] for s in np.linspace(0, half.size - 256, 8).astype(int)])
+        for half in halves
+    )  # type: ignore[return-value]
+
+
+def activations(module: str) -> dict[str, np.ndarray]:
+    """Inputs and outputs of a module of the demo over both halves, by a hook of the test."""
+    torch.set_num_threads(1)
+    model = transformers.LlamaForCausalLM.from_pretrained(DEMO_FOLDER, dtype="auto").eval()
+    found: dict[str, np.ndarray] = {}
+    for name, ids in zip(("calibration", "held-out"), windows_of_the_halves(), strict=True):
+        seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        handle = model.get_submodule(module).register_forward_hook(
+            lambda m, args, out, seen=seen: seen.append((args[0].float(), out.float()))
+        )
+        with torch.no_grad():
+            for part in np.split(ids, 2):
+                model(torch.from_numpy(part))
+        handle.remove()
+        for side, parts in zip(("input", "output"), zip(*seen, strict=True), strict=True):
+            flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+            found[f"{name} {side}"] = torch.cat(flat).numpy()
+    return found
+
+
+async def test_everything_about_a_tensor_works_on_what_was_captured(engine: EngineClient) -> None:
+    expected = activations(DOWN.removesuffix(".weight"))
+    await engine.request("open_model", {"model": "demo"})
+    asked = {"model": "demo", "tensor": DOWN}
+    with pytest.raises(UsageError, match="let the model run on a text first"):
+        await engine.request("statistics", {**asked, "source": "input"})
+
+    stages: list[str] = []
+    fractions: list[float] = []
+
+    def heard(fraction: float, data: dict[str, Any]) -> None:
+        fractions.append(fraction)
+        stages.extend(data.values())
+
+    reply = await engine.request("capture", {"model": "demo", "tensors": [DOWN]}, on_progress=heard)
+    assert stages == [
+        "starting torch", "loading the model", "reading the text",
+        "running on the calibration text", "running on the held-out text",
+    ]  # fmt: skip
+    assert fractions == sorted(fractions)
+    captured = reply.data["captures"][0]
+    assert (captured["tokens"], captured["held_out_tokens"]) == (2048, 2048)
+    assert (captured["inputs"], captured["outputs"]) == (704, 256)
+    assert captured["text"] == "the built-in text, a byte a token"
+    assert captured["note"] == ""
+    assert reply.data["held"] == [DOWN]
+
+    for side in ("input", "output"):
+        x = expected[f"calibration {side}"]
+        about = {**asked, "source": side}
+        data = (await engine.request("statistics", about)).data
+        exact = statistics(x)
+        assert (data["count"], data["min"], data["max"]) == (x.size, exact.min, exact.max)
+        assert data["kurtosis"] == pytest.approx(exact.kurtosis, rel=1e-6)
+        for text in ("int8:token", "int4:group64", "nf4", "e4m3:tensor"):
+            data = (await engine.request("measure", {**about, "scheme": text})).data
+            direct = measure(x, Scheme.parse(text)).sqnr_db
+            assert data["sqnr_db"] == pytest.approx(direct, abs=1e-5)
+        # One scale for the model is, for an activation, the range of the calibration text.
+        data = (await engine.request("measure", {**about, "scheme": "int8:model"})).data
+        direct = measure(x, Scheme.parse("int8:tensor")).sqnr_db
+        assert data["sqnr_db"] == pytest.approx(direct, abs=1e-5)
+        element = {**about, "scheme": "int4:group64", "row": 17, "column": 65}
+        data = (await engine.request("element", element)).data
+        assert data["value"] == x[17, 65]
+        whole = quantize(x, Scheme.parse("int4:group64")).dequantize()
+        assert data["quantized"] == whole[17, 65]
+        reply = await engine.request("histogram", {**about, "bins": 20})
+        sent = reply.arrays["counts"]
+        counts = np.frombuffer(sent.data, sent.dtype)
+        assert counts.sum() == x.size
+        picture = {**about, "kind": "error", "schemes": ["int4:group64"], "rows": 8, "columns": 16}
+        reply = await engine.request("map", picture)
+        assert reply.data["rows"] == 2048
+        sent = reply.arrays["cells"]
+        cells = np.frombuffer(sent.data, sent.dtype).reshape(sent.shape)
+        assert cells.max() == np.abs(x - whole).max()
+
+    weight = transformers.LlamaForCausalLM.from_pretrained(DEMO_FOLDER, dtype="auto")
+    w = weight.get_submodule(DOWN.removesuffix(".weight")).weight.detach().float().numpy()
+    await check_ranges(engine, asked, expected)
+    await check_output_error(engine, asked, expected, w)
+    await check_repeats_and_forgetting(engine, asked)
+
+
+async def check_ranges(
+    engine: EngineClient, asked: dict[str, Any], expected: dict[str, np.ndarray]
+) -> None:
+    x, y = expected["calibration input"], expected["held-out input"]
+    reply = await engine.request(
+        "activation_ranges", {**asked, "source": "input", "scheme": "int8:row"}
+    )
+    ways = {way["words"]: way for way in reply.data["ways"]}
+    assert list(ways) == ["per token", "per tensor", "min-max", "99.99 %", "99.9 %"]
+    absmax = float(np.abs(x).max())
+    fixed = measure(y, Scheme.parse("int8:model"), model_absmax=absmax)
+    assert ways["min-max"]["held_out"]["sqnr_db"] == pytest.approx(fixed.sqnr_db, abs=1e-9)
+    assert ways["min-max"]["held_out"]["clipped"] == (np.abs(y) > absmax).mean()
+    token = measure(y, Scheme.parse("int8:row"))
+    assert ways["per token"]["held_out"]["sqnr_db"] == pytest.approx(token.sqnr_db, abs=1e-9)
+    # The demo runs in bfloat16, so its percentiles are exact.
+    clip = float(np.quantile(np.abs(x), 0.9999, method="inverted_cdf"))
+    assert ways["99.99 %"]["extent"] == [-clip, clip]
+    assert not reply.data["sampled"]
+    by_channel = np.abs(x).max(axis=0)
+    channel, absmax, ratio = reply.data["channels"][0]
+    assert by_channel[channel] == absmax == by_channel.max()
+    assert ratio == pytest.approx(absmax / np.median(by_channel))
+    assert reply.data["standing_out"] == (by_channel > 4 * np.median(by_channel)).sum()
+    assert reply.data["sentence"].startswith("Input of down_proj: 9 of 704 channels reach up to ")
+
+
+async def check_output_error(
+    engine: EngineClient, asked: dict[str, Any], expected: dict[str, np.ndarray], w: np.ndarray
+) -> None:
+    x = expected["calibration input"]
+    texts = ["int4:group64", "int8:token"]
+    reply = await engine.request("output_error", {**asked, "schemes": texts, "active": 1})
+    w_hat = quantize(w, Scheme.parse(texts[0])).dequantize().astype(np.float64)
+    x_hat = quantize(x, Scheme.parse(texts[1])).dequantize().astype(np.float64)
+    y = x.astype(np.float64) @ w.T.astype(np.float64)
+    for at, error in [
+        ((1, 0), x.astype(np.float64) @ w_hat.T - y),
+        ((0, 2), x_hat @ w.T.astype(np.float64) - y),
+        ((1, 2), x_hat @ w_hat.T - y),
+    ]:
+        exact = (error**2).sum() / (y**2).sum()
+        assert reply.data["relative_mse"][at[0]][at[1]] == pytest.approx(exact, rel=1e-5)
+    assert reply.data["sqnr_db"][0][0] is None
+    assert reply.data["tokens"] == 2048
+    assert reply.data["sentence"].startswith("Output under int8:token: ")
+
+
+async def check_repeats_and_forgetting(engine: EngineClient, asked: dict[str, Any]) -> None:
+    capture = {"model": "demo", "tensors": [DOWN]}
+    first = (await engine.request("capture", capture)).data["captures"][0]
+    again = (await engine.request("capture", capture)).data["captures"][0]
+    assert again == first  # not run again
+    other = {**capture, "prompt": "import os\n" * 20}
+    found = (await engine.request("capture", other)).data["captures"][0]
+    assert found["number"] != first["number"]
+    assert (found["tokens"], found["held_out_tokens"]) == (100, 100)
+    data = (await engine.request("statistics", {**asked, "source": "input"})).data
+    assert data["count"] == 100 * 704  # and not what was remembered of the capture before
+    layers = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)]
+    for name in layers:
+        reply = await engine.request("capture", {**other, "tensors": [name]})
+    assert reply.data["held"] == layers  # the oldest is given up
+    await engine.request("open_model", {"model": "demo"})
+    with pytest.raises(UsageError, match="was captured"):
+        await engine.request("statistics", {"model": "demo", "tensor": UP, "source": "input"})
+
+
+async def test_what_cannot_be_captured_is_said_and_nothing_is_lost(
+    engine: EngineClient, tmp_path: Path
+) -> None:
+    await engine.request("open_model", {"model": "demo"})
+    capture = {"model": "demo", "tensors": [UP]}
+    binary, empty, short = tmp_path / "b.txt", tmp_path / "e.txt", tmp_path / "s.txt"
+    binary.write_bytes(b"\x7fELF\0\0")
+    empty.write_bytes(b"")
+    short.write_text("too short")
+    for changes, words in [
+        ({"file": str(binary)}, "is binary"),
+        ({"file": str(empty)}, "is empty"),
+        ({"file": str(tmp_path / "none")}, "is not there"),
+        ({"file": str(short)}, "has 9 tokens"),
+        ({"prompt": " "}, "prompt is empty"),
+        ({"prompt": "x", "file": "y"}, "not both"),
+        ({"tensors": []}, "needs a list of weights"),
+        ({"tensors": ["model.norm.weight"]}, "LlamaRMSNorm"),
+        ({"tensors": [UP], "prompt": 5}, "needs prompt as str"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            await engine.request("capture", {**capture, **changes})
+    with pytest.raises(ModelError, match="no tensor"):
+        await engine.request("capture", {"model": "demo", "tensors": ["nothing"]})
+    config = str(DEMO_FOLDER / "config.json")
+    await engine.request("open_model", {"model": config})
+    with pytest.raises(ModelError, match="no weights to read"):
+        await engine.request("capture", {"model": config, "tensors": [UP]})
+    data = (await engine.request("measure", {"model": "demo", "tensor": UP, "scheme": "int4"})).data
+    assert data["sqnr_db"] > 10
+
+
+async def test_a_capture_is_cancelled_and_the_next_one_works(engine: EngineClient) -> None:
+    await engine.request("open_model", {"model": "demo"})
+    capture = {"model": "demo", "tensors": [UP]}
+
+    def stop(fraction: float, data: dict[str, Any]) -> None:
+        if data.get("stage") == "running on the calibration text":
+            engine.cancel("capture")
+
+    waiting = asyncio.create_task(engine.request("capture", capture, on_progress=stop))
+    with pytest.raises(RequestCancelled):
+        await waiting
+    with pytest.raises(UsageError, match="was captured"):
+        await engine.request("statistics", {"model": "demo", "tensor": UP, "source": "output"})
+    assert (await engine.request("capture", capture)).data["held"] == [UP]
+
+
+async def test_a_model_whose_forward_fails(engine: EngineClient, tmp_path: Path) -> None:
+    """Three heads of keys for four of queries can be built, and cannot be multiplied."""
+    config = transformers.LlamaConfig(
+        vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+        num_attention_heads=4, num_key_value_heads=3, head_dim=8,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    model = str(tmp_path)
+    await engine.request("open_model", {"model": model})
+    with pytest.raises(QtuiError) as caught:
+        await engine.request("capture", {"model": model, "tensors": [UP]})
+    assert "failed in model.layers.0.self_attn (RuntimeError: " in str(caught.value)
+    assert str(caught.value).endswith("Nothing was captured.")
+    asked = {"model": model, "tensor": UP, "scheme": "int4"}
+    assert (await engine.request("measure", asked)).data["sqnr_db"] > 10
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+async def test_encoders_and_transposed_weights(
+    engine: EngineClient, tmp_path: Path, kind: str
+) -> None:
+    if kind == "bert":
+        folder = running_models.bert(tmp_path, masked=True)
+        tensor = "bert.encoder.layer.0.intermediate.dense.weight"
+        model: Any = transformers.BertModel.from_pretrained(folder).eval()
+        module, prompt = tensor[5:-7], running_models.text(60)
+    else:
+        folder = running_models.gpt2(tmp_path)
+        tensor = "transformer.h.0.mlp.c_fc.weight"
+        model = transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+        module, prompt = tensor[:-7], "x = 1\n" * 10
+    name = str(folder)
+    await engine.request("open_model", {"model": name})
+    capture = {"model": name, "tensors": [tensor], "prompt": prompt}
+    captured = (await engine.request("capture", capture)).data["captures"][0]
+    assert captured["kind"] == ("Linear" if kind == "bert" else "Conv1D")
+    assert captured["module"] == module
+    # The layer's own output, bias and all, has the error that the engine says.
+    layer = model.get_submodule(module)
+    asked = {"model": name, "tensor": tensor, "schemes": ["int4:tensor"]}
+    found = (await engine.request("output_error", asked)).data
+    ids = torch.tensor([running_ids(kind, prompt)])
+    seen: list[torch.Tensor] = []
+    handle = layer.register_forward_hook(lambda m, args, out: seen.extend([args[0], out]))
+    with torch.no_grad():
+        model(ids)
+        handle.remove()
+        x, y = seen[0].reshape(-1, seen[0].shape[-1]), seen[1].reshape(-1, seen[1].shape[-1])
+        assert captured["tokens"] == len(x)
+        w = layer.weight.detach().clone()
+        layer.weight.copy_(torch.from_numpy(quantize(w, Scheme.parse("int4:tensor")).dequantize()))
+        error = (layer(x) - y).double().square().sum() / y.double().square().sum()
+    assert found["relative_mse"][1][0] == pytest.approx(float(error), rel=1e-4)
+    assert found["transposed"] is (kind == "gpt2")
+
+
+def running_ids(kind: str, prompt: str) -> list[int]:
+    """The first half of the prompt as the model takes it."""
+    if kind == "gpt2":
+        return list(prompt.encode())[: len(prompt) // 2]
+    words = [5 + running_models.WORDS.index(word) for word in prompt.split()]
+    return [2, *words[: len(words) // 2], 3]
