@@ -2,6 +2,7 @@
 
 from qtui_core.quant.attribution import Attribution, Kept, attribute_error, keep_columns
 from qtui_core.quant.columns import ColumnMagnitude, ColumnStatistics, column_statistics
+from qtui_core.quant.decomposition_sweep import SweepPoint, decomposition_sweep
 from qtui_core.quant.explain import explain
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.granularities import (
@@ -63,12 +64,14 @@ __all__ = [
     "Pooling",
     "QuantizedTensor",
     "Scheme",
+    "SweepPoint",
     "TensorMap",
     "TensorStatistics",
     "Window",
     "attribute_error",
     "bits_per_parameter",
     "column_statistics",
+    "decomposition_sweep",
     "error_by_granularity",
     "error_map",
     "explain",

@@ -20,8 +20,8 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ColumnErrors:
-    """Sums over the finite elements of each column of a tensor seen as a matrix, float64
-    `[columns]`: of (x - dequantized x)² and of x²; and both over each row, `[rows]`."""
+    """Sums over the elements that are finite and stay so, of each column of a tensor seen as a
+    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and both over each row, `[rows]`."""
 
     squared_error: Float64
     squared: Float64
@@ -71,6 +71,10 @@ def column_errors(
         if prepared.nonfinite is not None:
             error[prepared.nonfinite] = 0
             x = np.where(prepared.nonfinite, np.float32(0), x)
+        if not scheme.saturate:
+            lost = ~np.isfinite(error)  # as measure leaves them out
+            error[lost] = 0
+            x = np.where(lost, np.float32(0), x)
         parts = []
         for first, last, left, right in rectangles(segment.start, error.size, columns):
             at = slice(first * columns + left - segment.start, None)

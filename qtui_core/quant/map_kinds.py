@@ -99,6 +99,8 @@ def _errors(plan: Plan, segment: Segment, scratch: Scratch) -> Float32:
     np.subtract(error, prepared.values, out=error)
     if prepared.nonfinite is not None:
         error[prepared.nonfinite] = 0
+    if not plan.scheme.saturate:
+        error[~np.isfinite(error)] = 0  # overflowed: reported by their number
     return error
 
 

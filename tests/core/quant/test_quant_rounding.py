@@ -7,7 +7,16 @@ import pytest
 from qtui_core.errors import UsageError
 from qtui_core.formats import Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
-from qtui_core.quant import Scheme, bits_per_parameter, explain, levels, measure, quantize
+from qtui_core.quant import (
+    Scheme,
+    bits_per_parameter,
+    error_map,
+    explain,
+    levels,
+    measure,
+    quantize,
+)
+from qtui_core.quant.column_errors import column_errors
 from qtui_core.quant.layout import scale_shape
 
 torch = pytest.importorskip("torch")
@@ -100,6 +109,13 @@ def test_what_overflows_is_counted_and_left_out_of_the_error():
     beyond = measure(np.array([3.0, 500.0]), Scheme.parse("e4m3:model:nosat"), model_absmax=448.0)
     assert beyond.overflowed == 1
     assert "became NaN" in explain(beyond)
+    cells = error_map(x, Scheme.parse("fp16:nosat"), 1, 7).cells[0]
+    np.testing.assert_array_equal(cells[[3, 4, 5]], 0)
+    assert cells.max() == 15.0
+    columns = column_errors(x, Scheme.parse("fp16:nosat"))
+    assert columns.squared_error.sum() / columns.squared.sum() == pytest.approx(
+        report.relative_mse, rel=1e-6
+    )
     lost = measure(np.full(3, 1e6), Scheme.parse("fp16:nosat"))
     assert lost.overflowed == 3
     assert lost.relative_mse is None
