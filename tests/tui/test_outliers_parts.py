@@ -313,6 +313,8 @@ def test_where_the_slider_starts():
     usual = Decomposition("int8:row", "", 64, points(0, 1, 2, 4, 6, 8))
     assert usual.points[first_choice(usual, 1)].threshold == 6.0
     assert first_choice(Decomposition("int8:row", "", 64, ()), 1) == 0
+    out_of_reach = Decomposition("int8:row", "", 64, points(0, 0, 0, 0, 0, 2))
+    assert out_of_reach.points[first_choice(out_of_reach, 1)].columns == 2
 
 
 @pytest.mark.parametrize("size", [(42, 3), (42, 8), (46, 18), (90, 30), (10, 2)])
