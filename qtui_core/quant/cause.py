@@ -15,6 +15,7 @@ from qtui_core.quant.case import NOTICEABLE_DB, Case, number, percent
 from qtui_core.quant.gaussian import stretched_relative_mse
 from qtui_core.quant.granularity import PerColumn, PerModel
 from qtui_core.quant.layout import Whole, layout_of, matrix_shape
+from qtui_core.quant.levels import plain_levels, shared_scale
 from qtui_core.quant.normal import upper_quantile
 from qtui_core.quant.outliers import crowded_columns
 from qtui_core.quant.process import make_coder
@@ -43,6 +44,7 @@ class Blame(Enum):
     MODEL_SCALE = auto()
     SMALLEST_SCALE = auto()
     OUTLIERS = auto()
+    CUT_OFF = auto()
     SPREAD = auto()
     LIGHT_TAILS = auto()
     LEVELS = auto()
@@ -67,6 +69,7 @@ def find_cause(case: Case) -> Cause:
         or _model_scale(case)
         or _smallest_scale(case)
         or _outliers(case)
+        or _cut_off(case)
         or _octaves(case)
         or _spread(case)
     )
@@ -211,6 +214,26 @@ def _smallest_scale(case: Case) -> Cause | None:
     return Cause(
         Blame.SMALLEST_SCALE,
         f"its values are too small for a scale, which is {smallest} or more{_all_lost(case)}",
+    )
+
+
+def _cut_off(case: Case) -> Cause | None:
+    """Scales that are powers of two below what the largest values need, where values lie as
+    densely up to the largest one as evenly spread ones do."""
+    stats, scheme = case.stats, case.scheme
+    if scheme.family is not Family.MICROSCALING or stats is None or stats.kurtosis is None:
+        return None
+    limit = float(plain_levels(scheme)[-1]) * shared_scale(scheme, stats.absmax)
+    beyond = stats.absmax - limit
+    if beyond <= 0 or stats.kurtosis >= LIGHT_TAILS:
+        return None
+    lost = beyond**3 / (3 * stats.absmax)  # the mean over evenly spread values
+    if lost < (case.relative_mse - case.ordinary) * case.rms**2 / 2:
+        return None
+    return Cause(
+        Blame.CUT_OFF,
+        f"under the rule {scheme.scale_rule} magnitudes beyond {limit:.3g} are cut off, and its "
+        f"values reach {stats.absmax:.3g}",
     )
 
 

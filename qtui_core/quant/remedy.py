@@ -90,6 +90,9 @@ def remedy_of(case: Case, cause: Cause, others: Sequence[ErrorReport]) -> str:
             )
         case Blame.OUTLIERS:
             return _confine(case, cause)
+        case Blame.CUT_OFF:
+            whole = replace(case.scheme, scale_rule="rceil")
+            return f"{whole}, whose scales hold the largest value, costs no more bits"
         case Blame.OCTAVES:
             return general_remedy(case, others)
         case Blame.LEVELS:
@@ -97,6 +100,8 @@ def remedy_of(case: Case, cause: Cause, others: Sequence[ErrorReport]) -> str:
         case Blame.LIGHT_TAILS if case.scheme.family is Family.CODEBOOK:
             even = Scheme(f"int{case.scheme.bits}", case.scheme.granularity)
             return f"{even}, whose levels are evenly spaced, suits it better"
+    if case.scheme.family is Family.TERNARY:
+        return "three levels follow no tails, so more bits are the way"
     finer = next(_finer(case.scheme, case.report.shape), None)
     return f"{finer} would follow it more closely" if finer else "more bits are the way"
 

@@ -1,0 +1,94 @@
+"""Sentences about mx formats, nvfp4 and ternary name true causes and possible schemes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
+from qtui_core.quant.case import make_case
+from qtui_core.quant.cause import find_cause
+from qtui_core.quant.remedy import _finer, _same_bits
+from qtui_core.quant.scheme import SCHEME_FORMATS
+
+SCHEMES = ["mxfp4", "mxfp6-e3m2:even", "mxfp8-e4m3", "mxint8:ceil", "nvfp4", "ternary", "e3m0"]
+
+
+def tensors():
+    random = np.random.default_rng(41)
+    normal = random.standard_normal((128, 256)).astype(np.float32)
+    one, column = normal.copy(), normal.copy()
+    one[5, 7], column[:, 9] = 300, column[:, 9] * 60
+    return {
+        "normal": normal,
+        "one outlier": one,
+        "a column": column,
+        "heavy tails": random.standard_t(3, normal.shape).astype(np.float32),
+        "no tails": random.uniform(-1, 1, normal.shape).astype(np.float32),
+        "small": normal * np.float32(1e-8),
+        "sparse": normal * (random.random(normal.shape) < 0.1),
+    }
+
+
+def sentence(x, *texts):
+    stats = statistics(x)
+    reports = [measure(x, Scheme.parse(text)) for text in texts]
+    return explain(reports, stats, find_outliers(x, stats))
+
+
+@pytest.mark.parametrize("text", SCHEMES)
+def test_every_scheme_that_is_named_is_one(text):
+    for x in tensors().values():
+        found = sentence(x, text)
+        for word in re.findall(r"[a-z][a-z0-9-]*(?::[a-z0-9.]+)*", found):
+            if word.split(":")[0] in SCHEME_FORMATS:
+                Scheme.parse(word)
+        assert found.endswith(".")
+
+
+def test_candidates_are_possible_for_every_scheme(any_scheme):
+    scheme = Scheme.parse(any_scheme)
+    for found in [*_same_bits(scheme), *_finer(scheme, (300, 500))]:
+        assert Scheme.parse(str(found)) == found
+        assert found.bits == scheme.bits
+
+
+def test_formats_of_one_granularity_get_no_finer_one():
+    for text in ("mxfp4", "nvfp4", "mxint8:rceil"):
+        assert list(_finer(Scheme.parse(text), (300, 500))) == []
+
+
+def test_candidates_cost_what_8_bit_scales_cost():
+    assert Scheme.parse("nf4:block128") in list(_same_bits(Scheme.parse("mxfp4")))
+    assert Scheme.parse("int4:group64") in list(_same_bits(Scheme.parse("nvfp4")))
+    assert Scheme.parse("mxfp4:even") in list(_same_bits(Scheme.parse("int4:group128")))
+    assert Scheme.parse("ternary:row") in list(_same_bits(Scheme.parse("int2:row")))
+
+
+def test_values_that_a_rule_cuts_off():
+    x = tensors()["no tails"]
+    found = sentence(x, "mxfp4")
+    assert "under the rule floor magnitudes beyond 0.75 are cut off" in found
+    assert "mxfp4:rceil" in found
+    before, after = (measure(x, Scheme.parse(t)).sqnr_db for t in ("mxfp4", "mxfp4:rceil"))
+    assert after > before + 1  # so the advice is good
+    assert "cut off" not in sentence(x, "mxfp4:rceil")
+
+
+def test_ternary_scales_have_a_floor():
+    found = sentence(tensors()["small"], "ternary")
+    assert "1e-5 or more, and every value became 0" in found
+    assert "multiply it by" in found
+
+
+def test_no_smaller_groups_for_ternary_tails():
+    assert "three levels follow no tails" in sentence(tensors()["heavy tails"], "ternary")
+
+
+def test_octaves_are_a_cause_for_eight_bit_elements_too():
+    x = tensors()["one outlier"]
+    report = measure(x, Scheme.parse("mxfp8-e4m3"))
+    case = make_case(report, statistics(x), None)
+    assert "between two powers of two" in find_cause(case).text
