@@ -207,6 +207,31 @@ GFLOAT = Library(
             expected=Verdict.DIFFERS,
             why="torch, ml_dtypes and qtui round these ties up, to the even significand",
         ),
+        *(
+            Convention(
+                id=f"gfloat.block-{name}",
+                says=f"{title} takes 2^floor(log2 absmax) over the largest power of two of its "
+                "elements as the scale of 32",
+                ours=name,
+                theirs=f"compute_scale_amax, encode_block({theirs})",
+                expected=Verdict.BYTE_EQUAL,
+            )
+            for name, title, theirs in (
+                ("mxfp4", "MXFP4", "mxfp4_e2m1"),
+                ("mxfp6-e3m2", "MXFP6 E3M2", "mxfp6_e3m2"),
+                ("mxfp6-e2m3", "MXFP6 E2M3", "mxfp6_e2m3"),
+                ("mxfp8-e4m3", "MXFP8 E4M3", "mxfp8_e4m3"),
+                ("mxfp8-e5m2", "MXFP8 E5M2", "mxfp8_e5m2"),
+            )
+        ),
+        Convention(
+            id="gfloat.block-mxint8",
+            says="MXINT8 uses the code of -2, which no positive element has",
+            ours="mxint8",
+            theirs="compute_scale_amax, encode_block(mxint8)",
+            expected=Verdict.DIFFERS,
+            why="OCP lets it be left out, and qtui does: elements end at -127/64",
+        ),
     ),
     faults=(
         Fault(

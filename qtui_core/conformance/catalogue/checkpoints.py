@@ -92,6 +92,13 @@ COMPRESSED_TENSORS = Library(
             why="qtui leaves NaN and infinities out of the scale",
         ),
         Convention(
+            id="compressed-tensors.int4-packing",
+            says="INT4 codes, plus 8, are packed eight to an int32, the first into the lowest bits",
+            ours="int4:group64:full",
+            theirs="pack_to_int32(codes, 4)",
+            expected=Verdict.BYTE_EQUAL,
+        ),
+        Convention(
             id="compressed-tensors.short-group",
             says="A row that is no multiple of the group is refused",
             ours="int4:group64:full",

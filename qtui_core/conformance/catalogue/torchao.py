@@ -119,7 +119,13 @@ TORCHAO = Library(
             theirs="_choose_scale_float8(x, x.shape, float8_e5m2), _quantize_affine_float8",
             expected=Verdict.BYTE_EQUAL,
         ),
-        _mx("mxfp4", "float4_e2m1fn_x2", "FLOOR", "MXFP4 scales by 2^(floor(log2 absmax) - 2)"),
+        _mx(
+            "mxfp4",
+            "float4_e2m1fn_x2",
+            "FLOOR",
+            "MXFP4 scales by 2^(floor(log2 absmax) - 2), and packs the first element into the low "
+            "four bits",
+        ),
         _mx("mxfp4", "float4_e2m1fn_x2", "CEIL", "MXFP4 with the logarithm rounded up"),
         _mx("mxfp4", "float4_e2m1fn_x2", "EVEN", "MXFP4 with absmax first rounded to one bit"),
         _mx("mxfp4", "float4_e2m1fn_x2", "RCEIL", "MXFP4 with the least scale that clips nothing"),
@@ -185,6 +191,35 @@ TORCHAO = Library(
             theirs="get_bitnet_scale, quantize_bitnet_weight",
             expected=Verdict.DIFFERS,
             why="qtui adds in FP64 and has no least scale",
+        ),
+        Convention(
+            id="torchao.bitnet-activations",
+            says="Activations of BitNet and of INT8 training are INT8 per token, absmax/127",
+            ours="int8:token",
+            theirs="quantized_training.int8.quantize_int8_rowwise",
+            expected=Verdict.BYTE_EQUAL,
+        ),
+        Convention(
+            id="torchao.bf16-stochastic",
+            says="Stochastic rounding to BF16 goes away from zero with the probability of the 16 "
+            "bits that are dropped",
+            ours="encode bf16 stochastic nosat",
+            theirs="optim.quant_utils._fp32_to_bf16_sr, given the same draw",
+            expected=Verdict.BYTE_EQUAL,
+        ),
+        Convention(
+            id="torchao.per-row",
+            says="PerRow(-1) names the dimension that is REDUCED: one scale for each row",
+            ours="int8:row",
+            theirs="get_block_size(x.shape, PerRow())",
+            expected=Verdict.BYTE_EQUAL,
+        ),
+        Convention(
+            id="torchao.per-axis",
+            says="PerAxis(0) names the dimension that is KEPT: one scale for each row too",
+            ours="int8:row",
+            theirs="get_block_size(x.shape, PerAxis(0))",
+            expected=Verdict.BYTE_EQUAL,
         ),
     ),
     faults=(

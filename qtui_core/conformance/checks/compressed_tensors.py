@@ -89,6 +89,20 @@ def nonfinite(convention: Convention) -> Iterator[Sample]:
         yield _sample(convention.ours, name, x)
 
 
+@check("compressed-tensors.int4-packing")
+def packing(convention: Convention) -> Iterator[Sample]:
+    """Eight codes of 4 bits in an int32; read from the lowest bits up, less 8."""
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+
+    x = data.matrices()["normal"]
+    q = quantized(convention.ours, x)
+    words = numbers(pack_to_int32(torch.from_numpy(q.codes), 4)).view(np.uint32)
+    codes = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
+    codes = codes.reshape(x.shape).astype(np.int8) - 8
+    sides = [Side(c, c.astype(np.float32)) for c in (q.codes, codes)]
+    yield Sample("codes", x, *sides)
+
+
 @check("compressed-tensors.short-group")
 def short_groups(convention: Convention) -> Iterator[Sample]:
     for name, x in data.ragged().items():

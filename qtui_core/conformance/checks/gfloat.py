@@ -9,9 +9,9 @@ import numpy as np
 from gfloat import formats
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.ours import Array, cast_sample, finite_only, split_cast
+from qtui_core.conformance.checks.ours import Array, cast_sample, finite_only, quantized, split_cast
 from qtui_core.conformance.checks.registry import check, probe
-from qtui_core.conformance.compare import Sample
+from qtui_core.conformance.compare import Sample, Side
 from qtui_core.conformance.convention import Convention
 
 _INFO = {
@@ -79,6 +79,36 @@ def modes(convention: Convention) -> Iterator[Sample]:
         for limit in ("saturate", "nosat"):
             text = f"encode {fmt.name} {mode} {limit}"
             yield from _samples(convention, text, data.every_bf16(), f"{mode}, {limit}")
+
+
+_BLOCKS = {
+    "mxfp4": "mxfp4_e2m1",
+    "mxfp6-e3m2": "mxfp6_e3m2",
+    "mxfp6-e2m3": "mxfp6_e2m3",
+    "mxfp8-e4m3": "mxfp8_e4m3",
+    "mxfp8-e5m2": "mxfp8_e5m2",
+    "mxint8": "mxint8",
+}
+
+
+@check(*(f"gfloat.block-{name}" for name in _BLOCKS))
+def microscaling(convention: Convention) -> Iterator[Sample]:
+    """Blocks of 32, one after the other: its functions take one block."""
+    info = getattr(formats, f"format_info_{_BLOCKS[convention.ours]}")
+    for name, whole in data.matrices().items():
+        x = np.ascontiguousarray(whole[:13, :64])
+        scales, codes, values = [], [], []
+        for block in x.astype(np.float64).reshape(-1, 32):
+            scale = gfloat.compute_scale_amax(info.etype.emax, block)
+            first, *rest = gfloat.encode_block(info, scale, block / scale)
+            scales.append(first)
+            codes.append(rest)
+            values.append(list(gfloat.decode_block(info, [first, *rest])))
+        q = quantized(convention.ours, x)
+        assert q.scale_codes is not None
+        ours = Side(q.codes.view(np.uint8), q.dequantize(), {"scale": q.scale_codes})
+        theirs = Side(np.array(codes), np.array(values), {"scale": np.array(scales)})
+        yield Sample(name, x, ours, theirs)
 
 
 @probe("gfloat.below-a-tie")

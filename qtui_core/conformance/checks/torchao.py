@@ -10,12 +10,18 @@ import torch
 from torchao.quantization import quant_primitives as primitives
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.ours import numbers, quantized, refusals, side_of
+from qtui_core.conformance.checks import torchao_mx  # noqa: F401 - registers its checks
+from qtui_core.conformance.checks.ours import (
+    numbers,
+    quantized,
+    refusals,
+    side_of,
+    split_cast,
+)
 from qtui_core.conformance.checks.registry import check, probe
 from qtui_core.conformance.compare import Array, Sample, Side
 from qtui_core.conformance.convention import Convention
-from qtui_core.formats import get_format
-from qtui_core.formats.array import decode_array
+from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme
 from qtui_core.quant.double_quant import dynamic_map
 from qtui_core.quant.granularity import PerGroup, PerRow
@@ -119,57 +125,6 @@ def float8(convention: Convention) -> Iterator[Sample]:
         yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
-_MX_ELEMENTS: dict[str, Any] = {
-    "mxfp8-e4m3": torch.float8_e4m3fn,
-    "mxfp8-e5m2": torch.float8_e5m2,
-    "mxfp6-e3m2": "fp6_e3m2",
-    "mxfp6-e2m3": "fp6_e2m3",
-    "mxfp4": "float4_e2m1fn_x2",
-}
-
-
-@check(*(f"torchao.{name}" for name in _MX_ELEMENTS),
-       *(f"torchao.{name}-{rule}" for name in ("mxfp4", "mxfp8-e4m3")
-         for rule in ("ceil", "even", "rceil")))  # fmt: skip
-def microscaling(convention: Convention) -> Iterator[Sample]:
-    from torchao.prototype.mx_formats import mx_tensor
-
-    scheme = Scheme.parse(convention.ours)
-    mode = mx_tensor.ScaleCalculationMode[scheme.scale_rule.upper()]
-    element = _MX_ELEMENTS[scheme.format]
-    if scheme.format == "mxfp4":
-        element = getattr(torch, element)
-    for name, x in data.matrices().items():
-        scale, raw = mx_tensor.to_mx(torch.from_numpy(x), element, 32, mode)
-        values = mx_tensor.to_dtype(raw, scale, element, 32, torch.float32)
-        codes = _unpack_low_first(raw) if scheme.format == "mxfp4" else raw.view(torch.uint8)
-        stored = decode_array(get_format("e8m0"), scale.view(torch.uint8).numpy(), np.float32)
-        theirs = Side(numbers(codes), numbers(values), {"scale": stored})
-        yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
-
-
-@check("torchao.nvfp4")
-def nvfp4(convention: Convention) -> Iterator[Sample]:
-    from torchao.prototype.mx_formats import nvfp4_tensor
-
-    for name, x in data.matrices().items():
-        tensor = torch.from_numpy(x)
-        whole = nvfp4_tensor.per_tensor_amax_to_scale(tensor.abs().max())
-        result = nvfp4_tensor.NVFP4Tensor.to_nvfp4(tensor, per_tensor_scale=whole)
-        values = result.dequantize(torch.float32)
-        codes = _unpack_low_first(result.qdata)
-        q = quantized(convention.ours, x)
-        assert q.scale_codes is not None
-        ours = Side(q.codes, q.dequantize(), {"scale": q.scale_codes})
-        stored = {"scale": result.scale.view(torch.uint8).numpy()}
-        yield Sample(name, x, ours, Side(numbers(codes), numbers(values), stored))
-
-
-def _unpack_low_first(packed: torch.Tensor) -> torch.Tensor:
-    packed = packed.view(torch.uint8)
-    return torch.stack([packed & 15, packed >> 4], dim=-1).reshape(packed.shape[0], -1)
-
-
 @check("torchao.nf4-levels")
 def nf4_levels(convention: Convention) -> Iterator[Sample]:
     from qtui_core.quant.codebook import LEVELS
@@ -231,6 +186,51 @@ def ternary(convention: Convention) -> Iterator[Sample]:
 def ternary_mean(convention: Convention) -> Iterator[Sample]:
     for name in ("normal", "mixed magnitudes", "tiny"):
         yield _bitnet(convention, name, data.matrices()[name])
+
+
+@check("torchao.bitnet-activations")
+def activations(convention: Convention) -> Iterator[Sample]:
+    from torchao.prototype.quantized_training.int8 import quantize_int8_rowwise
+
+    for name in ("normal", "ties", "one sided", "mixed magnitudes"):
+        x = data.matrices()[name]
+        codes, scale = quantize_int8_rowwise(torch.from_numpy(x))
+        values = numbers(codes).astype(np.float32) * numbers(scale)[:, None]
+        theirs = Side(numbers(codes), values, {"scale": numbers(scale)})
+        yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+
+
+@check("torchao.bf16-stochastic")
+def stochastic(convention: Convention) -> Iterator[Sample]:
+    """Given the same draw, which counts down there and up here."""
+    from torchao.optim.quant_utils import _fp32_to_bf16_sr
+
+    fmt, rounding, saturate = split_cast(convention.ours)
+    x = data.between_16_bits()
+    x = np.ascontiguousarray(x[np.abs(x) < 1e38])
+    torch.manual_seed(1)
+    draw = torch.randint(0, 1 << 16, x.shape, dtype=torch.int32).numpy()
+    torch.manual_seed(1)
+    theirs = _fp32_to_bf16_sr(torch.from_numpy(x)).view(torch.int16).numpy().view(np.uint16)
+    bits = (0xFFFF - draw).astype(np.uint16)
+    ours = encode_array(fmt, x, rounding, saturate, bits, 16)
+    sides = [Side(codes, decode_array(fmt, codes)) for codes in (ours, theirs)]
+    yield Sample("ties", x, *sides)
+
+
+@check("torchao.per-row", "torchao.per-axis")
+def granularities(convention: Convention) -> Iterator[Sample]:
+    """The block of a matrix that shares a scale, as both say it."""
+    from torchao.quantization.granularity import PerAxis
+    from torchao.quantization.granularity import PerRow as TheirPerRow
+    from torchao.quantization.utils import get_block_size
+
+    shape = (48, 256)
+    theirs = TheirPerRow() if convention.name == "per-row" else PerAxis(0)
+    sizes = [np.array(_block(Scheme.parse(convention.ours), shape), np.float32),
+             np.array(get_block_size(shape, theirs), np.float32)]  # fmt: skip
+    ours, other = (Side(size.astype(np.int64), size) for size in sizes)
+    yield Sample("block size", sizes[0], ours, other)
 
 
 def _bitnet(convention: Convention, name: str, x: Array) -> Sample:

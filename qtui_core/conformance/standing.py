@@ -1,0 +1,145 @@
+"""What all verdicts together mean: who agrees, who does not, and what is wrong here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qtui_core.conformance.convention import (
+    Convention,
+    Fault,
+    Library,
+    LibraryReport,
+    Outcome,
+    Probed,
+    Verdict,
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A convention with what was found about it. `holds` is None where nothing equal was
+    promised of this version, or nothing was compared."""
+
+    convention: Convention
+    outcome: Outcome
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A library, whatever was found about it.
+
+    Attributes:
+        faults: those that are on this machine, with the figure that shows each.
+        unprobed: those whose probe failed.
+    """
+
+    library: Library
+    report: LibraryReport
+    findings: tuple[Finding, ...]
+    faults: tuple[tuple[Fault, Probed], ...]
+    unprobed: tuple[tuple[Fault, Probed], ...]
+
+    @property
+    def installed(self) -> bool:
+        return any(f.outcome.verdict is not Verdict.NOT_INSTALLED for f in self.findings)
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """Conventions that were promised to be equal and are not."""
+        return tuple(f for f in self.findings if f.holds is False)
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.outcome.verdict is Verdict.FAILED)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(f.outcome.verdict is verdict for f in self.findings)
+
+
+def standing_of(library: Library, report: LibraryReport) -> Standing:
+    """The report of a library, read with what was expected of it."""
+    by_id = {outcome.id: outcome for outcome in report.outcomes}
+    findings = []
+    for convention in library.conventions:
+        outcome = by_id[convention.id]
+        holds = outcome.holds(convention) if convention.applies_to(report.version) else None
+        findings.append(Finding(convention, outcome, holds))
+    faults = {fault.id: fault for fault in library.faults}
+    probed = [(faults[p.id], p) for p in report.faults]
+    return Standing(
+        library,
+        report,
+        tuple(findings),
+        tuple((fault, p) for fault, p in probed if p.present),
+        tuple((fault, p) for fault, p in probed if p.present is None),
+    )
+
+
+def conclude(standings: Sequence[Standing]) -> str:
+    """One sentence: whether the installed libraries are to be trusted, and what to do."""
+    here = [s for s in standings if s.installed]
+    if not here:
+        names = ", ".join(s.library.name for s in standings)
+        return f"None of {names} is installed, so there is nothing to compare qtui with."
+    broken = [(s, s.broken) for s in here if s.broken]
+    if broken:
+        parts = "; ".join(
+            f"{s.library.name} {s.report.version}: {_listed([f.convention.name for f in found])}"
+            for s, found in broken
+        )
+        tested = _listed([f"{s.library.name} {s.library.tested}" for s, _ in broken])
+        return (
+            f"qtui disagrees with the installed libraries where it should be equal ({parts}); "
+            f"they were equal with {tested}, so compare results with that version before you "
+            f"trust either side."
+        )
+    failed = sum(len(s.failed) for s in here)
+    if failed:
+        first = next(s.failed[0] for s in here if s.failed)
+        opening = (
+            f"{_agreement(here)}, but {failed} could not be checked (the first, "
+            f"{first.convention.id}: {first.outcome.message.rstrip('.')})"
+        )
+    else:
+        opening = _agreement(here)
+    return f"{opening}; {_faults(here)}."
+
+
+def _agreement(here: Sequence[Standing]) -> str:
+    one = len(here) == 1
+    names = f"The {len(here)} installed libraries"
+    if len(here) <= 2:
+        names = _listed([f"{s.library.name} {s.report.version}" for s in here])
+    equal_bytes = sum(s.count(Verdict.BYTE_EQUAL) for s in here)
+    equal_values = sum(s.count(Verdict.VALUE_EQUAL) for s in here)
+    other = sum(s.count(Verdict.DIFFERS) for s in here)
+    verb, other_verb = ("agrees", "differs") if one else ("agree", "differ")
+    times = "convention" if equal_bytes == 1 else "conventions"
+    return (
+        f"{names} {verb} with qtui byte for byte in {equal_bytes} {times} and in value in "
+        f"{equal_values}, and {other_verb} for a known reason in {other}"
+    )
+
+
+def _faults(here: Sequence[Standing]) -> str:
+    faults = [(s.library.name, fault) for s in here for fault, _ in s.faults]
+    if not faults:
+        whose = "its" if len(here) == 1 else "their"
+        return f"none of {whose} known faults is on this machine"
+    name, first = faults[0]
+    what = first.says[0].lower() + first.says[1:] if first.says[1:2].islower() else first.says
+    if len(faults) == 1:
+        return f"1 known fault is on this machine ({name}: {what}): {first.remedy}"
+    return (
+        f"{len(faults)} known faults are on this machine, to begin with {name} ({what}): "
+        f"{first.remedy}"
+    )
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    shown = list(names[:most])
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
