@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from qtui.report.numbers import format_decibels
+from qtui.report.numbers import format_count, format_decibels
 from qtui.tui.panels.codebooks.data import MOST_BARS, Bar, CodeColumn
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import Shown
@@ -21,7 +21,7 @@ SAME_DB = 0.05
 NUMBERS, DETAIL = 8, 1
 EIGHTHS = 8
 #: A column of this width has room for counts beside the shares.
-COUNTED = 29
+COUNTED = 24
 
 
 def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
@@ -103,8 +103,8 @@ def _row_bar(
     level = _level_text(bar)
     share = f"{100 * bar.share:.1f}%"
     if inner >= COUNTED:
-        share = f"{bar.count:,} {share:>6}"
-    room = inner - 8 - (16 if inner >= COUNTED else 6)
+        share = f"{format_count(bar.count).replace(' ', '')} {share:>6}"
+    room = inner - 8 - (13 if inner >= COUNTED else 6)
     puts = [Put(start, f"{level:>7}", "cursor" if under_cursor else "label")]
     if room > 0:
         length = round(bar.share / top * room)

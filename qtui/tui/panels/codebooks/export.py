@@ -19,9 +19,7 @@ def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
         "dtype": shown.entry.dtype,
         "view": shown.view.value,
         "sentence": sentence,
-        "equal_bits": (
-            [dataclasses.asdict(row) for row in shown.equal] if shown.at_equal_bits else None
-        ),
+        "equal_bits": [dataclasses.asdict(row) for row in shown.equal] or None,
         "schemes": [
             {
                 "bar_counts": [bar.count for bar in column.bars],

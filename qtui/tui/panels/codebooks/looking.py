@@ -14,6 +14,7 @@ from qtui.tui.panels.codebooks.body import CodebooksBody
 from qtui.tui.panels.codebooks.budget_view import budget_sentence, draw_budget
 from qtui.tui.panels.codebooks.codes_view import draw_codes
 from qtui.tui.panels.codebooks.construction_view import draw_construction
+from qtui.tui.panels.codebooks.data import EqualRow
 from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
 from qtui.tui.panels.codebooks.feed import SWEEP, CodebooksFeed
 from qtui.tui.panels.codebooks.levels_view import draw_levels
@@ -46,7 +47,7 @@ class LookingPanel(EnginePanel):
         self.feed = CodebooksFeed(self.qtui.engine)
         self.shown = Shown(self.qtui.model)
         self.refusal = ""
-        self._followed = ""
+        self._followed: str | None = None
 
     # Opening a model
 
@@ -72,13 +73,13 @@ class LookingPanel(EnginePanel):
             double_quantization=before.double_quantization,
             construction=await self.feed.construction(),
         )
-        self._followed = ""
+        self._followed = self._tensor_of_quantize()
         self.body.side.load(index.tensors)
         self.post_message(ModelOpened(model, index.headline))
         if not index.tensors:
             self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
             return
-        self.body.side.list.select(self._tensor_of_quantize() or index.first_choice.name)
+        self.body.side.list.select(self._followed or index.first_choice.name)
 
     def _tensor_of_quantize(self) -> str | None:
         """The tensor that the Quantize panel looks at, if it looks at one of this model."""
@@ -122,18 +123,20 @@ class LookingPanel(EnginePanel):
         if pause:
             await asyncio.sleep(PAUSE_SECONDS)
         shown = self.shown
-        shown.equal = ()
+        equal: tuple[EqualRow, ...] = ()
         if shown.at_equal_bits:
-            shown.equal = await self.feed.equal_bits(shown.asked, entry.shape)
-        schemes = shown.schemes
+            equal = await self.feed.equal_bits(shown.asked, entry.shape)
+        schemes = tuple(dict.fromkeys(row.scheme for row in equal)) or shown.asked
         columns, verdict = await self.feed.columns(
             shown.model, entry.name, schemes, shown.at_equal_bits, self._show_fraction
         )
-        shown.columns, shown.verdict = columns, verdict
-        shown.budgets = await self.feed.budgets(self._budgeted(schemes), entry.shape)
+        budgets = await self.feed.budgets(self._budgeted(schemes), entry.shape)
         name = next((c.format for c in columns if c.format in ("nf4", "fp4")), "nf4")
         sizes = sorted({*SWEEP, shown.block})
-        shown.sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.shape)
+        sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.shape)
+        # All at once: what is shown, copied and exported belongs together.
+        shown.equal, shown.columns, shown.verdict = equal, columns, verdict
+        shown.budgets, shown.sweep = budgets, sweep
         self.phase = Phase.READY
         self.body.title_line.activity = ""
         self.body.title_line.fraction = None

@@ -157,7 +157,7 @@ class CodebooksPanel(LookingPanel):
     def _current_of_asked(self) -> list[str]:
         """What each scheme that was asked for is now."""
         shown = self.shown
-        if shown.at_equal_bits and len(shown.equal) == len(shown.asked):
+        if len(shown.equal) == len(shown.asked):
             return [row.scheme for row in shown.equal]
         return list(shown.asked)
 

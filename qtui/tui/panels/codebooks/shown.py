@@ -40,9 +40,10 @@ class ViewName(StrEnum):
 class Shown:
     """Filled piece by piece; None or empty is what is not known yet.
 
-    `asked` are the schemes as they were chosen, `equal` the same at equal bits while that is
-    asked for; `columns` go with `schemes`. `verdict` is the sentence about them. `chosen` is
-    the scheme and `code` the bar that the cursor is on; `step` is that of the construction.
+    `asked` are the schemes as they were chosen, `columns` what is known of them on the tensor,
+    resized as in `equal` where that is not empty, and `verdict` is the sentence about them.
+    `chosen` is the scheme and `code` the bar that the cursor is on; `step` is that of the
+    construction.
     """
 
     model: str
@@ -66,10 +67,8 @@ class Shown:
 
     @property
     def schemes(self) -> tuple[str, ...]:
-        """The schemes that are compared."""
-        if self.at_equal_bits and self.equal:
-            return tuple(dict.fromkeys(row.scheme for row in self.equal))
-        return self.asked
+        """The schemes that are shown."""
+        return tuple(column.scheme for column in self.columns)
 
     @property
     def column(self) -> CodeColumn | None:
