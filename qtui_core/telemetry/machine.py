@@ -1,0 +1,99 @@
+"""The computer this runs on: its processor, its memory, its system. Standard library only.
+
+Every value may be None by itself: a container may hide files, another system has others.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+#: The extensions that decide which kernels libraries choose, as Linux names them.
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "sve")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Memory is in bytes. `memory_limit` is that of the container or job, where there is one;
+    `cores` is how many this process may use."""
+
+    system: str
+    kernel: str
+    architecture: str
+    python: str
+    python_path: str
+    processor: str | None
+    instructions: tuple[str, ...]
+    cores: int
+    memory_total: int | None
+    memory_available: int | None
+    memory_limit: int | None
+
+
+def read_machine(root: Path = Path("/")) -> Machine:
+    """Reads `/proc` and the like below `root`, which tests choose."""
+    memory = _fields(root / "proc/meminfo")
+    processor = _fields(root / "proc/cpuinfo")
+    flags = processor.get("flags", processor.get("Features", "")).split()
+    return Machine(
+        system=_system_name(root),
+        kernel=f"{platform.system()} {platform.release()}",
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        python_path=sys.executable,
+        processor=processor.get("model name") or platform.processor() or None,
+        instructions=tuple(name for name in _INSTRUCTIONS if name in flags),
+        cores=_usable_cores(),
+        memory_total=_kilobytes(memory.get("MemTotal")),
+        memory_available=_kilobytes(memory.get("MemAvailable")),
+        memory_limit=_memory_limit(root),
+    )
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _fields(path: Path) -> dict[str, str]:
+    """The first of each `name: value` line of a file of `/proc`; empty without the file."""
+    fields: dict[str, str] = {}
+    for line in _text(path).splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+    return fields
+
+
+def _system_name(root: Path) -> str:
+    for line in _text(root / "etc/os-release").splitlines():
+        name, _, value = line.partition("=")
+        if name == "PRETTY_NAME":
+            return value.strip().strip("\"'")
+    return platform.system()
+
+
+def _kilobytes(text: str | None) -> int | None:
+    """`24684084 kB` in bytes."""
+    number = (text or "").split(" ")[0]
+    return int(number) * 1024 if number.isdecimal() else None
+
+
+def _memory_limit(root: Path) -> int | None:
+    """The limit of the control group, version 2 then 1; one larger than any machine is none."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _text(root / "sys/fs/cgroup" / name).strip()
+        if text.isdecimal() and int(text) < 1 << 60:
+            return int(text)
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
