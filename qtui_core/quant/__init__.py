@@ -18,6 +18,8 @@ from qtui_core.quant.granularity import (
     PerModel,
     PerRow,
     PerTensor,
+    PerTile,
+    PerToken,
 )
 from qtui_core.quant.histogram import Histogram, histogram
 from qtui_core.quant.injection import Injected
@@ -61,6 +63,8 @@ __all__ = [
     "PerModel",
     "PerRow",
     "PerTensor",
+    "PerTile",
+    "PerToken",
     "Pooling",
     "QuantizedTensor",
     "Scheme",

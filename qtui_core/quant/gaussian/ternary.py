@@ -60,9 +60,9 @@ def _partial_square(low: Float64, high: Float64, slope: float, offset: Float64) 
 def _sum_of_magnitudes(count: int) -> tuple[Float64, Float64]:
     """Nodes and weights (they sum to 1) for the sum of `count` magnitudes."""
     if count >= MANY:
-        nodes, weights = np.polynomial.hermite_e.hermegauss(24)
+        points, shares = np.polynomial.hermite_e.hermegauss(24)
         spread = math.sqrt(count * VARIANCE)
-        return np.maximum(count * MEAN + spread * nodes, 0.0), weights / weights.sum()
+        return np.maximum(count * MEAN + spread * points, 0.0), shares / shares.sum()
     edges = np.arange(0, 9, STEP)
     cell = 2 * np.diff(distribution(edges))
     size = 1 << math.ceil(math.log2(count * cell.size + 1))

@@ -3,11 +3,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtui_core.formats import BF16, E2M1, E4M3, E5M2, FP16, TF32, Rounding, round_value
+from qtui_core.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M0,
+    E3M2,
+    E4M3,
+    E5M2,
+    FP16,
+    TF32,
+    Rounding,
+    round_value,
+)
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme, quantize
 
-FORMATS = {"e4m3": E4M3, "e5m2": E5M2, "e2m1": E2M1}
+FORMATS = {"e4m3": E4M3, "e5m2": E5M2, "e2m1": E2M1, "e3m2": E3M2, "e2m3": E2M3, "e3m0": E3M0}
 CASTS = {"bf16": BF16, "fp16": FP16, "tf32": TF32}
 EVERY = FORMATS | CASTS
 
@@ -75,6 +87,8 @@ def test_one_value_at_a_time_in_exact_arithmetic(numbers):
         ("e4m3", "float8_e4m3fn"),
         ("e5m2", "float8_e5m2"),
         ("e2m1", "float4_e2m1fn"),
+        ("e3m2", "float6_e3m2fn"),
+        ("e2m3", "float6_e2m3fn"),
         ("bf16", "bfloat16"),
     ],
 )
