@@ -21,7 +21,8 @@ Float64 = npt.NDArray[np.float64]
 @dataclass(frozen=True, eq=False)
 class ColumnErrors:
     """Sums over the elements that are finite and stay so, of each column of a tensor seen as a
-    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and both over each row, `[rows]`."""
+    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and both over each row,
+    `[rows]`."""
 
     squared_error: Float64
     squared: Float64

@@ -10,7 +10,6 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from qtui.report.numbers import format_bytes, format_count
-from qtui.tui.widgets.heatgrid import HeatGrid
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
 
@@ -63,8 +62,12 @@ class SchemeParts:
     granularity: str | None
     size: int | None
     symmetric: bool | None
+    zero_point: str | None
     scale_rule: str | None
+    rounding: str | None
     double_quantization: bool | None
+    nested: int | None
+    outliers: str | None
 
 
 @dataclass(frozen=True)
@@ -99,20 +102,8 @@ class ErrorNumbers:
     relative_mse: float | None
     gaussian_relative_mse: float | None
     max_abs_error: float | None
-
-
-@dataclass(frozen=True)
-class ErrorMap:
-    """|error| of a scheme pooled to a picture, and for each cell the element it is largest at."""
-
-    scheme: str
-    grid: HeatGrid
-    peak_rows: tuple[int, ...]
-    peak_columns: tuple[int, ...]
-
-    def element_at(self, grid_row: int, grid_column: int) -> tuple[int, int]:
-        index = grid_row * self.grid.grid_columns + grid_column
-        return self.peak_rows[index], self.peak_columns[index]
+    overflowed: int = 0
+    outlier_columns: int = 0
 
 
 @dataclass(frozen=True)
