@@ -64,7 +64,7 @@ class NarrowRounder:
         #: What the exponent of an addend adds to a code, too much by this for all of them.
         lowest_addend = self.lowest_exponent + (self.dropped << np.uint32(FLOAT32_MANTISSA))
         self.excess = lowest_addend >> self.dropped
-        self.sign_place = fmt.bits - 1
+        self.sign_bit = fmt.sign_bit
 
     def _add(self, x: Float32, scratch: Scratch) -> tuple[Float32, Bits]:
         """|x| + M and the bits of M."""
@@ -108,8 +108,11 @@ class NarrowRounder:
         np.copyto(codes, result, casting="unsafe")
         codes -= self.excess.astype(codes.dtype)
         negative = np.less(x.view(np.int32), 0, out=scratch.take("negative", x.size, np.bool_))
-        sign = scratch.take("sign", x.size, codes.dtype)
-        np.left_shift(negative.view(np.uint8), self.sign_place, out=sign, dtype=codes.dtype)
+        sign = negative.view(np.uint8)
+        if codes.dtype != np.uint8:
+            sign = scratch.take("sign", x.size, codes.dtype)
+            np.copyto(sign, negative)
+        sign *= codes.dtype.type(self.sign_bit)  # numpy shifts bytes one at a time
         codes |= sign
 
 
