@@ -85,8 +85,6 @@ def _tensor_data(tensor: TensorReport) -> dict[str, Any]:
                 "sqnr_db": e.sqnr_db,
                 "max_abs_error": e.max_abs_error,
                 "gaussian_relative_mse": e.gaussian_relative_mse,
-                "overflowed": e.overflowed,
-                "outlier_columns": e.outlier_columns,
             }
             for e in tensor.errors
         ],
