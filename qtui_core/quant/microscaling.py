@@ -7,19 +7,12 @@ the scale as torchao's `to_mx` names and computes them (torchao 0.18,
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.formats import FloatFormat, get_format
-from qtui_core.quant.coder import Coder, Codes, GroupScales, keep_finite
+from qtui_core.quant.block_coder import BlockCoder, Elements, make_elements
+from qtui_core.quant.coder import GroupScales
 from qtui_core.quant.elements import Float32
-from qtui_core.quant.floats import NarrowRounder
-from qtui_core.quant.grouping import Extent, group_views
-from qtui_core.quant.layout import Layout
-from qtui_core.quant.levels import element_values
-from qtui_core.quant.parallel import Scratch
 from qtui_core.quant.rounding import NEAREST, Rounding
 
 FLOAT32_MANTISSA = 23
@@ -31,7 +24,7 @@ E8M0_LARGEST = 254
 Words = npt.NDArray[np.int64]
 
 
-class MicroscalingCoder(Coder):
+class MicroscalingCoder(BlockCoder):
     """Blocks of 32 elements of a row under a scale 2^k, k from -127 to 127, kept as the code
     k + 127 (E8M0). An element is x / 2^k, which is exact, rounded to the element format (to
     nearest even unless the scheme says otherwise) and never beyond its largest number. The last
@@ -50,137 +43,20 @@ class MicroscalingCoder(Coder):
     specification permits and as its authors' emulation does, so that levels are symmetric.
     """
 
-    extent = Extent.ABSMAX
     scale_format = "e8m0"
 
     def __init__(self, element: str, rule: str, rounding: Rounding = NEAREST) -> None:
+        super().__init__(make_elements(element, rounding))
         self.rule = rule
-        self.elements = make_elements(element, rounding)
-        self.code_dtype = self.elements.dtype
-        self.nan_code = self.elements.nan_code
-        self.infinity_codes = self.elements.infinity_codes
         self.smallest_extent = float(self.elements.largest) * 2.0**-E8M0_BIAS
 
     def scales(self, extents: Float32, size: int) -> GroupScales:
         code = scale_codes(extents[0], self.rule, self.elements)
         return GroupScales(power_of_two(code), code=code)
 
-    def _scaled(self, layout: Layout, x: Float32, scales: GroupScales, scratch: Scratch) -> Float32:
-        scaled: Float32 = scratch.take("scaled", x.size, np.float32)
+    def inverse(self, scales: GroupScales) -> Float32:
         # The reciprocal of a power of two is one as well, if perhaps a subnormal number.
-        inverse = np.float32(1) / scales.scale
-        for (view, out), (factor,) in group_views(layout, (x, scaled), (inverse,)):
-            np.multiply(view, factor, out=out)
-        return scaled
-
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
-    ) -> None:
-        self.elements.encode(self._scaled(layout, x, scales, scratch), codes, scratch)
-
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        self.elements.decode(codes, out)
-        self._multiply(layout, scales, out)
-
-    def round_trip(
-        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        self.elements.round(self._scaled(layout, x, scales, scratch), out, scratch)
-        self._multiply(layout, scales, out)
-
-    def _multiply(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
-        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
-            np.multiply(view, scale, out=view)
-        keep_finite(out, scales)
-
-
-class Elements(Protocol):
-    """Numbers of one format, without a scale: float32 in, codes out, and back.
-
-    Attributes:
-        largest: the largest number.
-        exponent: floor(log2(largest)).
-        mantissa_bits: of a number as large as the largest.
-    """
-
-    largest: np.float32
-    exponent: int
-    mantissa_bits: int
-    dtype: np.dtype[np.generic]
-    nan_code: int | None
-    infinity_codes: tuple[int, int] | None
-
-    def encode(self, x: Float32, codes: Codes, scratch: Scratch) -> None: ...
-    def decode(self, codes: Codes, out: Float32) -> None: ...
-    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None: ...
-
-
-class FloatElements:
-    """A float of 8 bits or fewer; codes uint8."""
-
-    dtype: np.dtype[np.generic] = np.dtype(np.uint8)
-
-    def __init__(self, fmt: FloatFormat, rounding: Rounding) -> None:
-        self.rounder = NarrowRounder(fmt, rounding)
-        self.largest = np.float32(float(fmt.max))
-        self.exponent = fmt.max_exponent
-        self.mantissa_bits = fmt.mantissa_bits
-        self.nan_code = fmt.nan_code
-        self.infinity_codes: tuple[int, int] | None = None
-        if fmt.infinity_code is not None:
-            self.infinity_codes = (fmt.infinity_code, fmt.infinity_code | fmt.sign_bit)
-        self.table = element_values(fmt).astype(np.float32)
-
-    def encode(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
-        self.rounder.codes(x, codes, scratch)
-
-    def decode(self, codes: Codes, out: Float32) -> None:
-        # Codes are in range by construction; "clip" only spares numpy a buffered copy.
-        np.take(self.table, codes, out=out, mode="clip")
-
-    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
-        self.rounder.round(x, out, scratch)
-
-
-class FixedPointElements:
-    """MXINT8: int8 counting 1/64, from -127 to 127."""
-
-    dtype: np.dtype[np.generic] = np.dtype(np.int8)
-    largest = np.float32(127 / 64)
-    exponent = 0
-    mantissa_bits = 6
-    nan_code: int | None = None
-    infinity_codes: tuple[int, int] | None = None
-
-    def __init__(self, rounding: Rounding) -> None:
-        self.rounding = rounding
-
-    def _steps(self, x: Float32, out: Float32, scratch: Scratch) -> None:
-        np.multiply(x, np.float32(64), out=out)
-        np.clip(out, -127, 127, out=out)
-        self.rounding.to_integers(out, scratch)
-
-    def encode(self, x: Float32, codes: Codes, scratch: Scratch) -> None:
-        steps = scratch.take("level", x.size, np.float32)
-        self._steps(x, steps, scratch)
-        np.copyto(codes, steps, casting="unsafe")
-
-    def decode(self, codes: Codes, out: Float32) -> None:
-        np.multiply(codes, np.float32(1 / 64), out=out)
-
-    def round(self, x: Float32, out: Float32, scratch: Scratch) -> None:
-        self._steps(x, out, scratch)
-        out *= np.float32(1 / 64)
-
-
-def make_elements(name: str, rounding: Rounding = NEAREST) -> Elements:
-    """The elements of a format of the catalogue."""
-    fmt = get_format(name)
-    if isinstance(fmt, FloatFormat):
-        return FloatElements(fmt, rounding)
-    return FixedPointElements(rounding)
+        return np.float32(1) / scales.scale
 
 
 def scale_codes(absmax: Float32, rule: str, elements: Elements) -> npt.NDArray[np.uint8]:

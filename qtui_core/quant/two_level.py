@@ -9,11 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from qtui_core.formats import E2M1, E4M3
-from qtui_core.quant.coder import Coder, Codes, GroupScales, keep_finite
+from qtui_core.quant.block_coder import BlockCoder, FloatElements
+from qtui_core.quant.coder import Codes, GroupScales
 from qtui_core.quant.elements import Float32
-from qtui_core.quant.grouping import Extent, group_views
-from qtui_core.quant.layout import Layout
-from qtui_core.quant.microscaling import FloatElements
 from qtui_core.quant.parallel import Scratch
 from qtui_core.quant.rounding import NEAREST, Rounding
 
@@ -27,7 +25,7 @@ TENSOR_STEPS = LARGEST_ELEMENT * LARGEST_SCALE
 SMALLEST_TENSOR_SCALE = np.float32(2.0**-120)
 
 
-class TwoLevelCoder(Coder):
+class TwoLevelCoder(BlockCoder):
     """Scale of the tensor t = absmax / 2688, so that the block with the largest element has the
     scale 448; scale of a block s = absmax / 6 / t rounded to nearest even in E4M3, from 2^-6 to
     448; an element is x times ((1 / t) / s), rounded to nearest even unless the scheme says
@@ -42,16 +40,14 @@ class TwoLevelCoder(Coder):
     instead of multiplying by its reciprocal: a few codes beside ties differ.
     """
 
-    extent = Extent.ABSMAX
     scale_format = "e4m3"
-    code_dtype = np.dtype(np.uint8)
 
     def __init__(self, tensor_absmax: float = float(TENSOR_STEPS), rounding: Rounding = NEAREST):
+        super().__init__(FloatElements(E2M1, rounding))
         scale = np.float32(tensor_absmax) / TENSOR_STEPS
         self.tensor = max(scale, SMALLEST_TENSOR_SCALE)
         self.tensor_scale = float(self.tensor)
         self.rounding = rounding
-        self.elements = FloatElements(E2M1, rounding)
         self.blocks = FloatElements(E4M3, NEAREST)
         self.smallest_extent = float(TENSOR_STEPS * SMALLEST_TENSOR_SCALE)
 
@@ -66,35 +62,9 @@ class TwoLevelCoder(Coder):
         self.blocks.encode(scale, code, Scratch())
         return GroupScales(self.tensor * self._block_scales(code), code=code)
 
+    def inverse(self, scales: GroupScales) -> Float32:
+        assert scales.code is not None
+        return np.float32(1) / self.tensor / self._block_scales(scales.code)
+
     def _block_scales(self, code: Codes) -> Float32:
         return self.blocks.table[code]
-
-    def _scaled(self, layout: Layout, x: Float32, scales: GroupScales, scratch: Scratch) -> Float32:
-        assert scales.code is not None
-        scaled: Float32 = scratch.take("scaled", x.size, np.float32)
-        inverse = np.float32(1) / self.tensor / self._block_scales(scales.code)
-        for (view, out), (factor,) in group_views(layout, (x, scaled), (inverse,)):
-            np.multiply(view, factor, out=out)
-        return scaled
-
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
-    ) -> None:
-        self.elements.encode(self._scaled(layout, x, scales, scratch), codes, scratch)
-
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        self.elements.decode(codes, out)
-        self._multiply(layout, scales, out)
-
-    def round_trip(
-        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        self.elements.round(self._scaled(layout, x, scales, scratch), out, scratch)
-        self._multiply(layout, scales, out)
-
-    def _multiply(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
-        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
-            np.multiply(view, scale, out=view)
-        keep_finite(out, scales)

@@ -61,13 +61,13 @@ def _sum_of_magnitudes(count: int) -> tuple[Float64, Float64]:
     """Nodes and weights (they sum to 1) for the sum of `count` magnitudes."""
     if count >= MANY:
         points, shares = np.polynomial.hermite_e.hermegauss(24)
-        spread = math.sqrt(count * VARIANCE)
-        return np.maximum(count * MEAN + spread * points, 0.0), shares / shares.sum()
+        sums = np.maximum(count * MEAN + math.sqrt(count * VARIANCE) * points, 0.0)
+        return sums, shares / shares.sum()
     edges = np.arange(0, 9, STEP)
     cell = 2 * np.diff(distribution(edges))
     size = 1 << math.ceil(math.log2(count * cell.size + 1))
     spectrum = np.fft.rfft(cell, size) ** count
-    weights = np.maximum(np.fft.irfft(spectrum, size), 0.0)
-    nodes = (np.arange(size) + count / 2) * STEP  # a cell stands for its middle
+    weights: Float64 = np.maximum(np.fft.irfft(spectrum, size), 0.0)
+    nodes: Float64 = (np.arange(size) + count / 2) * STEP  # a cell stands for its middle
     kept = weights > 1e-14
     return nodes[kept], weights[kept] / weights[kept].sum()
