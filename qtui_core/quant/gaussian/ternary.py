@@ -68,6 +68,7 @@ def _sum_of_magnitudes(count: int) -> tuple[Float64, Float64]:
     size = 1 << math.ceil(math.log2(count * cell.size + 1))
     spectrum = np.fft.rfft(cell, size) ** count
     weights: Float64 = np.maximum(np.fft.irfft(spectrum, size), 0.0)
-    nodes: Float64 = (np.arange(size) + count / 2) * STEP  # a cell stands for its middle
+    # A cell stands for its middle.
+    nodes: Float64 = STEP * np.arange(count / 2, size + count / 2, dtype=np.float64)
     kept = weights > 1e-14
     return nodes[kept], weights[kept] / weights[kept].sum()
