@@ -112,22 +112,25 @@ def _agreement(here: Sequence[Standing]) -> str:
     names = f"The {len(here)} installed libraries"
     if len(here) <= 2:
         names = _listed([f"{s.library.name} {s.report.version}" for s in here])
-    equal_bytes = sum(s.count(Verdict.BYTE_EQUAL) for s in here)
-    equal_values = sum(s.count(Verdict.VALUE_EQUAL) for s in here)
-    other = sum(s.count(Verdict.DIFFERS) for s in here)
-    verb, other_verb = ("agrees", "differs") if one else ("agree", "differ")
-    times = "convention" if equal_bytes == 1 else "conventions"
-    return (
-        f"{names} {verb} with qtui byte for byte in {equal_bytes} {times} and in value in "
-        f"{equal_values}, and {other_verb} for a known reason in {other}"
-    )
+    agree, differ = ("agrees", "differs") if one else ("agree", "differ")
+    counts = {verdict: sum(s.count(verdict) for s in here) for verdict in Verdict}
+    equal = []
+    for verdict, how in ((Verdict.BYTE_EQUAL, "byte for byte"), (Verdict.VALUE_EQUAL, "in value")):
+        if count := counts[verdict]:
+            equal.append(f"{how} in {count} convention{'' if count == 1 else 's'}")
+    parts = [f"{agree} with qtui {' and '.join(equal)}"] if equal else []
+    if counts[Verdict.DIFFERS]:
+        parts.append(f"{differ} for a known reason in {counts[Verdict.DIFFERS]}")
+    return f"{names} {', and '.join(parts) or 'could not be compared'}"
 
 
 def _faults(here: Sequence[Standing]) -> str:
+    whose = "it" if len(here) == 1 else "them"
     faults = [(s.library.name, fault) for s in here for fault, _ in s.faults]
+    if not any(s.library.faults for s in here):
+        return f"no fault of {whose} is known"
     if not faults:
-        whose = "its" if len(here) == 1 else "their"
-        return f"none of {whose} known faults is on this machine"
+        return f"no known fault of {whose} is on this machine"
     name, first = faults[0]
     what = first.says[0].lower() + first.says[1:] if first.says[1:2].islower() else first.says
     if len(faults) == 1:

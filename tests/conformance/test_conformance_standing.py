@@ -67,9 +67,17 @@ def test_nothing_is_promised_of_a_version_before_the_first():
 
 def test_agreement_is_counted():
     assert conclude([standing(EQUAL, VALUE, DIFFERS)]) == (
-        "lib 1.0 agrees with qtui byte for byte in 1 convention and in value in 1, and differs "
-        "for a known reason in 1; none of its known faults is on this machine."
+        "lib 1.0 agrees with qtui byte for byte in 1 convention and in value in 1 convention, and "
+        "differs for a known reason in 1; no known fault of it is on this machine."
     )
+
+
+def test_what_there_is_none_of_is_not_counted():
+    assert conclude([standing(EQUAL, EQUAL, EQUAL)]).startswith(
+        "lib 1.0 agrees with qtui byte for byte in 3 conventions; no known fault"
+    )
+    failed = conclude([standing(*(Verdict.FAILED,) * 3)])
+    assert failed.startswith("lib 1.0 could not be compared, but 3 could not be checked")
 
 
 def test_a_fault_comes_with_what_to_do():

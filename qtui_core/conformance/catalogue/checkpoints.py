@@ -1,6 +1,6 @@
 """Conventions of the libraries that read and write quantized checkpoints."""
 
-from qtui_core.conformance.convention import Convention, Library, Verdict
+from qtui_core.conformance.convention import Convention, Fault, Library, Verdict
 
 _QUANTIZE = "calculate_qparams, quantize with QuantizationArgs({})"
 
@@ -184,6 +184,16 @@ GGUF = Library(
             ours="encode fp16 nearest-even nosat",
             theirs="quants.quantize(x, F16)",
             expected=Verdict.BYTE_EQUAL,
+        ),
+    ),
+    faults=(
+        Fault(
+            id="gguf.mxfp4-scale",
+            says="MXFP4 takes its logarithm in floating point, which is wrong just below powers of "
+            "two",
+            consequence="a block whose largest element lies there has twice the scale it should "
+            "have, and one bit less",
+            remedy="round the tensor to BF16 first, which has no such numbers",
         ),
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import Array, cast_sample, quantized, refusals, side_of
-from qtui_core.conformance.checks.registry import check
+from qtui_core.conformance.checks.registry import check, probe
 from qtui_core.conformance.compare import Sample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant import QuantizedTensor
@@ -136,3 +136,11 @@ def f16(convention: Convention) -> Iterator[Sample]:
     with np.errstate(over="ignore"):
         codes = gguf.quants.quantize(x, _TYPES.F16).view(np.uint16)
     yield cast_sample(convention, "ties", x, codes)
+
+
+@probe("gguf.mxfp4-scale")
+def takes_logarithms_in_floating_point() -> tuple[bool, str]:
+    x = np.zeros((1, _BLOCK), np.float32)
+    x[0, 0] = np.nextafter(np.float32(8), np.float32(0))
+    scale = int(gguf.quants.quantize(x, _TYPES.MXFP4)[0, 0]) - 127
+    return scale != 0, f"7.9999995 has the scale 2^{scale} instead of 2^0"
