@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui.report.numbers import format_decibels, format_value
 from qtui.tui.panels.quantize.activations.data import Captured, Channel, Outputs, Ranges, Way
-from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
+from qtui.tui.panels.quantize.outliers.lines import Text, TextLine, Tone
 from qtui.tui.widgets.drawing import Glyphs
 from qtui.tui.widgets.line import shortened
 from qtui_core.models.quoting import printable
@@ -74,7 +74,7 @@ def _way_lines(width: int, glyphs: Glyphs, ranges: Ranges) -> list[TextLine]:
     for way in ranges.ways:
         text = _way_line(way, glyphs, best is way)
         if bar >= SHORTEST_BAR and largest > 0:
-            cells = max(0, min(bar, round(_kept(way) / largest * bar))) if _kept(way) > 0 else 0
+            cells = round(min(1.0, max(0.0, _kept(way) / largest)) * bar)
             text.append((" " + glyphs.full * cells, "bar"))
         lines.append(text)
     return lines
@@ -84,11 +84,12 @@ def _way_line(way: Way, glyphs: Glyphs, best: bool) -> list[Text]:
     clipped = f"{100 * way.clipped:.2f} %" if way.kind == "static" else NONE
     loss = NONE if way.loss_db is None else f"{way.loss_db + 0.0:.1f}"
     marker = glyphs.pointer if best else " "
+    held = _decibels(way.held_out_db) if way.unseen else NONE
     name = f"{marker}{way.kind:<8}{way.words}"
     return [
         (f"{name:<{LABEL}}", "strong" if best else "value"),
-        (f"{way.bits:>7.2f}{format_decibels(way.calibration_db):>12}", "value"),
-        (f"{format_decibels(way.held_out_db):>8}", "strong" if best else "value"),
+        (f"{way.bits:>7.2f}{_decibels(way.calibration_db):>12}", "value"),
+        (f"{held:>8}", "strong" if best else "value"),
         (f"{loss:>6}", "loss" if way.loss_db is not None and way.loss_db >= 1 else "value"),
         (f"{clipped:>9}", "value"),
     ]
@@ -159,11 +160,14 @@ def _output_lines(width: int, glyphs: Glyphs, outputs: Outputs, letters: str) ->
             (f"{shortened(f' W {name}', label - 1, glyphs.ellipsis):<{label}}", "value")
         ]
         for at, value in enumerate(values):
-            exact = row == 0 and at == 0
-            words = "exact" if exact or value is None else format_decibels(value)
-            text.append((words.rjust(column), "label" if exact else "value"))
+            tone: Tone = "label" if row == 0 and at == 0 else "value"
+            text.append((_decibels(value).rjust(column), tone))
         lines.append(text)
     return lines
+
+
+def _decibels(sqnr_db: float | None) -> str:
+    return "exact" if sqnr_db is None else format_decibels(sqnr_db)
 
 
 def _kept(way: Way) -> float:

@@ -43,6 +43,10 @@ class State(StrEnum):
     FAILED = "failed"
 
 
+class ActivationLines(TonedLines, can_focus=True):
+    """Where the focus is while the tensors are not on the screen."""
+
+
 class ActivationsView(View):
     """What a text makes flow through the module of the chosen weight: the ways to quantize it,
     its channels, and the error of the layer's output."""
@@ -61,7 +65,7 @@ share of the elements. *unseen* is the SQNR on held-out text, *lost* what that i
 the share of held-out values outside the range.
 
 The lower table is the error of the layer's **output**: rows are weights, columns the input, as
-they are or under scheme A or B. `w` makes the whole panel look at the input or the output.
+they are or under scheme A or B. `S` makes the whole panel look at the input or the output.
 """
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("c", "capture", "Capture", show=True, id="quantize.capture",
@@ -77,13 +81,13 @@ they are or under scheme A or B. `w` makes the whole panel look at the input or 
         layout: vertical;
         #activations-text { display: none; }
         &.-typing #activations-text { display: block; }
-        TonedLines { height: 1fr; padding: 0 1; }
+        ActivationLines { height: 1fr; padding: 0 1; }
     }
     """
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
-        self.lines = TonedLines(self._lay_out)
+        self.lines = ActivationLines(self._lay_out)
         self.field = Field(compact=True, select_on_focus=True, id="activations-text")
         self.state = State.NOTHING
         self.trouble = ""
@@ -147,7 +151,7 @@ they are or under scheme A or B. `w` makes the whole panel look at the input or 
         found = await feed.capture(look.model, subject.tensor, text, heard)
         if self.found is None or self.found.number != found.number:
             self.ranges = self.outputs = None
-        self.found, self._seconds = found, found.seconds
+        self.found, self._seconds, self._asked = found, found.seconds, ""
         self._be(State.READY)
         side = OUTPUT if subject.source == OUTPUT else "input"
         scheme = look.schemes[look.active]
@@ -175,10 +179,11 @@ they are or under scheme A or B. `w` makes the whole panel look at the input or 
 
     def leave(self) -> None:
         self.remove_class("-typing")
-        self.focus_start()
+        self.panel.activate()
 
     def focus_start(self) -> bool:
-        return False
+        self.screen.set_focus(self.lines)
+        return True
 
     def drawing_changed(self) -> None:
         self.lines.update()
