@@ -14,8 +14,9 @@ from qtui_core.quant.measure import decibels
 
 #: Elements of each matrix that are decoded at a time.
 _CHUNK = 1 << 19
-#: Elements that the sums go over while they stay in the second-level cache.
-_CACHED = 1 << 15
+#: Elements that the sums go over while they stay in the cache. Fewer than the 10,000 from which
+#: OpenBLAS adds up a product on several threads, which costs far more when a core is busy.
+_CACHED = 1 << 13
 
 
 @dataclass(frozen=True)

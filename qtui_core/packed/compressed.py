@@ -156,9 +156,10 @@ class CompressedDecoder:
         self._settings = weight_settings(source, code)
         self._form = _form(source, code)
         stem = code.removesuffix("_packed")
-        if f"{stem}_g_idx" in source.tensors and parts.integers(f"{stem}_g_idx").min() >= 0:
+        if f"{stem}_g_idx" in source.tensors:
+            # -1 everywhere stands for groups in order.
             index = parts.integers(f"{stem}_g_idx").reshape(-1)
-            if (np.diff(index) < 0).any():
+            if (np.diff(index.astype(np.int64)) < 0).any():
                 raise parts.fault(
                     "its groups are in order of activation (weight_g_idx), which the library no "
                     "longer decodes"

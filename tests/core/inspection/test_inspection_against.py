@@ -348,3 +348,26 @@ def test_norms_alone_that_moved_are_not_lost(tmp_path, original):
     assert comparison.pairs[0].difference.relative_mse == pytest.approx(0.01, rel=1e-5)
     assert "moved 1 of 21 weights" in comparison.conclusion
     assert comparison.worst_map is None
+
+
+def test_gpt2_stores_its_matrices_transposed_even_square_ones(tmp_path):
+    rng = np.random.default_rng(10)
+    weights = {
+        "transformer.h.0.attn.c_proj.weight": rng.standard_normal((128, 128)).astype(np.float32),
+        "transformer.h.0.mlp.c_fc.weight": rng.standard_normal((128, 512)).astype(np.float32),
+        "transformer.wte.weight": rng.standard_normal((96, 128)).astype(np.float32),
+    }
+    turned = {n: w.T if ".c_" in n else w for n, w in weights.items()}
+    first = save_model(tmp_path / "a", weights)
+    second = write_gguf(tmp_path / "m.gguf", turned, CONFIG, "F32", architecture="gpt2")
+    for one, other in ((first, second), (second, first)):
+        assert compare(one, other).identical == 3
+
+
+def test_dimensions_of_one_element_do_not_matter(tmp_path):
+    x = np.arange(64, dtype=np.float32)
+    first = save_model(tmp_path / "a", {"gate.weight": x[None], "conv.weight": x.reshape(8, 1, 8)})
+    second = save_model(tmp_path / "b", {"gate.weight": x, "conv.weight": x.reshape(8, 8)})
+    comparison = compare(first, second)
+    assert comparison.identical == 2
+    assert comparison.shapes == ()

@@ -322,3 +322,24 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "compressed_tensors.compressors.base", None)
     with pytest.raises(QtuiError, match=r"pip install 'qtui\[checkpoints\]'"):
         open_weight(source, weight).rows(0, 2)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_compressed_tensors_in_order_of_activation_are_refused(tmp_path, ordered):
+    """The library ignores weight_g_idx since it dropped activation order: values would be wrong."""
+    index = np.arange(64) // 32
+    tensors = under(NAME, {
+        "weight_packed": np.zeros((8, 8), np.int32),
+        "weight_scale": np.ones((8, 2), np.float32),
+        "weight_shape": np.array([8, 64]),
+        "weight_g_idx": (index if ordered else index[::-1]).astype(np.int32),
+    })  # fmt: skip
+    groups = {"g": {"targets": ["Linear"], "weights": INT4 | {"symmetric": True}}}
+    settings = {"quant_method": "compressed-tensors", "config_groups": groups}
+    source = open_model(save_model(tmp_path, tensors, settings))
+    (weight,) = logical_weights(source).values()
+    if ordered:
+        assert (open_weight(source, weight).rows(0, 8) == -8).all()
+    else:
+        with pytest.raises(ModelError, match="order of activation"):
+            open_weight(source, weight)
