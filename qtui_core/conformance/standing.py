@@ -114,10 +114,11 @@ def _agreement(here: Sequence[Standing]) -> str:
         names = _listed([f"{s.library.name} {s.report.version}" for s in here])
     agree, differ = ("agrees", "differs") if one else ("agree", "differ")
     counts = {verdict: sum(s.count(verdict) for s in here) for verdict in Verdict}
-    equal = []
+    equal: list[str] = []
     for verdict, how in ((Verdict.BYTE_EQUAL, "byte for byte"), (Verdict.VALUE_EQUAL, "in value")):
         if count := counts[verdict]:
-            equal.append(f"{how} in {count} convention{'' if count == 1 else 's'}")
+            noun = "" if equal else " convention" if count == 1 else " conventions"
+            equal.append(f"{how} in {count}{noun}")
     parts = [f"{agree} with qtui {' and '.join(equal)}"] if equal else []
     if counts[Verdict.DIFFERS]:
         parts.append(f"{differ} for a known reason in {counts[Verdict.DIFFERS]}")

@@ -67,7 +67,7 @@ def test_nothing_is_promised_of_a_version_before_the_first():
 
 def test_agreement_is_counted():
     assert conclude([standing(EQUAL, VALUE, DIFFERS)]) == (
-        "lib 1.0 agrees with qtui byte for byte in 1 convention and in value in 1 convention, and "
+        "lib 1.0 agrees with qtui byte for byte in 1 convention and in value in 1, and "
         "differs for a known reason in 1; no known fault of it is on this machine."
     )
 
