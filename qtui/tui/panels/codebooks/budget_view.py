@@ -10,7 +10,7 @@ from qtui.tui.widgets.line import shortened
 
 LABELS = 18
 COLUMN = 15
-PARTS = ("codes", "scales", "scale of the tensor", "zero points", "nested codes",
+PARTS = ("codes", "scales", "tensor scale", "zero points", "nested codes",
          "nested constants", "offset")  # fmt: skip
 NOTHING = "–"
 
@@ -39,8 +39,8 @@ def _table(shown: Shown, canvas: Canvas) -> list[TextLine]:
     count = max(1, (canvas.width - LABELS) // width)
     first = max(0, min(shown.chosen - count + 1, len(shown.budgets) - count))
     budgets = shown.budgets[first : first + count]
-    names = [part for part in PARTS if any(part in each.parts for each in shown.budgets)]
-    names += sorted({part for each in shown.budgets for part in each.parts} - set(PARTS))
+    names = [part for part in PARTS if any(part in each.parts for each in budgets)]
+    names += sorted({part for each in budgets for part in each.parts} - set(PARTS))
 
     def row(label: str, texts: list[str], tone: Tone = "value") -> list[Put]:
         puts = [Put(0, label, "label" if tone == "value" else tone)]
@@ -81,7 +81,8 @@ def _sweep_heading(shown: Shown) -> list[TextLine]:
     if not shown.sweep:
         return []
     nested = f"dq{shown.nested_block} adds"
-    titles = ("block", "scales add", "all", "dB", nested, "all", "dB")
+    name = shown.sweep[0].plain.scheme.split(":")[0]
+    titles = (f"{name} block", "scales add", "all", "dB", nested, "all", "dB")
     return [[right(end, title, "heading") for end, title in zip(_ENDS, titles, strict=True)]]
 
 

@@ -20,8 +20,11 @@ SAME_DB = 0.05
 #: The lines below a histogram: numbers, and the code under the cursor.
 NUMBERS, DETAIL = 8, 1
 EIGHTHS = 8
-#: A column of this width has room for counts beside the shares.
-COUNTED = 24
+#: Cells of a bar that lies, and of a column from which on there is room for one.
+LEAST_BAR = 6
+BARRED = 8 + LEAST_BAR + 6
+#: Cells of a count, and lines of bars that stand above a table.
+COUNT, LEAST_STANDING = 7, 6
 
 
 def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
@@ -34,27 +37,19 @@ def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
     starts = [LABELS + at * width for at in range(count)]
     chosen = min(shown.chosen, len(shown.columns) - 1) - first
     inner = width - GAP
-    tall = canvas.height >= 1 + MOST_BARS + NUMBERS + DETAIL and inner >= MOST_BARS
     lines: list[list[Put]] = [_names(shown, columns, starts, inner, chosen, canvas)]
-    cursor = _cursor(shown)
     bars = [column.bars for column in columns]
-    if tall:
-        top = max((_largest(column) for column in columns), default=1.0)
-        for row in range(max(len(each) for each in bars)):
-            lines.append(
-                [
-                    put
-                    for at, each in enumerate(bars)
-                    if row < len(each)
-                    for put in _row_bar(
-                        each[row], starts[at], inner, top, canvas.glyphs,
-                        at == chosen and row == cursor,
-                    )
-                ]
-            )  # fmt: skip
-    else:
-        height = max(2, canvas.height - 1 - 1 - NUMBERS - DETAIL)
+    cursor = _cursor(shown)
+    room = canvas.height - 1 - NUMBERS - DETAIL
+    tabled = room >= MOST_BARS + LEAST_STANDING + 1
+    barred = not tabled and room >= MOST_BARS and inner >= BARRED
+    rows: list[list[Put]] = []
+    if tabled or barred:
+        rows = _rows(bars, starts, inner, barred, canvas.glyphs, chosen, cursor)
+    if not barred:
+        height = max(2, room - 1 - len(rows))
         lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor)
+    lines += rows
     lines += _numbers(shown, columns, starts, inner)
     lines.append(_detail(shown, canvas))
     more = len(shown.columns) - count
@@ -76,8 +71,8 @@ def _cursor(shown: Shown) -> int:
     return 0 if column is None else min(shown.code, len(column.bars) - 1)
 
 
-def _largest(column: CodeColumn) -> float:
-    return max((max(bar.share, bar.expected or 0.0) for bar in column.bars), default=0.0) or 1.0
+def _largest(bars: Sequence[Bar]) -> float:
+    return max((max(bar.share, bar.expected or 0.0) for bar in bars), default=0.0) or 1.0
 
 
 def _names(
@@ -96,17 +91,47 @@ def _names(
     return line
 
 
+def _rows(
+    bars: Sequence[Sequence[Bar]],
+    starts: Sequence[int],
+    inner: int,
+    barred: bool,
+    glyphs: Glyphs,
+    chosen: int,
+    cursor: int,
+) -> list[list[Put]]:
+    """A line for each code, with bars that lie or without."""
+    top = max(_largest(each) for each in bars)
+    return [
+        [
+            put
+            for at, each in enumerate(bars)
+            if row < len(each)
+            for put in _row_bar(
+                each[row],
+                starts[at],
+                inner,
+                top if barred else None,
+                glyphs,
+                at == chosen and row == cursor,
+            )
+        ]
+        for row in range(max(len(each) for each in bars))
+    ]
+
+
 def _row_bar(
-    bar: Bar, start: int, inner: int, top: float, glyphs: Glyphs, under_cursor: bool
+    bar: Bar, start: int, inner: int, top: float | None, glyphs: Glyphs, under_cursor: bool
 ) -> list[Put]:
-    """A line for a code: its level, a bar with a mark where a Gaussian's would end, its share."""
-    level = _level_text(bar)
+    """A code: its level, unless `top` is None a bar with a mark where a Gaussian's would end,
+    and how many elements it has, as far as there is room."""
+    puts = [Put(start, f"{_level_text(bar):>7}", "cursor" if under_cursor else "label")]
     share = f"{100 * bar.share:.1f}%"
-    if inner >= COUNTED:
+    counted = inner >= (8 + 6 if top is None else BARRED) + COUNT
+    if counted:
         share = f"{format_count(bar.count).replace(' ', '')} {share:>6}"
-    room = inner - 8 - (13 if inner >= COUNTED else 6)
-    puts = [Put(start, f"{level:>7}", "cursor" if under_cursor else "label")]
-    if room > 0:
+    room = inner - 8 - 6 - (COUNT if counted else 0)
+    if top is not None:
         length = round(bar.share / top * room)
         length = max(length, 1) if bar.count else 0
         puts.append(Put(start + 8, glyphs.full * length, "bar"))
@@ -141,7 +166,7 @@ def _standing(
     lines: list[list[Put]] = [[] for _ in range(height + 1)]
     for at, each in enumerate(bars):
         wide = max(1, min(3, inner // max(1, len(each))))
-        top = max((max(bar.share, bar.expected or 0.0) for bar in each), default=0.0) or 1.0
+        top = _largest(each)
         for place, bar in enumerate(each):
             column = starts[at] + place * wide
             eighths = round(bar.share / top * height * EIGHTHS)
@@ -158,6 +183,8 @@ def _standing(
             mark, tone = _foot(bar, here, glyphs)
             lines[height].append(Put(column, mark * wide, tone))
     lines[0].insert(0, Put(0, "codes", "label"))
+    if any(bar.expected is not None for each in bars for bar in each):
+        lines[1].insert(0, Put(0, f"{glyphs.dot} Gaussian", "expected"))
     lines[height].insert(0, Put(0, "ascending", "quiet"))
     return lines
 
