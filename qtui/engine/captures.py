@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from qtui_core.activations.records import ModuleRecord, Recording, Side
 from qtui_core.activations.tokens import (
-    TOKEN_BUDGET,
     Text,
     Tokenizer,
     Windows,
     positions_of,
     split_windows,
+    token_budget,
 )
 from qtui_core.errors import UsageError
 from qtui_core.models import ModelSource
@@ -204,7 +204,8 @@ class Captures:
     def _split(self, running: _Running, text: Text) -> tuple[Windows, Windows | None]:
         ids = running.tokenizer.encode(text.content)
         limit = positions_of(running.loaded.model)
-        return split_windows(ids, running.tokenizer, limit, TOKEN_BUDGET)
+        budget = token_budget(running.source.parameters)
+        return split_windows(ids, running.tokenizer, limit, budget)
 
     def _has(self, model: str, tensor: str, text: Text) -> bool:
         with self._lock:

@@ -21,9 +21,11 @@ from qtui_core.models.quoting import printable, quoted
 
 Ids = npt.NDArray[np.int64]
 
-#: Tokens of each of the two texts unless the caller says otherwise: seconds on a CPU for a
-#: model of a billion parameters.
+#: Most and fewest tokens of each of the two texts where there are so many, and the work that
+#: lies between: two operations a parameter and token, 10^12 of which are seconds on a CPU.
 TOKEN_BUDGET = 2048
+LEAST_BUDGET = 256
+MAX_OPERATIONS = 10**12
 #: Tokens of a window. Long enough for attention to have something to attend to.
 WINDOW = 256
 #: Fewer tokens than this give no range worth the name.
@@ -176,6 +178,12 @@ class Tokenizer:
             if wrapped[start : start + len(plain)] == plain:
                 self._prefix, self._suffix = wrapped[:start], wrapped[start + len(plain) :]
                 return
+
+
+def token_budget(parameters: int) -> int:
+    """How many tokens of a text a model of this size reads in seconds."""
+    affordable = MAX_OPERATIONS // (2 * max(1, parameters))
+    return max(LEAST_BUDGET, min(TOKEN_BUDGET, affordable))
 
 
 def split_windows(

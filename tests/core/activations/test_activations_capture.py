@@ -25,6 +25,7 @@ from qtui_core.activations.tokens import (
     positions_of,
     read_text,
     split_windows,
+    token_budget,
 )
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models import open_model
@@ -369,6 +370,16 @@ def test_bytes_are_the_tokens_of_the_demo() -> None:
     for part, low, high in [(first, 0, middle), (second, middle, ids.size)]:
         for window in part.ids:  # each is a piece of its own half, and of no other
             assert raw[low * 8 : high * 8].find(window.tobytes()) >= 0
+
+
+def test_a_large_model_reads_fewer_tokens() -> None:
+    assert token_budget(4_558_080) == 2048
+    assert token_budget(10**9) == 500
+    assert token_budget(70 * 10**9) == 256
+    tokenizer = Tokenizer(opened("demo"))
+    first, second = split_windows(tokenizer.encode("ab" * 5000), tokenizer, None, budget=600)
+    assert second is not None
+    assert (first.tokens, second.tokens) == (512, 512)  # whole windows
 
 
 def test_short_texts() -> None:
