@@ -319,13 +319,15 @@ class QtuiApp(App[None], inherit_bindings=False):
                 panel.PANEL_ID,
                 self.export_screenshot(title="qtui"),
                 panel.export_data(),
+                panel.export_table(),
             )
         except Exception as error:
             # Whatever a panel's data hold: the work on the screen is worth more than the file.
             log.exception("export")
             self.tell(f"Nothing was exported: {one_line(error)}", "error")
             return
-        self.tell("Wrote " + " and ".join(str(name) for name in names) + ".")
+        *others, last = map(str, names)
+        self.tell("Wrote " + " and ".join(filter(None, (", ".join(others), last))) + ".")
 
     def action_maximise(self) -> None:
         target = self.panel.maximise_target() if self.panel is not None else None

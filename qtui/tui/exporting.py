@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +15,40 @@ from qtui.report.json_face import SCHEMA_VERSION, finite
 
 
 def export(
-    folder: Path, panel_id: str, picture: str, data: Mapping[str, Any] | None
+    folder: Path,
+    panel_id: str,
+    picture: str,
+    data: Mapping[str, Any] | None,
+    table: Iterable[Sequence[object]] | None = None,
 ) -> tuple[Path, ...]:
-    """Writes `picture` (SVG) and, where there are any, `data` (JSON); returns their paths.
+    """Writes `picture` (SVG) and, where there are any, `data` (JSON) and `table` (CSV); returns
+    their paths, which share a name that no file there has yet.
 
     Numbers that JSON cannot hold become null. Raises OSError when a file cannot be written, and
     TypeError for data that is no JSON; nothing is written then.
     """
-    text = None
+    texts = {".svg": picture}
     if data is not None:
         document = finite({"schema_version": SCHEMA_VERSION, "panel": panel_id, **data})
-        text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    stem = folder / f"qtui-{panel_id}-{datetime.now():%Y%m%d-%H%M%S}"
-    written = [stem.with_suffix(".svg")]
-    written[0].write_text(picture, encoding="utf-8")
-    if text is not None:
-        written.append(stem.with_suffix(".json"))
-        written[1].write_text(text, encoding="utf-8")
+        texts[".json"] = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    if table is not None:
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="\n").writerows(table)
+        texts[".csv"] = lines.getvalue()
+    stem = _unused(folder / f"qtui-{panel_id}-{datetime.now():%Y%m%d-%H%M%S}", texts)
+    written = []
+    for suffix, text in texts.items():
+        written.append(stem.with_suffix(suffix))
+        with written[-1].open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
     return tuple(written)
+
+
+def _unused(stem: Path, suffixes: Iterable[str]) -> Path:
+    """The stem, or with a number, so that no file of it is there."""
+    endings = tuple(suffixes)
+    for number in count(1):
+        found = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
+        if not any(found.with_suffix(ending).exists() for ending in endings):
+            return found
+    raise AssertionError("numbers do not end")

@@ -34,7 +34,7 @@ APP_BINDINGS: list[BindingType] = [
         "export",
         "Export",
         id="app.export",
-        tooltip="Write a picture (SVG) and the data (JSON)",
+        tooltip="Write a picture (SVG), the data (JSON) and tables (CSV)",
     ),
     Binding(
         "z", "maximise", "Zoom", id="app.maximise", tooltip="Fill the screen with the main picture"

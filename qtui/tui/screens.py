@@ -85,8 +85,8 @@ class ShellScreen(Screen[None], inherit_bindings=False):
                 if sibling is not node and not isinstance(sibling, Sentence):
                     sibling.add_class("-aside")
             node = parent
-        if target.can_focus:
-            self.set_focus(target)
+        parts = (target, *target.query("*"))
+        self.set_focus(next((part for part in parts if part.can_focus and part.display), None))
         self.refresh_bindings()
 
     def unzoom(self) -> None:

@@ -66,7 +66,21 @@ async def test_every_depth_and_size_fits(
         glyphs = "▀" if color in ("truecolor", "256") else "░▒▓█"
         assert sum(map(text.count, glyphs)) > 10
         panel.body.heatmap.focus()
-        for key in ("down", "left", "right", "up", "L", "H", "J", "K", "m", "t", "escape"):
+        for key in (
+            "down",
+            "left",
+            "right",
+            "up",
+            "L",
+            "H",
+            "J",
+            "K",
+            "full_stop",
+            "m",
+            "M",
+            "t",
+            "escape",
+        ):
             await pilot.press(key)
         await settled(pilot)
 

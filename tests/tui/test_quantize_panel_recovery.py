@@ -128,7 +128,7 @@ async def test_worst_first_is_measured_after_the_restart(running: Running, model
         assert panel.body.side.list.order is Order.WORST
         await pilot.press("r")
         await ready(pilot)
-        await until(pilot, lambda: panel.body.side.ranked, 10)
+        await until(pilot, lambda: panel.body.side.ranked_by, 10)
         assert " dB" in screen_text(pilot.app).splitlines()[5]
 
 

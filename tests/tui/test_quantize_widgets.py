@@ -13,7 +13,7 @@ from textual.strip import Strip
 from qtui.tui.depth import Depth
 from qtui.tui.widgets.axis import column_labels, row_labels
 from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.heatgrid import NOTHING, HeatGrid, display_range, levels_of
+from qtui.tui.widgets.heatgrid import NOTHING, HeatGrid, HeatScale
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram, HistogramData
 from qtui.tui.widgets.ramps import CIVIDIS_256, CIVIDIS_STOPS, EIGHT_BIT_CUBE, interpolate
@@ -30,9 +30,9 @@ def entry(name: str) -> TensorEntry:
 def test_levels_rise_with_the_logarithm() -> None:
     ramp = Drawing(Depth.TRUECOLOR).ramp
     cells = [10.0**-e for e in range(5)]
-    ends = display_range(cells)
-    assert ends == (1e-4, 1.0)
-    levels = levels_of(cells, ends, ramp)
+    scale = HeatScale.of(cells)
+    assert (scale.low, scale.high) == (1e-4, 1.0)
+    levels = scale.levels(cells, ramp)
     steps = [a - b for a, b in pairwise(levels)]
     assert levels[0] == ramp.levels - 1
     assert levels[-1] == 1
@@ -70,17 +70,56 @@ def test_the_256_colour_ramp_rises_evenly_along_the_path_of_cividis() -> None:
 def test_zero_nan_and_infinity_have_levels_of_their_own() -> None:
     ramp = Drawing(Depth.TRUECOLOR).ramp
     cells = [0.0, math.nan, math.inf, 1.0, 0.5]
-    assert levels_of(cells, display_range(cells), ramp)[:3] == [0, NOTHING, ramp.levels - 1]
-    assert levels_of([0.0, math.nan], display_range([0.0, math.nan]), ramp) == [0, NOTHING]
+    assert HeatScale.of(cells).levels(cells, ramp)[:3] == [0, NOTHING, ramp.levels - 1]
+    assert HeatScale.of([0.0, math.nan]).levels([0.0, math.nan], ramp) == [0, NOTHING]
+    for log in (True, False):
+        signed = HeatScale.of([-1.0, 1.0], signed=True, log=log)
+        middle = Drawing(Depth.TRUECOLOR).signed_ramp.levels // 2
+        levels = signed.levels([-math.inf, 0.0, math.inf], Drawing(Depth.TRUECOLOR).signed_ramp)
+        assert levels == [0, middle, 2 * middle]
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+@pytest.mark.parametrize("log", [True, False])
+def test_a_signed_scale_is_the_same_on_both_sides_of_zero(depth: Depth, log: bool) -> None:
+    ramp = Drawing(depth).signed_ramp
+    cells = [x / 8 for x in range(-40, 41)]
+    scale = HeatScale.of(cells, signed=True, log=log)
+    levels = scale.levels(cells, ramp)
+    middle = ramp.levels // 2
+    assert levels == sorted(levels)
+    assert (levels[0], levels[40], levels[-1]) == (0, middle, ramp.levels - 1)
+    assert [level - middle for level in levels] == [middle - level for level in reversed(levels)]
+    if log:  # whatever is not zero is told from it, with its sign
+        assert levels[39] < middle < levels[41]
+
+
+def test_the_signs_are_told_by_glyphs_where_colours_do_not() -> None:
+    for ascii_only in (False, True):
+        ramp = Drawing(Depth.NONE, ascii=ascii_only).signed_ramp
+        glyphs = [ramp.glyph(level) for level in range(ramp.levels)]
+        assert len(set(glyphs)) == len(glyphs)
+        assert "-" in glyphs[: ramp.levels // 2]
+        assert "+" in glyphs[ramp.levels // 2 + 1 :]
+
+
+def test_codes_are_on_a_linear_scale() -> None:
+    ramp = Drawing(Depth.TRUECOLOR).ramp
+    cells = [float(code) for code in range(16)]
+    levels = HeatScale.of(cells, log=False).levels(cells, ramp)
+    assert (levels[0], levels[-1]) == (0, ramp.levels - 1)
+    assert len(set(levels)) == 16
+    assert HeatScale.of([3.0, 3.0], log=False).levels([3.0], ramp) == [ramp.levels - 1]
 
 
 def test_equal_cells_are_not_painted_as_noise() -> None:
-    low, high = display_range([1.0, 1.0001, 0.9999])
-    assert high / low >= 4
+    scale = HeatScale.of([1.0, 1.0001, 0.9999])
+    assert scale.high / scale.low >= 4
 
 
 def test_one_tiny_cell_does_not_stretch_the_scale() -> None:
-    assert display_range([1e-30, *[1.0] * 200, *[0.1] * 200])[0] == pytest.approx(0.1)
+    scale = HeatScale.of([1e-30, *[1.0] * 200, *[0.1] * 200])
+    assert scale.low == pytest.approx(0.1)
 
 
 def test_the_peak_is_the_first_largest_cell() -> None:
@@ -88,6 +127,20 @@ def test_the_peak_is_the_first_largest_cell() -> None:
     assert grid.peak == (0, 2)
     assert grid.pool == (2, 2)
     assert [grid.first_column(j) for j in range(3)] == [0, 2, 4]
+    assert HeatGrid(4, 6, 1, 2, [2.0, -3.0]).peak == (0, 1)
+
+
+@pytest.mark.parametrize("window", [None, (3, 40, 7, 19), (0, 5, 0, 23)])
+def test_every_element_of_a_window_is_in_one_cell(window: tuple[int, int, int, int]) -> None:
+    grid = HeatGrid(50, 23, 4, 5, [0.0] * 20, window)
+    top, bottom, left, right = grid.area
+    for row in range(top, bottom):
+        for column in range(left, right):
+            i, j = grid.cell_of(row, column)
+            assert grid.first_row(i) <= row < grid.first_row(i + 1)
+            assert grid.first_column(j) <= column < grid.first_column(j + 1)
+    assert grid.cell_of(-5, 10_000) == (0, 4)
+    assert (grid.first_row(4), grid.first_column(5)) == (bottom, right)
 
 
 # Axes
@@ -163,7 +216,9 @@ async def test_every_segment_has_a_style(depth: Depth) -> None:
         for rows, columns in [(1, 1), (7, 5), (1, 40), (27, 50)]:
             cells = [float(i % 7) for i in range(rows * columns)]
             cells[0] = math.nan
-            heatmap.show(HeatGrid(rows * 9, columns * 9, rows, columns, cells))
+            signed = rows == 7
+            scale = HeatScale.of([*cells, -3.0], signed=signed)
+            heatmap.show(HeatGrid(rows * 9, columns * 9, rows, columns, cells), None, scale)
             strips = [heatmap.render_line(y) for y in range(16)]
             assert all(map(styled, strips))
             assert all(strip.cell_length == 60 for strip in strips)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -92,6 +92,10 @@ class Panel(Container):
 
     def export_data(self) -> dict[str, Any] | None:
         """What `e` writes beside the picture: JSON-ready data, or None."""
+        return None
+
+    def export_table(self) -> Iterable[Sequence[object]] | None:
+        """What `e` writes as CSV beside the picture: a header and rows of texts and numbers."""
         return None
 
     def maximise_target(self) -> Widget | None:

@@ -11,7 +11,7 @@ turns viridis into uneven bands that are not even monotone in brightness.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
@@ -132,20 +132,29 @@ class Ramp:
 
     def pair(self, top: int, bottom: int) -> Style:
         """The style of an upper half block that shows two levels in one cell."""
-        return _pair(self.colors[top], self.colors[bottom])
+        return self._pairs[top * self.levels + bottom]
 
     def fill(self, level: int) -> Style:
         """The style of a blank cell that shows one level."""
-        return _pair(None, self.colors[level])
+        return self._fills[level]
 
     def ink(self, level: int) -> Style:
         """The style of a glyph drawn in the colour of one level."""
-        return _pair(self.colors[level], None) if self.colors else Style.null()
+        return self._inks[level] if self.colors else Style.null()
 
+    # Made once: a style costs more than all else that a cell needs.
 
-@lru_cache(maxsize=8192)
-def _pair(foreground: Color | None, background: Color | None) -> Style:
-    return Style(color=foreground, bgcolor=background)
+    @cached_property
+    def _pairs(self) -> tuple[Style, ...]:
+        return tuple(Style(color=top, bgcolor=low) for top in self.colors for low in self.colors)
+
+    @cached_property
+    def _fills(self) -> tuple[Style, ...]:
+        return tuple(Style(bgcolor=color) for color in self.colors)
+
+    @cached_property
+    def _inks(self) -> tuple[Style, ...]:
+        return tuple(Style(color=color) for color in self.colors)
 
 
 def palette_color(number: int) -> Color:

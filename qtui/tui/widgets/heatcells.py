@@ -2,66 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rich.segment import Segment
 from rich.style import Style
 
-from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.drawing import Drawing, Ramp
 from qtui.tui.widgets.heatgrid import NOTHING
-
-Cells = list[tuple[str, Style]]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """`levels` of the drawing's ramp, flat, `width` to a grid row; `cursor` is (row, column)."""
+    """`levels` of the ramp, flat, `width` to a grid row; `cursor` is (row, column). A line is
+    made of segments, runs of equal cells merged into one."""
 
     drawing: Drawing
+    ramp: Ramp
     levels: Sequence[int]
     width: int
     cursor: tuple[int, int]
 
     def half_blocks(
-        self, top: int, bottom: int | None, columns: Sequence[int], ink: Style, blank: Style
-    ) -> Cells:
-        """Grid rows `top` and `bottom` (None below the last) in one line of the terminal: the
-        upper one as foreground, the lower one as background."""
-        ramp, glyphs, levels = self.drawing.ramp, self.drawing.glyphs, self.levels
-        cursor_row, cursor_column = self.cursor
-        on_top, on_bottom = cursor_row == top, cursor_row == bottom
-        cells = []
-        for column in columns:
-            upper = levels[top * self.width + column]
-            lower = levels[bottom * self.width + column] if bottom is not None else None
-            here = column == cursor_column and (on_top or on_bottom)
-            if NOTHING in (upper, lower):
-                cells.append((glyphs.times, ink if here else blank))
-            elif here and on_top and (on_bottom or lower is None):
-                glyph = glyphs.full if on_bottom else glyphs.upper_half
-                cells.append((glyph, Style(color=ink.color, bgcolor=blank.bgcolor)))
-            elif here and lower is not None:
-                # The cursor's half in its own colour, the other half as it is.
-                first = ink.color if on_top else ramp.color(upper)
-                second = ink.color if on_bottom else ramp.color(lower)
-                cells.append((glyphs.upper_half, Style(color=first, bgcolor=second)))
-            elif lower is None:
-                cells.append((glyphs.upper_half, blank + ramp.ink(upper)))
-            elif upper == lower:
-                cells.append((" ", ramp.fill(upper)))
-            else:
-                cells.append((glyphs.upper_half, ramp.pair(upper, lower)))
-        return cells
+        self, top: int, bottom: int | None, widths: Sequence[int], ink: Style, blank: Style
+    ) -> Iterable[Segment]:
+        """Grid rows `top` and `bottom` (None below the last) in one line of the terminal, each
+        column so many characters wide: the upper row as foreground, the lower one as
+        background."""
+        upper_row = self.levels[top * self.width : (top + 1) * self.width]
+        lower_row: Sequence[int | None] = [None] * self.width
+        if bottom is not None:
+            lower_row = self.levels[bottom * self.width : (bottom + 1) * self.width]
+        at_row, at_column = self.cursor
+        cursor = at_column if at_row in (top, bottom) else -1
+        count, before = 0, (NOTHING, NOTHING)
+        for column, (upper, lower, width) in enumerate(
+            zip(upper_row, lower_row, widths, strict=True)
+        ):
+            pair = upper, lower
+            if pair == before and column != cursor:
+                count += width
+                continue
+            if count:
+                yield self._cell(before, count, blank)
+            count, before = width, pair  # type: ignore[assignment]
+            if column == cursor and width:
+                yield self._cursor(pair, (at_row == top, at_row == bottom), width, ink, blank)
+                count = 0
+        if count:
+            yield self._cell(before, count, blank)
 
-    def shades(self, row: int, columns: Sequence[int], ink: Style, blank: Style) -> Cells:
+    def _cell(self, pair: tuple[int, int | None], count: int, blank: Style) -> Segment:
+        glyphs, ramp = self.drawing.glyphs, self.ramp
+        upper, lower = pair
+        if NOTHING in pair:
+            return Segment(glyphs.times * count, blank)
+        if lower is None:
+            return Segment(glyphs.upper_half * count, blank + ramp.ink(upper))
+        if upper == lower:
+            return Segment(" " * count, ramp.fill(upper))
+        return Segment(glyphs.upper_half * count, ramp.pair(upper, lower))
+
+    def _cursor(
+        self,
+        pair: tuple[int, int | None],
+        on: tuple[bool, bool],
+        count: int,
+        ink: Style,
+        blank: Style,
+    ) -> Segment:
+        """The cursor's half in its own colour, the other half as it is."""
+        glyphs, ramp = self.drawing.glyphs, self.ramp
+        (upper, lower), (on_top, on_bottom) = pair, on
+        if NOTHING in pair:
+            return Segment(glyphs.times * count, ink)
+        if on_top and (on_bottom or lower is None):
+            glyph = glyphs.full if on_bottom else glyphs.upper_half
+            return Segment(glyph * count, Style(color=ink.color, bgcolor=blank.bgcolor))
+        assert lower is not None
+        first = ink.color if on_top else ramp.color(upper)
+        second = ink.color if on_bottom else ramp.color(lower)
+        return Segment(glyphs.upper_half * count, Style(color=first, bgcolor=second))
+
+    def shades(
+        self, row: int, widths: Sequence[int], ink: Style, blank: Style
+    ) -> Iterable[Segment]:
         """Grid row `row` as glyphs, where colours cannot carry the level."""
-        ramp = self.drawing.ramp
-        styles = [blank + ramp.ink(level) for level in range(ramp.levels)]
-        cursor_style = blank + ink
-        cells = []
-        for column in columns:
-            level = self.levels[row * self.width + column]
-            glyph = self.drawing.glyphs.times if level == NOTHING else ramp.glyph(level)
-            here = (row, column) == self.cursor
-            cells.append((glyph, cursor_style if here else styles[max(level, 0)]))
-        return cells
+        ramp, times = self.ramp, self.drawing.glyphs.times
+        cursor = self.cursor[1] if row == self.cursor[0] else -1
+        levels = self.levels[row * self.width : (row + 1) * self.width]
+        count, before = 0, NOTHING
+
+        def cells(level: int, width: int) -> Segment:
+            if level == NOTHING:
+                return Segment(times * width, blank)
+            return Segment(ramp.glyph(level) * width, blank + ramp.ink(level))
+
+        for column, (level, width) in enumerate(zip(levels, widths, strict=True)):
+            if level == before and column != cursor:
+                count += width
+                continue
+            if count:
+                yield cells(before, count)
+            count, before = width, level
+            if column == cursor and width:
+                yield Segment(cells(level, width).text, blank + ink)
+                count = 0
+        if count:
+            yield cells(before, count)

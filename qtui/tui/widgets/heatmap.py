@@ -1,7 +1,8 @@
-"""A grid of magnitudes as a picture with axes, a legend and a cursor."""
+"""A grid of numbers as a picture with axes, a legend and a cursor."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from textwrap import wrap
 from typing import ClassVar
 
@@ -13,12 +14,12 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from qtui.report.numbers import format_value
 from qtui.tui.widgets.axis import column_labels, row_labels
-from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.drawing import Drawing, Ramp
 from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.heatcells import Picture
-from qtui.tui.widgets.heatgrid import HeatGrid, display_range, levels_of
+from qtui.tui.widgets.heatgrid import HeatGrid, HeatScale
+from qtui.tui.widgets.heatlegend import scale_segments
 
 # A frame of 120x40 half blocks is the most that a slow SSH line redraws without a stutter.
 MAX_COLUMNS, MAX_LINES = 120, 40
@@ -26,10 +27,12 @@ MAX_COLUMNS, MAX_LINES = 120, 40
 TWO_AXIS_LINES_FROM = 11
 # A short tensor (a vector is one row) is drawn taller than it is, but not as a wall.
 TALLEST_CELL = 8
+# Cells that a key for a long way moves the cursor.
+FAR = 10
 
 
 class Heatmap(DrawnLines, can_focus=True):
-    """The picture of a HeatGrid, on a logarithmic scale from its smallest cell above zero.
+    """The picture of a HeatGrid on its scale.
 
     Two cells share a character where the terminal has colours; elsewhere shades carry the
     level. The cursor is also marked on both axes, so it is never told by colour alone.
@@ -60,21 +63,27 @@ class Heatmap(DrawnLines, can_focus=True):
                 tooltip="Move the cursor one cell up"),
         Binding("down,j", "move(1, 0)", "Down", show=False, id="heatmap.down",
                 tooltip="Move the cursor one cell down"),
-        Binding("shift+left,H", "move(0, -10)", "Far left", show=False, id="heatmap.far_left",
-                tooltip="Move the cursor ten cells left"),
-        Binding("shift+right,L", "move(0, 10)", "Far right", show=False, id="heatmap.far_right",
-                tooltip="Move the cursor ten cells right"),
-        Binding("shift+up,K", "move(-10, 0)", "Far up", show=False, id="heatmap.far_up",
-                tooltip="Move the cursor ten cells up"),
-        Binding("shift+down,J", "move(10, 0)", "Far down", show=False, id="heatmap.far_down",
-                tooltip="Move the cursor ten cells down"),
-        Binding("m", "peak", "Worst", id="heatmap.peak",
-                tooltip="Move the cursor to the largest error"),
+        Binding("shift+left,H", "push(0, -1)", "Far left", show=False, id="heatmap.far_left",
+                tooltip="Ten cells left, or the window when zoomed in"),
+        Binding("shift+right,L", "push(0, 1)", "Far right", show=False, id="heatmap.far_right",
+                tooltip="Ten cells right, or the window when zoomed in"),
+        Binding("shift+up,K", "push(-1, 0)", "Far up", show=False, id="heatmap.far_up",
+                tooltip="Ten cells up, or the window when zoomed in"),
+        Binding("shift+down,J", "push(1, 0)", "Far down", show=False, id="heatmap.far_down",
+                tooltip="Ten cells down, or the window when zoomed in"),
+        Binding("full_stop", "peak", "Peak", id="heatmap.peak",
+                tooltip="Move the cursor to the largest magnitude"),
         Binding("enter", "choose", "To Formats", id="heatmap.choose",
                 tooltip="Show this element in Formats"),
     ]  # fmt: skip
 
-    title: reactive[str] = reactive("|error|")
+    titles: reactive[tuple[str, ...]] = reactive(("",))
+    """What stands above the picture, from the longest to the shortest: the first that leaves
+    room for the scale is taken."""
+
+    has_legend: reactive[bool] = reactive(True)
+    """Whether the scale stands beside the title; else it is shown elsewhere."""
+
     message: reactive[str] = reactive("")
     """What is said in place of a picture, while there is none."""
 
@@ -92,6 +101,16 @@ class Heatmap(DrawnLines, can_focus=True):
     class Chosen(Message):
         """The cell under the cursor was asked for."""
 
+    class Pushed(Message):
+        """The cursor wants to go on where the window of the grid ends, or (`far`) the window is
+        to be moved: so many steps down and right."""
+
+        def __init__(self, rows: int, columns: int, *, far: bool) -> None:
+            super().__init__()
+            self.rows = rows
+            self.columns = columns
+            self.far = far
+
     class CapacityChanged(Message):
         """The widget was resized: another number of cells would fill it."""
 
@@ -100,7 +119,7 @@ class Heatmap(DrawnLines, can_focus=True):
         self.drawing = drawing
         self._grid: HeatGrid | None = None
         self._levels: list[int] = []
-        self._range = (0.0, 0.0)
+        self._scale = HeatScale(0.0, 0.0)
         self.cursor = (0, 0)
 
     # What is shown
@@ -109,12 +128,26 @@ class Heatmap(DrawnLines, can_focus=True):
     def grid(self) -> HeatGrid | None:
         return self._grid
 
-    def show(self, grid: HeatGrid | None, cursor: tuple[int, int] | None = None) -> None:
-        """Draw another grid, the cursor on the given cell or on the largest magnitude."""
+    @property
+    def scale(self) -> HeatScale:
+        return self._scale
+
+    @property
+    def _ramp(self) -> Ramp:
+        return self.drawing.signed_ramp if self._scale.signed else self.drawing.ramp
+
+    def show(
+        self,
+        grid: HeatGrid | None,
+        cursor: tuple[int, int] | None = None,
+        scale: HeatScale | None = None,
+    ) -> None:
+        """Draw another grid, the cursor on the given cell or on the largest magnitude; on a
+        logarithmic scale of magnitudes unless another one is given."""
         self._grid = grid
         if grid is not None:
-            self._range = display_range(grid.cells)
-            self._levels = levels_of(grid.cells, self._range, self.drawing.ramp)
+            self._scale = scale or HeatScale.of(grid.cells)
+            self._levels = self._scale.levels(grid.cells, self._ramp)
             row, column = grid.peak if cursor is None else cursor
             self.cursor = (min(row, grid.grid_rows - 1), min(column, grid.grid_columns - 1))
         self.refresh()
@@ -122,7 +155,7 @@ class Heatmap(DrawnLines, can_focus=True):
     def redraw(self) -> None:
         """The drawing changed: levels and styles are computed anew."""
         if self._grid is not None:
-            self._levels = levels_of(self._grid.cells, self._range, self.drawing.ramp)
+            self._levels = self._scale.levels(self._grid.cells, self._ramp)
         self.refresh()
 
     def capacity(self, rows: int) -> tuple[int, int]:
@@ -188,7 +221,7 @@ class Heatmap(DrawnLines, can_focus=True):
         if self._grid is None:
             return self._message_line(y, width)
         if y == 0:
-            return self._title_line(self._grid, width)
+            return self._title_line(width)
         area = self._area
         rows, columns = self._drawn(self._grid)
         lines = -(-rows // self._rows_per_line)
@@ -218,38 +251,18 @@ class Heatmap(DrawnLines, can_focus=True):
         pad = (width - len(text)) // 2
         return self._strip([Segment(" " * pad, self.base_style), Segment(text, style)], width)
 
-    def _title_line(self, grid: HeatGrid, width: int) -> Strip:
-        times = self.drawing.glyphs.times
-        high, wide = grid.pool
-        pooled = f", max over {high}{times}{wide}" if high * wide > 1 else ""
-        title = Segment(
-            f"{self.title}{pooled}, log", self.get_component_rich_style("heatmap--title")
-        )
-        for steps in (8, 4, 2):
-            scale = self._scale_segments(steps)
-            room = width - len(title.text) - sum(len(s.text) for s in scale)
-            if room >= 2:
-                return self._strip([title, Segment(" " * room, self.base_style), *scale], width)
-        return self._strip([title], width)
-
-    def _scale_segments(self, steps: int) -> list[Segment]:
-        """The ramp in so many steps between the ends of the scale."""
-        low, high = self._range
+    def _title_line(self, width: int) -> Strip:
+        style = self.get_component_rich_style("heatmap--title")
         quiet = self.get_component_rich_style("heatmap--axis")
-        if high <= 0:
-            return [Segment("no error", quiet)]
-        ramp = self.drawing.ramp
-        blank = self.base_style
-        bar = []
-        for step in range(steps):
-            level = 1 + round(step * (ramp.levels - 2) / (steps - 1))
-            style = blank + ramp.fill(level) if ramp.has_colors else blank
-            bar.append(Segment(" " if ramp.has_colors else ramp.glyph(level), style))
-        return [
-            Segment(f"{format_value(low, 2)} ", quiet),
-            *bar,
-            Segment(f" {format_value(high, 2)}", quiet),
-        ]
+        for title in self.titles if self.has_legend else ():
+            for steps in (8, 4, 2):
+                scale = scale_segments(self._scale, self._ramp, steps, quiet, self.base_style)
+                room = width - len(title) - sum(len(s.text) for s in scale)
+                if room >= 2:
+                    gap = Segment(" " * room, self.base_style)
+                    return self._strip([Segment(title, style), gap, *scale], width)
+        shortest = next((title for title in self.titles if len(title) <= width), self.titles[-1])
+        return self._strip([Segment(shortest, style)], width)
 
     def _picture_line(self, grid: HeatGrid, line: int, rows: int, columns: int) -> list[Segment]:
         first = line * self._rows_per_line
@@ -257,22 +270,16 @@ class Heatmap(DrawnLines, can_focus=True):
         two = self._rows_per_line == 2 and first + 1 < rows
         bottom = (first + 1) * grid.grid_rows // rows if two else None
         segments = [*self._row_label(grid, line, rows, top, bottom)]
-        line_columns = [x * grid.grid_columns // columns for x in range(columns)]
-        picture = Picture(self.drawing, self._levels, grid.grid_columns, self.cursor)
+        edges = [
+            -(-column * columns // grid.grid_columns) for column in range(grid.grid_columns + 1)
+        ]
+        widths = [right - left for left, right in pairwise(edges)]
+        picture = Picture(self.drawing, self._ramp, self._levels, grid.grid_columns, self.cursor)
         ink = self.get_component_rich_style("heatmap--cursor")
         if self._rows_per_line == 2:
-            cells = picture.half_blocks(top, bottom, line_columns, ink, self.base_style)
+            segments.extend(picture.half_blocks(top, bottom, widths, ink, self.base_style))
         else:
-            cells = picture.shades(top, line_columns, ink, self.base_style)
-        previous, count, glyph = cells[0][1], 0, ""
-        for text, style in cells:  # runs of equal cells become one segment
-            if style is previous and text == glyph:
-                count += 1
-                continue
-            if count:
-                segments.append(Segment(glyph * count, previous))
-            previous, count, glyph = style, 1, text
-        segments.append(Segment(glyph * count, previous))
+            segments.extend(picture.shades(top, widths, ink, self.base_style))
         return segments
 
     def _row_label(
@@ -303,8 +310,9 @@ class Heatmap(DrawnLines, can_focus=True):
         if line == 0 and self._axis_lines == 2:
             marks = [" "] * columns
             for marked in self.marked_columns:
-                cell = (marked * grid.grid_columns) // max(1, grid.columns)
-                marks[int(cell * step)] = self.drawing.glyphs.outlier
+                if grid.holds_column(marked):
+                    cell = grid.cell_of(0, marked)[1]
+                    marks[int(cell * step)] = self.drawing.glyphs.outlier
             style = self.get_component_rich_style("heatmap--mark")
             cursor = Segment(
                 self.drawing.glyphs.marker, self.get_component_rich_style("heatmap--cursor")
@@ -322,9 +330,23 @@ class Heatmap(DrawnLines, can_focus=True):
     def action_move(self, rows: int, columns: int) -> None:
         if self._grid is None:
             return
-        row = max(0, min(self._grid.grid_rows - 1, self.cursor[0] + rows))
-        column = max(0, min(self._grid.grid_columns - 1, self.cursor[1] + columns))
-        self._go((row, column))
+        grid, (row, column) = self._grid, (self.cursor[0] + rows, self.cursor[1] + columns)
+        inside = 0 <= row < grid.grid_rows and 0 <= column < grid.grid_columns
+        if grid.window is not None and not inside:
+            self.post_message(self.Pushed(rows, columns, far=False))
+            return
+        self._go((max(0, min(grid.grid_rows - 1, row)), max(0, min(grid.grid_columns - 1, column))))
+
+    def action_push(self, rows: int, columns: int) -> None:
+        if self._grid is not None and self._grid.window is not None:
+            self.post_message(self.Pushed(rows, columns, far=True))
+        else:
+            self.action_move(rows * FAR, columns * FAR)
+
+    def point_at(self, cell: tuple[int, int]) -> None:
+        """Move the cursor and tell nobody: another picture of the same cells has moved."""
+        if self._grid is not None:
+            self._go(cell, tell=False)
 
     def action_peak(self) -> None:
         if self._grid is not None:
@@ -334,13 +356,14 @@ class Heatmap(DrawnLines, can_focus=True):
         if self._grid is not None:
             self.post_message(self.Chosen())
 
-    def _go(self, cell: tuple[int, int]) -> None:
+    def _go(self, cell: tuple[int, int], *, tell: bool = True) -> None:
         if cell == self.cursor:
             return
         before, self.cursor = self.cursor, cell
         # Only the lines that change: over a slow line a whole picture is a stutter.
         self.refresh(*self._lines_of(before[0]), *self._lines_of(cell[0]), *self._axis_regions())
-        self.post_message(self.CursorMoved(*cell))
+        if tell:
+            self.post_message(self.CursorMoved(*cell))
 
     def _lines_of(self, grid_row: int) -> list[Region]:
         """The lines of the widget on which a grid row is drawn."""

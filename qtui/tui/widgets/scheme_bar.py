@@ -11,14 +11,20 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
+# Characters in front of the knobs: the mark, the letter, a blank.
+MARK = 3
+
 
 @dataclass(frozen=True)
 class Knob:
-    """A part of a scheme: what it is called in a request, its label and its value."""
+    """A part of a scheme: what it is called in a request, its label and its value; where there
+    is little room the `short` label (None: the same), and a `usual` value not at all."""
 
     part: str
     label: str
     value: str
+    short: str | None = None
+    usual: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,15 +89,27 @@ class SchemeBar(Widget):
         ]
         if not active:
             return [*spans, (f" {line.text}", "quiet", None)]
-        for knob in line.knobs:
-            spans.append((f" {knob.label} " if knob.label else " ", "label", knob))
-            spans.append((f"{knob.value} ", "value", knob))
+        spans += self._knobs(line)
         if len(self._order()) < len(self.lines):
             spans += [
                 (f"   {other.letter} {other.text}", "quiet", None)
                 for at, other in enumerate(self.lines)
                 if at != index
             ]
+        return spans
+
+    def _knobs(self, line: SchemeLine) -> list[tuple[str, str, Knob | None]]:
+        """The knobs of a line in the longest form that there is room for."""
+        spans: list[tuple[str, str, Knob | None]] = []
+        for usual, short in ((True, False), (False, False), (False, True)):
+            spans = []
+            for knob in line.knobs:
+                if usual or not knob.usual:
+                    label = knob.label if not short or knob.short is None else knob.short
+                    spans.append((f" {label} " if label else " ", "label", knob))
+                    spans.append((f"{knob.value} ", "value", knob))
+            if MARK + sum(len(text) for text, *_ in spans) <= self.content_size.width:
+                break
         return spans
 
     def render(self) -> Content:

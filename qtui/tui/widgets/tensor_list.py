@@ -189,7 +189,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
             shown.sort(key=lambda entry: entry.name)
         elif self._order is Order.WORST:
             # Tensors without a number go last; sort is stable, so ties keep the model's order.
-            shown.sort(key=lambda entry: _sqnr_key(self._sqnr.get(entry.name)))
+            shown.sort(key=lambda entry: sqnr_key(self._sqnr.get(entry.name)))
         self._shown = shown
         place = {entry.name: at for at, entry in enumerate(shown)}
         wanted = [entry.name for entry in (keep, self._told) if entry is not None]
@@ -320,5 +320,5 @@ def _matches(name: str, text: str) -> bool:
     return all(word in lowered for word in text.lower().split())
 
 
-def _sqnr_key(sqnr: float | None) -> tuple[bool, float]:
+def sqnr_key(sqnr: float | None) -> tuple[bool, float]:
     return sqnr is None, sqnr if sqnr is not None else 0.0

@@ -126,9 +126,13 @@ class QuantizeBody(Container):
         self.view = self.views[index]
         self.tabs.active = index
         self.query_one(ContentSwitcher).current = self.view.id
-        self.set_class(not self.view.NUMBERS, "-alone")
+        self.make_room()
         if self.screen.focused is None or self.screen.focused not in self.side.query("*"):
             self.focus_start()
+
+    def make_room(self) -> None:
+        """Give the view the room it needs now."""
+        self.set_class(not self.view.with_numbers(), "-alone")
 
     def focus_start(self) -> None:
         """Where work starts: the tensors where they are shown, else the picture."""

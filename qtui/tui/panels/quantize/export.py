@@ -11,14 +11,13 @@ from qtui.tui.panels.quantize.shown import Shown
 
 
 def panel_data(shown: Shown) -> dict[str, Any] | None:
-    """The numbers and the picture, JSON without NaN or infinity; None before there are any."""
-    if shown.entry is None or shown.map is None:
+    """The numbers, JSON without NaN or infinity; None before there are any."""
+    if shown.entry is None or not any(shown.errors):
         return None
     schemes = []
     for scheme, errors in zip(shown.schemes, shown.errors, strict=False):
         numbers = {} if errors is None else dataclasses.asdict(errors)
         schemes.append({"scheme": scheme.text, **numbers})
-    grid = shown.map.grid
     return _finite(
         {
             "model": shown.model,
@@ -30,20 +29,13 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
             "statistics": None if shown.numbers is None else dataclasses.asdict(shown.numbers),
             "schemes": schemes,
             "element": None if shown.element is None else dataclasses.asdict(shown.element),
-            "error_map": {
-                "scheme": shown.map.scheme,
-                "pooling": "max",
-                "rows": grid.grid_rows,
-                "columns": grid.grid_columns,
-                "cells": list(grid.cells),
-            },
         }
     )
 
 
 def panel_text(shown: Shown, sentence: str) -> str | None:
     """The same numbers to be pasted somewhere; None before there are any."""
-    if shown.entry is None or shown.map is None:
+    if shown.entry is None or not any(shown.errors):
         return None
     shape = " x ".join(str(size) for size in shown.entry.shape)
     lines = [

@@ -9,13 +9,13 @@ from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.report.numbers import format_bytes
 from qtui.tui.panels.quantize.data import (
     Element,
-    ErrorMap,
     ErrorNumbers,
     ModelIndex,
     SchemeParts,
     TensorNumbers,
     build,
 )
+from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.subject import WEIGHT, Subject
 from qtui.tui.widgets.heatgrid import HeatGrid
 from qtui.tui.widgets.histogram import HistogramData
@@ -108,23 +108,11 @@ class QuantizeFeed:
         reply = await self.engine.request("explain", params, on_progress=on_progress)
         return str(reply.data["sentence"])
 
-    async def error_map(
-        self,
-        model: str,
-        subject: Subject,
-        scheme: str,
-        capacity: tuple[int, int],
-        on_progress: ProgressCallback,
-    ) -> ErrorMap:
-        async def ask() -> ErrorMap:
-            rows, columns = capacity
-            params = {
-                "model": model,
-                **subject.params,
-                "schemes": [scheme],
-                "rows": rows,
-                "columns": columns,
-            }
+    async def map(
+        self, model: str, subject: Subject, request: MapRequest, on_progress: ProgressCallback
+    ) -> MapPicture:
+        async def ask() -> MapPicture:
+            params = {"model": model, **subject.params, **request.params}
             reply = await self.engine.request("map", params, on_progress=on_progress)
             cells = reply.arrays["cells"]
             grid = HeatGrid(
@@ -133,15 +121,16 @@ class QuantizeFeed:
                 cells.shape[0],
                 cells.shape[1],
                 cells.tolist(),
+                request.window,
             )
-            return ErrorMap(
-                scheme,
+            return MapPicture(
+                request,
                 grid,
                 tuple(reply.arrays["peak_rows"].tolist()),
                 tuple(reply.arrays["peak_columns"].tolist()),
             )
 
-        return await self.remembered(("map", model, subject, scheme, capacity), ask)
+        return await self.remembered(("map", model, subject, request), ask)
 
     async def element(
         self, model: str, subject: Subject, scheme: str, row: int, column: int

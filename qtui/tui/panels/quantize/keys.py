@@ -7,15 +7,20 @@ from textual.binding import Binding, BindingType
 HELP = """\
 What a scheme does to every element of a real tensor.
 
-The picture is the **largest** |error| of each patch of the tensor, on a logarithmic scale: a
-single spike stays visible however large the tensor is. A diamond below it marks a column that
-holds outliers. The cursor stands on the worst element of its patch; Enter shows that element's
-bits in the Formats panel.
+`v` turns the view: **Maps** of the tensor, its **Outliers**, and the **Activations** that flow
+through its module. The map first shows the **largest** |error| of each patch of the tensor, on a
+logarithmic scale: a single spike stays visible however large the tensor is. A diamond below it
+marks a column that holds outliers. The cursor stands on the worst element of its patch; Enter
+shows that element's bits in the Formats panel.
 
 Two schemes are compared, **A** and **B**. A scheme is a text such as `int4:group64:asym`,
 `nf4:block64:dq` or `e4m3:row`; every part of it is also a knob, by key or by click. The numbers
 in the *Gaussian* lines are what the same scheme would lose on a tensor of normal values of the
 same shape: a tensor that does much worse has outliers, one that does better is flatter.
+
+`w` goes to the tensor that the active scheme hurts most, again to the next worst, `W` back. `e`
+writes the screen as a picture (SVG), the numbers (JSON) and the cells of the maps (CSV) under a
+new name each time, and says where.
 
 The ticks below the histogram are the values that the cursor's group can represent.
 """
@@ -56,6 +61,9 @@ QUANTIZE_BINDINGS: list[BindingType] = [
              priority=True),
     _binding("n", "match(1)", "Next match", "next_match", "Next tensor the filter matches"),
     _binding("N", "match(-1)", "Previous match", "previous_match", "Previous match"),
+    _binding("w", "worst(1)", "Worst", "worst",
+             "Next worst tensor under the active scheme"),
+    _binding("W", "worst(-1)", "Worst before", "worst_back", "Worst tensor before"),
     _binding("o", "order", "Order", "order",
              "Order: by model, by name, worst first", show=True),
     _binding("t", "tensors", "Tensors", "tensors", "Go to the list of tensors", show=True),
@@ -71,17 +79,26 @@ QUANTIZE_BINDINGS: list[BindingType] = [
              "Smaller group or block"),
     _binding("a", "turn('symmetry', 1)", "Zero point", "symmetry",
              "Symmetric, or with a zero point"),
+    _binding("A", "turn('zero_point', 1)", "Kind of zero point", "zero_point",
+             "Zero point: an integer, or a number of the tensor's unit"),
     _binding("u", "turn('scale_rule', 1)", "Scale rule", "rule",
-             "Scale rule: absmax, full, signed"),
+             "Scale rule: absmax, full, signed; of mx formats floor, ceil, even, rceil"),
+    _binding("U", "turn('scale_rule', -1)", "Scale rule back", "rule_back", "Scale rule before"),
+    _binding("R", "turn('rounding', 1)", "Rounding", "rounding",
+             "Rounding: nearest, truncate, stochastic"),
     _binding("d", "turn('double_quantization', 1)", "Double quant", "double_quantization",
              "Double quantization of the scales"),
+    _binding("D", "turn('nested', 1)", "Nested block", "nested",
+             "How many scales share a constant under double quantization"),
+    _binding("O", "turn('outliers', 1)", "Outlier columns", "outliers",
+             "Keep columns with outliers in 16 bits, from a higher threshold on"),
     _binding("s", "type_scheme", "Scheme", "type", "Type the scheme as text", show=True,
              priority=True),
     _binding("x", "swap", "A/B", "swap", "Work on the other scheme", show=True),
     _binding("v", "view(1)", "View", "view",
              "Next view: maps, outliers, activations", show=True),
     _binding("V", "view(-1)", "View back", "view_back", "View before"),
-    _binding("w", "source", "Source", "source",
+    _binding("S", "source", "Source", "source",
              "Weight, input or output of its module", show=True),
     _binding("backspace", "clear_injection", "Take outlier out", "clear_injection",
              "Take the injected outlier out again", show=True),

@@ -1,27 +1,23 @@
-"""The order in which a tensor is looked at: the picture first, the other scheme last."""
+"""The numbers of a tensor under the schemes, the active one first."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from qtui.tui.panels.quantize.data import ErrorMap, ErrorNumbers, TensorNumbers
+from qtui.tui.panels.quantize.data import ErrorNumbers, TensorNumbers
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.subject import Subject
-from qtui.tui.widgets.histogram import HistogramData
 
 
 @dataclass(frozen=True)
 class Look:
-    """What is to be looked at: one subject and schemes by slot; with maps also the room for
-    them."""
+    """What is to be looked at: one subject, and schemes by slot."""
 
     model: str
     subject: Subject
     schemes: tuple[str, ...]
     active: int
-    cells: tuple[int, int] | None = None
-    bins: int = 0
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,12 @@ class Explanation:
     sentence: str
 
 
-Finding = ErrorMap | SchemeErrors | HistogramData | TensorNumbers | Explanation
+Finding = SchemeErrors | TensorNumbers | Explanation
 Activity = Callable[[str, float], None]
 
 
 async def findings(feed: QuantizeFeed, look: Look, activity: Activity) -> AsyncIterator[Finding]:
-    """Everything there is to show, as it becomes known. `activity` hears what is being done
+    """The numbers beside the pictures, as they become known. `activity` hears what is being done
     and how far it is. Raises what the feed raises."""
 
     def heard(label: str) -> Callable[[float, object], None]:
@@ -62,14 +58,7 @@ async def findings(feed: QuantizeFeed, look: Look, activity: Activity) -> AsyncI
 
     model, subject, active = look.model, look.subject, look.active
     others = [slot for slot in range(len(look.schemes)) if slot != active]
-    if look.cells is not None:
-        scheme = look.schemes[active]
-        yield await feed.error_map(model, subject, scheme, look.cells, heard("error map"))
     yield await errors(active)
-    if look.cells is not None:
-        histogram = await feed.histogram(model, subject, look.bins, heard("histogram"))
-        if histogram is not None:
-            yield histogram
     yield await feed.numbers(model, subject, heard("outliers"))
     yield await explanation([active])
     for slot in others:

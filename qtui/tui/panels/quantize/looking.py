@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -16,13 +15,12 @@ from qtui.engine.client import EngineLost, EngineState
 from qtui.tui.messages import DeviceSeen, ModelFailed, ModelOpened
 from qtui.tui.panels.engine_panel import OPENING, EnginePanel
 from qtui.tui.panels.quantize.body import QuantizeBody
-from qtui.tui.panels.quantize.data import ErrorMap, TensorNumbers
+from qtui.tui.panels.quantize.data import TensorNumbers
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.loading import Explanation, Look, SchemeErrors, findings
 from qtui.tui.panels.quantize.numbers import all_rows
 from qtui.tui.panels.quantize.shown import Phase, Shown
 from qtui.tui.panels.quantize.subject import Injection
-from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable
@@ -126,10 +124,11 @@ class LookingPanel(EnginePanel):
         self.refresh_bindings()
         self._look(pause=True)
 
-    def look_again(self) -> None:
-        """Look at the same subject anew: what a view asks for has changed."""
+    def look_again(self, *, pause: bool = False) -> None:
+        """Look at the same subject anew: what a view asks for has changed. With a pause, once
+        things have found their new places."""
         self._forget_refusal()
-        self._look()
+        self._look(pause=pause)
 
     def _look(self, *, pause: bool = False) -> None:
         """Read the chosen tensor under the schemes; what was being read gives up."""
@@ -164,11 +163,13 @@ class LookingPanel(EnginePanel):
                 f"Computing what {shown.scheme.text} does to all {entry.elements:,} elements of "
                 f"{printable(entry.name)}."
             )
+        if self.body.view is not self.body.maps:
+            return
         if shown.map is None or not self._has_picture:
             self._say(Phase.WORKING, f"Reading all {entry.elements:,} elements")
-        elif not shown.map_is_current:
+        elif not self.body.maps.is_current(shown):
             # It stays to be compared with what comes, under its own name.
-            self.body.heatmap.title = f"|error| of {shown.map.scheme}"
+            self.body.maps.mark_stale()
         if shown.histogram is None:
             self.body.histogram.show(None)
 
@@ -182,26 +183,13 @@ class LookingPanel(EnginePanel):
             schemes=tuple(scheme.text for scheme in shown.schemes),
             active=shown.active,
         )
-        view = self.body.view
-        if view is self.body.maps:
-            look = replace(
-                look,
-                cells=self.body.heatmap.capacity(entry.rows),
-                bins=self.body.histogram.capacity(),
-            )
-        await view.look(look, self._show_activity)
+        await self.body.view.look(look, self._show_activity)
         async for finding in findings(self.feed, look, self._show_activity):
             match finding:
-                case ErrorMap():
-                    self._show_map(finding)
                 case SchemeErrors():
                     shown.errors[finding.slot] = finding.numbers
-                case HistogramData():
-                    shown.histogram = finding
-                    self.body.histogram.show(finding)
                 case TensorNumbers():
                     shown.numbers = finding
-                    self.body.heatmap.marked_columns = tuple(c for c, _ in finding.outlier_columns)
                 case Explanation():
                     shown.explained = True
                     self._speak(finding.sentence)
@@ -219,14 +207,13 @@ class LookingPanel(EnginePanel):
         self.body.title_line.activity = label
         self.body.title_line.fraction = fraction
 
-    def _show_map(self, found: ErrorMap) -> None:
-        same_tensor = self.shown.map is not None and self.shown.map.grid.like(found.grid)
-        if self.shown.map is None:
-            self.body.heatmap.marked_columns = ()
-        self.shown.map = found
-        self.body.heatmap.title = "|error|"
-        self.body.heatmap.show(found.grid, self.body.heatmap.cursor if same_tensor else None)
+    def read_element(self) -> None:
+        """Find out about the element under the cursor of the maps."""
         self.do(self._read_element, "element")
+
+    def make_room(self) -> None:
+        """Give the view the room it needs now."""
+        self.body.make_room()
 
     async def _read_element(self) -> None:
         """The element under the cursor."""
@@ -261,7 +248,7 @@ class LookingPanel(EnginePanel):
             else:
                 self._say(Phase.STOPPED, f"Opening {opening} was stopped; r goes on")
             return
-        if not shown.map_is_current:
+        if not self.body.maps.is_current(shown):
             shown.map = None  # it is of the scheme before
         self._say(Phase.STOPPED, "Stopped; r goes on", keep_picture=shown.map is not None)
         if entry is not None and not shown.explained:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -37,7 +37,7 @@ class QuantizePanel(LookingPanel):
     PANEL_ID = "quantize"
     TITLE = "Quantize"
     NUMBER = 2
-    HELP = HELP
+    HELP = "\n".join((HELP, *(view.HELP for view in VIEWS)))
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap, GranularityBars)
     BINDINGS: ClassVar[list[BindingType]] = [
         *URGENT_BINDINGS,
@@ -66,6 +66,9 @@ class QuantizePanel(LookingPanel):
         data, view = panel_data(self.shown), self.body.view
         of_view = view.export_data()
         return data if of_view is None else {**(data or {}), view.VIEW_ID: of_view}
+
+    def export_table(self) -> Iterable[Sequence[object]] | None:
+        return self.body.view.export_table()
 
     def palette(self) -> Iterable[PaletteEntry]:
         yield from self.body.view.palette()
@@ -113,18 +116,31 @@ class QuantizePanel(LookingPanel):
         if self.body.side.next_order() is Order.WORST:
             self._rank()
 
-    def _rank(self) -> None:
+    def _rank(self, direction: int = 0) -> None:
+        """Measure all tensors under the active scheme; then go to a worst one, if that was
+        asked for."""
         self.body.side.forget_ranks()
-        self.do(self._measure_all, "rank")
+        self.do(partial(self._measure_all, direction), "rank")
 
-    async def _measure_all(self) -> None:
-        scheme = self.shown.scheme.text
-        sampled = await self.feed.rank(self.shown.model, scheme, self.body.side.add_rank)
-        self.body.side.ranks_done(sampled=sampled)
+    async def _measure_all(self, direction: int) -> None:
+        side, scheme = self.body.side, self.shown.scheme.text
+        sampled = await self.feed.rank(self.shown.model, scheme, side.add_rank)
+        side.ranks_done(scheme, sampled=sampled)
+        if direction:
+            side.step_worst(direction)
+
+    def action_worst(self, direction: int) -> None:
+        """Go to the next worst tensor under the active scheme, or to the one before it."""
+        if not self.shown.schemes:
+            return
+        if self.body.side.ranked_by == self.shown.scheme.text:
+            self.body.side.step_worst(direction)
+        else:
+            self._rank(direction)
 
     def _begin_again(self) -> None:
         super()._begin_again()
-        if self.body.side.list.order is Order.WORST and not self.body.side.ranked:
+        if self.body.side.list.order is Order.WORST and not self.body.side.ranked_by:
             self._rank()
 
     # The element under the cursor

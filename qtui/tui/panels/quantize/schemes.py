@@ -71,19 +71,32 @@ class SchemeControls(Vertical):
 
 
 def scheme_line(letter: str, scheme: SchemeParts) -> SchemeLine:
-    """The parts that this scheme has; a part its format lacks is left out."""
+    """The parts that this scheme has; a part its format lacks is left out. Parts that are as
+    usual are the first to go where there is no room for all."""
     knobs = [Knob("format", "", scheme.format)]
     if scheme.granularity is None:
         knobs.append(Knob("granularity", "a cast,", "no scale"))
     else:
-        knobs.append(Knob("granularity", "scale per", scheme.granularity))
+        knobs.append(Knob("granularity", "scale per", scheme.granularity, short="per"))
     if scheme.size is not None:
         knobs.append(Knob("size", "of", str(scheme.size)))
     if scheme.symmetric is not None:
         knobs.append(Knob("symmetry", "", "symmetric" if scheme.symmetric else "asymmetric"))
+    if scheme.zero_point is not None:
+        usual = scheme.zero_point == "integer"
+        knobs.append(Knob("zero_point", "zero point", scheme.zero_point, "zero", usual))
     if scheme.scale_rule is not None:
         knobs.append(Knob("scale_rule", "rule", scheme.scale_rule))
     if scheme.double_quantization is not None:
         state = "on" if scheme.double_quantization else "off"
-        knobs.append(Knob("double_quantization", "double quantization", state))
+        knobs.append(Knob("double_quantization", "double quantization", state, "dq"))
+    if scheme.nested is not None:
+        knobs.append(Knob("nested", "of", str(scheme.nested)))
+    if scheme.rounding is not None:
+        usual = scheme.rounding == "nearest"
+        knobs.append(Knob("rounding", "rounding", scheme.rounding, "", usual))
+    if scheme.outliers is not None:
+        knobs.append(
+            Knob("outliers", "outliers", scheme.outliers, "outliers", scheme.outliers == "off")
+        )
     return SchemeLine(letter, scheme.text, tuple(knobs))

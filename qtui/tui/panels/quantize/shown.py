@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from qtui.tui.panels.quantize.data import (
     Element,
-    ErrorMap,
     ErrorNumbers,
     ModelIndex,
     SchemeParts,
     TensorNumbers,
 )
+from qtui.tui.panels.quantize.maps.picture import MapPicture
 from qtui.tui.panels.quantize.subject import WEIGHT, Injection, Subject
 from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
@@ -44,7 +44,7 @@ class Shown:
     schemes: list[SchemeParts] = field(default_factory=list)
     active: int = 0
     errors: list[ErrorNumbers | None] = field(default_factory=list)
-    map: ErrorMap | None = None
+    map: MapPicture | None = None
     histogram: HistogramData | None = None
     numbers: TensorNumbers | None = None
     element: Element | None = None
@@ -62,11 +62,6 @@ class Shown:
     def scheme(self) -> SchemeParts:
         """The scheme that the picture is of."""
         return self.schemes[self.active]
-
-    @property
-    def map_is_current(self) -> bool:
-        """Whether the picture is of the chosen scheme, and not of the one before it."""
-        return self.map is not None and self.map.scheme == self.scheme.text
 
     def choose(self, entry: TensorEntry) -> None:
         """Another tensor as it is stored: nothing is known of it."""

@@ -10,9 +10,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
+from qtui.report.numbers import format_decibels
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.field import Field
-from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList
+from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList, sqnr_key
 
 # A model has thousands of tensors, and an eye sees a few numbers a second.
 COUNT_SECONDS = 0.25
@@ -43,9 +44,10 @@ class TensorSide(Vertical):
         self.count = Static(id="tensor-count", markup=False)
         self._sqnr: dict[str, float | None] = {}
         self._note = ""
+        self._stepped_to = ""
         self._counted = 0.0
-        self.ranked = False
-        """Whether the numbers of `worst first` are known for all tensors."""
+        self.ranked_by = ""
+        """The scheme whose numbers are known for all tensors; empty before they are."""
 
     def compose(self) -> ComposeResult:
         yield self.field
@@ -54,8 +56,7 @@ class TensorSide(Vertical):
 
     def load(self, tensors: tuple[TensorEntry, ...]) -> None:
         """Another model's tensors."""
-        self._sqnr = {}
-        self.ranked = False
+        self.forget_ranks()
         self._note = ""
         self.list.load(tensors)
         with self.field.prevent(Input.Changed):
@@ -118,7 +119,7 @@ class TensorSide(Vertical):
     def forget_ranks(self) -> None:
         """The scheme changed, so the numbers of the list are of another one."""
         self._sqnr = {}
-        self.ranked = False
+        self.ranked_by = ""
 
     def add_rank(self, name: str, sqnr_db: float | None) -> None:
         """One more tensor was measured; the list is sorted again when all are."""
@@ -129,8 +130,28 @@ class TensorSide(Vertical):
             self._counted = now
             self._count()
 
-    def ranks_done(self, *, sampled: bool) -> None:
-        self.ranked = True
-        self._note = "worst first, sampled" if sampled else ""
-        self.list.set_order(Order.WORST, self._sqnr)
+    def ranks_done(self, scheme: str, *, sampled: bool) -> None:
+        self.ranked_by = scheme
+        self._note = ""
+        if self.list.order is Order.WORST:
+            self._note = "worst first, sampled" if sampled else ""
+            self.list.set_order(Order.WORST, self._sqnr)
+        self._count()
+
+    def step_worst(self, direction: int) -> None:
+        """Choose the tensor that comes next in the ranking, from the worst on (or before it)."""
+        listed = [entry.name for entry in self.list.shown if entry.name in self._sqnr]
+        ranking = sorted(listed, key=lambda name: sqnr_key(self._sqnr[name]))
+        if not ranking:
+            return
+        current = self.list.current
+        at = ranking.index(current.name) if current and current.name in ranking else None
+        if current is None or at is None or current.name != self._stepped_to:
+            at = 0 if direction > 0 else len(ranking) - 1
+        else:
+            at = (at + direction) % len(ranking)
+        self._stepped_to = name = ranking[at]
+        self.list.select(name)
+        decibels = format_decibels(self._sqnr[name])
+        self._note = f"worst {at + 1:,} of {len(ranking):,}: {decibels} dB"
         self._count()

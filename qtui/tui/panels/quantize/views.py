@@ -50,6 +50,10 @@ class View(Container):
     View { height: 1fr; }
     """
 
+    def with_numbers(self) -> bool:
+        """The same of what is shown now."""
+        return self.NUMBERS
+
     sentence: reactive[str] = reactive("", init=False, repaint=False)
 
     class Spoke(Message):
@@ -112,6 +116,10 @@ class View(Container):
 
     def export_data(self) -> dict[str, Any] | None:
         """What `e` writes under the id of the view, beside the numbers of the panel."""
+        return None
+
+    def export_table(self) -> Iterable[Sequence[object]] | None:
+        """What `e` writes as CSV: a header and rows of texts and numbers."""
         return None
 
     def maximise_target(self) -> Widget | None:

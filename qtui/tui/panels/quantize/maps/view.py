@@ -2,24 +2,80 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.containers import Horizontal
 from textual.widget import Widget
 
+from qtui.report.numbers import format_decibels
+from qtui.tui.panels.quantize.loading import Activity, Look
+from qtui.tui.panels.quantize.maps.export import maps_data, maps_table
+from qtui.tui.panels.quantize.maps.kinds import DIFFERENCE, KINDS, Kind, map_titles
+from qtui.tui.panels.quantize.maps.legend import SharedLegend
+from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
+from qtui.tui.panels.quantize.maps.sentences import map_sentence
+from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
+from qtui.tui.panels.quantize.schemes import LETTERS
+from qtui.tui.panels.quantize.shown import Shown
 from qtui.tui.panels.quantize.views import View
 from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.heatgrid import HeatScale, Window
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 
+HELP = """\
+## Maps
+
+`m` and `M` turn what the map shows: the size of the error, the **error** with its sign (orange:
+the scheme made the value larger, blue: smaller; where there are no colours, `+` and `-` shades),
+the **value**, the **scale** of the element's group, its **code**, and by how much the error of A
+is larger than that of B (the **difference**).
+
+`p` turns how the elements of a cell become one number: the largest magnitude (*max*, which keeps
+a single spike visible), the *mean*, the root mean square (*rms*), or the element in the middle
+(*nearest*). The title names it. Codes have only *nearest*.
+
+`+` and `-` zoom in and out around the cursor, `0` shows all again. The cursor moves the window
+where it runs over its edge, and so do Shift and the arrows. The title says the rows and columns
+of the window.
+
+`b` shows A and B side by side on one scale, in a wide terminal with their difference as a third
+map. `.` moves the cursor to the largest magnitude.
+"""
+# The third map needs a screen of this width.
+THREE_FROM = 150
+NEAR, FAR = 0.5, 0.25
+
 
 class MapsView(View):
-    """A map of the tensor above the histogram of its values."""
+    """One map of the tensor, or A and B side by side, above the histogram of its values.
+
+    What is shown of the whole tensor stays the same from tensor to tensor: the kind, the pooling
+    and whether two stand side by side. The window is of one tensor.
+    """
 
     VIEW_ID = "maps"
     TITLE = "Maps"
+    HELP = HELP
     KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("m", "kind(1)", "Map", id="quantize.map",
+                tooltip="Next map: error, value, scale, code, difference"),
+        Binding("M", "kind(-1)", "Map back", show=False, id="quantize.map_back",
+                tooltip="Map before"),
+        Binding("b", "side", "A|B", id="quantize.side_by_side",
+                tooltip="A and B side by side, or one map"),
+        Binding("p", "pooling", "Pooling", show=False, id="quantize.pooling",
+                tooltip="Pooling: max, mean, rms, nearest"),
+        Binding("plus,equals_sign", "zoom(0.5)", "Zoom in", show=False, id="quantize.zoom_in",
+                tooltip="Zoom in around the cursor"),
+        Binding("minus", "zoom(2)", "Zoom out", show=False, id="quantize.zoom_out",
+                tooltip="Zoom out around the cursor"),
+        Binding("0", "whole", "All", show=False, id="quantize.zoom_all",
+                tooltip="Show the whole tensor again"),
         Binding("c", "counts", "Log counts", show=False, id="quantize.counts",
                 tooltip="Histogram: log or plain counts"),
     )  # fmt: skip
@@ -27,37 +83,288 @@ class MapsView(View):
     DEFAULT_CSS = """
     MapsView {
         layout: vertical;
-        Heatmap { height: 1fr; }
+        SharedLegend { display: none; }
+        #maps { height: 1fr; }
+        Heatmap { width: 1fr; height: 1fr; }
+        .-second, .-third { display: none; }
+        &.-side SharedLegend, &.-side .-second { display: block; }
+        &.-three .-third { display: block; }
         Histogram { height: 9; margin: 1 0 0 0; }
     }
     """
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
+        self.kind: Kind = KINDS[0]
+        self.pooling = "max"
+        self.window: Window | None = None
+        self.side = False
+        self.pictures: tuple[MapPicture, ...] = ()
+        self.legend = SharedLegend(drawing)
         self.heatmap = Heatmap(drawing)
+        self.second = Heatmap(drawing, classes="-second")
+        self.third = Heatmap(drawing, classes="-third")
+        self.second.can_focus = self.third.can_focus = False
         self.histogram = Histogram(drawing)
+        self._subject: object = None
+        self._element: tuple[int, int] | None = None
+
+    def with_numbers(self) -> bool:
+        """Two maps need the room of the numbers."""
+        return not self.has_class("-side")
+
+    @property
+    def maps(self) -> tuple[Heatmap, ...]:
+        return self.heatmap, self.second, self.third
 
     def compose(self) -> ComposeResult:
-        yield self.heatmap
+        yield self.legend
+        with Horizontal(id="maps"):
+            yield from self.maps
         yield self.histogram
+
+    # Looking
+
+    def _requests(self, schemes: tuple[str, ...], active: int) -> list[MapRequest]:
+        """The maps to draw, in the order of the widgets."""
+        rows, columns = self._capacity()
+
+        def request(kind: Kind, schemes: tuple[str, ...]) -> MapRequest:
+            pooling = self.pooling if self.pooling in kind.poolings else kind.poolings[0]
+            return MapRequest(kind.name, schemes, pooling, self.window, rows, columns)
+
+        if self.kind.schemes != 1:
+            return [request(self.kind, schemes[: self.kind.schemes])]
+        if not self.side:
+            return [request(self.kind, (schemes[active],))]
+        two = [request(self.kind, (scheme,)) for scheme in schemes[:2]]
+        if self.app.size.width < THREE_FROM:
+            return two
+        return [*two, request(DIFFERENCE, schemes[:2])]
+
+    def is_current(self, shown: Shown) -> bool:
+        """Whether the maps are of the chosen schemes, and not of those before them."""
+        schemes = tuple(scheme.text for scheme in shown.schemes)
+        wanted = [request.schemes for request in self._requests(schemes, shown.active)]
+        return [picture.request.schemes for picture in self.pictures] == wanted
+
+    def _capacity(self) -> tuple[int, int]:
+        entry = self.panel.shown.entry
+        rows = self.pictures[0].grid.rows if self.pictures else entry.rows if entry else 0
+        return self.heatmap.capacity(rows)
+
+    async def look(self, look: Look, activity: Activity) -> None:
+        def heard(label: str) -> Any:
+            return lambda fraction, _: activity(label, fraction)
+
+        if look.subject != self._subject:
+            self._subject, self.window, self._element = look.subject, None, None
+        feed, requests = self.panel.feed, self._requests(look.schemes, look.active)
+        pictures = [
+            await feed.map(look.model, look.subject, request, heard(f"map {index + 1}"))
+            for index, request in enumerate(requests)
+        ]
+        self._show(tuple(pictures))
+        histogram = await feed.histogram(
+            look.model, look.subject, self.histogram.capacity(), heard("histogram")
+        )
+        self.panel.shown.histogram = histogram
+        self.histogram.show(histogram)
+
+    def _show(self, pictures: tuple[MapPicture, ...]) -> None:
+        shown, grid = self.panel.shown, pictures[0].grid
+        if shown.map is None:
+            self.heatmap.marked_columns = ()
+        cursor = None
+        if shown.map is not None and shown.map.grid.like(grid):
+            cursor = self.heatmap.cursor
+        elif self._element is not None:
+            cursor = grid.cell_of(*self._element)
+        self.pictures, shown.map = pictures, pictures[0]
+        self._arrange(len(pictures))
+        shared = self._shared_scale(pictures)
+        for widget, picture in zip(self.maps, pictures, strict=False):
+            kind = _kind_of(picture)
+            scale = kind.scale(picture.grid.cells)
+            if shared is not None and kind is self.kind:
+                scale = shared
+            widget.show(picture.grid, cursor, scale)
+            cursor = self.heatmap.cursor if cursor is None else cursor
+        for widget in self.maps[len(pictures) :]:
+            widget.show(None)
+        self._title(shown)
+        self.sentence = map_sentence(pictures[-1], LETTERS)
+        self.panel.read_element()
+
+    def _arrange(self, count: int) -> bool:
+        """Give so many maps their places; whether something moved."""
+        before = self.has_class("-side"), self.has_class("-three")
+        self.set_class(count > 1, "-side")
+        self.set_class(count > 2, "-three")
+        self.panel.make_room()
+        return before != (count > 1, count > 2)
+
+    def _shared_scale(self, pictures: tuple[MapPicture, ...]) -> HeatScale | None:
+        if len(pictures) < 2:
+            return None
+        return self.kind.scale([value for picture in pictures[:2] for value in picture.grid.cells])
+
+    def show(self, shown: Shown) -> None:
+        if self.pictures:
+            self._title(shown)
+        if shown.numbers is not None:
+            marked = tuple(column for column, _ in shown.numbers.outlier_columns)
+            for widget in self.maps:
+                widget.marked_columns = marked
+
+    def _title(self, shown: Shown) -> None:
+        times = self.drawing.glyphs.times
+        many = len(self.pictures) > 1
+        for index, (widget, picture) in enumerate(zip(self.maps, self.pictures, strict=False)):
+            kind = _kind_of(picture)
+            front, has_legend = kind.title, True
+            if many and index < 2:
+                errors = shown.errors[index] if index < len(shown.errors) else None
+                front = f"{LETTERS[index]} {picture.request.schemes[0]}"
+                if errors is not None:
+                    front += f", {format_decibels(errors.sqnr_db)} dB"
+                has_legend = False
+            titles = map_titles(kind, picture.request.pooling, picture.grid, times, front)
+            widget.titles = (front,) if not has_legend else titles
+            widget.has_legend = has_legend
+        if many:
+            first = self.pictures[0]
+            front = self.kind.title
+            self.legend.titles = map_titles(
+                self.kind, first.request.pooling, first.grid, times, front
+            )
+            self.legend.show(self.heatmap.scale, shown.element)
+
+    def mark_stale(self) -> None:
+        """What is drawn is of other schemes than the chosen ones: say of which."""
+        for widget, picture in zip(self.maps, self.pictures, strict=False):
+            schemes = " and ".join(picture.request.schemes)
+            widget.titles = (f"{_kind_of(picture).title} of {schemes}",)
+
+    # Changing what is shown
+
+    def action_kind(self, direction: int) -> None:
+        self.kind = KINDS[(KINDS.index(self.kind) + direction) % len(KINDS)]
+        self._changed()
+
+    def action_pooling(self) -> None:
+        poolings = self.kind.poolings
+        if len(poolings) < 2:
+            self.panel.refused(
+                f"A map of codes shows the element in the middle of each cell ({poolings[0]}): "
+                f"codes are names of levels, and have no mean or maximum."
+            )
+            return
+        at = poolings.index(self.pooling)
+        self.pooling = poolings[(at + 1) % len(poolings)]
+        self.panel.look_again()
+
+    def action_side(self) -> None:
+        if not self.side and self.kind.schemes != 1:
+            self.kind = KINDS[0]  # the others have nothing to stand side by side
+        self.side = not self.side
+        self._changed()
+
+    def _changed(self) -> None:
+        """Other maps are to be shown. Where their number changes they get their room first, for
+        it decides how many cells are asked for."""
+        shown = self.panel.shown
+        schemes = tuple(scheme.text for scheme in shown.schemes)
+        if schemes:
+            count = len(self._requests(schemes, shown.active))
+            self.panel.look_again(pause=self._arrange(count))
+
+    def action_counts(self) -> None:
+        self.histogram.logarithmic = not self.histogram.logarithmic
+
+    # Zooming and moving about
+
+    def action_zoom(self, factor: float) -> None:
+        if self.pictures:
+            grid = self.pictures[0].grid
+            at = self._middle_of_cursor()
+            self._go(zoomed(grid.area, (grid.rows, grid.columns), at, factor), at)
+
+    def action_whole(self) -> None:
+        if self.pictures:
+            grid = self.pictures[0].grid
+            self._go((0, grid.rows, 0, grid.columns), self._middle_of_cursor())
+
+    def _middle_of_cursor(self) -> tuple[int, int]:
+        """The element that the cursor's cell points at."""
+        return self.pictures[0].element_at(*self.heatmap.cursor)
+
+    @on(Heatmap.Pushed)
+    def _pushed(self, message: Heatmap.Pushed) -> None:
+        message.stop()
+        if not self.pictures:
+            return
+        grid = self.pictures[0].grid
+        share = FAR if message.far else NEAR
+        rows = message.rows * max(1, round(grid.height * share))
+        columns = message.columns * max(1, round(grid.width * share))
+        window = moved(grid.area, (grid.rows, grid.columns), rows, columns)
+        at = self._middle_of_cursor()
+        if message.far:  # the cursor keeps its place on the screen
+            at = at[0] + window[0] - grid.area[0], at[1] + window[2] - grid.area[2]
+        else:  # and here its way: one cell further
+            row, column = self.heatmap.cursor
+            high, wide = grid.pool
+            at = (
+                grid.first_row(row) + message.rows * high,
+                grid.first_column(column) + message.columns * wide,
+            )
+        self._go(window, at)
+
+    def _go(self, window: Window, at: tuple[int, int]) -> None:
+        """Show another window, the cursor on the cell that holds an element."""
+        grid = self.pictures[0].grid
+        wanted = None if window == (0, grid.rows, 0, grid.columns) else window
+        if wanted != self.window:
+            self.window, self._element = wanted, at
+            self.panel.look_again()
+
+    @on(Heatmap.CursorMoved)
+    def _cursor_moved(self, message: Heatmap.CursorMoved) -> None:
+        # Not stopped: the panel reads the element.
+        for widget in self.maps[: len(self.pictures)]:
+            widget.point_at((message.grid_row, message.grid_column))
+
+    # What the panel asks for
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
         self.heatmap.message = message
         self.heatmap.set_class(trouble, "-trouble")
         if not keep:
-            self.heatmap.show(None)
+            self.pictures, self.sentence = (), ""
+            for widget in self.maps:
+                widget.show(None)
             self.histogram.show(None)
 
     def focus_start(self) -> bool:
         self.screen.set_focus(self.heatmap)
         return True
 
+    def export_data(self) -> dict[str, Any] | None:
+        return {"pictures": maps_data(self.pictures)} if self.pictures else None
+
+    def export_table(self) -> Iterable[Sequence[object]] | None:
+        return maps_table(self.pictures) if self.pictures else None
+
     def maximise_target(self) -> Widget | None:
-        return self.heatmap
+        return self.query_one("#maps") if len(self.pictures) > 1 else self.heatmap
 
     def drawing_changed(self) -> None:
-        self.heatmap.redraw()
+        for widget in self.maps:
+            widget.redraw()
+        self.legend.refresh()
         self.histogram.refresh()
 
-    def action_counts(self) -> None:
-        self.histogram.logarithmic = not self.histogram.logarithmic
+
+def _kind_of(picture: MapPicture) -> Kind:
+    return next(kind for kind in KINDS if kind.name == picture.request.kind)

@@ -1,0 +1,58 @@
+"""The maps that can be looked at, and how each is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qtui.tui.widgets.heatgrid import HeatGrid, HeatScale
+
+POOLINGS = ("max", "mean", "rms", "nearest")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`name` is what the engine calls it, `schemes` how many schemes it is about."""
+
+    name: str
+    title: str
+    schemes: int = 1
+    signed: bool = False
+    log: bool = True
+    poolings: tuple[str, ...] = POOLINGS
+
+    def scale(self, cells: Sequence[float]) -> HeatScale:
+        """The scale its cells are drawn on. A scale or a code is signed where some of them
+        are."""
+        signed = self.signed or any(value < 0 for value in cells)
+        return HeatScale.of(cells, signed=signed, log=self.log)
+
+
+KINDS = (
+    Kind("error", "|error|"),
+    Kind("signed", "error", signed=True),
+    Kind("value", "value", schemes=0, signed=True),
+    Kind("scale", "scale"),
+    Kind("code", "code", log=False, poolings=("nearest",)),
+    Kind("difference", "|error A| - |error B|", schemes=2, signed=True),
+)
+DIFFERENCE = KINDS[-1]
+
+
+def map_titles(kind: Kind, pooling: str, grid: HeatGrid, times: str, front: str) -> tuple[str, ...]:
+    """What stands above a map: what it shows, how it is pooled, its scale and its window; from
+    the longest text to the shortest that makes sense. `front` is what is shown."""
+    high, wide = grid.pool
+    pooled = f"{pooling} over {high}{times}{wide}" if high * wide > 1 else ""
+    log = "log" if kind.log else ""
+    if grid.window is None:
+        return _texts(front, (pooled, log), (pooled,), ())
+    top, bottom, left, right = grid.window
+    rows, columns = f"{top:,}-{bottom - 1:,}", f"{left:,}-{right - 1:,}"
+    long = f"rows {rows}, columns {columns}"
+    short = f"{rows}{times}{columns}"
+    return _texts(front, (pooled, log, long), (pooled, log, short), (log, short), (short,))
+
+
+def _texts(front: str, *parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(", ".join((front, *filter(None, part))) for part in parts)

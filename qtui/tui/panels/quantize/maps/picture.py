@@ -1,0 +1,49 @@
+"""A map as the engine draws it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from qtui.tui.widgets.heatgrid import HeatGrid, Window
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """What is to be drawn: a kind of map under so many schemes as it takes, pooled to at most
+    `rows` x `columns` cells of a window (None: the whole tensor)."""
+
+    kind: str
+    schemes: tuple[str, ...]
+    pooling: str
+    window: Window | None
+    rows: int
+    columns: int
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """As the engine takes it."""
+        return {
+            "kind": self.kind,
+            "schemes": list(self.schemes),
+            "pooling": self.pooling,
+            "window": None if self.window is None else list(self.window),
+            "rows": self.rows,
+            "columns": self.columns,
+        }
+
+
+@dataclass(frozen=True)
+class MapPicture:
+    """The cells, and for each the element it points at: the one of the largest magnitude, or
+    with nearest pooling the one in its middle."""
+
+    request: MapRequest
+    grid: HeatGrid
+    peak_rows: tuple[int, ...]
+    peak_columns: tuple[int, ...]
+
+    def element_at(self, grid_row: int, grid_column: int) -> tuple[int, int]:
+        """Row and column in the tensor, seen as a matrix."""
+        index = grid_row * self.grid.grid_columns + grid_column
+        return self.peak_rows[index], self.peak_columns[index]
