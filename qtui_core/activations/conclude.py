@@ -95,23 +95,15 @@ def conclude_output(
     """What the two errors do to the output of the layer, and which of them decides."""
     alone = (weights.sqnr_db, activations.sqnr_db)
     start = (
-        f"Output under {label}: {_words(both.sqnr_db)} ({_words(alone[0])} by the weights alone, "
-        f"{_words(alone[1])} by the activations)"
+        f"Output under {label}: {_words(both.sqnr_db)} (weights alone {_words(alone[0])}, "
+        f"activations alone {_words(alone[1])})"
     )
     gap = _rank(alone[1]) - _rank(alone[0])
     if gap >= DECIDES_DB:
-        return f"{start}: the weights decide, so give them the bits."
+        return f"{start}: the weights decide, give them the bits."
     if gap <= -DECIDES_DB:
-        return f"{start}: the activations decide, so give them bits or finer scales."
-    return f"{start}: both count, and making one exact gains at most {_gain(alone, both):.1f} dB."
-
-
-def _gain(alone: tuple[float | None, float | None], both: OutputError) -> float:
-    """What making one of the two exact would gain."""
-    if both.sqnr_db is None:
-        return 0.0
-    better = [value for value in alone if value is not None]
-    return max(0.0, max(better) - both.sqnr_db) if better else 0.0
+        return f"{start}: the activations decide, give them bits or finer scales."
+    return f"{start}: both count, improve both."
 
 
 def _kept(report: RangeReport) -> float | None:

@@ -62,6 +62,7 @@ OUTPUTS = Outputs(
     tokens=2048,
     schemes=("int4:group64", "nf4:block64"),
     sqnr_db=((None, 17.2, 18.9), (22.8, 16.2, 17.4), (24.0, 16.4, 17.8)),
+    worst_outputs=((17, 0.41), (3, 0.0321), (60, 0.011)),
     sentence="Output under int4:group64: 16.2 dB.",
 )
 
@@ -195,6 +196,7 @@ def test_the_best_way_is_marked_and_numbers_stand_in_their_columns() -> None:
     assert len(bars) == 8
     assert bars[0].count("#") > 1.8 * bars[1].count("#")  # 40 against 20
     table = texts[texts.index(next(t for t in texts if t.startswith("SQNR of the output"))) :]
+    assert texts[-1] == "  largest shares of the error, by output: 17 (41 %), 3 (3.21 %), 60 (1.1 %)"
     assert table[1].split() == ["W", "as", "stored", "exact", "17.2", "18.9"]
 
 
@@ -214,10 +216,10 @@ def test_a_way_without_any_error_is_exact_and_the_best() -> None:
 
 
 def test_a_layer_without_error_is_exact_and_not_unknown() -> None:
-    outputs = Outputs(8, ("int8:row",), ((None, 40.0), (None, 40.0)), "")
+    outputs = Outputs(8, ("int8:row",), ((None, 40.0), (None, 40.0)), (), "")
     lines = all_lines(100, 40, ASCII, CAPTURED, None, outputs, "A")
     texts = ["".join(text for text, _ in line) for line in lines]
-    assert texts[-1].split() == ["W", "A", "int8:row", "exact", "40.0"]
+    assert texts[-2].split() == ["W", "A", "int8:row", "exact", "40.0"]
 
 
 @pytest.mark.parametrize("color", ["truecolor", "256", "none"])

@@ -112,14 +112,18 @@ class Ranges:
 @dataclass(frozen=True)
 class Outputs:
     """SQNR of the layer's output: `sqnr_db[w][a]` with weights under scheme w and activations
-    under scheme a, of which number 0 is neither; None without any error."""
+    under scheme a, of which number 0 is neither; None without any error. `worst_outputs` are
+    output channels and their share of the squared error with both under the active scheme."""
 
     tokens: int
     schemes: tuple[str, ...]
     sqnr_db: tuple[tuple[float | None, ...], ...]
+    worst_outputs: tuple[tuple[int, float], ...]
     sentence: str
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Outputs:
         table = tuple(tuple(row) for row in data["sqnr_db"])
-        return build(cls, {**data, "schemes": tuple(data["schemes"]), "sqnr_db": table})
+        worst = tuple((int(channel), float(share)) for channel, share in data["worst_outputs"])
+        lists = {"schemes": tuple(data["schemes"]), "sqnr_db": table, "worst_outputs": worst}
+        return build(cls, {**data, **lists})

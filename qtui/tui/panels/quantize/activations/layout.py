@@ -37,8 +37,11 @@ def all_lines(
         parts.append(_output_lines(width, glyphs, outputs, letters))
     room = height - sum(map(len, parts)) - (len(parts) - 1)
     if ranges is not None and room > 3 and ranges.channels:
-        bars = _channel_bars(width, glyphs, ranges.channels[: min(CHANNEL_BARS, room - 1)])
+        bars = _channel_bars(width, glyphs, ranges, min(CHANNEL_BARS, room - 1))
         parts[2] = bars or parts[2]
+        room -= len(bars)
+    if outputs is not None and room > 1:
+        parts[-1].append(_share_line(width, outputs))
     if room < 0:
         # The first line belongs to the numbers below it; the parts are told apart by headings.
         return [line for part in parts for line in part][:height]
@@ -109,8 +112,9 @@ def _channel_line(width: int, glyphs: Glyphs, ranges: Ranges) -> TextLine:
     return text
 
 
-def _channel_bars(width: int, glyphs: Glyphs, channels: Sequence[Channel]) -> list[TextLine]:
+def _channel_bars(width: int, glyphs: Glyphs, ranges: Ranges, count: int) -> list[TextLine]:
     """A bar for each channel from 0 to its largest magnitude; a tick where the median is."""
+    channels = ranges.channels[:count]
     largest = channels[0].absmax
     room = width - LABEL - 22
     if room < SHORTEST_BAR or largest <= 0:
@@ -120,10 +124,11 @@ def _channel_bars(width: int, glyphs: Glyphs, channels: Sequence[Channel]) -> li
     lines: list[TextLine] = [
         [(f"{'largest channels':<{LABEL}}", "heading"), (heads, "label"), (legend, "tick")]
     ]
-    for channel in channels:
+    for place, channel in enumerate(channels):
+        name: Tone = "warning" if place < ranges.standing_out else "value"
         cells = max(1, round(channel.absmax / largest * room))
         text: list[Text] = [
-            (f" {f'channel {channel.channel:,}':<{LABEL - 1}}", "value"),
+            (f" {f'channel {channel.channel:,}':<{LABEL - 1}}", name),
             (f"{format_value(channel.absmax, 3):>8}{_ratio(channel):>8}  ", "value"),
         ]
         tick = -1
@@ -164,6 +169,17 @@ def _output_lines(width: int, glyphs: Glyphs, outputs: Outputs, letters: str) ->
             text.append((_decibels(value).rjust(column), tone))
         lines.append(text)
     return lines
+
+
+def _share_line(width: int, outputs: Outputs) -> TextLine:
+    """The output channels with the largest share of the error, as many as fit."""
+    words = "  largest shares of the error, by output: "
+    for place, (channel, share) in enumerate(outputs.worst_outputs):
+        more = f"{', ' if place else ''}{channel:,} ({100 * share:.3g} %)"
+        if len(words) + len(more) > width:
+            break
+        words += more
+    return [(words if outputs.worst_outputs else "", "label")]
 
 
 def _decibels(sqnr_db: float | None) -> str:
