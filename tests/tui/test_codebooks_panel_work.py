@@ -155,7 +155,7 @@ async def test_the_code_under_the_cursor_is_told(running: Running, model: str) -
         assert f"code 1010, level -0.857: {counts[2]:,} elements" in screen_text(pilot.app)
         await press(pilot, *["left"] * 5)
         assert "which no element can have" in screen_text(pilot.app)
-        await press(pilot, *["up"] * 5, *["right"] * 40)
+        await press(pilot, *["up"] * 5, *["right"] * 16)
         assert f"code 1111, level +1.000: {panel.shown.columns[0].counts[15]:,}" in screen_text(
             pilot.app
         )
@@ -184,6 +184,17 @@ async def test_schemes_are_typed(running: Running, model: str) -> None:
         assert "The last scheme stays" in panel.sentence
         await pilot.press("s", "ctrl+u", *"bf16", "enter")
         await until(pilot, lambda: "too many to show one by one" in panel.sentence)
+        assert panel.shown.asked == ("nf4:block64",)
+        await press(pilot, "ctrl+u", *"int4", "enter")
+        await pilot.press("d")
+        await until(pilot, lambda: "is for nf4 and fp4" in panel.sentence)
+        await press(pilot, "s", "ctrl+u", *"fp4:block8192 nf4:block32:dq64", "enter")
+        assert panel.shown.nested_block == 64  # as it was typed
+        await press(pilot, "v", "v", "d")
+        assert panel.shown.asked == ("fp4:block8192", "nf4:block32")
+        assert [budget.scheme for budget in panel.shown.budgets] == [
+            "fp4:block8192", "nf4:block32", "nf4:block32:dq64",
+        ]  # fmt: skip
 
 
 async def test_remove_at_equal_bits_takes_the_chosen_one(running: Running, model: str) -> None:

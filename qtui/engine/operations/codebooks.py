@@ -10,6 +10,7 @@ from qtui.engine.protocol import Array
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import PerBlock, PerGroup, Scheme
+from qtui_core.quant.alphabet import alphabet_of
 from qtui_core.quant.bit_budget import bit_budget as budget_of
 from qtui_core.quant.codebook_verdict import Contender, verdict
 from qtui_core.quant.equal_bits import RESIZABLE, at_equal_bits, type_of_groups
@@ -25,12 +26,7 @@ MOST_SCHEMES = 8
 def codebooks(session: Session, task: Task) -> Result:
     """Codes, density and error of each of `schemes`; the sentence is about all of them, and
     knows whether they were `resized` to equal bits."""
-    tensor, schemes = session.tensor_of(task), schemes_of(task)
-    if len(schemes) > MOST_SCHEMES:
-        raise UsageError(
-            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SCHEMES} are the "
-            f"most."
-        )
+    tensor, schemes = session.tensor_of(task), comparable(schemes_of(task))
     found: list[Contender] = []
     data: list[dict[str, Any]] = []
     arrays: dict[str, Array] = {}
@@ -166,6 +162,23 @@ def nf4_construction(session: Session, task: Task) -> Result:
     return Result(dataclasses.asdict(construct_nf4()))
 
 
+def codebook_schemes(session: Session, task: Task) -> Result:
+    """`schemes` as they are written in full, if their codes can be shown side by side."""
+    return Result({"schemes": [str(scheme) for scheme in comparable(schemes_of(task))]})
+
+
+def comparable(schemes: list[Scheme]) -> list[Scheme]:
+    """The same. Raises UsageError where these are too many schemes, or one has too many codes."""
+    if len(schemes) > MOST_SCHEMES:
+        raise UsageError(
+            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SCHEMES} are the "
+            f"most."
+        )
+    for scheme in schemes:
+        alphabet_of(scheme)
+    return schemes
+
+
 def schemes_of(task: Task) -> list[Scheme]:
     """The schemes of a task, without repetitions."""
     texts = task.params.get("schemes")
@@ -183,6 +196,7 @@ def _shape_of(task: Task) -> tuple[int, ...]:
 
 OPERATIONS = {
     "codebooks": (codebooks, "view"),
+    "codebook_schemes": (codebook_schemes, "quick"),
     "equal_bits": (equal_bits, "quick"),
     "bit_budget": (bit_budget, "quick"),
     "resize": (resize, "quick"),

@@ -138,6 +138,13 @@ async def test_resize_turns_what_each_scheme_has(engine: EngineClient) -> None:
     assert (await resized(nested=512))[::4] == ["nf4:block64", "fp4:block64:dq512"]
 
 
+async def test_schemes_are_written_in_full(engine: EngineClient) -> None:
+    reply = await engine.request("codebook_schemes", {"schemes": ["NF4", "int4", "nf4:block64"]})
+    assert reply.data["schemes"] == ["nf4:block64", "int4:group64"]
+    with pytest.raises(UsageError, match="too many to show one by one"):
+        await engine.request("codebook_schemes", {"schemes": ["nf4", "bf16"]})
+
+
 async def test_the_making_of_nf4(engine: EngineClient) -> None:
     data = (await engine.request("nf4_construction")).data
     assert len(data["levels"]) == 16

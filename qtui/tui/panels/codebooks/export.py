@@ -10,7 +10,7 @@ from qtui.tui.panels.codebooks.shown import Shown
 
 def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
     """Everything behind the four views; None before there is anything."""
-    if shown.entry is None or not shown.columns:
+    if shown.entry is None or not shown.current:
         return None
     return {
         "model": shown.model,

@@ -96,10 +96,12 @@ class CodebooksFeed:
         reply = await self.engine.request("resize", params, kind=None)
         return [str(text) for text in reply.data["schemes"]]
 
-    async def checked(self, text: str) -> str:
-        """The scheme as it is written in full. Raises UsageError for a text that is none."""
-        reply = await self.engine.request("scheme", {"text": text}, kind=None)
-        return str(reply.data["text"])
+    async def checked(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """Schemes as they are written in full. Raises UsageError for a text that is none, and
+        for schemes that cannot be shown side by side."""
+        params = {"schemes": list(texts)}
+        reply = await self.engine.request("codebook_schemes", params, kind=None)
+        return tuple(str(text) for text in reply.data["schemes"])
 
     async def construction(self) -> Construction:
         async def ask() -> Construction:

@@ -18,7 +18,14 @@ from qtui.tui.panels.codebooks.data import EqualRow
 from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
 from qtui.tui.panels.codebooks.feed import SWEEP, CodebooksFeed
 from qtui.tui.panels.codebooks.levels_view import draw_levels
-from qtui.tui.panels.codebooks.shown import Shown, ViewName, nested_option
+from qtui.tui.panels.codebooks.shown import (
+    CODEBOOKS,
+    LARGEST_NESTED,
+    Shown,
+    ViewName,
+    nested_option,
+    size_of,
+)
 from qtui.tui.panels.engine_panel import OPENING, EnginePanel
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.widgets.tensor_list import TensorEntry
@@ -26,6 +33,8 @@ from qtui_core.models.quoting import printable
 
 # Someone who holds a key down wants what they stop at.
 PAUSE_SECONDS = 0.08
+# What comes sooner replaces what was before it without a blank between them.
+GRACE_SECONDS = 0.25
 DRAWERS = {
     ViewName.CODES: draw_codes,
     ViewName.LEVELS: draw_levels,
@@ -48,6 +57,7 @@ class LookingPanel(EnginePanel):
         self.shown = Shown(self.qtui.model)
         self.refusal = ""
         self._followed: str | None = None
+        self._looks = 0
 
     # Opening a model
 
@@ -68,9 +78,7 @@ class LookingPanel(EnginePanel):
             view=before.view,
             asked=before.asked,
             at_equal_bits=before.at_equal_bits,
-            block=before.block,
             nested_block=before.nested_block,
-            double_quantization=before.double_quantization,
             construction=await self.feed.construction(),
         )
         self._followed = self._tensor_of_quantize()
@@ -116,8 +124,16 @@ class LookingPanel(EnginePanel):
         elif not entry.elements:
             self._say(Phase.FAILED, "This tensor is empty: there are no codes to count.")
         else:
-            self._say(Phase.WORKING, "Counting codes")
+            self._looks += 1
+            self._say(Phase.WORKING, f"Counting the codes of all {entry.elements:,} elements")
+            self.set_timer(GRACE_SECONDS, partial(self._clear_stale, self._looks))
             self.do(partial(self._read, entry, pause), "tensor")
+
+    def _clear_stale(self, look: int) -> None:
+        """Take away what is of another tensor, if its successor is long in coming."""
+        if look == self._looks and self.phase is Phase.WORKING and not self.shown.current:
+            self.shown.forget()
+            self._draw()
 
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
         if pause:
@@ -131,12 +147,12 @@ class LookingPanel(EnginePanel):
             shown.model, entry.name, schemes, shown.at_equal_bits, self._show_fraction
         )
         budgets = await self.feed.budgets(self._budgeted(schemes), entry.shape)
-        name = next((c.format for c in columns if c.format in ("nf4", "fp4")), "nf4")
-        sizes = sorted({*SWEEP, shown.block})
+        name = next((c.format for c in columns if c.format in CODEBOOKS), CODEBOOKS[0])
+        sizes = sorted({*SWEEP, min(shown.block, LARGEST_NESTED)})
         sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.shape)
         # All at once: what is shown, copied and exported belongs together.
         shown.equal, shown.columns, shown.verdict = equal, columns, verdict
-        shown.budgets, shown.sweep = budgets, sweep
+        shown.budgets, shown.sweep, shown.read = budgets, sweep, entry
         self.phase = Phase.READY
         self.body.title_line.activity = ""
         self.body.title_line.fraction = None
@@ -149,7 +165,7 @@ class LookingPanel(EnginePanel):
         for scheme in schemes:
             parts = [part for part in scheme.split(":") if not part.startswith("dq")]
             found.append(":".join(parts))
-            if parts[0] in ("nf4", "fp4"):
+            if parts[0] in CODEBOOKS and (size_of(scheme) or 0) <= LARGEST_NESTED:
                 found.append(":".join([*parts, option]))
         return list(dict.fromkeys(found))
 
@@ -188,9 +204,8 @@ class LookingPanel(EnginePanel):
 
     def _settings(self) -> str:
         shown = self.shown
-        if shown.at_equal_bits:
-            bits = f" {shown.equal[0].bits:.4f}" if shown.equal else ""
-            return f"equal bits{bits}"
+        if shown.equal:
+            return f"equal bits {shown.equal[0].bits:.4f}"
         dq = f"dq{shown.nested_block}" if shown.double_quantization else "no dq"
         return f"block {shown.block}, {dq}"
 
@@ -202,12 +217,12 @@ class LookingPanel(EnginePanel):
         self._message = text
         self.body.title_line.fraction = None
         if phase in (Phase.OPENING, Phase.WORKING, Phase.STOPPED) and self.shown.columns:
-            self.body.title_line.activity = text.lower()
+            self.body.title_line.activity = "" if phase is Phase.WORKING else text
             return
         self.body.title_line.activity = ""
         if phase in (Phase.FAILED, Phase.LOST):
             self.refusal = ""
-            self.shown.columns = ()
+            self.shown.forget()
         self._draw()
 
     # Stopping, failing, starting again
@@ -215,6 +230,8 @@ class LookingPanel(EnginePanel):
     def action_stop(self) -> None:
         for group in (OPENING, "tensor"):
             self.workers.cancel_group(self, group)
+        if not self.shown.current:
+            self.shown.forget()
         self._say(Phase.STOPPED, "Stopped; r goes on")
 
     def action_restart(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -9,11 +10,13 @@ from textual import on
 from textual.binding import BindingType
 from textual.widget import Widget
 
+from qtui.engine.client import EngineState
+from qtui.tui.panels.base import PaletteEntry
 from qtui.tui.panels.codebooks.body import CodebooksBody
 from qtui.tui.panels.codebooks.export import panel_data
 from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
 from qtui.tui.panels.codebooks.looking import LookingPanel
-from qtui.tui.panels.codebooks.shown import ViewName
+from qtui.tui.panels.codebooks.shown import CODEBOOKS, ViewName, nested_of
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.quantize.views import ViewTabs
 from qtui.tui.widgets.tensor_list import TensorList
@@ -46,12 +49,17 @@ class CodebooksPanel(LookingPanel):
         self.body.redraw()
 
     def copy_text(self) -> str | None:
-        if self.shown.entry is None or not self.shown.columns:
+        if self.shown.entry is None or not self.shown.current:
             return None
         return f"{self.shown.entry.name}\n\n{self.body.picture.text}\n\n{self.sentence}"
 
     def export_data(self) -> dict[str, Any] | None:
         return panel_data(self.shown, self.sentence)
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        engine = self.qtui.engine
+        if engine.state is EngineState.RUNNING:
+            yield PaletteEntry("engine: Stop", "End the engine's process at once", engine.kill)
 
     # Views and the cursor
 
@@ -92,7 +100,7 @@ class CodebooksPanel(LookingPanel):
     def _tensor_changed(self, message: TensorList.Highlighted) -> None:
         message.stop()
         self._forget_refusal()
-        self.shown.choose(message.entry)
+        self.shown.entry = message.entry
         self._look(pause=True)
 
     @on(TensorList.Chosen)
@@ -132,9 +140,10 @@ class CodebooksPanel(LookingPanel):
         words = text.replace(",", " ").split()
         if not words:
             raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
-        checked = [await self.feed.checked(word) for word in words]
-        self.shown.asked = tuple(dict.fromkeys(checked))
+        self.shown.asked = await self.feed.checked(words)
         self.shown.chosen = 0
+        nested = (nested_of(text) for text in self.shown.asked)
+        self.shown.nested_block = next(filter(None, nested), self.shown.nested_block)
         self.body.stop_typing()
         self._schemes_changed()
 
@@ -162,16 +171,17 @@ class CodebooksPanel(LookingPanel):
         return list(shown.asked)
 
     def action_block(self, by: int) -> None:
-        self.shown.block = _step(BLOCKS, self.shown.block, by)
-        self.do(partial(self._resize, size=self.shown.block), "schemes")
+        self.do(partial(self._resize, size=_step(BLOCKS, self.shown.block, by)), "schemes")
 
     def action_nested_block(self, by: int) -> None:
         self.shown.nested_block = _step(NESTED_BLOCKS, self.shown.nested_block, by)
         self.do(partial(self._resize, nested=self.shown.nested_block), "schemes")
 
     def action_double_quantization(self) -> None:
+        if not any(text.startswith(CODEBOOKS) for text in self.shown.asked):
+            self.refused("Double quantization is for nf4 and fp4, and none of these is one.")
+            return
         on = not self.shown.double_quantization
-        self.shown.double_quantization = on
         self.do(partial(self._resize, dq=on, nested=self.shown.nested_block), "schemes")
 
     async def _resize(self, **changes: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,6 +21,9 @@ FIRST_SCHEMES = (
     "nf4:block64", "int4:group64", "int4:group64:asym", "fp4:block64", "e2m1:group64", "nvfp4",
 )  # fmt: skip
 BLOCK, NESTED_BLOCK = 64, 256
+#: Formats with double quantization, and the largest blocks that have it.
+CODEBOOKS = ("nf4", "fp4")
+LARGEST_NESTED = 4096
 
 
 def nested_option(nested_block: int) -> str:
@@ -42,7 +46,8 @@ class Shown:
 
     `asked` are the schemes as they were chosen, `columns` what is known of them on the tensor,
     resized as in `equal` where that is not empty, and `verdict` is the sentence about them.
-    `chosen` is the scheme and `code` the bar that the cursor is on; `step` is that of the
+    They are of the tensor `read`, which is not yet `entry` while that is being read. `chosen` is
+    the scheme and `code` the bar that the cursor is on; `step` is that of the
     construction.
     """
 
@@ -61,9 +66,8 @@ class Shown:
     chosen: int = 0
     code: int = 0
     step: int = 0
-    block: int = BLOCK
+    read: TensorEntry | None = None
     nested_block: int = NESTED_BLOCK
-    double_quantization: bool = False
 
     @property
     def schemes(self) -> tuple[str, ...]:
@@ -75,8 +79,33 @@ class Shown:
         """The scheme that the cursor is on."""
         return self.columns[min(self.chosen, len(self.columns) - 1)] if self.columns else None
 
-    def choose(self, entry: TensorEntry) -> None:
-        """Another tensor: what is known is of the one before."""
-        self.entry = entry
-        self.columns, self.verdict = (), ""
+    @property
+    def current(self) -> bool:
+        """Whether what is known is of the tensor that is named."""
+        return bool(self.columns) and self.read is self.entry
+
+    @property
+    def block(self) -> int:
+        """The size of the blocks or groups of the first scheme that has any."""
+        return next((size for text in self.asked if (size := size_of(text))), BLOCK)
+
+    @property
+    def double_quantization(self) -> bool:
+        return any(nested_of(text) for text in self.asked)
+
+    def forget(self) -> None:
+        """What is known is of no use any more."""
+        self.columns, self.verdict, self.read = (), "", None
         self.budgets, self.sweep, self.equal = (), (), ()
+
+
+def size_of(scheme: str) -> int | None:
+    """The size of its blocks or groups, where it says one."""
+    found = re.search(r":(?:block|group)(\d+)", scheme)
+    return None if found is None else int(found.group(1))
+
+
+def nested_of(scheme: str) -> int | None:
+    """How many of its scales share a constant, None without double quantization."""
+    found = re.search(r":dq(\d*)", scheme)
+    return None if found is None else int(found.group(1) or NESTED_BLOCK)
