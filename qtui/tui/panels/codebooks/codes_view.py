@@ -17,8 +17,11 @@ GAP = 1
 #: Bits per parameter that count as equal, as in the sentence.
 SAME_BITS = 0.02
 SAME_DB = 0.05
-#: The lines below a histogram: numbers, and the code under the cursor.
-NUMBERS, DETAIL = 8, 1
+#: The code under the cursor takes a line below the numbers.
+DETAIL = 1
+#: A picture with fewer lines than this has only some of the numbers below it: entropy, unused
+#: codes, bits, decibels, and those to the best.
+SHORT, BRIEF = 15, (0, 2, 3, 5, 7)
 EIGHTHS = 8
 #: Cells of a bar that lies, and of a column from which on there is room for one.
 LEAST_BAR = 6
@@ -40,7 +43,10 @@ def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
     lines: list[list[Put]] = [_names(shown, columns, starts, inner, chosen, canvas)]
     bars = [column.bars for column in columns]
     cursor = _cursor(shown)
-    room = canvas.height - 1 - NUMBERS - DETAIL
+    numbers = _numbers(shown, columns, starts, inner)
+    if canvas.height < SHORT:
+        numbers = [numbers[at] for at in BRIEF]
+    room = canvas.height - 1 - len(numbers) - DETAIL
     tabled = room >= MOST_BARS + LEAST_STANDING + 1
     barred = not tabled and room >= MOST_BARS and inner >= BARRED
     rows: list[list[Put]] = []
@@ -50,7 +56,7 @@ def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
         height = max(2, room - 1 - len(rows))
         lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor)
     lines += rows
-    lines += _numbers(shown, columns, starts, inner)
+    lines += numbers
     lines.append(_detail(shown, canvas))
     more = len(shown.columns) - count
     if more:
