@@ -18,6 +18,7 @@ from qtui.report.numbers import format_count
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES, ViewName
 from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.subject import Injection
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.occupancy import code_occupancy
@@ -251,6 +252,16 @@ async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model
         await ready(pilot)
         assert panel.shown.entry.name == quantize.shown.entry.name
         assert quantize.phase is Phase.READY
+        # An outlier that was put in there is looked at here.
+        before = panel.shown.columns[0].counts
+        quantize.look_at(inject=Injection(3, 50.0, 0))
+        await until(pilot, lambda: quantize.shown.inject is not None)
+        await until(pilot, lambda: quantize.phase is Phase.READY, 20)
+        await pilot.press("2", "3")
+        await pilot.pause(0.2)
+        await ready(pilot)
+        assert panel.shown.columns[0].counts != before
+        assert "outlier 50 injected at (0, 3)" in screen_text(pilot.app)
 
 
 async def test_another_model_keeps_the_schemes(

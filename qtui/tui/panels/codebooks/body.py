@@ -137,14 +137,15 @@ class CodebooksBody(Container):
 
     # What is shown
 
-    def show_title(self, entry: TensorEntry | None) -> None:
-        """Name the tensor that is looked at, if one is."""
+    def show_title(self, entry: TensorEntry | None, words: tuple[str, ...] = ()) -> None:
+        """Name the tensor that is looked at, if one is; `words` say what was done to it."""
         if entry is None:
             self.title_line.subject, self.title_line.details = "", ()
             return
         shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
         self.title_line.subject = printable(entry.name)
-        self.title_line.details = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
+        size = format_bytes(entry.nbytes)
+        self.title_line.details = (*words, shape, printable(entry.dtype), size)
 
     def show(self, draw: Draw, *, titled: bool) -> None:
         """A picture; `titled` says whether it is of the tensor."""

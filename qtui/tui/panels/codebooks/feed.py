@@ -14,6 +14,7 @@ from qtui.tui.panels.codebooks.data import (
     SweepRow,
 )
 from qtui.tui.panels.quantize.data import ModelIndex, build
+from qtui.tui.panels.quantize.subject import Subject
 
 ANSWERS_KEPT = 64
 SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -36,17 +37,17 @@ class CodebooksFeed:
     async def columns(
         self,
         model: str,
-        tensor: str,
+        subject: Subject,
         schemes: Sequence[str],
         resized: bool,
         on_progress: ProgressCallback,
     ) -> tuple[tuple[CodeColumn, ...], str]:
-        """Each scheme on a tensor, and the sentence about all of them."""
+        """Each scheme on what is looked at, and the sentence about all of them."""
 
         async def ask() -> tuple[tuple[CodeColumn, ...], str]:
             params = {
                 "model": model,
-                "tensor": tensor,
+                **subject.params,
                 "schemes": list(schemes),
                 "resized": resized,
             }
@@ -57,7 +58,7 @@ class CodebooksFeed:
             )
             return columns, str(reply.data["sentence"])
 
-        return await self._remembered(("columns", model, tensor, tuple(schemes), resized), ask)
+        return await self._remembered(("columns", model, subject, tuple(schemes), resized), ask)
 
     async def equal_bits(
         self, schemes: Sequence[str], shape: tuple[int, ...]

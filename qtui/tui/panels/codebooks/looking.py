@@ -28,6 +28,8 @@ from qtui.tui.panels.codebooks.shown import (
 )
 from qtui.tui.panels.engine_panel import OPENING, EnginePanel
 from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.shown import Shown as QuantizeShown
+from qtui.tui.panels.quantize.subject import WEIGHT, Injection, Subject
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
 
@@ -56,7 +58,7 @@ class LookingPanel(EnginePanel):
         self.feed = CodebooksFeed(self.qtui.engine)
         self.shown = Shown(self.qtui.model)
         self.refusal = ""
-        self._followed: str | None = None
+        self._followed: Subject | None = None
         self._looks = 0
 
     # Opening a model
@@ -81,29 +83,41 @@ class LookingPanel(EnginePanel):
             nested_block=before.nested_block,
             construction=await self.feed.construction(),
         )
-        self._followed = self._tensor_of_quantize()
+        self._followed = self._subject_of_quantize()
         self.body.side.load(index.tensors)
         self.post_message(ModelOpened(model, index.headline))
         if not index.tensors:
             self._say(Phase.FAILED, index.note or f"{printable(model)} has no tensors.")
             return
-        self.body.side.list.select(self._followed or index.first_choice.name)
+        followed = self._followed
+        self.body.side.list.select(followed.tensor if followed else index.first_choice.name)
 
-    def _tensor_of_quantize(self) -> str | None:
-        """The tensor that the Quantize panel looks at, if it looks at one of this model."""
+    def _subject_of_quantize(self) -> Subject | None:
+        """What the Quantize panel looks at, if that is a tensor of this model."""
         for panel in self.qtui.shell.query("#panel-quantize"):
             shown = getattr(panel, "shown", None)
-            entry = getattr(shown, "entry", None)
-            if entry is not None and getattr(shown, "model", None) == self.shown.model:
-                return str(entry.name)
+            if isinstance(shown, QuantizeShown) and shown.entry and shown.model == self.shown.model:
+                return shown.subject
         return None
 
     def _follow(self) -> None:
-        """Go to the tensor that was chosen in the Quantize panel since this one was shown."""
-        name = self._tensor_of_quantize()
-        if name is not None and name != self._followed and self.shown.index is not None:
-            self._followed = name
-            self.body.side.list.select(name)
+        """Go to what was chosen in the Quantize panel since this one was shown."""
+        subject = self._subject_of_quantize()
+        if subject is None or subject == self._followed or self.shown.index is None:
+            return
+        self._followed = subject
+        if self.shown.entry is not None and self.shown.entry.name == subject.tensor:
+            self.shown.inject = self._injected_into(self.shown.entry)
+            self._look()
+        else:
+            self.body.side.list.select(subject.tensor)
+
+    def _injected_into(self, entry: TensorEntry) -> Injection | None:
+        """The outlier that the Quantize panel has put into this tensor."""
+        followed = self._followed
+        if followed is None or followed.tensor != entry.name or followed.source != WEIGHT:
+            return None
+        return followed.inject
 
     # Looking at a tensor
 
@@ -116,7 +130,8 @@ class LookingPanel(EnginePanel):
         entry = self.shown.entry
         if entry is None:
             return
-        self.body.show_title(entry)
+        subject = self.shown.subject
+        self.body.show_title(entry, subject.words if subject is not None else ())
         if self.qtui.engine.state is EngineState.LOST:
             self.engine_lost(self.qtui.engine.detail)
         elif not entry.readable:
@@ -139,12 +154,13 @@ class LookingPanel(EnginePanel):
         if pause:
             await asyncio.sleep(PAUSE_SECONDS)
         shown = self.shown
+        subject = Subject(entry.name, inject=shown.inject)
         equal: tuple[EqualRow, ...] = ()
         if shown.at_equal_bits:
             equal = await self.feed.equal_bits(shown.asked, entry.shape)
         schemes = tuple(dict.fromkeys(row.scheme for row in equal)) or shown.asked
         columns, verdict = await self.feed.columns(
-            shown.model, entry.name, schemes, shown.at_equal_bits, self._show_fraction
+            shown.model, subject, schemes, shown.at_equal_bits, self._show_fraction
         )
         budgets = await self.feed.budgets(self._budgeted(schemes), entry.shape)
         name = next((c.format for c in columns if c.format in CODEBOOKS), CODEBOOKS[0])
@@ -152,7 +168,7 @@ class LookingPanel(EnginePanel):
         sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.shape)
         # All at once: what is shown, copied and exported belongs together.
         shown.equal, shown.columns, shown.verdict = equal, columns, verdict
-        shown.budgets, shown.sweep, shown.read = budgets, sweep, entry
+        shown.budgets, shown.sweep, shown.read = budgets, sweep, subject
         self.phase = Phase.READY
         self.body.title_line.activity = ""
         self.body.title_line.fraction = None

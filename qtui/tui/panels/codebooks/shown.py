@@ -14,6 +14,7 @@ from qtui.tui.panels.codebooks.data import (
     SweepRow,
 )
 from qtui.tui.panels.quantize.data import ModelIndex
+from qtui.tui.panels.quantize.subject import Injection, Subject
 from qtui.tui.widgets.tensor_list import TensorEntry
 
 #: All take 4.5 bits per parameter but the one with a zero point, which takes 4.5625.
@@ -46,7 +47,8 @@ class Shown:
 
     `asked` are the schemes as they were chosen, `columns` what is known of them on the tensor,
     resized as in `equal` where that is not empty, and `verdict` is the sentence about them.
-    They are of the tensor `read`, which is not yet `entry` while that is being read. `chosen` is
+    They are of the subject `read`, which is not yet `subject` while that is being read; an
+    outlier that was put into the tensor in the Quantize panel is in it here too. `chosen` is
     the scheme and `code` the bar that the cursor is on; `step` is that of the
     construction.
     """
@@ -66,7 +68,8 @@ class Shown:
     chosen: int = 0
     code: int = 0
     step: int = 0
-    read: TensorEntry | None = None
+    read: Subject | None = None
+    inject: Injection | None = None
     nested_block: int = NESTED_BLOCK
 
     @property
@@ -82,7 +85,12 @@ class Shown:
     @property
     def current(self) -> bool:
         """Whether what is known is of the tensor that is named."""
-        return bool(self.columns) and self.read is self.entry
+        return bool(self.columns) and self.read == self.subject
+
+    @property
+    def subject(self) -> Subject | None:
+        """What is looked at."""
+        return None if self.entry is None else Subject(self.entry.name, inject=self.inject)
 
     @property
     def block(self) -> int:
