@@ -14,17 +14,18 @@ BAR = 10
 
 
 class TaskTitle(Widget):
-    """`subject` in front, as many of the quieter `details` as fit; `activity` is empty while
-    nothing runs."""
+    """`subject` in front, shortened so that the `note` behind it fits; then as many of the
+    quieter `details` as fit; `activity` is empty while nothing runs."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "task--subject", "task--details", "task--activity", "task--done", "task--left",
+        "task--subject", "task--note", "task--details", "task--activity", "task--done", "task--left",
     }  # fmt: skip
     DEFAULT_CSS = """
     TaskTitle {
         height: 1;
         padding: 0 1;
         & > .task--subject { color: $foreground; text-style: bold; }
+        & > .task--note { color: $warning; }
         & > .task--details { color: $quiet; }
         & > .task--activity { color: $quiet; }
         & > .task--done { color: $primary; }
@@ -33,6 +34,7 @@ class TaskTitle(Widget):
     """
 
     subject: reactive[str] = reactive("")
+    note: reactive[str] = reactive("")
     details: reactive[tuple[str, ...]] = reactive(())
     activity: reactive[str] = reactive("")
     fraction: reactive[float | None] = reactive(None)
@@ -51,13 +53,15 @@ class TaskTitle(Widget):
                 right.append((self.line_glyph * done, "done"))
                 right.append((self.line_glyph * (BAR - done), "left"))
         room = width - sum(len(text) for text, _ in right) - 1
-        left = shorten(self.subject, max(0, room), self.ellipsis)
+        note = f"  {self.note}"[: max(0, room)] if self.note else ""
+        left = shorten(self.subject, max(0, room - len(note)), self.ellipsis)
+        used = len(left) + len(note)
         details = ""
         for detail in self.details:
-            if len(left) + len(details) + 2 + len(detail) <= room:
+            if used + len(details) + 2 + len(detail) <= room:
                 details += f"  {detail}"
-        parts = [(left, "subject"), (details, "details")]
-        parts.append((" " * max(0, room + 1 - len(left) - len(details)), "details"))
+        parts = [(left, "subject"), (note, "note"), (details, "details")]
+        parts.append((" " * max(0, room + 1 - used - len(details)), "details"))
         return Content.assemble(
             *((text, self.get_visual_style(f"task--{style}")) for text, style in [*parts, *right])
         )

@@ -175,15 +175,14 @@ class QuantizeBody(Container):
     def show_title(self, entry: TensorEntry | None, subject: Subject | None = None) -> None:
         """Name what is looked at, if something is."""
         if entry is None:
-            self.title_line.subject, self.title_line.details = "", ()
+            self.title_line.subject, self.title_line.note, self.title_line.details = "", "", ()
             return
         shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
         subject = subject or Subject(entry.name)
         stored = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
         self.title_line.subject = printable(subject.title)
-        self.title_line.details = (
-            *subject.words, *(stored if subject.source == WEIGHT else ())
-        )  # fmt: skip
+        self.title_line.note = ", ".join(subject.words)
+        self.title_line.details = stored if subject.source == WEIGHT else ()
 
     def clear(self) -> None:
         """Nothing is looked at."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from qtui.tui.widgets.heatgrid import HeatGrid, HeatScale
 
 POOLINGS = ("max", "mean", "rms", "nearest")
+# A root mean square has no sign.
+SIGNED_POOLINGS = ("max", "mean", "nearest")
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,11 @@ class Kind:
 
 KINDS = (
     Kind("error", "|error|"),
-    Kind("signed", "error", signed=True),
+    Kind("signed", "error", signed=True, poolings=SIGNED_POOLINGS),
     Kind("value", "value", schemes=0, signed=True),
     Kind("scale", "scale"),
     Kind("code", "code", log=False, poolings=("nearest",)),
-    Kind("difference", "|error A| - |error B|", schemes=2, signed=True),
+    Kind("difference", "|error| A-B", schemes=2, signed=True, poolings=SIGNED_POOLINGS),
 )
 DIFFERENCE = KINDS[-1]
 
@@ -43,15 +45,19 @@ def map_titles(kind: Kind, pooling: str, grid: HeatGrid, times: str, front: str)
     """What stands above a map: what it shows, how it is pooled, its scale and its window; from
     the longest text to the shortest that makes sense. `front` is what is shown."""
     high, wide = grid.pool
-    pooled = f"{pooling} over {high}{times}{wide}" if high * wide > 1 else ""
+    several = high * wide > 1
+    pooled = f"{pooling} over {high}{times}{wide}" if several else ""
+    brief = f"{pooling} {high}{times}{wide}" if several else ""
     log = "log" if kind.log else ""
     if grid.window is None:
-        return _texts(front, (pooled, log), (pooled,), ())
+        return _texts(front, (pooled, log), (pooled,), (brief,), ())
     top, bottom, left, right = grid.window
     rows, columns = f"{top:,}-{bottom - 1:,}", f"{left:,}-{right - 1:,}"
     long = f"rows {rows}, columns {columns}"
     short = f"{rows}{times}{columns}"
-    return _texts(front, (pooled, log, long), (pooled, log, short), (log, short), (short,))
+    return _texts(
+        front, (pooled, log, long), (pooled, log, short), (brief, short), (short,), (brief,), ()
+    )
 
 
 def _texts(front: str, *parts: tuple[str, ...]) -> tuple[str, ...]:

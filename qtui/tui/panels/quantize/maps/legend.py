@@ -55,8 +55,8 @@ class SharedLegend(DrawnLines):
         bold = self.get_component_rich_style("legend--title")
         quiet = self.get_component_rich_style("legend--quiet")
         blank = Segment(" " * GAP, self.base_style)
-        for element in (self._element, ""):
-            for title in self.titles:
+        for title in self.titles:
+            for element in (self._element, ""):
                 segments = [
                     Segment(title, bold),
                     blank,

@@ -8,64 +8,72 @@ from collections.abc import Sequence
 from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.maps.picture import MapPicture
 
-# Signs are called even where the odds of so uneven a split of fair coins are small.
+# A split of signs is called uneven where fair coins would hardly ever make it.
 SIGMAS = 3.0
+# A largest value so many times that of the middle cell stretches the scale of its group.
+STRETCHED = 4.0
 
 
-def map_sentence(picture: MapPicture, letters: Sequence[str]) -> str:
+# What is in a cell, by how it is pooled.
+WHICH = {"max": "largest errors of the cells", "mean": "mean errors of the cells",
+         "nearest": "errors in the middles of the cells"}  # fmt: skip
+WHERE = {"max": "Where the two differ most in a cell", "mean": "On the mean of a cell",
+         "nearest": "In the middle of a cell"}  # fmt: skip
+
+
+def map_sentence(picture: MapPicture, sqnr_db: Sequence[float | None]) -> str:
     """The sentence of a map; empty where the panel's own, about the error, says it best.
-    `letters` name the schemes of the difference."""
+    `sqnr_db` is that of A and B over the whole tensor, as far as it is known."""
     cells = [value for value in picture.grid.cells if math.isfinite(value)]
     match picture.request.kind:
         case "signed" if cells:
             return _bias(picture, cells)
-        case "value" if cells:
+        case "value" if cells and picture.request.pooling == "max":
             return _values(picture, cells)
         case "scale" if cells:
             return _scales(picture, cells)
         case "code" if cells:
             return _codes(picture, cells)
         case "difference" if cells:
-            return _difference(picture, cells, letters)
+            return _difference(picture, cells, sqnr_db)
     return ""
 
 
 def _bias(picture: MapPicture, cells: list[float]) -> str:
     up, down = sum(value > 0 for value in cells), sum(value < 0 for value in cells)
-    scheme = picture.request.schemes[0]
+    scheme, which = picture.request.schemes[0], WHICH[picture.request.pooling]
     if not up + down:
         return f"{scheme} loses nothing here: every element of the map has a level of its own."
-    counts = f"{up:,} of {up + down:,} cells lie above zero (the scheme made values larger)"
+    counts = f"{up:,} of the {up + down:,} {which} are above zero (values made larger)"
     if abs(up - down) <= SIGMAS * math.sqrt(up + down):
         return (
-            f"{counts}: {scheme} errs to both sides alike, so its errors cancel in sums over many "
-            f"elements."
+            f"{counts}, as many as a fair coin would give: {scheme} pulls to neither side, and "
+            f"errors of both signs cancel in sums."
         )
-    side = "larger" if up > down else "smaller"
+    side = "up" if up > down else "down"
     return (
-        f"{counts}: {scheme} makes values {side} more often than not, and such errors add up in "
-        f"sums; a scheme with a zero point, or rounding to nearest, would have less of it."
+        f"{counts}: {scheme} pulls values {side} more often than a fair coin would, and such "
+        f"errors add up in sums; rounding to nearest and a zero point leave less of it."
     )
 
 
 def _values(picture: MapPicture, cells: list[float]) -> str:
     sizes = sorted(map(abs, cells))
     largest, middle = sizes[-1], sizes[len(sizes) // 2]
-    at = picture.element_at(*picture.grid.peak)
-    place = f"({at[0]:,}, {at[1]:,})"
+    row, column = picture.element_at(*picture.grid.peak)
     if not largest:
         return "All values shown are 0: any scheme keeps them exactly."
-    if largest > 4 * middle > 0:
-        return (
-            f"The largest value, {format_value(largest, 3)} in magnitude at {place}, is "
-            f"{largest / middle:.1f} times the middle cell: who shares a scale with it gets a "
-            f"coarser grid; smaller groups keep that to fewer elements."
-        )
-    return (
-        f"The largest value, {format_value(largest, 3)} in magnitude at {place}, is no more than "
-        f"{max(1.0, largest / middle if middle else 1.0):.1f} times the middle cell: nothing here "
-        f"stretches a scale."
+    times = largest / middle if middle else math.inf
+    what = (
+        f"The largest value, {format_value(largest, 3)} in magnitude at ({row:,}, {column:,}), is "
+        f"{times:.1f} times the largest of the middle cell"
     )
+    if times > STRETCHED:
+        return (
+            f"{what}: whatever shares a scale with it gets coarser steps, and smaller groups keep "
+            f"that to fewer elements."
+        )
+    return f"{what}: nothing shown here stretches a scale."
 
 
 def _scales(picture: MapPicture, cells: list[float]) -> str:
@@ -102,26 +110,24 @@ def _codes(picture: MapPicture, cells: list[float]) -> str:
     return f"{seen}; the most frequent, {code:g}, is {share:.0%} of them."
 
 
-def _difference(picture: MapPicture, cells: list[float], letters: Sequence[str]) -> str:
-    first, second = (
-        f"{letter} ({scheme})"
-        for letter, scheme in zip(letters, picture.request.schemes, strict=True)
+def _difference(picture: MapPicture, cells: list[float], sqnr_db: Sequence[float | None]) -> str:
+    a, b = (
+        f"{letter} ({scheme})" for letter, scheme in zip("AB", picture.request.schemes, strict=True)
     )
     worse, better = sum(value > 0 for value in cells), sum(value < 0 for value in cells)
     if not worse + better:
-        return f"{first} and {second} have the same error in every cell: take the smaller one."
-    good, bad = (second, first) if worse > better else (first, second)
-    share = max(worse, better) / len(cells)
+        return f"{a} and {b} have the same error in every cell shown: take the smaller one."
+    good, share = (b, worse) if worse > better else (a, better)
     row, column = picture.element_at(*picture.grid.peak)
-    largest = cells_peak(cells)
-    loser = letters[0] if largest > 0 else letters[1]
-    return (
-        f"{good} has the smaller error in {share:.0%} of the cells, {bad} in "
-        f"{min(worse, better) / len(cells):.0%}; they differ most at ({row:,}, {column:,}), by "
-        f"{format_value(abs(largest), 3)} to the loss of {loser}."
+    sentence = (
+        f"{WHERE[picture.request.pooling]}, {good} has the smaller error in "
+        f"{share / len(cells):.0%} of the cells; the most they differ by is "
+        f"{format_value(max(map(abs, cells)), 3)}, around ({row:,}, {column:,})"
     )
-
-
-def cells_peak(cells: Sequence[float]) -> float:
-    """The cell of the largest magnitude, with its sign."""
-    return max(cells, key=abs)
+    first, second = (*sqnr_db, None, None)[:2]
+    if first is None or second is None:
+        return f"{sentence}."
+    if abs(first - second) < 0.05:
+        return f"{sentence}; over all elements their SQNR is the same, {first:.1f} dB."
+    winner = a if first > second else b
+    return f"{sentence}; over all elements {winner} is {abs(first - second):.1f} dB better."

@@ -192,8 +192,7 @@ class MapsView(View):
             cursor = self.heatmap.cursor if cursor is None else cursor
         for widget in self.maps[len(pictures) :]:
             widget.show(None)
-        self._title(shown)
-        self.sentence = map_sentence(pictures[-1], LETTERS)
+        self._tell(shown)
         self.panel.read_element()
 
     def _arrange(self, count: int) -> bool:
@@ -211,13 +210,15 @@ class MapsView(View):
 
     def show(self, shown: Shown) -> None:
         if self.pictures:
-            self._title(shown)
+            self._tell(shown)
         if shown.numbers is not None:
             marked = tuple(column for column, _ in shown.numbers.outlier_columns)
             for widget in self.maps:
                 widget.marked_columns = marked
 
-    def _title(self, shown: Shown) -> None:
+    def _tell(self, shown: Shown) -> None:
+        sqnr = [None if errors is None else errors.sqnr_db for errors in shown.errors]
+        self.sentence = map_sentence(self.pictures[-1], sqnr)
         times = self.drawing.glyphs.times
         many = len(self.pictures) > 1
         for index, (widget, picture) in enumerate(zip(self.maps, self.pictures, strict=False)):
