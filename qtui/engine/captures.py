@@ -167,13 +167,11 @@ class Captures:
             Cancelled: `cancelled()` was true, or another model was opened meanwhile.
             QtuiError: the model cannot be run, or its forward pass failed.
         """
-        opened = self._opened
-        stage("starting torch", 0.0)
-        from qtui_core.activations.capture import capture
-        from qtui_core.activations.load import load_model
-
-        running = self._running
+        opened, running = self._opened, self._running
         if running is None or running.source is not source:
+            stage("starting torch", 0.0)
+            from qtui_core.activations.load import load_model
+
             stage("loading the model", 0.05)
             loaded = load_model(source)
             running = _Running(source, loaded, Tokenizer(loaded))
@@ -186,7 +184,7 @@ class Captures:
         if wanted:
             chosen = sorted(set(modules.values()))
             started = time.monotonic()
-            first, second = _run_both(capture, running, text, chosen, stage, cancelled)
+            first, second = _run_both(running, text, chosen, stage, cancelled)
             seconds = time.monotonic() - started
             for name, module in modules.items():
                 found = Capture(
@@ -237,7 +235,6 @@ class Captures:
 
 
 def _run_both(
-    capture: Callable[..., Records],
     running: _Running,
     text: Text,
     modules: list[str],
@@ -245,6 +242,8 @@ def _run_both(
     cancelled: Callable[[], bool],
 ) -> tuple[Records, Records | None]:
     """Both texts through the model, the held-out one only where there is one."""
+    from qtui_core.activations.capture import capture
+
     calibration, held_out = running.windows[text]
     total = calibration.tokens + (held_out.tokens if held_out is not None else 0)
 

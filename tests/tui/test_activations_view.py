@@ -196,7 +196,9 @@ def test_the_best_way_is_marked_and_numbers_stand_in_their_columns() -> None:
     assert len(bars) == 8
     assert bars[0].count("#") > 1.8 * bars[1].count("#")  # 40 against 20
     table = texts[texts.index(next(t for t in texts if t.startswith("SQNR of the output"))) :]
-    assert texts[-1] == "  largest shares of the error, by output: 17 (41 %), 3 (3.21 %), 60 (1.1 %)"
+    assert (
+        texts[-1] == "  largest shares of the error, by output: 17 (41 %), 3 (3.21 %), 60 (1.1 %)"
+    )
     assert table[1].split() == ["W", "as", "stored", "exact", "17.2", "18.9"]
 
 
@@ -304,6 +306,22 @@ async def test_schemes_and_sources_are_asked_for(
         assert view.state is State.READY
 
 
+async def test_a_layer_too_large_for_its_output_has_ranges_all_the_same(
+    running: Running, model: str, fake: type[FakeFeed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*args: Any) -> Outputs:
+        raise UsageError("The layer has 999 weights, too many for its output.")
+
+    monkeypatch.setattr(FakeFeed, "outputs", refuse)
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel, view = await opened(pilot)
+        await pilot.press("c")
+        await until(pilot, lambda: panel.sentence.endswith("too many for its output."))
+        assert panel.sentence.startswith(RANGES.sentence)
+        assert view.state is State.READY
+        assert "per token" in drawn(pilot, view)
+
+
 async def test_a_capture_shows_its_progress_and_is_stopped(
     running: Running, model: str, fake: type[FakeFeed]
 ) -> None:
@@ -317,7 +335,8 @@ async def test_a_capture_shows_its_progress_and_is_stopped(
         await pilot.press("escape")
         await until(pilot, lambda: panel.phase is Phase.STOPPED)
         await settled(pilot)
-        assert "Stopped; r goes on" in screen_text(pilot.app)
+        assert "Stopped; r goes on." in drawn(pilot, view)
+        assert panel.sentence.startswith("Stopped before the model had read the text; r goes on")
         fake.gate.set()
         await pilot.press("r")
         await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)

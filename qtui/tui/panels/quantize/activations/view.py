@@ -21,11 +21,11 @@ from qtui.tui.panels.quantize.activations.layout import all_lines, nothing_lines
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.lines import TextLine, TonedLines
 from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.subject import OUTPUT
+from qtui.tui.panels.quantize.subject import INPUT, OUTPUT
 from qtui.tui.panels.quantize.views import View
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.field import Field
-from qtui_core.errors import QtuiError
+from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 
 #: A model that takes longer than this is asked to run only when a person says so, and not
@@ -39,6 +39,7 @@ class State(StrEnum):
 
     NOTHING = "nothing"
     CAPTURING = "capturing"
+    STOPPED = "stopped"
     READY = "ready"
     FAILED = "failed"
 
@@ -130,35 +131,55 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
             return
         self._message = ""
         try:
-            await self._ask(self._feed, self.text, look, activity)
+            found = await self._capture(self._feed, self.text, look, activity)
         except EngineLost:
             raise
         except QtuiError as error:
             self.text = None  # it would fail again for every tensor that is looked at
             self._be(State.FAILED, str(error))
+            return
+        try:
+            await self._measure(self._feed, found, look, activity)
+        except EngineLost:
+            raise
+        except QtuiError as error:
+            self._be(State.FAILED, str(error))
 
-    async def _ask(
+    async def _capture(
         self, feed: ActivationsFeed, text: TextChoice, look: Look, activity: Activity
-    ) -> None:
-        subject = look.subject
+    ) -> Captured:
         if self.found is None:
             self._be(State.CAPTURING)
 
         def heard(stage: str, fraction: float) -> None:
             activity(stage, fraction)
-            self._be(State.CAPTURING, f"{stage.capitalize()}, {fraction:.0%}")
+            if self.found is None:
+                self._be(State.CAPTURING, f"{stage.capitalize()}, {fraction:.0%}")
 
-        found = await feed.capture(look.model, subject.tensor, text, heard)
+        found = await feed.capture(look.model, look.subject.tensor, text, heard)
         if self.found is None or self.found.number != found.number:
             self.ranges = self.outputs = None
-        self.found, self._seconds, self._asked = found, found.seconds, ""
+            self._seconds = found.seconds
+        self.found, self._asked = found, ""
         self._be(State.READY)
-        side = OUTPUT if subject.source == OUTPUT else "input"
+        return found
+
+    async def _measure(
+        self, feed: ActivationsFeed, found: Captured, look: Look, activity: Activity
+    ) -> None:
+        side = OUTPUT if look.subject.source == OUTPUT else INPUT
         scheme = look.schemes[look.active]
         self.ranges = await feed.ranges(look.model, found, side, scheme, activity)
         self._be(State.READY)
-        self.outputs = await feed.outputs(look.model, found, look.schemes, look.active, activity)
-        self._be(State.READY)
+        try:
+            self.outputs = await feed.outputs(
+                look.model, found, look.schemes, look.active, activity
+            )
+        except UsageError as error:  # a layer too large for it; the rest is still true
+            self.outputs = None
+            self._be(State.READY, str(error))
+        else:
+            self._be(State.READY)
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
         phase = self.panel.phase if self.is_mounted else Phase.OPENING
@@ -170,7 +191,10 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
         elif phase is Phase.OPENING:
             self._forget()
             self.state = State.NOTHING
-        self._message = message
+        if phase is Phase.STOPPED and self.state is State.CAPTURING:
+            self.state = State.STOPPED
+            self._speak()
+        self._message = "" if self.state is State.STOPPED else message
         self._refresh()
 
     @property
@@ -269,11 +293,17 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
         match self.state:
             case State.READY:
                 parts = (self.ranges, self.outputs)
-                self.sentence = " ".join(part.sentence for part in parts if part is not None)
+                said = [part.sentence for part in parts if part is not None]
+                self.sentence = " ".join([*said, *([self.trouble] if self.trouble else [])])
             case State.FAILED:
                 self.sentence = self.trouble
             case State.CAPTURING:
                 self.sentence = "The model reads the text; escape stops it."
+            case State.STOPPED:
+                self.sentence = (
+                    "Stopped before the model had read the text; r goes on, and v shows the "
+                    "views that need no run of it."
+                )
             case State.NOTHING if entry is not None:
                 self.sentence = (
                     f"Nothing is captured of the module of {printable(entry.name)}: weights are "
@@ -301,6 +331,8 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
                 return nothing_lines(
                     width, glyphs, (self.trouble or "Starting the capture", "escape stops it.")
                 )
+            case State.STOPPED:
+                return nothing_lines(width, glyphs, ("Stopped; r goes on.",))
             case State.FAILED:
                 return nothing_lines(
                     width,
