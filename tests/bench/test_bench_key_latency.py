@@ -29,7 +29,7 @@ from safetensors.numpy import save_file
 pytestmark = [pytest.mark.bench, pytest.mark.pty]
 
 COLUMNS, LINES = 120, 40
-TITLE_LINE = 5
+TITLE_LINE = 6
 SHAPE = (4096, 14336)
 LIMIT_P95_MS = 30.0
 MARK = "▲"

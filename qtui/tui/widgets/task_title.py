@@ -18,7 +18,8 @@ class TaskTitle(Widget):
     quieter `details` as fit; `activity` is empty while nothing runs."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "task--subject", "task--note", "task--details", "task--activity", "task--done", "task--left",
+        "task--subject", "task--note", "task--details", "task--activity", "task--done",
+        "task--left",
     }  # fmt: skip
     DEFAULT_CSS = """
     TaskTitle {
