@@ -252,11 +252,19 @@ class FloatZeroCoder(Coder):
         np.copyto(codes, level, casting="unsafe")
 
     def _values(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
-        per_group = (scales.scale, scales.zero_point)
-        for (view,), (scale, zero_point) in group_views(layout, (out,), per_group):
+        assert scales.zero_point is not None
+        # Steps from the middle may overflow where the value they lead to does not: of such a
+        # group half the value is computed, and doubled.
+        wide = ~np.isfinite(scales.scale * self.middle)
+        any_wide = bool(wide.any())
+        part = np.where(wide, np.float32(0.5), np.float32(1))
+        per_group = (scales.scale * part, scales.zero_point * part, wide)
+        for (view,), (scale, zero_point, where) in group_views(layout, (out,), per_group):
             view -= self.middle
             view *= scale
             view += zero_point
+            if any_wide:
+                np.multiply(view, np.float32(2), out=view, where=where)
         keep_finite(out, scales)
 
     def decode(

@@ -322,20 +322,24 @@ def with_shared_scales(
             return plan
         lone = np.array([[largest]], np.float32)
         return replace(plan, fixed=plan.coder.scales(lone, elements.count))
-    found = over_segments(partial(extents_of, plan))
     if scheme.double_quantization:
         # In float64, so that the mean does not depend on how the tensor was cut.
         total = count = 0.0
-        for extents in found:
-            total += float(extents.sum(dtype=np.float64))
-            count += extents.shape[1]
+        for scales in over_segments(partial(_scales_of, plan)):
+            total += float(scales.sum(dtype=np.float64))
+            count += scales.size
         return replace(plan, offset=float(np.float32(total / count)) if count else 0.0)
     merged: Float32 | None = None
-    for extents in found:
+    for extents in over_segments(partial(extents_of, plan)):
         merged = merge_extents(kind, merged, extents)
     if merged is None:
         return plan
     return replace(plan, fixed=coder.scales(np.nan_to_num(merged), elements.count))
+
+
+def _scales_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
+    """The scales of a segment as they are without double quantization."""
+    return plan.coder.scales(np.nan_to_num(extents_of(plan, values, scratch)), values.size).scale
 
 
 def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:

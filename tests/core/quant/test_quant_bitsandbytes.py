@@ -168,6 +168,15 @@ def test_bitsandbytes_misses_the_nearest_nested_code_on_the_cpu():
     assert 0 < np.count_nonzero(difference) < 0.01 * difference.size
 
 
+@pytest.mark.parametrize("count", [195, 130])
+def test_the_offset_is_the_mean_of_the_scales_that_are_kept(count):
+    """That of a short last block is at least 1e-38, which the mean is of."""
+    for x in (np.zeros(count, np.float32), normal(count) * np.float32(1e-40)):
+        ours = quantize(x, Scheme.parse("nf4:dq"))
+        _, state = theirs(x, compress_statistics=True)
+        assert ours.nested.offset == pytest.approx(float(state.offset), rel=1e-6)
+
+
 def test_one_block_alone_keeps_its_scale_exactly():
     x = normal(50)
     double, single = (quantize(x, Scheme.parse(text)) for text in ("nf4:dq", "nf4"))

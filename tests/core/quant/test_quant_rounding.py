@@ -211,6 +211,17 @@ def test_constant_groups_are_exact_under_a_float_zero_point():
         )
 
 
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_ranges_beside_the_largest_float_keep_their_steps(bits):
+    rng = np.random.default_rng(5)
+    x = (rng.uniform(-1, 1, (40, 7)) * 3.4e38).astype(np.float32)
+    found = quantize(x, Scheme.parse(f"int{bits}:group7:asym:zpfloat")).dequantize()
+    wide = x.astype(np.float64)
+    step = (wide.max(axis=1) - wide.min(axis=1)) / (2**bits - 1)
+    error = np.abs(found - wide).max(axis=1)
+    assert (error <= 0.5001 * step).all()
+
+
 OPTIONS = [
     "bf16:truncate",
     "fp16:stochastic1",
