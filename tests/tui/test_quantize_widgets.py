@@ -224,6 +224,46 @@ async def test_every_segment_has_a_style(depth: Depth) -> None:
             assert all(strip.cell_length == 60 for strip in strips)
 
 
+@pytest.mark.parametrize("depth", [Depth.TRUECOLOR, Depth.NONE])
+@pytest.mark.parametrize("shape", [(30, 50), (30, 90), (3, 5)])
+async def test_the_cursor_hides_its_own_cell_only(depth: Depth, shape: tuple[int, int]) -> None:
+    """Also in the corners, and where a character stands for two columns."""
+    rows, columns = shape
+    heatmap = Heatmap(Drawing(depth))
+    cells = [float(i % 11) + 1 for i in range(rows * columns)]
+    cells[-1] = math.nan
+
+    def picture() -> list[list[tuple[str, object]]]:
+        drawn, _ = heatmap._drawn(heatmap._grid)  # type: ignore[arg-type]
+        height = -(-drawn // heatmap._rows_per_line)
+        strips = [heatmap.render_line(heatmap._area.y + y) for y in range(height)]
+        return [[(char, style) for text, style, _ in strip for char in text] for strip in strips]
+
+    async with Stage(heatmap).run_test(size=(60, 20)) as pilot:
+        heatmap.show(HeatGrid(rows, columns, rows, columns, cells), (rows // 2, columns // 2))
+        await pilot.pause()
+        gutter = heatmap._gutter
+        drawn_rows, drawn_columns = heatmap._drawn(heatmap._grid)  # type: ignore[arg-type]
+        reference = picture()
+        for cell in ((0, 0), (0, columns - 1), (rows - 1, 0), (rows - 1, columns - 1)):
+            heatmap.point_at(cell)
+            changed = {
+                (y, x)
+                for y, (line, other) in enumerate(zip(picture(), reference, strict=True))
+                for x, (now, before) in enumerate(zip(line, other, strict=True))
+                if now != before and x >= gutter
+            }
+            at = [cell, (rows // 2, columns // 2)]
+            lines = heatmap._rows_per_line
+            allowed = {
+                (row // lines, gutter + column)
+                for row in range(drawn_rows)
+                for column in range(drawn_columns)
+                if (row * rows // drawn_rows, column * columns // drawn_columns) in at
+            }
+            assert changed <= allowed
+
+
 async def test_a_small_matrix_is_drawn_in_whole_multiples() -> None:
     heatmap = Heatmap(Drawing(Depth.NONE))
     async with Stage(heatmap).run_test(size=(50, 16)):

@@ -132,7 +132,7 @@ class Ramp:
 
     def pair(self, top: int, bottom: int) -> Style:
         """The style of an upper half block that shows two levels in one cell."""
-        return self._pairs[top * self.levels + bottom]
+        return self.pairs[top * self.levels + bottom]
 
     def fill(self, level: int) -> Style:
         """The style of a blank cell that shows one level."""
@@ -145,7 +145,8 @@ class Ramp:
     # Made once: a style costs more than all else that a cell needs.
 
     @cached_property
-    def _pairs(self) -> tuple[Style, ...]:
+    def pairs(self) -> tuple[Style, ...]:
+        """The style of `pair(top, bottom)` at top * levels + bottom."""
         return tuple(Style(color=top, bgcolor=low) for top in self.colors for low in self.colors)
 
     @cached_property

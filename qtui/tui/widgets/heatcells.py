@@ -29,28 +29,41 @@ class Picture:
         """Grid rows `top` and `bottom` (None below the last) in one line of the terminal, each
         column so many characters wide: the upper row as foreground, the lower one as
         background."""
-        upper_row = self.levels[top * self.width : (top + 1) * self.width]
-        lower_row: Sequence[int | None] = [None] * self.width
+        width, levels, pairs, steps = self.width, self.levels, self.ramp.pairs, self.ramp.levels
+        half = self.drawing.glyphs.upper_half
+        upper_row = levels[top * width : (top + 1) * width]
+        lower_row: Sequence[int | None] = [None] * width
         if bottom is not None:
-            lower_row = self.levels[bottom * self.width : (bottom + 1) * self.width]
+            lower_row = levels[bottom * width : (bottom + 1) * width]
         at_row, at_column = self.cursor
-        cursor = at_column if at_row in (top, bottom) else -1
-        count, before = 0, (NOTHING, NOTHING)
-        for column, (upper, lower, width) in enumerate(
-            zip(upper_row, lower_row, widths, strict=True)
-        ):
-            pair = upper, lower
-            if pair == before and column != cursor:
-                count += width
-                continue
-            if count:
-                yield self._cell(before, count, blank)
-            count, before = width, pair  # type: ignore[assignment]
-            if column == cursor and width:
-                yield self._cursor(pair, (at_row == top, at_row == bottom), width, ink, blank)
-                count = 0
-        if count:
-            yield self._cell(before, count, blank)
+        # The columns on both sides of the cursor, and the cursor between them.
+        stops = [at_column, at_column + 1] if at_row in (top, bottom) else []
+        segments: list[Segment] = []
+        first = 0
+        for stop in (*stops, width):
+            if stops and first == at_column < stop and widths[first]:
+                on = at_row == top, at_row == bottom
+                pair = upper_row[first], lower_row[first]
+                segments.append(self._cursor(pair, on, widths[first], ink, blank))
+            else:
+                columns = slice(first, stop)
+                count, upper, lower = 0, -2, None
+                for above, below, wide in zip(
+                    upper_row[columns], lower_row[columns], widths[columns], strict=True
+                ):
+                    if above == upper and below == lower:
+                        count += wide
+                        continue
+                    if count:
+                        if lower is None or lower == upper or upper < 0 or lower < 0:
+                            segments.append(self._cell((upper, lower), count, blank))
+                        else:
+                            segments.append(Segment(half * count, pairs[upper * steps + lower]))
+                    count, upper, lower = wide, above, below
+                if count:
+                    segments.append(self._cell((upper, lower), count, blank))
+            first = stop
+        return segments
 
     def _cell(self, pair: tuple[int, int | None], count: int, blank: Style) -> Segment:
         glyphs, ramp = self.drawing.glyphs, self.ramp

@@ -235,7 +235,13 @@ class Heatmap(DrawnLines, can_focus=True):
 
     def _strip(self, segments: list[Segment], width: int) -> Strip:
         # Every segment carries a style: Textual's NO_COLOR filter fails on one without.
-        return Strip(segments).adjust_cell_length(width, self.base_style).crop(0, width)
+        # All characters are one cell wide, which Textual would have to find out one by one.
+        length = sum(len(segment.text) for segment in segments)
+        if length == width:
+            return Strip(segments, width)
+        if length < width:
+            return Strip([*segments, Segment(" " * (width - length), self.base_style)], width)
+        return Strip(segments, length).crop(0, width)
 
     def _message_line(self, y: int, width: int) -> Strip:
         lines = [
