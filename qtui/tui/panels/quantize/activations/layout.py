@@ -194,8 +194,8 @@ def _ratio(channel: Channel) -> str:
     return "–" if channel.ratio is None else f"{channel.ratio:.3g}x"
 
 
-def nothing_lines(width: int, glyphs: Glyphs, sentences: Sequence[str]) -> list[TextLine]:
-    """What can be done while nothing was captured, wrapped."""
+def wrapped_lines(width: int, sentences: Sequence[str]) -> list[TextLine]:
+    """Paragraphs for a width, a blank line after each."""
     lines: list[TextLine] = []
     for sentence in sentences:
         line = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from textual import on
@@ -17,7 +16,9 @@ from qtui.engine.client import EngineLost
 from qtui.tui.panels.base import PaletteEntry
 from qtui.tui.panels.quantize.activations.data import Captured, Outputs, Ranges, TextChoice
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
-from qtui.tui.panels.quantize.activations.layout import all_lines, nothing_lines
+from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
+from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
+from qtui.tui.panels.quantize.activations.states import State, state_sentence, state_words
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.lines import TextLine, TonedLines
 from qtui.tui.panels.quantize.shown import Phase
@@ -34,16 +35,6 @@ UNASKED_SECONDS = 5.0
 BUILT_IN = TextChoice()
 
 
-class State(StrEnum):
-    """Where the view is. `failed` keeps the reason in `trouble`."""
-
-    NOTHING = "nothing"
-    CAPTURING = "capturing"
-    STOPPED = "stopped"
-    READY = "ready"
-    FAILED = "failed"
-
-
 class ActivationLines(TonedLines, can_focus=True):
     """Where the focus is while the tensors are not on the screen."""
 
@@ -55,27 +46,8 @@ class ActivationsView(View):
     VIEW_ID = "activations"
     TITLE = "Activations"
     NUMBERS = False
-    HELP = """\
-The model reads a text, and what flows into and out of the module of the chosen weight is kept:
-`c` reads the built-in text, `p` a prompt, `i` a file. The first half of the text is for
-**calibration**, the second is **held out**.
-
-*Dynamic* ways take their scale from the values themselves, per token or per tensor; *static*
-ones fix a range on the calibration text, from the smallest and largest value or leaving out a
-share of the elements. *unseen* is the SQNR on held-out text, *lost* what that is less, *clipped*
-the share of held-out values outside the range.
-
-The lower table is the error of the layer's **output**: rows are weights, columns the input, as
-they are or under scheme A or B. `S` makes the whole panel look at the input or the output.
-"""
-    KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("c", "capture", "Capture", show=True, id="quantize.capture",
-                tooltip="Let the model read the built-in text"),
-        Binding("p", "type_text('prompt')", "Prompt", show=True, id="quantize.prompt",
-                tooltip="Let the model read a prompt", priority=True),
-        Binding("i", "type_text('file')", "File", show=True, id="quantize.text_file",
-                tooltip="Let the model read a text file", priority=True),
-    )  # fmt: skip
+    HELP = HELP
+    KEYS: ClassVar[tuple[Binding, ...]] = ACTIVATIONS_KEYS
 
     DEFAULT_CSS = """
     ActivationsView {
@@ -99,7 +71,7 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
         self.outputs: Outputs | None = None
         self._message = ""
         self._kind = "prompt"
-        self._model = ""
+        self._model = self._tensor = ""
         self._asked = ""
         self._seconds = 0.0
         self._feed: ActivationsFeed | None = None
@@ -120,7 +92,7 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
             self._feed = ActivationsFeed(self.panel.feed)
         if look.model != self._model:
             self._model, self.text, self._seconds = look.model, None, 0.0
-        tensor = look.subject.tensor
+        tensor = self._tensor = look.subject.tensor
         if self.found is not None and self.found.tensor != tensor:
             self._forget()
         if self.text is None or (
@@ -189,8 +161,8 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
         if keep or phase in (Phase.WORKING, Phase.READY):
             message = ""  # what is being done here is said by the view itself
         elif phase is Phase.OPENING:
+            self.state, self._tensor = State.NOTHING, ""
             self._forget()
-            self.state = State.NOTHING
         if phase is Phase.STOPPED and self.state is State.CAPTURING:
             self.state = State.STOPPED
             self._speak()
@@ -289,28 +261,12 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
         self._refresh()
 
     def _speak(self) -> None:
-        entry = self.panel.shown.entry if self.is_mounted else None
-        match self.state:
-            case State.READY:
-                parts = (self.ranges, self.outputs)
-                said = [part.sentence for part in parts if part is not None]
-                self.sentence = " ".join([*said, *([self.trouble] if self.trouble else [])])
-            case State.FAILED:
-                self.sentence = self.trouble
-            case State.CAPTURING:
-                self.sentence = "The model reads the text; escape stops it."
-            case State.STOPPED:
-                self.sentence = (
-                    "Stopped before the model had read the text; r goes on, and v shows the "
-                    "views that need no run of it."
-                )
-            case State.NOTHING if entry is not None:
-                self.sentence = (
-                    f"Nothing is captured of the module of {printable(entry.name)}: weights are "
-                    f"half of a product, so let the model read a text (c) to see the other half."
-                )
-            case _:
-                self.sentence = ""
+        if self.state is State.READY:
+            parts = (self.ranges, self.outputs)
+            said = [part.sentence for part in parts if part is not None]
+            self.sentence = " ".join([*said, *([self.trouble] if self.trouble else [])])
+        else:
+            self.sentence = state_sentence(self.state, self.trouble, printable(self._tensor))
 
     def _refresh(self) -> None:
         self.lines.update()
@@ -323,36 +279,7 @@ they are or under scheme A or B. `S` makes the whole panel look at the input or 
     def _lay_out(self, width: int, height: int) -> Sequence[TextLine]:
         glyphs = self.drawing.glyphs
         if self._message:
-            return nothing_lines(width, glyphs, self._message.splitlines())
-        match self.state:
-            case State.READY if self.found is not None:
-                return all_lines(width, height, glyphs, self.found, self.ranges, self.outputs)
-            case State.CAPTURING:
-                return nothing_lines(
-                    width, glyphs, (self.trouble or "Starting the capture", "escape stops it.")
-                )
-            case State.STOPPED:
-                return nothing_lines(width, glyphs, ("Stopped; r goes on.",))
-            case State.FAILED:
-                return nothing_lines(
-                    width,
-                    glyphs,
-                    (
-                        self.trouble,
-                        "c reads the built-in text, p a prompt, i a file; v goes on to the "
-                        "other views, which need no run of the model.",
-                    ),
-                )
-            case _:
-                return nothing_lines(
-                    width,
-                    glyphs,
-                    (
-                        "No activations are captured of this module yet.",
-                        "c lets the model read the built-in text: the first half is for "
-                        "calibration, the second held out.",
-                        "p reads a prompt of yours, i a text file.",
-                        "Weights are read as they are stored; the first capture starts torch, "
-                        "which takes a few seconds.",
-                    ),
-                )
+            return wrapped_lines(width, self._message.splitlines())
+        if self.state is State.READY and self.found is not None:
+            return all_lines(width, height, glyphs, self.found, self.ranges, self.outputs)
+        return wrapped_lines(width, state_words(self.state, self.trouble))

@@ -1,0 +1,28 @@
+"""The keys of the Activations view and its help."""
+
+from __future__ import annotations
+
+from textual.binding import Binding
+
+HELP = """\
+The model reads a text, and what flows into and out of the module of the chosen weight is kept:
+`c` reads the built-in text, `p` a prompt, `i` a file. The first half of the text is for
+**calibration**, the second is **held out**.
+
+*Dynamic* ways take their scale from the values themselves, per token or per tensor; *static*
+ones fix a range on the calibration text, from the smallest and largest value or leaving out a
+share of the elements. *unseen* is the SQNR on held-out text, *lost* what that is less, *clipped*
+the share of held-out values outside the range.
+
+The lower table is the error of the layer's **output**: rows are weights, columns the input, as
+they are or under scheme A or B. `S` makes the whole panel look at the input or the output.
+"""
+
+ACTIVATIONS_KEYS: tuple[Binding, ...] = (
+    Binding("c", "capture", "Capture", show=True, id="quantize.capture",
+            tooltip="Let the model read the built-in text"),
+    Binding("p", "type_text('prompt')", "Prompt", show=True, id="quantize.prompt",
+            tooltip="Let the model read a prompt", priority=True),
+    Binding("i", "type_text('file')", "File", show=True, id="quantize.text_file",
+            tooltip="Let the model read a text file", priority=True),
+)  # fmt: skip
