@@ -19,18 +19,30 @@ from pathlib import Path
 from qtui.tui.app import QtuiApp
 
 FOLDER = Path(__file__).parent
-PANELS = ("formats", "quantize")
+#: Picture -> its panel, and the keys that lead from there to what it shows.
+PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "formats": ("formats", ()),
+    "quantize": ("quantize", ()),
+    "maps": ("quantize", ("b",)),
+    "outliers": ("quantize", ("v", "i", *"40 at column 17", "enter")),
+    "activations": ("quantize", ("v", "v", "c")),
+    "codebooks": ("codebooks", ()),
+}
 #: Drawing waits for the engine; a machine this slow has other problems.
 PATIENCE_SECONDS = 60.0
 
 
-async def draw(panel: str, width: int, height: int) -> str:
-    """The SVG of `panel` at a size, once the engine has answered."""
+async def draw(picture: str, width: int, height: int) -> str:
+    """The SVG of a picture at a size, once the engine has answered."""
+    panel, keys = PICTURES[picture]
     app = QtuiApp("demo", color="truecolor", start_panel=panel)
     async with app.run_test(size=(width, height)) as pilot:
         await pilot.pause()
         await settle(app, pilot)
-        return app.export_screenshot(title=f"qtui — {panel}")
+        for key in keys:
+            await pilot.press("space" if key == " " else key)
+        await settle(app, pilot)
+        return app.export_screenshot(title=f"qtui — {picture}")
 
 
 async def settle(app: QtuiApp, pilot) -> None:
@@ -67,6 +79,7 @@ def to_png(svg: str, target: Path, chromium: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="120x40")
+    parser.add_argument("--pictures", default=",".join(PICTURES))
     parser.add_argument("--chromium", default=shutil.which("chromium"))
     parser.add_argument("--output", type=Path, default=FOLDER)
     options = parser.parse_args()
@@ -74,9 +87,9 @@ def main() -> None:
         parser.error("no chromium on the PATH; give --chromium PATH")
     for size in options.sizes.split(","):
         width, height = map(int, size.split("x"))
-        for panel in PANELS:
-            target = options.output / f"{panel}-{size}.png"
-            to_png(asyncio.run(draw(panel, width, height)), target, options.chromium)
+        for picture in options.pictures.split(","):
+            target = options.output / f"{picture}-{size}.png"
+            to_png(asyncio.run(draw(picture, width, height)), target, options.chromium)
             print(target)
 
 
