@@ -18,7 +18,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,8 @@ COLUMNS, LINES = 120, 40
 TITLE_LINE = 6
 SHAPE = (4096, 14336)
 LIMIT_P95_MS = 30.0
+MAP_LINE = 8
+LIMIT_ZOOM_MS = 100.0
 MARK = "▲"
 # Someone who moves quickly, not someone who holds the key down.
 WINDOW_SECONDS = 0.06
@@ -116,26 +118,39 @@ def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def terminal(large_model: Path, tmp_path: Path) -> Iterator[Terminal]:
+    running = start(str(large_model), tmp_path)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Terminal]:
+    running = start("demo", tmp_path)
+    yield running
+    running.close()
+
+
+def start(model: str, tmp_path: Path) -> Terminal:
     environment = {
         **os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor",
         "XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path),
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
     }  # fmt: skip
     environment.pop("NO_COLOR", None)
-    running = Terminal([sys.executable, "-m", "qtui", str(large_model)], environment)
-    yield running
-    running.close()
+    return Terminal([sys.executable, "-m", "qtui", model], environment)
 
 
-def latency(terminal: Terminal, key: bytes) -> float:
-    """Milliseconds until the mark has moved."""
-    before = terminal.mark()
+def latency(
+    terminal: Terminal, key: bytes, seen: Callable[[Terminal], object] = Terminal.mark
+) -> float:
+    """Milliseconds until what is seen, the mark, has changed."""
+    before = seen(terminal)
     pressed = terminal.press(key)
     end = time.monotonic() + 2.0
     while time.monotonic() < end:
         moved = None
         for came in terminal.read(WINDOW_SECONDS):
-            if moved is None and terminal.mark() not in (None, before):
+            if moved is None and seen(terminal) not in (None, before):
                 moved = came
         if moved is not None:
             return 1000 * (moved - pressed)
@@ -178,3 +193,24 @@ def test_keys_are_painted_while_a_large_tensor_is_quantized(terminal: Terminal) 
     )
     assert len(busy) >= 40
     assert p95(busy) < LIMIT_P95_MS
+
+
+def test_a_zoom_step_is_drawn_at_once(demo: Terminal) -> None:
+    """The title of the map, which names its rows and columns, is painted with the picture."""
+    demo.wait(lambda: "Quantize" in demo.text())
+    demo.drain(1.0)
+    demo.press(b"2")
+    demo.wait(lambda: "dB" in demo.text() and "|error|" in demo.screen.display[MAP_LINE])
+    demo.wait(lambda: not demo.is_working())
+    demo.drain(1.0)
+
+    def title(terminal: Terminal) -> str | None:
+        line = terminal.screen.display[MAP_LINE]
+        return line[line.index("|error|") :].split("  ")[0] if "|error|" in line else None
+
+    took = []
+    for key in (b"+", b"+", b"+", b"-", b"+", b"0", b"+", b"+", b"-", b"-") * 2:
+        took.append(latency(demo, key, title))
+        demo.drain(0.4)
+    print(f"\nzoom: median {statistics.median(took):.0f} ms, largest {max(took):.0f} ms")
+    assert statistics.median(took) < LIMIT_ZOOM_MS
