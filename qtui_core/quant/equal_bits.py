@@ -8,6 +8,7 @@ size of the group is what can be turned, and it need not be a power of two.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,8 +21,6 @@ from qtui_core.quant.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 
 #: Bits per parameter that are as good as equal: at 6 dB a bit, a difference of 0.1 dB.
 TOLERANCE = Fraction(1, 50)
-#: Sizes tried on each side of the one that arithmetic asks for.
-NEIGHBOURS = 3
 RESIZABLE = (Family.INTEGER, Family.FLOAT, Family.CODEBOOK)
 
 
@@ -106,37 +105,26 @@ def _resized(
     limit = min(length, MAX_SIZE)
     if scheme.double_quantization:
         limit = min(limit, MAX_DOUBLE_QUANTIZED_BLOCK)
-    for size in _sizes(length, limit, _bits_of_a_group(scheme), wanted - scheme.bits):
-        yield replace(scheme, granularity=kind(size))
 
+    def resized(size: int) -> Scheme:
+        return replace(scheme, granularity=kind(size))
 
-def _bits_of_a_group(scheme: Scheme) -> Fraction:
-    """What one more group costs."""
-    probe = replace(scheme, granularity=type_of_groups(scheme)(1))
-    shape = (1, scheme.nested_block) if scheme.double_quantization else (1, 8)
-    budget = bit_budget(probe, shape)
-    fixed = 0 if not scheme.double_quantization else 32  # the offset is there once
-    return budget.overhead - Fraction(fixed, math.prod(shape))
+    def is_enough(size: int) -> bool:
+        return bit_budget(resized(size), shape).bits_per_parameter <= wanted
+
+    # The larger the groups, the fewer the bits: the sizes on both sides of the wanted ones.
+    size = 1 + bisect_left(range(1, limit + 1), True, key=is_enough)
+    if size <= limit:
+        yield resized(size)
+    if size > 1:
+        groups = -(-length // (size - 1))
+        yield resized(-(-length // groups))
 
 
 def type_of_groups(scheme: Scheme) -> type[PerBlock] | type[PerGroup]:
     """The kind of groups that a scheme has, or would have."""
     blocks = scheme.family is Family.CODEBOOK or isinstance(scheme.granularity, PerBlock)
     return PerBlock if blocks else PerGroup
-
-
-def _sizes(length: int, limit: int, group_bits: Fraction, spare: Fraction) -> set[int]:
-    """Sizes of groups that cut `length` into about as many as `spare` bits an element pay."""
-    sizes = {1, limit}
-    if spare <= 0:
-        return sizes
-    groups = round(spare * length / group_bits)
-    for count in range(groups - NEIGHBOURS, groups + NEIGHBOURS + 1):
-        if count > 0:
-            sizes.add(-(-length // count))
-    size = round(group_bits / spare)
-    sizes.update(range(size - NEIGHBOURS, size + NEIGHBOURS + 1))
-    return {size for size in sizes if 1 <= size <= limit}
 
 
 def _size(scheme: Scheme) -> int:

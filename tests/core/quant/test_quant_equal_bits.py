@@ -59,7 +59,10 @@ def test_blocks_where_rows_are_too_short():
     assert 0 < found.difference < Fraction(1, 1000)
 
 
-@pytest.mark.parametrize("shape", [(64, 720), (704, 256), (100, 37), (16, 1000)], ids=str)
+SHAPES = [(64, 720), (704, 256), (100, 37), (16, 1000), (5, 37), (1, 300)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
     "wanted", [Fraction(9, 2), NF4_DQ, Fraction(21, 5), Fraction(6)], ids=float
 )
