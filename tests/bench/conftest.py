@@ -6,12 +6,12 @@ round of each counts.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from racing import race
 
 SHAPES = ((4096, 4096), (4096, 14336))
 
@@ -35,38 +35,7 @@ class Table:
     copy_seconds: float
     rows: list[tuple[str, float, str]] = field(default_factory=list)
 
-    def race(
-        self, contenders: dict[str, Callable[[], object]], against: str, rounds: int = 5
-    ) -> dict[str, float]:
-        """How many times faster than `against` each contender is."""
-        best = race(contenders, rounds)
-        ratios = {name: best[against] / seconds for name, seconds in best.items()}
-        for name, seconds in best.items():
-            self.rows.append((name, seconds, f"{ratios[name]:.2f}x {against}"))
-        return ratios
-
-    def print(self) -> None:
-        print(f"\n\n{self.title:50} {'ms':>8} {'GB/s':>7} {'of copy':>8}  ratio")
-        for name, seconds, ratio in self.rows:
-            rate = self.nbytes / seconds / 1e9
-            share = self.copy_seconds / seconds
-            print(f"{name:50} {1e3 * seconds:8.1f} {rate:7.2f} {share:8.1%}  {ratio}")
-
-
-def race(contenders: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """Best seconds of each, taking turns, after one round that does not count."""
-    best = dict.fromkeys(contenders, float("inf"))
-    for turn in range(rounds + 1):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            run()
-            seconds = time.perf_counter() - start
-            if turn:
-                best[name] = min(best[name], seconds)
-    return best
-
-
-@pytest.fixture(
+    @pytest.fixture(
     scope="module",
     params=[(shape, dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")],
     ids=lambda p: f"{p[0][0]}x{p[0][1]}-{p[1]}",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import race
+from racing import race
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.compiled import quantize_compiled
