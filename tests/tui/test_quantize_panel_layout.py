@@ -60,7 +60,7 @@ async def test_every_depth_and_size_fits(
         lines = screen_lines(pilot.app)
         assert all(len(line) == size[0] for line in lines)
         text = "\n".join(lines)
-        assert "|error|, max over" in text
+        assert "|error|, max" in text
         assert "SQNR dB" in text
         assert "values, log count" in text
         glyphs = "▀" if color in ("truecolor", "256") else "░▒▓█"

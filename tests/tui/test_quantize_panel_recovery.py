@@ -129,7 +129,7 @@ async def test_worst_first_is_measured_after_the_restart(running: Running, model
         await pilot.press("r")
         await ready(pilot)
         await until(pilot, lambda: panel.body.side.ranked_by, 10)
-        assert " dB" in screen_text(pilot.app).splitlines()[5]
+        assert " dB" in screen_text(pilot.app).splitlines()[6]
 
 
 async def test_another_model_after_a_loss(running: Running, model: str, tmp_path: Path) -> None:

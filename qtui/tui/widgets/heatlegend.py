@@ -21,7 +21,9 @@ def scale_segments(
     def bar(first: int, last: int, count: int) -> list[Segment]:
         cells = []
         for step in range(count):
-            level = first + round(step * (last - first) / max(1, count - 1))
+            # One step alone is the middle of its side.
+            share = step / (count - 1) if count > 1 else 0.5
+            level = first + round(share * (last - first))
             style = blank + ramp.fill(level) if ramp.has_colors else blank
             cells.append(Segment(" " if ramp.has_colors else ramp.glyph(level), style))
         return cells
@@ -35,7 +37,7 @@ def scale_segments(
             *bar(1 if scale.log else 0, last, steps),
             Segment(f" {high}", quiet),
         ]
-    half = max(2, steps // 2)
+    half = steps // 2
     return [
         Segment(f"-{high} ", quiet),
         *bar(0, last // 2 - 1, half),

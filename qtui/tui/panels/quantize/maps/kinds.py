@@ -50,14 +50,12 @@ def map_titles(kind: Kind, pooling: str, grid: HeatGrid, times: str, front: str)
     brief = f"{pooling} {high}{times}{wide}" if several else ""
     log = "log" if kind.log else ""
     if grid.window is None:
-        return _texts(front, (pooled, log), (pooled,), (brief,), ())
+        return _texts(front, (pooled, log), (pooled,), (brief,))
     top, bottom, left, right = grid.window
     rows, columns = f"{top:,}-{bottom - 1:,}", f"{left:,}-{right - 1:,}"
     long = f"rows {rows}, columns {columns}"
     short = f"{rows}{times}{columns}"
-    return _texts(
-        front, (pooled, log, long), (pooled, log, short), (brief, short), (short,), (brief,), ()
-    )
+    return _texts(front, (pooled, log, long), (pooled, log, short), (brief, short), (short,))
 
 
 def _texts(front: str, *parts: tuple[str, ...]) -> tuple[str, ...]:

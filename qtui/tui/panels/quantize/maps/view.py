@@ -218,7 +218,8 @@ class MapsView(View):
 
     def _tell(self, shown: Shown) -> None:
         sqnr = [None if errors is None else errors.sqnr_db for errors in shown.errors]
-        self.sentence = map_sentence(self.pictures[-1], sqnr)
+        told = shown.active if len(self.pictures) == 2 else -1
+        self.sentence = map_sentence(self.pictures[told], sqnr)
         times = self.drawing.glyphs.times
         many = len(self.pictures) > 1
         for index, (widget, picture) in enumerate(zip(self.maps, self.pictures, strict=False)):
