@@ -13,10 +13,12 @@ from qtui.tui.panels.quantize.outliers.data import (
     Granularities,
     GranularityRow,
     Kept,
+    Magnitude,
     Outlier,
     OutlierNumbers,
     ThresholdPoint,
 )
+from qtui.tui.panels.quantize.outliers.detection import By, Detection, limit_text
 from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines
 from qtui.tui.panels.quantize.outliers.injecting import (
     injection_text,
@@ -30,7 +32,7 @@ from qtui.tui.panels.quantize.outliers.sentences import (
     injection_sentence,
     outlier_sentence,
 )
-from qtui.tui.panels.quantize.outliers.threshold_curve import first_choice, threshold_lines
+from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.subject import Injection
 from qtui.tui.widgets.drawing import ASCII, UNICODE
 from qtui_core.errors import UsageError
@@ -136,12 +138,39 @@ def kept(*columns: int, caused: float, own: float = 0.01, sqnr: float = 20.9) ->
 
 
 def attribution(*tried: Kept, together: Kept | None = None) -> Attribution:
-    return Attribution("int4:row", 14.2, 2048, tried, together, (), ())
+    return Attribution(
+        scheme="int4:row",
+        detection="sigma",
+        limit=6.0,
+        sqnr_db=14.2,
+        column_total=2048,
+        tried=tried,
+        together=together,
+        together_count=len(together.columns) if together else 0,
+        columns=(),
+        rows=(),
+    )
 
 
-def numbers(count: int = 900, *, blamed: tuple[int, ...] = (), hit: int = 3) -> OutlierNumbers:
+def numbers(
+    count: int = 900,
+    *,
+    blamed: tuple[int, ...] = (),
+    hit: int = 3,
+    by: By = "sigma",
+    limit: float = 6.0,
+    largest: tuple[Magnitude, ...] = (),
+    std: float | None = 0.02,
+    rows: int = 512,
+) -> OutlierNumbers:
     return OutlierNumbers(
-        std=0.02,
+        detection=by,
+        limit=limit,
+        mean=0.0,
+        std=std,
+        absmax=1.5,
+        furthest_sigmas=5.1 if std else None,
+        median_absmax=0.1,
         count=count,
         share=0.001,
         energy_share=0.3,
@@ -149,9 +178,10 @@ def numbers(count: int = 900, *, blamed: tuple[int, ...] = (), hit: int = 3) -> 
         columns={17: 400},
         columns_hit=hit,
         column_total=2048,
-        row_total=512,
+        row_total=rows,
         outlier_columns=blamed,
-        largest=(),
+        outlier_column_count=len(blamed),
+        largest=largest,
     )
 
 
@@ -171,21 +201,23 @@ def test_columns_that_carry_the_error():
         numbers(blamed=(17, 900, 1203)), TABLE, attribution(kept(17, caused=0.2), together=together)
     )
     assert found == (
-        "3 of 2,048 columns carry 61 % of the error: keeping them in 16 bits would bring SQNR "
-        "from 14.2 to 20.9 dB, group128 would bring 24.9 dB."
+        "At 6 sigma, 3 of 2,048 columns carry 61 % of the error: keeping them in 16 bits would "
+        "bring SQNR from 14.2 to 20.9 dB, group128 would bring 24.9 dB."
     )
 
 
 def test_one_column():
     together = kept(17, caused=0.3)
     found = outlier_sentence(numbers(blamed=(17,)), TABLE, attribution(together, together=together))
-    assert found.startswith("1 of 2,048 columns carries 30 % of the error: keeping it in 16 bits")
+    assert found.startswith(
+        "At 6 sigma, 1 of 2,048 columns carries 30 % of the error: keeping it in 16 bits"
+    )
 
 
 def test_outliers_that_are_scattered():
     found = outlier_sentence(numbers(12, hit=12), TABLE, attribution(kept(3, caused=0.01)))
     assert found == (
-        "12 elements beyond six sigma lie scattered over 12 columns, none of which carries much "
+        "12 elements beyond 6 sigma lie scattered over 12 columns, none of which carries much "
         "of the error; group128 would bring SQNR from 14.2 to 24.9 dB."
     )
     fine = granularities(row("row", 14.2), row("group32", 14.9), own="row")
@@ -241,10 +273,142 @@ def test_what_an_injected_outlier_does():
     found = injection_sentence(Injection(column=40, value=5.0, row=5), INJECTED, 0.25)
     assert found == (
         "An outlier of 20 sigma at (5, 40) takes 20.0 dB from one scale per tensor and 3.0 dB "
-        "from row; group32 confines it to 0.0 dB, at 5.00 bits per parameter."
+        "from row; group32 confines it to 0.0 dB, at 5.00 bits."
     )
     small = granularities(row("row", 20.0, mse=0.0101), own="row", before=INJECTED.before[1:2])
     assert "no more than 0.0 dB" in injection_sentence(Injection(column=4, value=0.1), small, None)
+
+
+def at(by: By, limit: float, *tried: Kept, count: int = 9, many: int = 0) -> str:
+    """The sentence about so many columns that were detected of 2,048."""
+    together = kept(*range(many), caused=0.4) if many else None
+    return outlier_sentence(
+        numbers(count, by=by, limit=limit, blamed=tuple(range(many)), largest=LARGEST),
+        TABLE,
+        attribution(*tried, together=together),
+        decomposition(ThresholdPoint(0.05, "int8:row", 300, 9.3, 1, None, None), threshold=0.05),
+    )
+
+
+LARGEST = (Magnitude(3, 1.5, 0.1, 1.37, 1.2), Magnitude(9, 1.0, 0.1, 1.2, None))
+
+
+def test_the_sentence_names_the_detection():
+    ending = " columns carry 40 % of the error: keeping them in 16 bits would bring SQNR from "
+    assert at("sigma", 8.0, many=3).startswith("At 8 sigma, 3 of 2,048" + ending)
+    assert at("threshold", 0.5, many=3).startswith("At |x| >= 0.5, 3 of 2,048" + ending)
+    assert at("column", 4.0, many=3).startswith("Over 4 times the median, 3 of 2,048" + ending)
+
+
+def test_columns_that_are_no_exceptions():
+    assert at("threshold", 0.05, many=300) == (
+        "At |x| >= 0.05, 300 of 2,048 columns hold an outlier: LLM.int8() would take 9.3 bits per "
+        "parameter, a higher threshold fewer; group128 would bring SQNR from 14.2 to 24.9 dB."
+    )
+    assert at("column", 1.5, many=300).startswith(
+        "Over 1.5 times the median are 300 of 2,048 columns, too many to be outliers: a higher "
+    )
+
+
+def test_nothing_is_found_and_how_near_the_largest_comes():
+    found = at("sigma", 6.0, count=0)
+    assert found.startswith("No element beyond 6 sigma is found (the largest is 5.1 sigma); group")
+    found = at("threshold", 6.0, kept(3, caused=0.3), count=0)
+    assert found.startswith(
+        "No element of |x| >= 6 is found (the largest is 1.5), yet column 3 carries 30 % of the "
+    )
+    found = at("column", 4.0, count=0)
+    assert found.startswith(
+        "No column over 4 times the median is found (the largest is 1.37 times); "
+    )
+
+
+def test_outlier_columns_that_do_not_matter():
+    table = attribution(together=kept(3, caused=0.02))
+    found = outlier_sentence(numbers(by="column", limit=4.0, blamed=(3,)), TABLE, table)
+    assert found.startswith(
+        "Over 4 times the median, 1 of 2,048 columns is an outlier, but carries only 2.0 % of "
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "limit", "words"),
+    [
+        ("sigma", 6.0, "6 sigma finds it"),
+        ("sigma", 300.0, "300 sigma does not find it"),
+        ("threshold", 5.0, "|x| >= 5 finds it"),
+        ("threshold", 5.5, "|x| >= 5.5 does not find it"),
+        ("column", 4.0, "a limit of 4 times does not find it"),
+    ],
+)
+def test_whether_the_injected_outlier_is_found(by, limit, words):
+    injection = Injection(column=40, value=5.0, row=5)
+    found = injection_sentence(injection, INJECTED, 0.25, numbers(by=by, limit=limit))
+    assert found.endswith(f"at 5.00 bits; {words}.")
+
+
+# What to look for
+
+
+def test_the_ways_to_detect_turn_and_keep_their_limits():
+    start = Detection(sigma=8.0, threshold=0.5, ratio=6.0)
+    seen = [start, start.turned(1), start.turned(2), start.turned(3), start.turned(-1)]
+    assert [(d.by, d.limit) for d in seen] == [
+        ("sigma", 8.0), ("threshold", 0.5), ("column", 6.0), ("sigma", 8.0), ("column", 6.0),
+    ]  # fmt: skip
+
+
+def test_limits_step_and_end():
+    assert Detection(sigma=6.0).stepped(1).sigma == 7.0
+    assert Detection(sigma=6.5).stepped(1).sigma == 7.0
+    assert Detection(sigma=6.5).stepped(-1).sigma == 6.0
+    assert Detection(by="column").stepped(-1).ratio == 3.0
+    assert Detection(by="column", ratio=5.0).stepped(1).ratio == 6.0
+    for end, direction in ((Detection(sigma=12.0), 1), (Detection(sigma=3.0), -1)):
+        with pytest.raises(UsageError, match="3 to 12 sigma"):
+            end.stepped(direction)
+    with pytest.raises(UsageError, match=r"1\.5 to 64 times"):
+        Detection(by="column", ratio=64.0).stepped(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "by", "limit"),
+    [
+        ("8 sigma", "sigma", 8.0),
+        ("4.5s", "sigma", 4.5),
+        (" 7 ", "sigma", 7.0),
+        ("|x| >= 0.5", "threshold", 0.5),
+        ("T 6", "threshold", 6.0),
+        (">= 1e-3", "threshold", 1e-3),
+        ("6 times", "column", 6.0),
+        ("2.5x", "column", 2.5),
+    ],
+)
+def test_limits_that_can_be_typed(text, by, limit):
+    found = Detection().typed(text)
+    assert (found.by, found.limit) == (by, limit)
+    assert Detection().typed(limit_text(by, limit)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is no limit: give"),
+        ("big", "is no limit"),
+        ("1.2.3", "is no limit"),
+        ("2.9 sigma", "3 to 12 sigma"),
+        ("13 sigma", "3 to 12 sigma"),
+        ("20", "3 to 12 sigma"),
+        ("|x| >= 0", "above 0"),
+        ("|x| >= 1e39", "above 0 in float32"),
+        ("0.5x", "from 1 time the median on"),
+        ("-3 sigma", "is no limit"),
+        ("nan", "is no limit"),
+    ],
+)
+def test_limits_that_cannot(text, why):
+    with pytest.raises(UsageError, match=why):
+        Detection().typed(text)
 
 
 # Lines
@@ -271,13 +435,43 @@ def test_lists_fit(glyphs, size):
 
 def test_a_marked_outlier_and_its_column():
     lines = texts(
-        listing_lines(40, 20, UNICODE, numbers(blamed=(17,)), attribution(kept(17, caused=0.61)))
+        listing_lines(36, 20, UNICODE, numbers(blamed=(17,)), attribution(kept(17, caused=0.61)))
     )
     assert lines[0] == "900 beyond 6 sigma, in 3 columns"
-    assert lines[2] == "      1.5   75.0       3      17 ◆"
+    assert lines[1] == "0.1 % of all, 1 outlier column ◆"
+    assert lines[3] == "      1.5   75.0       3      17 ◆"
     (line,) = [line for line in lines if "61 %" in line]
     assert line.split()[:5] == ["17", "12.5×", "1.0", "%", "61"]
     assert "█" in line
+
+
+def test_the_title_says_the_detection():
+    def title(width: int, **how) -> list[str]:
+        return texts(listing_lines(width, 9, UNICODE, numbers(**how), None))[:3]
+
+    wide, narrow = (title(w, by="threshold", limit=0.4, blamed=(17,), hit=1) for w in (56, 35))
+    assert wide[0] == "900 of |x| >= 0.4 (20 sigma), in 1 column"
+    assert wide[1] == "0.1 % of the elements, 1 outlier column ◆"
+    assert narrow[0] == "900 of |x| >= 0.4, in 1 column"
+    columns = title(35, by="column", limit=4.0, blamed=(3, 9), largest=LARGEST)
+    assert columns[0] == "2 of 2,048 over 4× the median"
+    assert columns[2].split() == ["column", "absmax", "size", "rms"]
+    assert title(35, count=0)[:2] == ["no element beyond 6 sigma", "the largest is 5.1 sigma"]
+    assert title(35, count=0, std=0.0)[1] == "all elements are the same"
+    assert title(35, count=0, std=None)[1] == "no element is a finite number"
+    short = (Magnitude(3, 1.5, 0.1, 9.0, 1.2),)
+    assert title(35, count=0, by="column", limit=4.0, largest=short, rows=2)[1] == (
+        "2 rows: too few to tell"
+    )
+
+
+def test_columns_are_ranked_where_columns_are_detected():
+    found = numbers(by="column", limit=1.3, blamed=(3,), largest=LARGEST)
+    lines = texts(listing_lines(36, 20, UNICODE, found, None))
+    assert lines[3:5] == [
+        "       3      1.5   1.37×    1.2× ◆",
+        "       9        1    1.2×        ",
+    ]
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
@@ -305,21 +499,20 @@ def points(*columns: int) -> tuple[ThresholdPoint, ...]:
     )
 
 
-def test_where_the_slider_starts():
-    found = Decomposition("int8:row", "", 64, points(0, 1, 2, 4))
-    assert found.points[first_choice(found, 0)].columns == 1
-    assert found.points[first_choice(found, 3)].columns == 4
-    assert found.points[first_choice(found, 30)].columns == 0
-    usual = Decomposition("int8:row", "", 64, points(0, 1, 2, 4, 6, 8))
-    assert usual.points[first_choice(usual, 1)].threshold == 6.0
-    assert first_choice(Decomposition("int8:row", "", 64, ()), 1) == 0
-    out_of_reach = Decomposition("int8:row", "", 64, points(0, 0, 0, 0, 0, 2))
-    assert out_of_reach.points[first_choice(out_of_reach, 1)].columns == 2
+def decomposition(*points: ThresholdPoint, threshold: float = 8.0) -> Decomposition:
+    return Decomposition("int8:row", "", threshold, 64, points)
+
+
+def test_the_slider_stands_at_the_threshold():
+    found = decomposition(*points(0, 1, 2, 4))
+    assert found.points[found.chosen].threshold == 8.0
+    assert decomposition(*points(0, 1), threshold=9.2).chosen == 1  # the nearest there is
+    assert decomposition().chosen == 0
 
 
 @pytest.mark.parametrize("size", [(42, 3), (42, 8), (46, 18), (90, 30), (10, 2)])
 def test_the_curve_fits(size):
-    found = Decomposition("int8:row", "", 64, points(0, 1, 2, 4))
+    found = decomposition(*points(0, 1, 2, 4))
     lines = texts(threshold_lines(*size, UNICODE, found, 2))
     assert len(lines) <= size[1]
     if size[0] > 40:
@@ -331,5 +524,5 @@ def test_the_curve_fits(size):
 
 
 def test_a_tensor_of_zeros_has_no_curve():
-    lines = texts(threshold_lines(40, 9, UNICODE, Decomposition("int8:row", "", 64, ()), 0))
+    lines = texts(threshold_lines(40, 9, UNICODE, decomposition(), 0))
     assert lines[1] == "every element is zero"

@@ -52,6 +52,17 @@ async def type_outlier(pilot: Pilot[None], text: str) -> OutliersView:
     return await ready(pilot)
 
 
+@pytest.mark.parametrize(("keys", "name"), [("m", "threshold"), ("M", "column")])
+async def test_golden_of_the_other_detections(
+    running: Running, model: str, keys: str, name: str
+) -> None:
+    async with running((80, 24), model=model, start_panel="quantize", color="16") as pilot:
+        await to_outliers(pilot)
+        await pilot.press(keys)
+        await ready(pilot)
+        check_golden(f"outliers_{name}_80x24", screen_text(pilot.app))
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda s: f"{s[0]}x{s[1]}")
 async def test_golden(running: Running, model: str, size: tuple[int, int]) -> None:
     async with running(size, model=model, start_panel="quantize", color="16") as pilot:
@@ -81,7 +92,7 @@ async def test_what_is_shown_is_what_the_library_says(running: Running, model: s
             for line in text.splitlines()
             if f" {name} " in line and "." in line.split()[-1]
         )
-    assert sentence.startswith("1 of 160 columns carries ")
+    assert sentence.startswith("At 6 sigma, 1 of 160 columns carries ")
     assert f"from {attribution.sqnr_db:.1f} to {kept.sqnr_db:.1f} dB" in sentence
 
 
@@ -130,7 +141,7 @@ async def test_doubling_halving_and_taking_it_out(running: Running, model: str) 
         assert panel.shown.inject is None
         assert view.granularities is not None
         assert view.granularities.before == ()
-        assert panel.sentence.startswith("1 of 160 columns")
+        assert panel.sentence.startswith("At 6 sigma, 1 of 160 columns")
 
 
 async def test_the_field_keeps_the_keys_of_the_panel_and_escape_leaves_it(
@@ -141,7 +152,7 @@ async def test_the_field_keeps_the_keys_of_the_panel_and_escape_leaves_it(
         panel = panel_of(pilot)
         await pilot.press("i", "ctrl+u", "v", "s", "i", "x")
         assert view.typing
-        assert view.field.value == "vsix"
+        assert view.line.field.value == "vsix"
         await pilot.press("enter")
         await settled(pilot)
         assert "'vsix' is no outlier" in panel.sentence
@@ -159,7 +170,7 @@ async def test_arrows_in_the_field_change_the_outlier_at_once(running: Running, 
         await pilot.press("i", "ctrl+u", *"2 at 1,1", "up")
         await ready(pilot)
         assert view.typing
-        assert view.field.value == "4 at 1,1"
+        assert view.line.field.value == "4 at 1,1"
         assert panel_of(pilot).shown.inject == Injection(column=1, value=4.0, row=1)
 
 
@@ -180,6 +191,117 @@ async def test_the_threshold_moves(running: Running, model: str) -> None:
         assert f"{lower.columns} of 160 columns in 16 bits" in screen_text(pilot.app)
         await pilot.press(*["less_than_sign"] * 5)
         assert found.points[view.chosen].columns == 0
+
+
+async def test_detection_by_sigma(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        view = await to_outliers(pilot)
+        x = tensors()[PROJ]
+        await pilot.press("full_stop", "full_stop")  # at once, as over a slow line
+        await ready(pilot)
+        found = find_outliers(x, sigma=8.0)
+        assert f"{found.count:,} beyond 8 sigma, in 1 column" in screen_text(pilot.app)
+        assert panel_of(pilot).sentence.startswith("At 8 sigma, 1 of 160 columns carries ")
+        await pilot.press(*["full_stop"] * 6)
+        await ready(pilot)
+        assert view.detection.sigma == 12.0
+        assert "3 to 12 sigma" in panel_of(pilot).sentence
+        await pilot.press("comma")
+        await ready(pilot)
+        assert view.numbers is not None
+        assert view.numbers.limit == 11.0
+        panel_of(pilot).body.side.list.select("model.layers.1.mlp.down_proj.weight")
+        await ready(pilot)
+        y = tensors()["model.layers.1.mlp.down_proj.weight"].astype(np.float64)
+        largest = f"the largest is {(np.abs(y - y.mean()) / y.std()).max():.2g} sigma"
+        text = screen_text(pilot.app)
+        assert "no element beyond 11 sigma" in text
+        assert largest in text
+        assert f"({largest})" in panel_of(pilot).sentence
+
+
+async def test_detection_by_threshold_is_the_slider(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        view = await to_outliers(pilot)
+        x = np.abs(tensors()[PROJ])
+        slider = view.decomposition.points[view.chosen].threshold
+        await pilot.press("m")
+        await ready(pilot)
+        for key in ("", "greater_than_sign", "less_than_sign", "comma", "full_stop"):
+            if key:
+                await pilot.press(key)
+                await ready(pilot)
+            point = view.decomposition.points[view.chosen]
+            beyond = x >= np.float32(point.threshold)
+            assert (view.numbers.detection, view.numbers.limit) == ("threshold", point.threshold)
+            assert view.numbers.count == beyond.sum()
+            assert view.numbers.outlier_column_count == point.columns == beyond.any(axis=0).sum()
+            text = screen_text(pilot.app)
+            assert f"< {point.threshold:g} > {point.columns} of 160 columns in 16 bits" in text
+            assert f"{beyond.sum():,} of |x| >= {point.threshold:g}" in text
+            assert f"At |x| >= {point.threshold:g}, " in panel_of(pilot).sentence
+            assert (point.threshold < slider) == (key in ("greater_than_sign", "comma"))
+
+
+async def test_a_typed_threshold_moves_the_slider(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        view = await to_outliers(pilot)
+        await pilot.press("l", "ctrl+u", *"|x| >= 0.7", "enter")
+        await ready(pilot)
+        assert not view.typing
+        point = view.decomposition.points[view.chosen]
+        assert view.detection.by == "threshold"
+        assert point.threshold == 0.7
+        report = measure(tensors()[PROJ], Scheme.parse("int4:group64:outliers0.7"))
+        assert point.sqnr_db == report.sqnr_db
+        await pilot.press("l", "ctrl+u", *"50", "enter")
+        await ready(pilot)
+        text = screen_text(pilot.app)
+        assert "no element of |x| >= 50" in text
+        assert "< 50 > 0 of 160 columns in 16 bits" in text
+        await pilot.press("l", "ctrl+u", *"99 sigma", "enter")
+        await settled(pilot)
+        assert view.typing  # it can be corrected
+        assert "3 to 12 sigma" in panel_of(pilot).sentence
+        await pilot.press("escape")
+        await settled(pilot)
+        assert view.detection.threshold == 50.0
+        panel_of(pilot).body.side.list.select("model.layers.1.mlp.down_proj.weight")
+        await ready(pilot)
+        assert view.numbers.limit != 50.0  # another tensor, another unit
+
+
+async def test_detection_by_column(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        view = await to_outliers(pilot)
+        await pilot.press("M")
+        await ready(pilot)
+        absmax = np.abs(tensors()[PROJ].astype(np.float64)).max(axis=0)
+        text = screen_text(pilot.app)
+        assert "1 of 160 columns over 4 times the median" in text or "1 of 160 over 4× the" in text
+        assert panel_of(pilot).sentence.startswith("Over 4 times the median, 1 of 160 columns ")
+        assert f"{absmax[17] / np.median(absmax):.3g}×" in text
+        ranked = [magnitude.column for magnitude in view.numbers.largest]
+        assert ranked == list(np.argsort(-absmax, kind="stable")[:64])
+        await pilot.press("l", "ctrl+u", *"50", "enter")
+        await ready(pilot)
+        assert "no column over 50 times the median" in screen_text(pilot.app)
+        assert "No column over 50 times" in panel_of(pilot).sentence
+
+
+async def test_what_was_injected_is_found_or_not(running: Running, model: str) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        view = await to_outliers(pilot)
+        await type_outlier(pilot, "2 at 5,40")
+        assert panel_of(pilot).sentence.endswith("; 6 sigma finds it.")
+        assert any((o.row, o.column) == (5, 40) for o in view.numbers.top)
+        await pilot.press("l", "ctrl+u", *"|x| >= 3", "enter")
+        await ready(pilot)
+        assert panel_of(pilot).sentence.endswith("; |x| >= 3 does not find it.")
+        await pilot.press("plus")
+        await ready(pilot)
+        assert panel_of(pilot).sentence.endswith("; |x| >= 3 finds it.")
+        assert [(o.row, o.column, o.value) for o in view.numbers.top] == [(5, 40, 4.0)]
 
 
 async def test_another_scheme_and_another_tensor(running: Running, model: str) -> None:
@@ -243,7 +365,11 @@ async def test_ascii_draws_no_other_characters(running: Running, model: str) -> 
     async with running((120, 40), model=model, start_panel="quantize", ascii=True) as pilot:
         await to_outliers(pilot)
         await type_outlier(pilot, "40 sigma at 50,90")
-        assert screen_text(pilot.app).isascii()
+        for _ in range(3):
+            assert screen_text(pilot.app).isascii()
+            assert "?" not in screen_text(pilot.app).replace("? Help", "")
+            await pilot.press("m")
+            await ready(pilot)
 
 
 async def test_export_and_copy(running: Running, model: str) -> None:

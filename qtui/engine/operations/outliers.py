@@ -5,93 +5,133 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
+from qtui.engine.operations.detection import (
+    USUAL_THRESHOLD,
+    columns_of,
+    detect,
+    number,
+    threshold_of,
+)
 from qtui.engine.operations.session import Session, Subject, watched
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
-from qtui_core.quant import Scheme, find_beyond
+from qtui_core.quant import Scheme
 from qtui_core.quant.attribution import (
     Attribution,
     Kept,
     attribute_error,
     keep_columns,
-    outlier_columns,
     suspects,
 )
-from qtui_core.quant.columns import ColumnStatistics, column_statistics, threshold_ladder
-from qtui_core.quant.decomposition_sweep import decomposition_sweep
+from qtui_core.quant.columns import ColumnStatistics, threshold_ladder
+from qtui_core.quant.decomposition_sweep import SweepPoint, decomposition_sweep
 from qtui_core.quant.granularities import granularity_error, schemes_by_granularity
 
 COLUMNS_SENT = 64
 ROWS_SENT = 16
-#: LLM.int8()'s own, for activations (Dettmers et al. 2022).
-USUAL_THRESHOLD = 6.0
+#: What LLM.int8() is shown with where the scheme has no outlier columns.
 DECOMPOSED = "int8:row"
 
 
 def outliers(session: Session, task: Task) -> Result:
-    """The elements beyond six sigma and the columns they are in; the columns that are large
-    beside the median one; with a `threshold`, what is at least so large."""
+    """What the task's `detection` finds at its `limit`: elements (none by column) and the
+    columns that hold them; the columns that are outliers by it; the largest columns."""
     tensor = session.tensor_of(task)
     stats = session.statistics_of(task, tensor, 0.0, 0.3)
-    found = session.outliers_of(task, tensor, 0.3, 0.6)
-    columns = column_statistics(tensor, **watched(task, 0.6, 0.9))
+    detected = detect(session, task, tensor, 0.3, 1.0)
+    columns = columns_of(session, task, tensor, 1.0, 1.0)
+    found = detected.elements
+    total, chosen = int(columns.absmax.size), detected.columns
+    furthest = None
+    if stats.std and stats.mean is not None and stats.min is not None and stats.max is not None:
+        furthest = max(stats.max - stats.mean, stats.mean - stats.min) / stats.std
     data: dict[str, Any] = {
+        "detection": detected.by,
+        "limit": detected.limit,
         "std": stats.std,
         "mean": stats.mean,
-        "count": found.count,
-        "share": found.share,
-        "energy_share": found.energy_share,
-        "top": [[o.row, o.column, o.value, o.sigmas] for o in found.top],
-        "columns": [[c.column, c.count] for c in found.columns[:COLUMNS_SENT]],
-        "columns_hit": len(found.columns),
-        "column_total": found.column_total,
+        "absmax": stats.absmax,
+        "furthest_sigmas": furthest,
+        "column_total": total,
         "row_total": columns.rows,
         "median_absmax": columns.median_absmax,
         "median_rms": columns.median_rms,
-        "outlier_columns": list(outlier_columns(columns, found))[:COLUMNS_SENT],
+        "outlier_columns": list(chosen[:COLUMNS_SENT]),
+        "outlier_column_count": len(chosen),
         "largest": _magnitudes(columns),
     }
-    threshold = task.params.get("threshold")
-    if threshold is not None:
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float):
-            raise UsageError("The engine's outliers takes a threshold as a number.")
-        beyond = find_beyond(tensor, float(threshold), stats, **watched(task, 0.9, 1.0))
-        data["beyond"] = {
-            "threshold": threshold,
-            "count": beyond.count,
-            "columns": len(columns.at_least(float(threshold))),
+    if found is None:
+        data |= {
+            "count": len(chosen) * columns.rows,
+            "share": len(chosen) / total if total else 0.0,
+            "energy_share": None,
+            "top": [],
+            "columns": [[column, columns.rows] for column in chosen[:COLUMNS_SENT]],
+            "columns_hit": len(chosen),
+        }
+    else:
+        data |= {
+            "count": found.count,
+            "share": found.share,
+            "energy_share": found.energy_share,
+            "top": [[o.row, o.column, o.value, o.sigmas] for o in found.top],
+            "columns": [[c.column, c.count] for c in found.columns[:COLUMNS_SENT]],
+            "columns_hit": len(found.columns),
         }
     return Result(data)
 
 
 def attribution(session: Session, task: Task) -> Result:
     """The squared error of a scheme by column and row, and what keeping columns in 16 bits
-    would bring: `tries` of them one by one, and all outlier columns together."""
+    would bring: `tries` of them one by one, and together all columns that the task's
+    `detection` makes outlier columns. Those are tried first, in turn with others that are large
+    or full of error."""
     tensor, scheme, tries = session.tensor_of(task), session.scheme_of(task), task.integer("tries")
     extent = session.extent_of_model(task, scheme)
     steps = tries + 3.0
-    found = attribute_error(tensor, scheme, model_absmax=extent, **watched(task, 0.0, 1 / steps))
-    columns = column_statistics(tensor, **watched(task, 1 / steps, 2 / steps))
-    outliers = session.outliers_of(task, tensor, 2 / steps, 2 / steps)
+    found = session.remembered(
+        task,
+        tensor,
+        ("attribution", str(scheme)),
+        lambda: attribute_error(
+            tensor, scheme, model_absmax=extent, **watched(task, 0.0, 1 / steps)
+        ),
+    )
+    columns = columns_of(session, task, tensor, 1 / steps, 2 / steps)
+    detected = detect(session, task, tensor, 2 / steps, 2 / steps)
 
     def keep(chosen: tuple[int, ...], step: int) -> dict[str, Any]:
         watch = watched(task, step / steps, (step + 1) / steps)
-        kept = keep_columns(tensor, found, chosen, model_absmax=extent, **watch)
+        kept = session.remembered(
+            task,
+            tensor,
+            ("kept", str(scheme), chosen),
+            lambda: keep_columns(tensor, found, chosen, model_absmax=extent, **watch),
+        )
         return _kept(kept, max(columns.magnitude(column).absmax_ratio for column in chosen))
 
-    together = outlier_columns(columns, outliers)
-    tried = [keep((column,), 3 + at) for at, column in enumerate(suspects(found, columns, tries))]
+    suspected = suspects(found, columns, tries)
+    order = [c for pair in zip_longest(detected.columns[:tries], suspected) for c in pair]
+    wanted = list(dict.fromkeys(column for column in order if column is not None))[:tries]
+    tried = [keep((column,), 3 + at) for at, column in enumerate(wanted)]
+    together = keep(detected.columns, 2) if detected.columns else None
+    if together is not None:
+        together["columns"] = together["columns"][:COLUMNS_SENT]
     rows = found.row_shares
     return Result(
         {
             "scheme": str(scheme),
+            "detection": detected.by,
+            "limit": detected.limit,
             "sqnr_db": found.sqnr_db,
             "column_total": len(found.own_shares),
             "row_total": len(rows),
             "tried": sorted(tried, key=lambda kept: -kept["caused_share"]),
-            "together": keep(together, 2) if together else None,
+            "together": together,
+            "together_count": len(detected.columns),
             "columns": _shares(found),
             "rows": [[row, float(rows[row])] for row in found.most_error_rows(ROWS_SENT)],
         }
@@ -133,33 +173,43 @@ def granularities(session: Session, task: Task) -> Result:
 
 def decomposition(session: Session, task: Task) -> Result:
     """LLM.int8(): what keeping the columns of large elements in 16 bits costs and brings, for
-    a ladder of thresholds. Of the scheme, where it can be decomposed, else of int8 per row."""
+    a ladder of thresholds, the task's `threshold` among them (without one, that of
+    `threshold_of`). Of the scheme, where it can be decomposed, else of int8 per row."""
     tensor, scheme = session.tensor_of(task), session.scheme_of(task)
     why = ""
     try:
         base = replace(scheme, outlier_threshold=USUAL_THRESHOLD)
     except UsageError as error:
         base, why = Scheme.parse(DECOMPOSED), str(error)
-    columns = column_statistics(tensor, **watched(task, 0.0, 0.05))
+    columns = columns_of(session, task, tensor, 0.0, 0.05)
+    chosen = number(task, "threshold")
+    if chosen is None:
+        chosen = threshold_of(session, task, tensor, columns)
     thresholds = set(threshold_ladder(columns))
-    if thresholds and scheme.outlier_threshold is not None:
-        thresholds.add(scheme.outlier_threshold)
-    if thresholds and min(thresholds) < USUAL_THRESHOLD < max(thresholds):
-        thresholds.add(USUAL_THRESHOLD)
-    swept = decomposition_sweep(
-        tensor, base, sorted(thresholds, reverse=True), **watched(task, 0.05, 1.0)
+    if thresholds:
+        thresholds.add(chosen)
+        if scheme.outlier_threshold is not None:
+            thresholds.add(scheme.outlier_threshold)
+        if min(thresholds) < USUAL_THRESHOLD < max(thresholds):
+            thresholds.add(USUAL_THRESHOLD)
+    known: dict[float, SweepPoint] = session.remembered(
+        task, tensor, ("sweep", str(base)), dict
     )
+    missing = sorted(thresholds - known.keys(), reverse=True)
+    swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))
+    known.update((point.threshold, point) for point in swept)
     points = [
         {
-            **dataclasses.asdict(point),
-            "scheme": str(replace(base, outlier_threshold=point.threshold)),
+            **dataclasses.asdict(known[threshold]),
+            "scheme": str(replace(base, outlier_threshold=threshold)),
         }
-        for point in swept
+        for threshold in sorted(thresholds, reverse=True)
     ]
     return Result(
         {
             "scheme": str(replace(base, outlier_threshold=None)),
             "why": why,
+            "threshold": chosen,
             "column_total": int(columns.absmax.size),
             "points": points,
         }

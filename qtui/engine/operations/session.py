@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeGuard
+from collections.abc import Callable
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,10 @@ from qtui_core.quant.process import Plan, first_passes, make_plan
 
 OUTLIER_SIGMA = 6.0
 CACHED_RESULTS = 64
+#: Results about single columns and thresholds: many, small, and asked for again and again.
+CACHED_FINDINGS = 512
+
+T = TypeVar("T")
 
 
 class Subject(Protocol):
@@ -55,6 +60,7 @@ class Session:
         self._occupancies: dict[tuple[str, str, str], Occupancy] = {}
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._model_extent: dict[str, tuple[float, float]] = {}
+        self._findings: dict[tuple[Any, ...], Any] = {}
 
     def forget(self) -> None:
         """Another model is open now."""
@@ -65,6 +71,17 @@ class Session:
         self._occupancies.clear()
         self._plans.clear()
         self._model_extent.clear()
+        self._findings.clear()
+
+    def remembered(
+        self, task: Task, tensor: Subject, what: tuple[Any, ...], find: Callable[[], T]
+    ) -> T:
+        """What `what` names of a tensor: from before, or what `find` finds."""
+        key = (task.text("model"), tensor.key, *what)
+        if key not in self._findings:
+            _remember(self._findings, key, find(), CACHED_FINDINGS)
+        found: T = self._findings[key]
+        return found
 
     def tensor_of(self, task: Task) -> Subject:
         """What a task is about: its `tensor`, or the captured `source` of the module whose
@@ -200,8 +217,8 @@ def array(values: npt.ArrayLike, dtype: str) -> Array:
     return Array(dtype, held.shape, held.tobytes())
 
 
-def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+def _remember(cache: dict[Any, Any], key: Any, value: Any, most: int = CACHED_RESULTS) -> None:
     """Keep a result; the oldest goes when there are too many."""
     cache[key] = value
-    if len(cache) > CACHED_RESULTS:
+    if len(cache) > most:
         del cache[next(iter(cache))]

@@ -64,24 +64,114 @@ def injected(x: np.ndarray, row: int | None, column: int, value: float) -> np.nd
     return changed
 
 
-async def test_the_list_and_the_columns(engine: EngineClient, model: str) -> None:
-    data = await ask(engine, "outliers", model, PROJ, threshold=0.5)
+async def test_by_sigma(engine: EngineClient, model: str) -> None:
+    data = await ask(engine, "outliers", model, PROJ)
     x = values()[PROJ]
-    found, columns = find_outliers(x), column_statistics(x)
+    found, columns, stats = find_outliers(x, top=40), column_statistics(x), statistics(x)
+    assert (data["detection"], data["limit"]) == ("sigma", 6.0)
     assert data["count"] == found.count
     assert data["top"] == [[o.row, o.column, o.value, o.sigmas] for o in found.top]
     assert data["columns"] == [[c.column, c.count] for c in found.columns]
     assert data["outlier_columns"] == [17, 90]
+    assert data["outlier_column_count"] == 2
     assert data["largest"][0][0] == 17
     assert data["largest"][0][1] == float(np.abs(x[:, 17]).max())
     assert data["median_absmax"] == columns.median_absmax
-    assert data["std"] == statistics(x).std
-    beyond = np.abs(x) >= 0.5
-    assert data["beyond"] == {
-        "threshold": 0.5,
-        "count": beyond.sum(),
-        "columns": beyond.any(axis=0).sum(),
-    }
+    assert data["std"] == stats.std
+    exact = x.astype(np.float64)
+    far = np.abs(exact - exact.mean()) / exact.std()
+    assert data["furthest_sigmas"] == pytest.approx(far.max())
+    assert data["absmax"] == np.abs(x).max()
+    for sigma in (3.0, 12.0, 60.0):
+        data = await ask(engine, "outliers", model, PROJ, detection="sigma", limit=sigma)
+        assert data["limit"] == sigma
+        assert data["count"] == (far > sigma).sum()
+        assert data["columns_hit"] == (far > sigma).any(axis=0).sum()
+        hit = (far > sigma).any(axis=0)
+        assert all(hit[column] for column in data["outlier_columns"])
+
+
+async def test_by_threshold(engine: EngineClient, model: str) -> None:
+    x = np.abs(values()[PROJ])
+    for threshold in (0.5, 0.05, 1e9):
+        data = await ask(engine, "outliers", model, PROJ, detection="threshold", limit=threshold)
+        beyond = x >= np.float32(threshold)
+        assert (data["detection"], data["limit"]) == ("threshold", threshold)
+        assert data["count"] == beyond.sum()
+        assert data["share"] == beyond.mean()
+        assert data["columns_hit"] == data["outlier_column_count"] == beyond.any(axis=0).sum()
+        assert set(data["outlier_columns"]) <= set(np.flatnonzero(beyond.any(axis=0)))
+        energy = np.square(x[beyond], dtype=np.float64).sum()
+        energy /= np.square(x, dtype=np.float64).sum()
+        assert data["energy_share"] == pytest.approx(energy)
+
+
+async def test_by_column(engine: EngineClient, model: str) -> None:
+    x = np.abs(values()[PROJ].astype(np.float64))
+    absmax, rms = x.max(axis=0), np.sqrt(np.square(x).mean(axis=0))
+    for ratio in (1.2, 4.0, 1000.0):
+        data = await ask(engine, "outliers", model, PROJ, detection="column", limit=ratio)
+        beyond = (absmax > ratio * np.median(absmax)) | (rms > ratio * np.median(rms))
+        assert data["outlier_column_count"] == data["columns_hit"] == beyond.sum()
+        assert data["count"] == beyond.sum() * x.shape[0]
+        assert data["share"] == beyond.mean()
+        assert set(data["outlier_columns"]) <= set(np.flatnonzero(beyond))
+    assert [row[0] for row in data["largest"]] == list(np.argsort(-absmax, kind="stable")[:64])
+
+
+async def test_the_threshold_that_is_not_asked_for_is_that_of_the_slider(
+    engine: EngineClient, model: str
+) -> None:
+    data = await ask(engine, "outliers", model, PROJ, detection="threshold")
+    sweep = await ask(engine, "decomposition", model, PROJ, scheme="int8:row")
+    assert data["limit"] == sweep["threshold"]
+    assert data["outlier_columns"] == [17, 90]  # those that stand out, and no others
+    point = next(p for p in sweep["points"] if p["threshold"] == data["limit"])
+    assert point["columns"] == 2
+    sweep = await ask(engine, "decomposition", model, PROJ, scheme="int8:row", threshold=0.0333)
+    assert sweep["threshold"] == 0.0333
+    point = next(p for p in sweep["points"] if p["threshold"] == 0.0333)
+    x = values()[PROJ]
+    assert point["columns"] == (np.abs(x) >= np.float32(0.0333)).any(axis=0).sum()
+    assert point["sqnr_db"] == measure(x, Scheme.parse("int8:row:outliers0.0333")).sqnr_db
+
+
+async def test_the_error_is_that_of_the_columns_detected(engine: EngineClient, model: str) -> None:
+    signed = values()[PROJ]
+    x = np.abs(signed.astype(np.float64))
+    absmax, rms = x.max(axis=0), np.sqrt(np.square(x).mean(axis=0))
+    by_size = (absmax > 1.15 * np.median(absmax)) | (rms > 1.15 * np.median(rms))
+    attributed = attribute_error(signed, Scheme.parse("int4:row"))
+    for how, limit, chosen in (
+        ("threshold", 0.06, np.flatnonzero(absmax >= np.float32(0.06))),
+        ("column", 1.15, np.flatnonzero(by_size)),
+        ("sigma", 6.0, np.array([17, 90])),
+    ):
+        params = {"detection": how, "limit": limit, "tries": 4}
+        data = await ask(engine, "attribution", model, PROJ, scheme="int4:row", **params)
+        assert (data["detection"], data["limit"]) == (how, limit)
+        assert data["together_count"] == len(chosen) > 1
+        expected = keep_columns(signed, attributed, chosen.tolist())
+        assert data["together"]["caused_share"] == expected.caused_share
+        assert data["together"]["sqnr_db"] == expected.sqnr_db
+        assert [17] in [kept["columns"] for kept in data["tried"]]
+    none = {"detection": "column", "limit": 1e6, "tries": 4}
+    data = await ask(engine, "attribution", model, PROJ, scheme="int4:row", **none)
+    assert (data["together"], data["together_count"]) == (None, 0)
+    assert len(data["tried"]) == 4  # what else the error may be due to
+
+
+async def test_a_limit_that_is_none(engine: EngineClient, model: str) -> None:
+    for params, why in (
+        ({"detection": "magic"}, "not by 'magic'"),
+        ({"detection": "sigma", "limit": 0}, "above 0"),
+        ({"detection": "sigma", "limit": "six"}, "as a number"),
+        ({"detection": "threshold", "limit": -1.0}, "above 0"),
+        ({"detection": "threshold", "limit": True}, "as a number"),
+        ({"detection": "column", "limit": -1.0}, "above 0"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            await ask(engine, "outliers", model, PROJ, **params)
 
 
 async def test_an_injected_outlier_is_in_the_list(engine: EngineClient, model: str) -> None:
@@ -89,7 +179,6 @@ async def test_an_injected_outlier_is_in_the_list(engine: EngineClient, model: s
     data = await ask(engine, "outliers", model, PROJ, inject=inject)
     assert data["top"][0][:3] == [7, 30, -44.0]
     assert data["std"] == statistics(injected(values()[PROJ], 7, 30, -44.0)).std
-    assert "beyond" not in data
 
 
 async def test_attribution(engine: EngineClient, model: str) -> None:
@@ -179,6 +268,13 @@ async def test_schemes_without_outlier_columns_are_shown_int8(
 @pytest.mark.parametrize("scheme", ["int4", "nf4", "bf16", "int8:tensor"])
 async def test_every_tensor_has_an_answer(engine: EngineClient, model: str, scheme: str) -> None:
     for tensor in ("holes", "vector", "experts", "empty", "zeros", "constant"):
+        for how in ("threshold", "column"):
+            found = await ask(engine, "outliers", model, tensor, detection=how)
+            assert found["count"] <= values()[tensor].size
+            shares = await ask(
+                engine, "attribution", model, tensor, scheme=scheme, tries=2, detection=how
+            )
+            assert shares["together_count"] == found["outlier_column_count"]
         columns = (await ask(engine, "outliers", model, tensor))["column_total"]
         shares = await ask(engine, "attribution", model, tensor, scheme=scheme, tries=3)
         assert shares["column_total"] == columns

@@ -18,7 +18,7 @@ from qtui.tui.panels.quantize.data import SchemeParts
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.looking import LookingPanel
-from qtui.tui.panels.quantize.outliers.view import GranularityBars
+from qtui.tui.panels.quantize.outliers.bars import GranularityBars
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.quantize.subject import INPUT, OUTPUT, WEIGHT

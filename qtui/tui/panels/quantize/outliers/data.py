@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtui.tui.panels.quantize.data import build
+from qtui.tui.panels.quantize.outliers.detection import By, nearest
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,28 @@ class Magnitude:
 
 @dataclass(frozen=True)
 class OutlierNumbers:
-    """The elements beyond six sigma: how many, the furthest, and by column. `largest` are the
-    largest columns, `outlier_columns` those that are to blame."""
+    """What one way to detect outliers finds beyond its limit: how many elements, the furthest,
+    and by column. `outlier_columns` are the first of the columns it makes outliers, `largest`
+    the largest of all. `furthest_sigmas` is how far the furthest element is from the mean, None
+    where all are the same. By column `top` is empty and `energy_share` None."""
 
+    detection: By
+    limit: float
+    mean: float | None
     std: float | None
+    absmax: float
+    furthest_sigmas: float | None
+    median_absmax: float
     count: int
     share: float
-    energy_share: float
+    energy_share: float | None
     top: tuple[Outlier, ...]
     columns: Mapping[int, int]
     columns_hit: int
     column_total: int
     row_total: int
     outlier_columns: tuple[int, ...]
+    outlier_column_count: int
     largest: tuple[Magnitude, ...]
 
     @classmethod
@@ -78,13 +88,17 @@ class Kept:
 @dataclass(frozen=True)
 class Attribution:
     """Where the squared error of a scheme is. `tried` are single columns, the one that would
-    bring most first; `together` all outlier columns; `columns` and `rows` (index, share)."""
+    bring most first; `together` all `together_count` outlier columns that the detection finds,
+    of which it names the first; `columns` and `rows` (index, share)."""
 
     scheme: str
+    detection: By
+    limit: float
     sqnr_db: float | None
     column_total: int
     tried: tuple[Kept, ...]
     together: Kept | None
+    together_count: int
     columns: tuple[tuple[int, float], ...]
     rows: tuple[tuple[int, float], ...]
 
@@ -180,18 +194,28 @@ class ThresholdPoint:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Thresholds from the one that lets no column in, descending. `why` says why it is not the
-    chosen scheme that is decomposed, empty where it is."""
+    """Points of descending thresholds, `threshold` that of one of them, unless there are none.
+    `why` says why it is not the chosen scheme that is decomposed, empty where it is."""
 
     scheme: str
     why: str
+    threshold: float
     column_total: int
     points: tuple[ThresholdPoint, ...]
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Decomposition:
         points = tuple(build(ThresholdPoint, point) for point in data["points"])
-        return cls(data["scheme"], data["why"], data["column_total"], points)
+        return build(cls, {**data, "points": points})
+
+    def at(self, threshold: float) -> ThresholdPoint | None:
+        """The point of this threshold, if it is among them."""
+        return next((point for point in self.points if point.threshold == threshold), None)
+
+    @property
+    def chosen(self) -> int:
+        """Where the threshold stands."""
+        return nearest([point.threshold for point in self.points], self.threshold)
 
 
 def _kept(data: Mapping[str, Any]) -> Kept:

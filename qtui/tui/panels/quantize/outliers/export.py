@@ -21,7 +21,8 @@ def outliers_data(
     *,
     chosen: int,
 ) -> dict[str, Any]:
-    """Everything that is known, null where it is not; `threshold` is where the slider stands."""
+    """Everything that is known, null where it is not; `threshold` is where the slider stands;
+    what was detected, and beyond which limit, stands in `outliers`."""
     data: dict[str, Any] = {
         "outliers": dataclasses.asdict(numbers),
         "granularities": None if granularities is None else dataclasses.asdict(granularities),

@@ -13,14 +13,17 @@ from qtui.tui.panels.quantize.outliers.data import (
     Granularities,
     OutlierNumbers,
 )
+from qtui.tui.panels.quantize.outliers.detection import Detection
 
 #: Columns tried one by one, each of which quantizes the whole tensor; fewer of a large one.
 TRIES, FEW_TRIES, LARGE = 8, 4, 1 << 25
 
 
-async def ask_outliers(feed: QuantizeFeed, look: Look, heard: ProgressCallback) -> OutlierNumbers:
+async def ask_outliers(
+    feed: QuantizeFeed, look: Look, detection: Detection, heard: ProgressCallback
+) -> OutlierNumbers:
     """Raises as every question to the engine may: QtuiError and RequestCancelled."""
-    return OutlierNumbers.parse(await _ask(feed, look, "outliers", {}, heard))
+    return OutlierNumbers.parse(await _ask(feed, look, "outliers", detection.params, heard))
 
 
 async def ask_granularities(
@@ -32,20 +35,20 @@ async def ask_granularities(
 
 
 async def ask_attribution(
-    feed: QuantizeFeed, look: Look, elements: int, heard: ProgressCallback
+    feed: QuantizeFeed, look: Look, detection: Detection, elements: int, heard: ProgressCallback
 ) -> Attribution:
-    """Of the active scheme."""
+    """Of the active scheme, to the columns that the detection finds."""
     tries = TRIES if elements < LARGE else FEW_TRIES
-    params = {"scheme": look.schemes[look.active], "tries": tries}
+    params = {"scheme": look.schemes[look.active], "tries": tries, **detection.params}
     return Attribution.parse(await _ask(feed, look, "attribution", params, heard))
 
 
 async def ask_decomposition(
-    feed: QuantizeFeed, look: Look, heard: ProgressCallback
+    feed: QuantizeFeed, look: Look, threshold: float | None, heard: ProgressCallback
 ) -> Decomposition:
-    """Of the active scheme where it can be decomposed."""
-    scheme = {"scheme": look.schemes[look.active]}
-    return Decomposition.parse(await _ask(feed, look, "decomposition", scheme, heard))
+    """Of the active scheme where it can be decomposed; at this threshold among others."""
+    params = {"scheme": look.schemes[look.active], "threshold": threshold}
+    return Decomposition.parse(await _ask(feed, look, "decomposition", params, heard))
 
 
 async def _ask(

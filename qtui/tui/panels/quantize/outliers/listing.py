@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from qtui.report.numbers import format_decibels, format_value, plural
 from qtui.tui.panels.quantize.outliers.data import Attribution, Kept, OutlierNumbers
+from qtui.tui.panels.quantize.outliers.detection import beyond_text
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
 from qtui.tui.widgets.drawing import Glyphs
 from qtui.tui.widgets.line import shortened
@@ -21,7 +22,7 @@ def listing_lines(
     """Elements in the upper part, columns below; each list ends where the room does."""
     if numbers is None:
         return ()
-    lines = element_lines(numbers, max(3, height // 2 - 1), width, glyphs)
+    lines = element_lines(numbers, max(3, height // 2), width, glyphs)
     lines.append(())
     room = height - len(lines)
     lines += column_lines(numbers, attribution, room, width, glyphs)
@@ -31,17 +32,14 @@ def listing_lines(
 def element_lines(
     numbers: OutlierNumbers, height: int, width: int, glyphs: Glyphs
 ) -> list[TextLine]:
-    """The elements beyond six sigma, the furthest first."""
+    """What the detection finds: elements, the furthest first, or columns, the largest first."""
+    lines = _heading(numbers, width, glyphs)
+    if numbers.detection == "column":
+        return [*lines, *_largest_lines(numbers, height - len(lines), glyphs)]
     if not numbers.count:
-        return [[("no element beyond 6 sigma", "heading")]]
-    # A tensor of one row has no columns apart from its elements.
-    where = f", in {plural(numbers.columns_hit, 'column')}" if numbers.columns_hit else ""
-    title = f"{numbers.count:,} beyond 6 sigma{where}"
-    lines: list[TextLine] = [
-        [(shortened(title, width, glyphs.ellipsis), "heading")],
-        [(f"{'value':>9}{'sigmas':>7}{'row':>8}{'column':>8}", "label")],
-    ]
-    for outlier in numbers.top[: height - 2]:
+        return lines
+    lines.append([(f"{'value':>9}{'sigmas':>7}{'row':>8}{'column':>8}", "label")])
+    for outlier in numbers.top[: max(0, height - len(lines))]:
         marked = outlier.column in numbers.outlier_columns
         lines.append(
             [
@@ -52,6 +50,60 @@ def element_lines(
             ]
         )
     return lines
+
+
+def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TextLine]:
+    """What was looked for in words, and how much of it there is."""
+    by, limit, many = numbers.detection, numbers.limit, numbers.outlier_column_count
+    beyond, times = beyond_text(by, limit), glyphs.times
+    if by == "column" and many:
+        of = f"{many:,} of {numbers.column_total:,}"
+        titles = [f"{of} columns {beyond}", f"{of} over {limit:g}{times} the median"]
+    elif by != "column" and numbers.count:
+        # A tensor of one row has no columns apart from its elements.
+        where = f", in {plural(numbers.columns_hit, 'column')}" if numbers.columns_hit else ""
+        unit = f" ({limit / numbers.std:.2g} sigma)" if by == "threshold" and numbers.std else ""
+        titles = [f"{numbers.count:,} {beyond}{unit}{where}", f"{numbers.count:,} {beyond}{where}"]
+    else:
+        nothing, largest = nothing_found(numbers)
+        return [
+            [(shortened(nothing, width, glyphs.ellipsis), "heading")],
+            [(shortened(largest, width, glyphs.ellipsis), "label")],
+        ]
+    share = f"{100 * numbers.share:.2g} %"
+    columns = f", {plural(many, 'outlier column')}" if numbers.columns_hit else ""
+    shares = [f"{share} of {whole}{columns}" for whole in ("the elements", "all")]
+    mark = f" {glyphs.outlier}" if many else ""
+    return [
+        [(_fitting(titles, width, glyphs), "heading")],
+        [(_fitting(shares, width - len(mark), glyphs), "label"), (mark, "warning")],
+    ]
+
+
+def _fitting(texts: Sequence[str], width: int, glyphs: Glyphs) -> str:
+    """The first that fits, else what fits of the last."""
+    found = next((text for text in texts if len(text) <= width), texts[-1])
+    return shortened(found, width, glyphs.ellipsis)
+
+
+def _largest_lines(numbers: OutlierNumbers, height: int, glyphs: Glyphs) -> list[TextLine]:
+    """The columns by their size: largest magnitude and root mean square, and how many times
+    those of the median column they are."""
+
+    def times(ratio: float | None) -> str:
+        return "" if ratio is None else f"{ratio:.3g}{glyphs.times}"
+
+    lines: list[TextLine] = [[(f"{'column':>8}{'absmax':>9}{'size':>8}{'rms':>8}", "label")]]
+    for column in numbers.largest:
+        marked = column.column in numbers.outlier_columns
+        lines.append(
+            [
+                (f"{column.column:>8,}{format_value(column.absmax, 4):>9}", "value"),
+                (f"{times(column.absmax_ratio):>8}{times(column.rms_ratio):>8}", "value"),
+                (f" {glyphs.outlier}" if marked else "", "warning"),
+            ]
+        )
+    return lines[: max(0, height)]
 
 
 def column_lines(
@@ -76,11 +128,13 @@ def column_lines(
     rest = height - len(lines)
     bar = width - 33
     together = attribution.together
-    show_all = together is not None and len(together.columns) > 1 and rest > 2
+    show_all = together is not None and attribution.together_count > 1 and rest > 2
     for kept in attribution.tried[: max(0, rest - 2 * show_all)]:
         lines.append(_kept_line(kept, f"{kept.columns[0]:,}", numbers, bar, glyphs))
     if show_all and together is not None:
-        lines.append(_kept_line(together, f"all {len(together.columns)}", numbers, bar, glyphs))
+        lines.append(
+            _kept_line(together, f"all {attribution.together_count:,}", numbers, bar, glyphs)
+        )
         lines.append(
             [
                 (f"  kept in 16 bits {glyphs.arrow} ", "label"),
@@ -105,6 +159,26 @@ def _kept_line(
         (f" {glyphs.outlier}" if outlier else "  ", "warning"),
     ]
     return [*line, (" " + glyphs.full * filled, "bar")]
+
+
+def nothing_found(numbers: OutlierNumbers) -> tuple[str, str]:
+    """That there is nothing beyond the limit, and how near to it the largest comes."""
+    beyond = beyond_text(numbers.detection, numbers.limit)
+    if numbers.std is None:
+        return f"no element {beyond}", "no element is a finite number"
+    if numbers.detection == "threshold":
+        return f"no element {beyond}", f"the largest is {format_value(numbers.absmax)}"
+    if numbers.detection == "sigma":
+        if numbers.furthest_sigmas is None:
+            return f"no element {beyond}", "all elements are the same"
+        return f"no element {beyond}", f"the largest is {numbers.furthest_sigmas:.2g} sigma"
+    largest = numbers.largest[0].absmax_ratio if numbers.largest else None
+    if not numbers.median_absmax or largest is None:
+        return f"no column {beyond}", "the median column is zero"
+    if largest > numbers.limit:
+        rows = plural(numbers.row_total, "row")
+        return f"no column {beyond}", f"{rows}: too few to tell"
+    return f"no column {beyond}", f"the largest is {largest:.3g} times"
 
 
 def percent(share: float) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from qtui.report.numbers import format_decibels, format_value, plural
 from qtui.tui.panels.quantize.outliers.data import (
     Attribution,
+    Decomposition,
     Granularities,
     GranularityRow,
     OutlierNumbers,
 )
+from qtui.tui.panels.quantize.outliers.detection import beyond_text
 from qtui.tui.panels.quantize.outliers.injecting import place_text, sigmas_text
-from qtui.tui.panels.quantize.outliers.listing import percent
+from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent
 from qtui.tui.panels.quantize.subject import Injection
 
 #: Less than this nobody would change a scheme for.
 WORTH_DB = 1.0
 #: Below this share of the error columns are not worth a name.
 WORTH_SHARE = 0.1
+#: More of all columns than this are no exception.
+FEW_COLUMNS = 0.05
 #: A cheaper granularity is named where it brings this part of what the best one does.
 NEARLY = 0.7
 #: Scales that a matrix product cannot take out of its sum, or that are not of one tensor.
@@ -27,8 +31,10 @@ def outlier_sentence(
     numbers: OutlierNumbers | None,
     granularities: Granularities | None,
     attribution: Attribution | None,
+    decomposition: Decomposition | None = None,
 ) -> str:
-    """What the outliers of a tensor cost and what to do; empty while too little is known."""
+    """What the outliers that were detected cost and what to do; empty while too little is
+    known."""
     if numbers is None or granularities is None or attribution is None:
         return ""
     own = granularities.own
@@ -42,28 +48,37 @@ def outlier_sentence(
             f"anything, and SQNR is {format_decibels(own.sqnr_db)} dB."
         )
     better = advised(granularities)
+    now = f"{format_decibels(own.sqnr_db)}"
+    together, many = attribution.together, attribution.together_count
+    advice = _advice(better, own, now)
+    if together is None:
+        return f"{_scattered(numbers, attribution)}; {advice}."
+    of = f"{many:,} of {plural(attribution.column_total, 'column')}"
+    if many > max(1.0, FEW_COLUMNS * attribution.column_total):
+        return f"{_too_many(numbers, of, decomposition)}; {advice}."
+    at = _at(numbers)
+    share = percent(together.caused_share)
+    them = "it" if many == 1 else "them"
+    if together.caused_share < WORTH_SHARE:
+        stand = "is an outlier, but carries" if many == 1 else "are outliers, but carry"
+        return f"{at}, {of} {stand} only {share} of the error; {advice}."
     finer = ""
     if better is not None:
-        finer = f"{better.granularity} {format_decibels(better.sqnr_db)} dB"
-    now = f"{format_decibels(own.sqnr_db)}"
-    together = attribution.together
-    if together is not None and together.caused_share >= WORTH_SHARE:
-        many = len(together.columns)
-        carry = "carries" if many == 1 else "carry"
-        them = "it" if many == 1 else "them"
-        return (
-            f"{many:,} of {plural(attribution.column_total, 'column')} {carry} "
-            f"{percent(together.caused_share)} of the error: keeping {them} in 16 bits would bring "
-            f"SQNR from {now} to {format_decibels(together.sqnr_db)} dB"
-            f"{', ' + finer.replace(' ', ' would bring ', 1) if finer else ''}."
-        )
-    return f"{_scattered(numbers, attribution)}; {_advice(better, own, now)}."
+        finer = f", {better.granularity} would bring {format_decibels(better.sqnr_db)} dB"
+    return (
+        f"{at}, {of} {'carries' if many == 1 else 'carry'} {share} of the error: keeping {them} "
+        f"in 16 bits would bring SQNR from {now} to {format_decibels(together.sqnr_db)} dB{finer}."
+    )
 
 
 def injection_sentence(
-    injection: Injection, granularities: Granularities | None, std: float | None
+    injection: Injection,
+    granularities: Granularities | None,
+    std: float | None,
+    numbers: OutlierNumbers | None = None,
 ) -> str:
-    """What the injected outlier does under each granularity, and which confines it."""
+    """What the injected outlier does under each granularity, which confines it, and whether
+    the detection finds it."""
     if granularities is None or not granularities.before:
         return ""
     losses = [
@@ -78,7 +93,7 @@ def injection_sentence(
     if worst[0] < WORTH_DB:
         return (
             f"{what} takes no more than {format_decibels(max(0.0, worst[0]))} dB from any "
-            f"granularity: it is hardly larger than what is there."
+            f"granularity: it is hardly larger than what is there{_finds(injection, numbers)}."
         )
     if len(losses) == 1:
         return f"{what} takes {worst[0]:.1f} dB from {worst[1].scheme}."
@@ -89,8 +104,25 @@ def injection_sentence(
     return (
         f"{what} takes {worst[0]:.1f} dB from one scale per {worst[1].granularity}{also}; "
         f"{best[1].granularity} confines it to {format_decibels(max(0.0, best[0]))} dB, at "
-        f"{best[1].bits_per_parameter:.2f} bits per parameter."
+        f"{best[1].bits_per_parameter:.2f} bits{_finds(injection, numbers)}."
     )
+
+
+def _finds(injection: Injection, numbers: OutlierNumbers | None) -> str:
+    """Whether the detection finds what was put in."""
+    if numbers is None or numbers.mean is None or numbers.std is None:
+        return ""
+    what = _limit(numbers)
+    if numbers.detection == "threshold":
+        found = abs(injection.value) >= numbers.limit
+    elif numbers.detection == "sigma":
+        found = abs(injection.value - numbers.mean) > numbers.limit * numbers.std
+    else:
+        found = injection.column in numbers.outlier_columns
+        if not found and numbers.outlier_column_count > len(numbers.outlier_columns):
+            return ""  # not all are told
+        what = f"a limit of {numbers.limit:g} times"
+    return f"; {what} {'finds' if found else 'does not find'} it"
 
 
 def advised(granularities: Granularities) -> GranularityRow | None:
@@ -110,22 +142,57 @@ def advised(granularities: Granularities) -> GranularityRow | None:
     return min(worth, key=lambda row: row.bits_per_parameter, default=None)
 
 
+def _at(numbers: OutlierNumbers) -> str:
+    """Which detection speaks, at the start of a sentence."""
+    if numbers.detection == "column":
+        return f"Over {numbers.limit:g} times the median"
+    return f"At {_limit(numbers)}"
+
+
+def _limit(numbers: OutlierNumbers) -> str:
+    if numbers.detection == "threshold":
+        return f"|x| >= {format_value(numbers.limit)}"
+    return f"{numbers.limit:g} sigma"
+
+
+def _too_many(numbers: OutlierNumbers, of: str, decomposition: Decomposition | None) -> str:
+    """Columns that are no exception, and so no outliers."""
+    if numbers.detection == "column":
+        return f"{_at(numbers)} are {of}, too many to be outliers: a higher limit finds the few"
+    at = _at(numbers)
+    point = None if decomposition is None else decomposition.at(numbers.limit)
+    if numbers.detection != "threshold" or point is None:
+        return f"{at}, {of} hold an outlier, too many to be exceptions"
+    return (
+        f"{at}, {of} hold an outlier: LLM.int8() would take {point.bits_per_parameter:.3g} bits "
+        f"per parameter, a higher threshold fewer"
+    )
+
+
 def _scattered(numbers: OutlierNumbers, attribution: Attribution) -> str:
+    """Nothing to blame: nothing is found, or not in columns."""
     most = next(iter(attribution.tried), None)
+    carries = ""
     if most is not None and most.caused_share >= WORTH_SHARE:
-        return (
-            f"Column {most.columns[0]:,} carries {percent(most.caused_share)} of the error, "
-            f"though it does not stand out"
-        )
+        carries = f"olumn {most.columns[0]:,} carries {percent(most.caused_share)} of the error"
     if not numbers.count:
-        return "No element lies beyond six sigma, and no column stands out"
+        nothing, largest = nothing_found(numbers)
+        found = f"N{nothing[1:]} is found ({largest})"
+        return f"{found}, yet c{carries}" if carries else found
+    if carries:
+        return f"C{carries}, though it does not stand out"
     if not numbers.columns_hit:
-        return f"{plural(numbers.count, 'element')} of this vector beyond six sigma"
+        return f"{plural(numbers.count, 'element')} {_beyond(numbers)} in this vector"
     lie = "lies" if numbers.count == 1 else "lie"
     return (
-        f"{plural(numbers.count, 'element')} beyond six sigma {lie} scattered over "
+        f"{plural(numbers.count, 'element')} {_beyond(numbers)} {lie} scattered over "
         f"{plural(numbers.columns_hit, 'column')}, none of which carries much of the error"
     )
+
+
+def _beyond(numbers: OutlierNumbers) -> str:
+    """What was looked for, as part of a sentence."""
+    return beyond_text(numbers.detection, numbers.limit)
 
 
 def _advice(better: GranularityRow | None, own: GranularityRow, now: str) -> str:

@@ -12,19 +12,6 @@ from qtui.tui.widgets.line import shortened
 
 EIGHTHS = 8
 WIDEST_POINT = 4
-USUAL = 6.0
-
-
-def first_choice(found: Decomposition, blamed: int) -> int:
-    """Where the slider starts: at LLM.int8()'s usual threshold where the tensor has columns
-    beyond it, else where the columns that are to blame, or the first, are kept."""
-    for at, point in enumerate(found.points):
-        if point.threshold == USUAL and point.columns:
-            return at
-    for at, point in enumerate(found.points):
-        if point.columns >= max(1, blamed):
-            return at
-    return 0
 
 
 def threshold_lines(

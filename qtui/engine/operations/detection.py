@@ -1,0 +1,120 @@
+"""What counts as an outlier: by sigma, by magnitude, by column; and what is found that way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from qtui.engine.operations.session import OUTLIER_SIGMA, Session, Subject, watched
+from qtui.engine.task import Task
+from qtui_core.errors import UsageError
+from qtui_core.quant import OutlierReport, find_beyond, find_outliers
+from qtui_core.quant.attribution import outlier_columns
+from qtui_core.quant.columns import (
+    STANDS_OUT,
+    ColumnStatistics,
+    column_statistics,
+    threshold_ladder,
+)
+
+SIGMA, THRESHOLD, COLUMN = "sigma", "threshold", "column"
+#: LLM.int8()'s own, for activations (Dettmers et al. 2022).
+USUAL_THRESHOLD = 6.0
+#: Elements that are told one by one, the furthest first.
+LISTED = 40
+
+
+@dataclass(frozen=True)
+class Detected:
+    """What one way to detect outliers finds.
+
+    Attributes:
+        by: SIGMA, THRESHOLD or COLUMN.
+        limit: standard deviations; a magnitude in the unit of the tensor; how many times the
+            median column's largest magnitude or root mean square.
+        elements: what is beyond; None by column, where no element is looked at by itself.
+        columns: the outlier columns, the one with most outliers, or the largest, first. By
+            sigma those that hold outliers and also stand out, or hold more than chance would
+            put there. By threshold all with an outlier, which LLM.int8() keeps in 16 bits. By
+            column those beyond the limit.
+    """
+
+    by: str
+    limit: float
+    elements: OutlierReport | None
+    columns: tuple[int, ...]
+
+
+def detect(session: Session, task: Task, tensor: Subject, start: float, stop: float) -> Detected:
+    """What the task's `detection` (SIGMA unless it says another) finds at its `limit`; without
+    one at six sigma, at the threshold of `threshold_of`, or at STANDS_OUT times the median.
+
+    Raises UsageError for a detection or a limit that is none.
+    """
+    by, limit = task.params.get("detection", SIGMA), number(task, "limit")
+    part = (stop - start) / 3
+    columns = columns_of(session, task, tensor, start, start + part)
+    watch = watched(task, start + 2 * part, stop)
+    if by == COLUMN:
+        ratio = STANDS_OUT if limit is None else limit
+        if not (math.isfinite(ratio) and ratio > 0):
+            raise UsageError(f"A column is compared with a multiple above 0; got {ratio:g}.")
+        return Detected(COLUMN, ratio, None, tuple(c.column for c in columns.standing_out(ratio)))
+    stats = session.statistics_of(task, tensor, start + part, start + 2 * part)
+    if by == SIGMA:
+        sigma = OUTLIER_SIGMA if limit is None else limit
+        if not (math.isfinite(sigma) and sigma > 0):
+            raise UsageError(f"Standard deviations are a number above 0; got {sigma:g}.")
+        found = session.remembered(
+            task,
+            tensor,
+            (SIGMA, sigma),
+            lambda: find_outliers(tensor, stats, sigma, LISTED, **watch),
+        )
+        hit = {c.column for c in found.columns}
+        stand_out = tuple(c for c in outlier_columns(columns, found) if c in hit)
+        return Detected(SIGMA, sigma, found, stand_out)
+    if by == THRESHOLD:
+        threshold = threshold_of(session, task, tensor, columns) if limit is None else limit
+        found = session.remembered(
+            task,
+            tensor,
+            (THRESHOLD, threshold),
+            lambda: find_beyond(tensor, threshold, stats, LISTED, **watch),
+        )
+        return Detected(THRESHOLD, threshold, found, tuple(c.column for c in found.columns))
+    raise UsageError(f"Outliers are detected by sigma, threshold or column, not by {by!r}.")
+
+
+def columns_of(
+    session: Session, task: Task, tensor: Subject, start: float, stop: float
+) -> ColumnStatistics:
+    """The magnitudes of all columns."""
+    return session.remembered(
+        task, tensor, ("columns",), lambda: column_statistics(tensor, **watched(task, start, stop))
+    )
+
+
+def threshold_of(session: Session, task: Task, tensor: Subject, columns: ColumnStatistics) -> float:
+    """Where the threshold stands unless it is moved: of an activation at LLM.int8()'s own. A
+    weight has another unit: there where the columns that stand out, or the largest alone, are
+    kept."""
+    ladder = threshold_ladder(columns)
+    if not ladder or task.params.get("source", "weight") != "weight":
+        return USUAL_THRESHOLD
+    outliers = session.outliers_of(task, tensor, 0.0, 1.0)
+    wanted = max(1, len(outlier_columns(columns, outliers)))
+    kept = ((t, int(np.count_nonzero(columns.absmax >= np.float32(t)))) for t in ladder)
+    return next((threshold for threshold, count in kept if count >= wanted), ladder[-1])
+
+
+def number(task: Task, name: str) -> float | None:
+    """A number of a task, None where it has none. Raises UsageError for anything else."""
+    value = task.params.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"The engine takes {name} as a number; got {value!r}.")
+    return float(value)
