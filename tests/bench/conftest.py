@@ -35,7 +35,25 @@ class Table:
     copy_seconds: float
     rows: list[tuple[str, float, str]] = field(default_factory=list)
 
-    @pytest.fixture(
+    def race(
+        self, contenders: dict[str, Callable[[], object]], against: str, rounds: int = 5
+    ) -> dict[str, float]:
+        """How many times faster than `against` each contender is."""
+        best = race(contenders, rounds)
+        ratios = {name: best[against] / seconds for name, seconds in best.items()}
+        for name, seconds in best.items():
+            self.rows.append((name, seconds, f"{ratios[name]:.2f}x {against}"))
+        return ratios
+
+    def print(self) -> None:
+        print(f"\n\n{self.title:50} {'ms':>8} {'GB/s':>7} {'of copy':>8}  ratio")
+        for name, seconds, ratio in self.rows:
+            rate = self.nbytes / seconds / 1e9
+            share = self.copy_seconds / seconds
+            print(f"{name:50} {1e3 * seconds:8.1f} {rate:7.2f} {share:8.1%}  {ratio}")
+
+
+@pytest.fixture(
     scope="module",
     params=[(shape, dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")],
     ids=lambda p: f"{p[0][0]}x{p[0][1]}-{p[1]}",
