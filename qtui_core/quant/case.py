@@ -17,6 +17,10 @@ from qtui_core.quant.statistics import TensorStatistics
 NOTICEABLE_DB = 0.5
 #: Beyond this there is nothing but the rounding of float32 itself.
 EXACT_DB = 120.0
+#: Kurtosis from which tails, and below which their absence, explain a difference.
+HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
+#: A mean of so many standard deviations leaves the levels on one side of zero to few values.
+OFF_CENTRE = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,15 @@ class Case:
     def rms(self) -> float:
         """Root mean square of the tensor."""
         return math.sqrt(self.report.mse / self.relative_mse)
+
+    @property
+    def offset(self) -> float | None:
+        """Standard deviations between the mean and zero, infinite for a constant; None without
+        statistics."""
+        stats = self.stats
+        if stats is None or stats.mean is None or stats.std is None:
+            return None
+        return abs(stats.mean) / stats.std if stats.std else math.inf
 
     @property
     def finite(self) -> int:

@@ -1,4 +1,4 @@
-"""Why an error is larger or smaller than that of ordinary values, by the evidence there is.
+"""Why an error is larger than that of ordinary values, by the evidence there is.
 
 Every cause is tested before it is named: the error it can account for is computed, and it is
 blamed only when that is at least half of what there is to explain.
@@ -7,26 +7,27 @@ blamed only when that is at least half of what there is to explain.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from enum import Enum, auto
 
-from qtui_core.formats import FloatFormat, get_format
-from qtui_core.quant.case import NOTICEABLE_DB, Case, number, percent
+from qtui_core.quant.blame import Blame, Cause
+from qtui_core.quant.case import (
+    HEAVY_TAILS,
+    LIGHT_TAILS,
+    NOTICEABLE_DB,
+    OFF_CENTRE,
+    Case,
+    number,
+    percent,
+)
+from qtui_core.quant.float_cause import cause_of_cast, cause_of_float, element_is_float
 from qtui_core.quant.gaussian import stretched_relative_mse
 from qtui_core.quant.granularity import PerColumn, PerModel
-from qtui_core.quant.layout import Whole, layout_of, matrix_shape
+from qtui_core.quant.layout import Whole, layout_of
 from qtui_core.quant.levels import plain_levels, shared_scale
 from qtui_core.quant.normal import upper_quantile
 from qtui_core.quant.outliers import crowded_columns
 from qtui_core.quant.process import make_coder
-from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.scheme import Family
 
-#: Kurtosis from which tails, and below which their absence, explain a difference.
-HEAVY_TAILS, LIGHT_TAILS = 4.0, 2.5
-
-
-#: Mean squared error of values spread evenly over a step, in squares of it.
-ROUNDING_NOISE = {"nearest": 1 / 12, "truncate": 1 / 3, "stochastic": 1 / 6}
 #: The smallest scale of a family, 2^-126 of the others.
 SMALLEST_SCALES = {
     Family.CODEBOOK: "1e-38",
@@ -36,41 +37,17 @@ SMALLEST_SCALES = {
 }
 
 
-class Blame(Enum):
-    """What is at fault, as far as the remedy depends on it."""
-
-    SUBNORMALS = auto()
-    OCTAVES = auto()
-    MODEL_SCALE = auto()
-    SMALLEST_SCALE = auto()
-    OUTLIERS = auto()
-    CUT_OFF = auto()
-    SPREAD = auto()
-    LIGHT_TAILS = auto()
-    LEVELS = auto()
-
-
-@dataclass(frozen=True)
-class Cause:
-    """`columns` is how many columns were named; `hit` the share of groups with an outlier."""
-
-    blame: Blame
-    text: str
-    columns: int = 0
-    hit: float = 1.0
-
-
 def find_cause(case: Case) -> Cause:
     """Why the scheme does worse on this tensor than on ordinary values."""
     if case.scheme.family is Family.CAST:
-        return _cause_of_cast(case)
+        return cause_of_cast(case)
     return (
         _beside_kept_columns(case)
         or _model_scale(case)
         or _smallest_scale(case)
         or _outliers(case)
         or _cut_off(case)
-        or _octaves(case)
+        or cause_of_float(case)
         or _spread(case)
     )
 
@@ -85,110 +62,6 @@ def _beside_kept_columns(case: Case) -> Cause | None:
         Blame.SPREAD,
         f"beside the {kept} kept in 16 bits its values still spread further than those",
     )
-
-
-def find_advantage(case: Case) -> str:
-    """Why the scheme does better on this tensor than on ordinary values."""
-    stats, outliers = case.stats, case.outliers
-    if case.report.outlier_columns:
-        kept = number(case.report.outlier_columns, "column", "columns")
-        verb = "is" if case.report.outlier_columns == 1 else "are"
-        return f"{kept} of {matrix_shape(case.report.shape)[1]:,} {verb} kept in 16 bits"
-    if case.scheme.family is Family.CAST:
-        return f"its values lie closer to the numbers of {case.scheme.format} than Gaussian ones"
-    if outliers is not None and outliers.energy_share >= 0.5:
-        held = number(outliers.count, "element", "elements")
-        verb, them = ("holds", "it") if outliers.count == 1 else ("hold", "them")
-        return (
-            f"{held} beyond {outliers.sigma:g} sigma {verb} {percent(outliers.energy_share)} of "
-            f"its energy, so this figure is mostly about {them}"
-        )
-    if _is_wide_float(case):
-        return f"its values lie closer to the numbers of {case.scheme.format} than Gaussian ones"
-    if stats is not None and stats.finite and stats.zeros > 0.1 * stats.finite:
-        return f"{stats.zeros / stats.finite:.0%} of its elements are zero, which costs nothing"
-    if stats is not None and stats.kurtosis is not None and stats.kurtosis < LIGHT_TAILS:
-        return f"it has almost no tails (kurtosis {stats.kurtosis:.1f}, a Gaussian has 3)"
-    return "its values lie closer to the levels of their groups than Gaussian ones"
-
-
-def _cause_of_cast(case: Case) -> Cause:
-    fmt = get_format(case.scheme.format)
-    assert isinstance(fmt, FloatFormat)
-    if _share_of_subnormals(case, fmt) >= 0.5:
-        share = case.report.subnormal / case.finite
-        many = "all" if share == 1 else percent(share)
-        return Cause(
-            Blame.SUBNORMALS,
-            f"{many} of its elements lie below the smallest normal number of {fmt.name} "
-            f"({float(fmt.min_normal):.2g}), where its steps no longer shrink with the value",
-        )
-    cause = _octaves(case)
-    assert cause is not None
-    return cause
-
-
-def _share_of_subnormals(case: Case, fmt: FloatFormat) -> float:
-    """The share of the squared error that elements below the smallest normal number make."""
-    if not case.report.subnormal:
-        return 0.0
-    # No normal number is off by more than this: the rest is not theirs.
-    nearest = case.scheme.rounding == "nearest"
-    most = 2.0 ** -(fmt.mantissa_bits + 1 if nearest else fmt.mantissa_bits)
-    proven = 1 - most**2 / case.relative_mse
-    step = 2.0 ** (fmt.min_exponent - fmt.mantissa_bits)
-    noise = case.report.subnormal * step**2 * ROUNDING_NOISE[case.scheme.rounding]
-    return max(proven, min(1.0, noise / (case.report.mse * case.finite)))
-
-
-def _is_wide_float(case: Case) -> bool:
-    """Formats with so many octaves that the scale matters little."""
-    family = case.scheme.family
-    return family is Family.CAST or (_element_is_float(case.scheme) and case.scheme.bits == 8)
-
-
-def _element_is_float(scheme: Scheme) -> bool:
-    return scheme.element is not None and isinstance(get_format(scheme.element), FloatFormat)
-
-
-def _octaves(case: Case) -> Cause | None:
-    """Floats of 8 bits and more: nothing is wrong, but not every value is equally lucky."""
-    if not _is_wide_float(case):
-        return None
-    fmt = get_format(case.scheme.element or case.scheme.format)
-    assert isinstance(fmt, FloatFormat)
-    place = _low_in_octave(case, fmt)
-    if place is not None:
-        return Cause(
-            Blame.OCTAVES,
-            f"its values lie low in their octave (root mean square {case.rms:.3g} = {place}), "
-            f"where the step of a float is largest beside the value",
-        )
-    text = (
-        "the error of a float depends on where between two powers of two a value lies, and "
-        "these lie worse than Gaussian ones"
-    )
-    top = case.outliers.top[0] if case.outliers is not None and case.outliers.top else None
-    if top is not None:
-        energy = top.value**2 / (case.rms**2 * case.finite)
-        if energy >= 0.5:
-            text += (
-                f" (element [{top.row}, {top.column}] = {top.value:.5g} alone holds "
-                f"{percent(min(energy, 0.999))} of the energy)"
-            )
-    return Cause(Blame.OCTAVES, text)
-
-
-def _low_in_octave(case: Case, fmt: FloatFormat) -> str | None:
-    """The root mean square as fraction and power, if values there would give this error."""
-    if case.scheme.family is not Family.CAST:
-        return None
-    fraction, exponent = math.frexp(case.rms)
-    fraction, exponent = 2 * fraction, exponent - 1
-    there = (2.0**-fmt.mantissa_bits / fraction) ** 2 * ROUNDING_NOISE[case.scheme.rounding]
-    if fraction > 1.35 or abs(10 * math.log10(there / case.relative_mse)) > NOTICEABLE_DB:
-        return None
-    return f"{fraction:.3g} x 2^{exponent}"
 
 
 def _model_scale(case: Case) -> Cause | None:
@@ -292,9 +165,11 @@ def _spread(case: Case) -> Cause:
     wide = _wide_extent(case)
     if wide is not None:
         return Cause(Blame.SPREAD, wide)
+    if case.offset is not None and case.offset >= OFF_CENTRE:
+        return Cause(Blame.OFF_CENTRE, _beside_zero(case))
     name = case.scheme.format
     even = case.scheme.family in (Family.INTEGER, Family.TERNARY) or not (
-        case.scheme.element is None or _element_is_float(case.scheme)
+        case.scheme.element is None or element_is_float(case.scheme)
     )
     if kurtosis is not None and kurtosis < LIGHT_TAILS and not even:
         return Cause(
@@ -304,6 +179,15 @@ def _spread(case: Case) -> Cause:
         )
     return Cause(
         Blame.LEVELS, f"its values lie further from the levels of {name} than Gaussian ones"
+    )
+
+
+def _beside_zero(case: Case) -> str:
+    if case.offset == math.inf:
+        return f"its one value lies between two levels of {case.scheme.format}"
+    return (
+        f"its mean is {case.offset:.3g} standard deviations from zero, so most of its values share "
+        f"the levels of {case.scheme.format} on one side of it"
     )
 
 

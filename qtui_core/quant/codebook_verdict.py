@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qtui_core.quant.alternatives import DB_PER_BIT
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.case import EXACT_DB, db_text, number
 from qtui_core.quant.equal_bits import TOLERANCE
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import ErrorReport, decibels
 from qtui_core.quant.occupancy import Occupancy
-from qtui_core.quant.remedy import DB_PER_BIT
 from qtui_core.quant.scheme import Family
 from qtui_core.quant.statistics import TensorStatistics
 

@@ -6,17 +6,13 @@ import math
 from collections.abc import Sequence
 
 from qtui_core.formats import get_format
+from qtui_core.quant.advantage import find_advantage
 from qtui_core.quant.case import EXACT_DB, NOTICEABLE_DB, Case, db_text, make_case, number
-from qtui_core.quant.cause import find_advantage, find_cause
+from qtui_core.quant.cause import find_cause
 from qtui_core.quant.measure import ErrorReport
 from qtui_core.quant.outliers import OutlierReport
-from qtui_core.quant.remedy import (
-    general_remedy,
-    plain_remedy,
-    remedy_of,
-    remedy_of_overflow,
-    remedy_of_saturation,
-)
+from qtui_core.quant.range_remedy import remedy_of_overflow, remedy_of_saturation
+from qtui_core.quant.remedy import general_remedy, plain_remedy, remedy_of
 from qtui_core.quant.statistics import TensorStatistics
 
 

@@ -18,8 +18,8 @@ from qtui_core.quant import (
 SCHEMES = [
     "int2", "int2:full", "int2:signed", "int3:column", "int4", "int4:asym", "int4:tensor",
     "int4:row", "int4:group128", "int4:group32", "int4:model", "int4:block128:signed", "int8",
-    "int8:tensor", "int8:group64", "nf4", "nf4:block256", "nf4:dq", "fp4", "e2m1", "e2m1:tensor",
-    "e4m3", "e5m2", "e4m3:row", "bf16", "fp16", "tf32",
+    "int8:tensor", "int8:group64", "int8:column", "int8:row:asym", "nf4", "nf4:block256", "nf4:dq",
+    "fp4", "e2m1", "e2m1:tensor", "e4m3", "e5m2", "e4m3:row", "bf16", "fp16", "tf32",
 ]  # fmt: skip
 
 
@@ -45,6 +45,9 @@ def tensors():
         "uniform": random.random(normal.shape) - 0.5,
         "positive": random.random(normal.shape),
         "rows": normal * np.geomspace(0.01, 1, 400)[:, None],
+        "off centre": 10 + normal,
+        "far below zero": -3 - np.abs(normal),
+        "one value": np.full(normal.shape, 0.3),
         "one octave": 1 + 0.02 * random.random(normal.shape),
         "sparse": normal * (random.random(normal.shape) < 0.3),
         "two values": np.sign(normal) * np.where(random.random(normal.shape) < 0.5, 0.5, 1),
