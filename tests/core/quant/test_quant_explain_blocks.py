@@ -65,7 +65,7 @@ def test_groups_of_rows_are_not_advised_instead_of_columns():
     x = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
     x[:, [7, 300]] *= 40
     report = measure(x, Scheme.parse("int8:column:asym"))
-    assert report.sqnr_db > measure(x, Scheme.parse("int8:group64:asym")).sqnr_db + 5
+    assert report.sqnr_db > measure(x, Scheme.parse("int8:group64:asym")).sqnr_db + 1
     assert "group" not in explain(report, statistics(x), find_outliers(x))
 
 
