@@ -56,7 +56,7 @@ def test_candidates_are_possible_for_every_scheme(any_scheme):
 
 
 def test_formats_of_one_granularity_get_no_finer_one():
-    for text in ("mxfp4", "nvfp4", "mxint8:rceil"):
+    for text in ("mxfp4", "nvfp4", "mxint8:rceil", "int8:column"):
         assert list(finer_schemes(Scheme.parse(text), (300, 500))) == []
 
 
