@@ -74,6 +74,9 @@ def _quantized(comparison: Comparison) -> str:
         f"{comparison.b.model} keeps {comparison.sqnr_db:.1f} dB of {comparison.a.model} at "
         f"{comparison.bits_b:.2f} bits per parameter"
     )
+    foreign = [r for r in comparison.pairs if _foreign(r)]
+    if foreign:
+        return f"{said}; {_foreign_words(foreign)}"
     gain = comparison.gain_db
     if gain is not None:
         if gain > NOTICEABLE_DB:
@@ -86,6 +89,24 @@ def _quantized(comparison: Comparison) -> str:
         else:
             said += ", as plain rounding to its levels would"
     return f"{said}; {_worst(comparison)}"
+
+
+def _foreign(report: PairReport) -> bool:
+    """A weight that shares next to nothing with the original, though its levels could: no
+    rounding and no calibration does that."""
+    db, plain = report.difference.sqnr_db, report.scheme_sqnr_db
+    return db is not None and plain is not None and db < UNRELATED_DB and plain >= 2 * UNRELATED_DB
+
+
+def _foreign_words(foreign: list[PairReport]) -> str:
+    first = foreign[0]
+    have = "1 weight has" if len(foreign) == 1 else f"{len(foreign):,} weights have"
+    return (
+        f"{have} almost nothing of the original, the worst {quoted(first.pair.name)} with "
+        f"{first.difference.sqnr_db:.1f} dB where plain rounding ({first.scheme}) would keep "
+        f"{first.scheme_sqnr_db:.1f}: check the order of their rows, and that they were made "
+        f"from it"
+    )
 
 
 def _worst(comparison: Comparison) -> str:

@@ -197,6 +197,24 @@ def test_a_calibrated_file_that_gives_up_weight_error_is_told_so(tmp_path):
     assert "less than plain rounding to its levels" in comparison.conclusion
 
 
+def test_one_weight_that_is_another_is_no_matter_of_calibration(tmp_path, original):
+    """The rows of one weight stand in another order in the file."""
+    pytest.importorskip("gguf")
+    name = "model.layers.1.self_attn.v_proj.weight"
+    weights = llama()
+    weights[name] = weights[name][::-1].copy()
+    comparison = compare(original, write_gguf(tmp_path / "m.gguf", weights, CONFIG, "Q8_0"))
+    found = comparison.pairs[0]
+    assert found.pair.name == name
+    assert found.difference.sqnr_db < 0
+    assert comparison.sqnr_db > 6
+    assert "calibration" not in comparison.conclusion
+    assert f"1 weight has almost nothing of the original, the worst {name!r} with " in (
+        comparison.conclusion
+    )
+    assert "check the order of their rows" in comparison.conclusion
+
+
 def test_a_model_after_training(tmp_path, original):
     rng = np.random.default_rng(6)
     tuned = llama()
