@@ -40,7 +40,7 @@ def with_sensitivity(document: Document, found: Sensitivity, *, all_tensors: boo
 
 def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
     point = found.point
-    gap = "the least possible, by exhaustion of all assignments"
+    gap = "the least possible: no assignment in the budget has less"
     if not found.exact:
         share = point.relative_error / found.bound - 1 if found.bound else 0.0
         gap = f"at most {share:.2%} above the least possible (linear relaxation)"
@@ -71,13 +71,18 @@ def _quality(point: FrontierPoint) -> str:
     return "no error" if point.sqnr_db is None else f"{point.sqnr_db:.2f} dB"
 
 
+def _quality_title(found: Sensitivity) -> str:
+    """Names the error that is counted: that of outputs is not that of the tables of weights."""
+    return "outputs dB" if found.by == "outputs" else "SQNR dB"
+
+
 def _uniform(found: Sensitivity) -> Table:
     return Table(
         columns=(
             Column("one scheme for all", key=True),
             Column("bits/param", numeric=True),
             Column("bytes", numeric=True),
-            Column("SQNR dB", numeric=True),
+            Column(_quality_title(found), numeric=True),
             Column("assigned, same bytes", numeric=True),
             Column("gain dB", numeric=True),
         ),
@@ -114,7 +119,7 @@ def _frontier(found: Sensitivity) -> Table:
             Column("bits/param", numeric=True, key=True),
             Column("bytes", numeric=True),
             Column("relative error", numeric=True),
-            Column("SQNR dB", numeric=True),
+            Column(_quality_title(found), numeric=True),
         ),
         rows=tuple(
             (
@@ -128,7 +133,7 @@ def _frontier(found: Sensitivity) -> Table:
         bars=tuple(
             1.0 if p.sqnr_db is None else p.sqnr_db / best if best > 0 else 0.0 for p in points
         ),
-        bar_title="SQNR",
+        bar_title="dB",
         note="The frontier: the least error in so many bytes.",
     )
 
@@ -151,19 +156,23 @@ def _curve(found: Sensitivity) -> list[Block]:
             ),
         ),
         "bits per parameter",
-        "SQNR, dB",
+        "SQNR of outputs, dB" if found.by == "outputs" else "SQNR, dB",
     )
     caption = "The frontier (line), and one scheme for every tensor (points)."
     return [Picture(svg, caption)]
 
 
 def _choices(found: Sensitivity, all_tensors: bool) -> Table:
-    chosen = sorted(found.choices, key=lambda c: -c.error)
-    note = "Tensors by the error they add under the scheme they get."
+    # One scheme takes hardly more bits on a small tensor, which is no reason to part them.
+    chosen = sorted(
+        found.choices, key=lambda c: (-round(8 * c.nbytes / max(1, c.parameters), 1), -c.error)
+    )
+    note = "Tensors by the bits they get, then by the error they add."
     if not all_tensors and len(chosen) > TEXT_TENSORS:
         note += f" {plural(len(chosen) - TEXT_TENSORS, 'more tensor')}: --json lists all."
         chosen = chosen[:TEXT_TENSORS]
     total = found.point.relative_error
+    largest = max((c.error for c in found.choices), default=0.0)
     return Table(
         columns=(
             Column("tensor", key=True),
@@ -182,8 +191,8 @@ def _choices(found: Sensitivity, all_tensors: bool) -> Table:
             )
             for c in chosen
         ),
-        bars=tuple(c.error / total if total else 0.0 for c in chosen),
-        bar_title="share of the error",
+        bars=tuple(c.error / largest if largest else 0.0 for c in chosen),
+        bar_title="beside the largest",
         note=note,
     )
 

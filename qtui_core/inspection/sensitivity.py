@@ -34,6 +34,8 @@ CURVE_POINTS = 160
 AS_STORED = "as stored"
 #: A gain below this is not worth a sentence.
 NOTICEABLE_DB = 0.1
+#: A larger budget is worth a look from here on.
+WORTH_DB = 1.0
 
 Float64 = npt.NDArray[np.float64]
 Progress = Callable[[int, int, str], None]
@@ -263,6 +265,7 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
     )
     point = _point(weighing, best.nbytes, best.error)
     uniform = _uniform(weighing, found)
+    curve = _curve(weighing, found)
     return Sensitivity(
         by=weighing.by,
         budget=budget,
@@ -270,10 +273,10 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         bound=best.bound,
         exact=best.bound == best.error,
         choices=choices,
-        frontier=_curve(weighing, found),
+        frontier=curve,
         uniform=uniform,
         unweighed=weighing.unweighed,
-        conclusion=_conclude(weighing, point, choices, uniform),
+        conclusion=_conclude(weighing, point, choices, uniform, curve),
     )
 
 
@@ -311,6 +314,7 @@ def _conclude(
     point: FrontierPoint,
     choices: Sequence[TensorChoice],
     uniform: Sequence[UniformPoint],
+    curve: Sequence[FrontierPoint],
 ) -> str:
     """What the assignment reaches, what it gives to whom, and what that is worth."""
     if not choices:
@@ -333,11 +337,27 @@ def _conclude(
         return f"{text}."
     gain = point.sqnr_db - best.point.sqnr_db
     if gain < NOTICEABLE_DB:
+        if point.nbytes == curve[0].nbytes:
+            return f"{text}: these schemes allow no smaller one{_larger_budget(point, curve)}."
         return f"{text}: no tensor stands out, so one scheme for all, {best.scheme}, is as good."
     return (
-        f"{text}, {gain:.1f} dB more than {best.scheme} for every tensor"
-        f"{_deserving(choices, counts)}."
+        f"{text}, {gain:.1f} dB more than {best.scheme} for every tensor "
+        f"({best.point.bits_per_parameter:.2f} bits){_deserving(choices, counts)}."
     )
+
+
+def _larger_budget(point: FrontierPoint, curve: Sequence[FrontierPoint]) -> str:
+    """What the first point of the curve that is worth it would bring: which tensors deserve bits
+    shows only where there are some to give."""
+    before = point.sqnr_db
+    for after in curve:
+        if before is not None and (after.sqnr_db is None or after.sqnr_db >= before + WORTH_DB):
+            reached = "no error" if after.sqnr_db is None else f"{after.sqnr_db:.1f} dB"
+            return (
+                f", so there are no bits to give; a budget of {after.bits_per_parameter:.2f} bits "
+                f"would reach {reached} and show which tensors deserve them"
+            )
+    return ""
 
 
 def _tensors(count: int, of: int) -> str:

@@ -119,6 +119,21 @@ def test_by_outputs_equals_the_error_of_the_products(model, weights):
     assert "of the layers' outputs" in found.conclusion
 
 
+def test_the_smallest_budget_leaves_nothing_to_say_about_tensors(model):
+    inspection = inspect_model(model, SCHEMES, full=True)
+    weighing = weigh_by_weights(inspection)
+    smallest = assign_schemes(weighing, parse_budget("16", weighing.parameters)).frontier[0]
+    found = assign_schemes(weighing, smallest.nbytes)
+    assert {c.scheme for c in found.choices} == {"int3:group64"}
+    assert "no tensor stands out" not in found.conclusion
+    assert "these schemes allow no smaller one, so there are no bits to give" in found.conclusion
+    better = next(p for p in found.frontier if p.sqnr_db >= smallest.sqnr_db + 1)
+    assert (
+        f"a budget of {better.bits_per_parameter:.2f} bits would reach {better.sqnr_db:.1f} dB"
+        in found.conclusion
+    )
+
+
 def test_a_tensor_whose_inputs_were_not_seen_is_named_and_counts_by_its_weights(model, weights):
     inspection = inspect_model(model, SCHEMES, full=True)
     inputs = {
