@@ -79,7 +79,10 @@ def _pair_section(comparison: Comparison, all_tensors: bool) -> Section:
         title = f"Weights, the {TEXT_PAIRS} worst"
         notes.append(f"{len(pairs) - TEXT_PAIRS:,} more that differ")
         pairs = pairs[:TEXT_PAIRS]
-    note = "SQNR is B's error against the energy of A; bits count scales."
+    note = (
+        "SQNR is B's error against the energy of A; bits count all that is stored of a weight, "
+        "scales and tables too."
+    )
     columns = _COLUMNS
     if comparison.rounded:
         note += (
