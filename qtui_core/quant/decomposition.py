@@ -24,6 +24,7 @@ import numpy.typing as npt
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.granularity import Granularity, PerRow, PerToken
 from qtui_core.quant.layout import rectangles
+from qtui_core.quant.parallel import Scratch
 
 Float16 = npt.NDArray[np.float16]
 Int64 = npt.NDArray[np.int64]
@@ -43,13 +44,18 @@ class Decomposition:
     threshold: np.float32
     by_element: bool
 
-    def inliers(self, values: Float32, start: int, left_out: float) -> Float32:
+    def inliers(self, values: Float32, start: int, left_out: float, scratch: Scratch) -> Float32:
         """A copy of elements from `start` of the flattened tensor on, with `left_out` for those
-        that scales leave out and for those that are not finite."""
-        if self.by_element:
-            return np.where(np.abs(values) < self.threshold, values, np.float32(left_out))
-        kept = np.where(np.isfinite(values), values, np.float32(left_out))
-        self.fill(kept, start, left_out)
+        that scales leave out and for those that are not finite; in scratch memory."""
+        kept: Float32 = scratch.take("inliers", values.size, np.float32)
+        np.copyto(kept, values)
+        magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
+        limit = self.threshold if self.by_element else np.float32(np.inf)
+        # Neither NaN nor an infinity is below it.
+        below = np.less(magnitude, limit, out=scratch.take("below", values.size, np.bool_))
+        np.copyto(kept, np.float32(left_out), where=np.logical_not(below, out=below))
+        if not self.by_element:
+            self.fill(kept, start, left_out)
         return kept
 
     def fill(self, values: Float32, start: int, value: float) -> None:

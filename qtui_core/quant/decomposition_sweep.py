@@ -9,7 +9,7 @@ import numpy as np
 
 from qtui_core.quant.columns import column_statistics
 from qtui_core.quant.decomposition import decompose
-from qtui_core.quant.elements import Elements, Float32, Segment, TensorLike, elements_of
+from qtui_core.quant.elements import Elements, Float32, Segment, TensorLike, converted, elements_of
 from qtui_core.quant.grouping import merge_extents
 from qtui_core.quant.layout import layout_of
 from qtui_core.quant.measure import NO_ERROR, SegmentError, report_of, segment_error
@@ -90,7 +90,8 @@ def decomposition_sweep(
         plans = _with_scales(plans, elements, count, advance, cancelled)
 
     def errors(segment: Segment, scratch: Scratch) -> list[SegmentError]:
-        return [segment_error(plan, segment, scratch) for plan in plans]
+        once = converted(segment)
+        return [segment_error(plan, once, scratch) for plan in plans]
 
     totals = [NO_ERROR] * len(plans)
     for found_errors in map_segments(

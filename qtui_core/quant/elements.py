@@ -61,6 +61,15 @@ class Segment:
         return self.convert(self.raw)
 
 
+def converted(segment: Segment) -> Segment:
+    """The same elements, which several plans may then take without converting them again."""
+    return Segment(segment.start, segment.float32(), _as_they_are)
+
+
+def _as_they_are(values: Float32) -> Float32:
+    return values
+
+
 @dataclass(frozen=True)
 class Elements:
     """A tensor to be streamed, possibly several times."""

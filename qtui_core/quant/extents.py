@@ -18,7 +18,7 @@ def extents_of_inliers(
     """Extents `[width, groups]` of a segment that begins at `scratch.start`, without what is kept
     in 16 bits and what is not finite."""
     left_out = np.nan if kind is Extent.RANGE else 0.0
-    inliers = decomposition.inliers(values, scratch.start, left_out)
+    inliers = decomposition.inliers(values, scratch.start, left_out, scratch)
     if kind is Extent.RANGE:
         return group_ranges(layout, inliers)
     return group_extents(kind, layout, inliers, scratch)
