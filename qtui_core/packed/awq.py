@@ -22,6 +22,7 @@ from qtui_core.packed.parts import (
     Parts,
     cannot_decode,
     group_granularity,
+    matrix_shape,
 )
 
 #: Nibble of a word, counted from its lowest bits, that holds each output of it: the inverse of
@@ -49,7 +50,7 @@ def describe_awq(source: ModelSource, code: str) -> Description:
     scales = source.tensors.get(f"{code.removesuffix('qweight')}scales")
     if scales is None or len(scales.shape) != 2 or not scales.elements:
         raise cannot_decode(source, code, "its scales are missing or not a matrix")
-    inputs, words = source.tensors[code].shape
+    inputs, words = matrix_shape(source, code)
     granularity = group_granularity(-(-inputs // scales.shape[0]), inputs)
     rule = "full" if settings.get("zero_point") is False else "asym"
     return Description(
@@ -63,7 +64,7 @@ class AwqDecoder:
     def __init__(self, parts: Parts) -> None:
         out, inputs = parts.shape
         stem = parts.code.removesuffix("qweight")
-        self._codes = parts.integers(parts.code)
+        self._codes = parts.words(parts.code)
         self._scales = parts.floats(f"{stem}scales")
         if self._scales.ndim != 2 or self._scales.shape[1] != out or not len(self._scales):
             raise parts.fault(f"its scales are of shape {self._scales.shape}, for {out:,} outputs")
@@ -75,7 +76,7 @@ class AwqDecoder:
             # Symmetric: codes are counted from the middle.
             self._zeros = np.full((groups, out), 8, np.float32)
             return
-        zeros = parts.integers(f"{stem}qzeros")
+        zeros = parts.words(f"{stem}qzeros")
         if zeros.shape != (groups, out // 8):
             raise parts.fault(f"its zero points are of shape {zeros.shape}, for {groups:,} groups")
         self._zeros = _nibbles(zeros).astype(np.float32)

@@ -75,7 +75,7 @@ class FourBitDecoder:
                 f"{self._codes.size:,} bytes do not hold {count:,} codes; it was cut off"
             )
         name = f"{parts.code}.absmax"
-        if "nested_blocksize" in state:
+        if state.get("nested_blocksize") is not None:
             offset = state.get("nested_offset")
             if not isinstance(offset, int | float):
                 raise parts.fault("its quant_state has nested scales and no nested_offset")

@@ -27,6 +27,7 @@ from qtui_core.packed.parts import (
     Parts,
     cannot_decode,
     group_granularity,
+    matrix_shape,
 )
 
 BITS = (2, 3, 4, 8)
@@ -44,7 +45,7 @@ def describe_gptq(source: ModelSource, code: str) -> Description:
     if scales is None or len(scales.shape) != 2 or not scales.elements:
         raise cannot_decode(source, code, "its scales are missing or not a matrix")
     bits = _bits(source, code)
-    rows, columns = source.tensors[code].shape
+    rows, columns = matrix_shape(source, code)
     inputs = 32 * rows // bits
     granularity = group_granularity(-(-inputs // scales.shape[0]), inputs)
     rule = "asym" if settings.get("sym") is False else "full"
@@ -87,7 +88,7 @@ class GptqDecoder:
         settings = quantization_config(parts.source.config) or {}
         self._inputs = inputs
         self._bits = bits = _bits(parts.source, parts.code)
-        self._codes = parts.integers(parts.code)
+        self._codes = parts.words(parts.code)
         if self._codes.shape[0] != words_of(inputs, bits):
             raise parts.fault(
                 f"{self._codes.shape[0]:,} rows of words do not hold {inputs:,} inputs of "
@@ -97,7 +98,7 @@ class GptqDecoder:
         if self._scales.ndim != 2 or self._scales.shape[1] != out or not len(self._scales):
             raise parts.fault(f"its scales are of shape {self._scales.shape}, for {out:,} outputs")
         groups = len(self._scales)
-        words = parts.integers(f"{stem}qzeros")
+        words = parts.words(f"{stem}qzeros")
         if words.shape != (groups, words_of(out, bits)):
             raise parts.fault(f"its zero points are of shape {words.shape}, for {groups:,} groups")
         self._zeros = unpack_across(words, bits, out)

@@ -80,6 +80,16 @@ class Parts:
             self._kept[name] = np.frombuffer(raw, stored).reshape(info.shape)
         return self._kept[name]
 
+    def words(self, name: str) -> Array:
+        """A stored matrix of 32-bit words that codes are packed into, `[n, m]`. Read only."""
+        info = self.info(name)
+        if info.dtype not in ("I32", "U32") or len(info.shape) != 2:
+            raise self.fault(
+                f"{quoted(name)} holds {info.dtype} of shape {list(info.shape)} where a matrix of "
+                f"32-bit words is expected"
+            )
+        return self.integers(name)
+
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The stored bytes of a tensor of any dtype, flat."""
         info = self.info(name)
@@ -111,6 +121,14 @@ class Parts:
 def cannot_decode(source: ModelSource, code: str, sentence: str) -> ModelError:
     """The error for a weight that cannot be decoded, which is named first."""
     return ModelError(f"{quoted(code)} of {quoted(source.id)}: {sentence}.")
+
+
+def matrix_shape(source: ModelSource, code: str) -> tuple[int, int]:
+    """The stored shape of a tensor of codes that must be a matrix. Raises ModelError."""
+    shape = source.tensors[code].shape
+    if len(shape) != 2:
+        raise cannot_decode(source, code, f"its codes are of shape {list(shape)}, not a matrix")
+    return shape[0], shape[1]
 
 
 def group_granularity(size: int, inputs: int) -> str:

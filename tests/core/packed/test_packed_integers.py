@@ -132,3 +132,22 @@ def test_awq_in_other_packings_is_refused(tmp_path, settings):
     (weight,) = logical_weights(source).values()
     with pytest.raises(ModelError, match="AWQ"):
         open_weight(source, weight)
+
+
+@pytest.mark.parametrize("part", ["qweight", "qzeros"])
+@pytest.mark.parametrize("broken", ["bytes", "wide", "three dimensions"])
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_words_that_are_none_are_a_fault_and_no_crash(tmp_path, method, part, broken):
+    layer = awq_layer if method == "awq" else lambda *a: gptq_layer(*a[:3], 4, a[3])
+    _, tensors = layer(np.random.default_rng(6), 64, 64, 32)
+    words = tensors[part]
+    tensors[part] = {
+        "bytes": words.astype(np.int8),
+        "wide": words.astype(np.int64),
+        "three dimensions": words.reshape(2, -1, words.shape[1]),
+    }[broken]
+    settings = {"quant_method": method, "bits": 4, "group_size": 32}
+    source = open_model(save_model(tmp_path, under(NAME, tensors), settings))
+    (weight,) = logical_weights(source).values()
+    with pytest.raises(ModelError, match=rf"{part}.*(matrix|shape)"):
+        open_weight(source, weight).rows(0, 1)

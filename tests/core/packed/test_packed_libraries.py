@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from packed_models import save_model, under
@@ -64,6 +66,21 @@ def test_bitsandbytes_4_bits(tmp_path, kind, nested, shape):
     blocks = -(-out * inputs // 64)
     least = out * inputs / 2 + blocks * (1 if nested else 4)
     assert least <= weight.nbytes <= least + 4 * -(-blocks // 256) + 2000
+
+
+def test_a_quant_state_that_says_its_scales_are_not_nested(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    state = {"quant_type": "nf4", "blocksize": 64, "shape": [8, 64], "nested_blocksize": None}
+    raw = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    tensors = {
+        "weight": np.full((256, 1), 0x70, np.uint8),
+        "weight.absmax": np.full(8, 0.5, np.float32),
+        "weight.quant_state.bitsandbytes__nf4": raw,
+    }
+    settings = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    _, values = decode(save_model(tmp_path, under(NAME, tensors), settings))
+    # Code 7 is 0 and comes first, in the high nibble; code 0 is -1.
+    assert (values == np.tile(np.float32([0.0, -0.5]), (8, 32))).all()
 
 
 def test_bitsandbytes_int8(tmp_path):
