@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import Resize
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Input, Static
@@ -23,6 +25,8 @@ from qtui.tui.widgets.key_footer import KeyFooter
 from qtui.tui.widgets.sentence import Sentence
 
 SMALLEST = (60, 16)
+#: Cells in which the help says what a key does, however little room there is.
+SMALLEST_MEANING = 16
 
 
 class ShellScreen(Screen[None], inherit_bindings=False):
@@ -113,6 +117,32 @@ class KeyLine:
     id: str
 
 
+class KeyTable(Static):
+    """A line for every action. Its id stays whole, for that is what a configuration needs; what
+    it does is wrapped where both do not fit."""
+
+    def __init__(self, lines: Sequence[KeyLine]) -> None:
+        super().__init__(id="help-keys")
+        self._lines = lines
+
+    def on_resize(self, event: Resize) -> None:
+        self.update(self._table(event.size.width))
+
+    def _table(self, width: int) -> Content:
+        keys = max((len(line.keys) for line in self._lines), default=0)
+        ids = max((len(line.id) for line in self._lines), default=0)
+        widest = max((len(line.meaning) for line in self._lines), default=0)
+        room = max(SMALLEST_MEANING, min(widest, width - keys - ids - 4))
+        parts: list[Content | tuple[str, str] | str] = []
+        for line in self._lines:
+            first, *more = wrap(line.meaning, room) or [""]
+            parts.append((f"{line.keys:<{keys}}  ", "bold $primary"))
+            parts.append(f"{first:<{room}}  ")
+            parts.append((f"{line.id}\n", "$quiet"))
+            parts += [f"{'':{keys}}  {rest}\n" for rest in more]
+        return Content.assemble(*parts)
+
+
 class HelpScreen(ModalScreen[None]):
     """What a panel is for and the keys that work in it now."""
 
@@ -145,26 +175,13 @@ class HelpScreen(ModalScreen[None]):
             if self._sentence:  # which a small screen cuts
                 yield Static(self._sentence, classes="-first", markup=False)
             yield Markdown(self._text, open_links=False)
-            yield Static(id="help-keys")
+            yield KeyTable(self._keys)
             yield Static(
                 f"Other keys: {config_file()} gives them by id, for example\n"
                 '[keys]\n"formats.next" = "n"',
                 classes="-note",
                 markup=False,
             )
-
-    def on_mount(self) -> None:
-        self.query_one("#help-keys", Static).update(self._key_table())
-
-    def _key_table(self) -> Content:
-        keys = max((len(line.keys) for line in self._keys), default=0)
-        meaning = max((len(line.meaning) for line in self._keys), default=0)
-        parts: list[str | Content | tuple[str, str]] = []
-        for line in self._keys:
-            parts.append((f"{line.keys:<{keys}}  ", "bold $primary"))
-            parts.append(f"{line.meaning:<{meaning}}  ")
-            parts.append((f"{line.id}\n", "$quiet"))
-        return Content.assemble(*parts)
 
     def action_scroll_down(self) -> None:
         self.query_one(VerticalScroll).scroll_down()
