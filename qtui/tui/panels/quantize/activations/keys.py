@@ -5,6 +5,8 @@ from __future__ import annotations
 from textual.binding import Binding
 
 HELP = """\
+## Activations
+
 The model reads a text, and what flows into and out of the module of the chosen weight is kept:
 `c` reads the built-in text, `p` a prompt, `i` a file. The first half of the text is for
 **calibration**, the second is **held out**.
