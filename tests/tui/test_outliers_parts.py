@@ -133,8 +133,8 @@ def granularities(*rows: GranularityRow, own: str, before: tuple[GranularityRow,
     return Granularities(f"int4:{own}" if own else "bf16", rows, before, ())
 
 
-def kept(*columns: int, caused: float, own: float = 0.01, sqnr: float = 20.9) -> Kept:
-    return Kept(columns, 12.5, own, caused, sqnr)
+def kept(*columns: int, caused: float, own: float = 0.01, sqnr: float | None = 20.9) -> Kept:
+    return Kept(columns == (17,), columns, 12.5, own, caused, sqnr)
 
 
 def attribution(*tried: Kept, together: Kept | None = None) -> Attribution:
@@ -174,7 +174,7 @@ def numbers(
         count=count,
         share=0.001,
         energy_share=0.3,
-        top=(Outlier(3, 17, 1.5, 75.0), Outlier(1_000_000, 2000, -1.25, 62.5))[:count],
+        top=(Outlier(3, 17, 1.5, 75.0, True), Outlier(1_000_000, 2000, -1.25, 62.5, False))[:count],
         columns={17: 400},
         columns_hit=hit,
         column_total=2048,
@@ -202,7 +202,7 @@ def test_columns_that_carry_the_error():
     )
     assert found == (
         "At 6 sigma, 3 of 2,048 columns carry 61 % of the error: keeping them in 16 bits would "
-        "bring SQNR from 14.2 to 20.9 dB, group128 would bring 24.9 dB."
+        "bring SQNR from 14.2 to 20.9 dB, group128 to 24.9 dB."
     )
 
 
@@ -290,7 +290,7 @@ def at(by: By, limit: float, *tried: Kept, count: int = 9, many: int = 0) -> str
     )
 
 
-LARGEST = (Magnitude(3, 1.5, 0.1, 1.37, 1.2), Magnitude(9, 1.0, 0.1, 1.2, None))
+LARGEST = (Magnitude(3, 1.5, 0.1, 1.37, 1.2, True), Magnitude(9, 1.0, 0.1, 1.2, None, False))
 
 
 def test_the_sentence_names_the_detection():
@@ -302,11 +302,12 @@ def test_the_sentence_names_the_detection():
 
 def test_columns_that_are_no_exceptions():
     assert at("threshold", 0.05, many=300) == (
-        "At |x| >= 0.05, 300 of 2,048 columns hold an outlier: LLM.int8() would take 9.3 bits per "
-        "parameter, a higher threshold fewer; group128 would bring SQNR from 14.2 to 24.9 dB."
+        "At |x| >= 0.05, 300 of 2,048 columns carry 40 % of the error: too many, in 16 bits they "
+        "take 9.3 bits per parameter; group128 would bring SQNR from 14.2 to 24.9 dB."
     )
     assert at("column", 1.5, many=300).startswith(
-        "Over 1.5 times the median are 300 of 2,048 columns, too many to be outliers: a higher "
+        "Over 1.5 times the median, 300 of 2,048 columns carry 40 % of the error: too many to be "
+        "outliers, try a higher limit; group128 would bring SQNR "
     )
 
 
@@ -450,19 +451,30 @@ def test_the_title_says_the_detection():
         return texts(listing_lines(width, 9, UNICODE, numbers(**how), None))[:3]
 
     wide, narrow = (title(w, by="threshold", limit=0.4, blamed=(17,), hit=1) for w in (56, 35))
-    assert wide[0] == "900 of |x| >= 0.4 (20 sigma), in 1 column"
+    assert wide[0] == "900 of |x| >= 0.4, in 1 column"
     assert wide[1] == "0.1 % of the elements, 1 outlier column ◆"
-    assert narrow[0] == "900 of |x| >= 0.4, in 1 column"
+    assert narrow[0] == wide[0]
+    long = title(35, count=1198, by="threshold", limit=0.07838, blamed=(17,), hit=48)
+    assert long[0] == "1,198 of |x| >= 0.07838, 48 columns"
+    many = title(35, by="threshold", limit=0.07, blamed=tuple(range(1024)), hit=1024)
+    assert many[1] == "0.1 %, 1,024 outlier columns ◆"
     columns = title(35, by="column", limit=4.0, blamed=(3, 9), largest=LARGEST)
     assert columns[0] == "2 of 2,048 over 4× the median"
     assert columns[2].split() == ["column", "absmax", "size", "rms"]
     assert title(35, count=0)[:2] == ["no element beyond 6 sigma", "the largest is 5.1 sigma"]
     assert title(35, count=0, std=0.0)[1] == "all elements are the same"
     assert title(35, count=0, std=None)[1] == "no element is a finite number"
-    short = (Magnitude(3, 1.5, 0.1, 9.0, 1.2),)
+    short = (Magnitude(3, 1.5, 0.1, 9.0, 1.2, False),)
     assert title(35, count=0, by="column", limit=4.0, largest=short, rows=2)[1] == (
         "2 rows: too few to tell"
     )
+
+
+def test_nothing_is_left_where_all_columns_are_kept():
+    both = kept(0, 1, caused=1.0, sqnr=None)
+    found = attribution(kept(0, caused=0.5), together=both)
+    lines = texts(listing_lines(36, 20, UNICODE, numbers(), found))
+    assert "  kept in 16 bits → no error" in lines
 
 
 def test_columns_are_ranked_where_columns_are_detected():

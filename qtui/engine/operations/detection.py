@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -45,6 +46,13 @@ class Detected:
     limit: float
     elements: OutlierReport | None
     columns: tuple[int, ...]
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._columns
+
+    @cached_property
+    def _columns(self) -> frozenset[int]:
+        return frozenset(self.columns)
 
 
 def detect(session: Session, task: Task, tensor: Subject, start: float, stop: float) -> Detected:

@@ -10,6 +10,7 @@ from typing import Any
 
 from qtui.engine.operations.detection import (
     USUAL_THRESHOLD,
+    Detected,
     columns_of,
     detect,
     number,
@@ -61,7 +62,7 @@ def outliers(session: Session, task: Task) -> Result:
         "median_rms": columns.median_rms,
         "outlier_columns": list(chosen[:COLUMNS_SENT]),
         "outlier_column_count": len(chosen),
-        "largest": _magnitudes(columns),
+        "largest": _magnitudes(columns, detected),
     }
     if found is None:
         data |= {
@@ -77,7 +78,7 @@ def outliers(session: Session, task: Task) -> Result:
             "count": found.count,
             "share": found.share,
             "energy_share": found.energy_share,
-            "top": [[o.row, o.column, o.value, o.sigmas] for o in found.top],
+            "top": [[o.row, o.column, o.value, o.sigmas, o.column in detected] for o in found.top],
             "columns": [[c.column, c.count] for c in found.columns[:COLUMNS_SENT]],
             "columns_hit": len(found.columns),
         }
@@ -111,7 +112,8 @@ def attribution(session: Session, task: Task) -> Result:
             ("kept", str(scheme), chosen),
             lambda: keep_columns(tensor, found, chosen, model_absmax=extent, **watch),
         )
-        return _kept(kept, max(columns.magnitude(column).absmax_ratio for column in chosen))
+        largest = max(columns.magnitude(column).absmax_ratio for column in chosen)
+        return _kept(kept, largest, all(column in detected for column in chosen))
 
     suspected = suspects(found, columns, tries)
     order = [c for pair in zip_longest(detected.columns[:tries], suspected) for c in pair]
@@ -192,9 +194,7 @@ def decomposition(session: Session, task: Task) -> Result:
             thresholds.add(scheme.outlier_threshold)
         if min(thresholds) < USUAL_THRESHOLD < max(thresholds):
             thresholds.add(USUAL_THRESHOLD)
-    known: dict[float, SweepPoint] = session.remembered(
-        task, tensor, ("sweep", str(base)), dict
-    )
+    known: dict[float, SweepPoint] = session.remembered(task, tensor, ("sweep", str(base)), dict)
     missing = sorted(thresholds - known.keys(), reverse=True)
     swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))
     known.update((point.threshold, point) for point in swept)
@@ -216,9 +216,16 @@ def decomposition(session: Session, task: Task) -> Result:
     )
 
 
-def _magnitudes(columns: ColumnStatistics) -> list[list[Any]]:
+def _magnitudes(columns: ColumnStatistics, detected: Detected) -> list[list[Any]]:
     return [
-        [c.column, c.absmax, c.rms, _finite(c.absmax_ratio), _finite(c.rms_ratio)]
+        [
+            c.column,
+            c.absmax,
+            c.rms,
+            _finite(c.absmax_ratio),
+            _finite(c.rms_ratio),
+            c.column in detected,
+        ]
         for c in columns.largest(COLUMNS_SENT)
     ]
 
@@ -228,8 +235,9 @@ def _shares(found: Attribution) -> list[list[Any]]:
     return [[column, float(shares[column])] for column in found.most_error(COLUMNS_SENT)]
 
 
-def _kept(kept: Kept, absmax_ratio: float) -> dict[str, Any]:
+def _kept(kept: Kept, absmax_ratio: float, outlier: bool) -> dict[str, Any]:
     return {
+        "outlier": outlier,
         "absmax_ratio": _finite(absmax_ratio),
         "columns": list(kept.columns),
         "own_share": kept.own_share,

@@ -70,7 +70,9 @@ async def test_by_sigma(engine: EngineClient, model: str) -> None:
     found, columns, stats = find_outliers(x, top=40), column_statistics(x), statistics(x)
     assert (data["detection"], data["limit"]) == ("sigma", 6.0)
     assert data["count"] == found.count
-    assert data["top"] == [[o.row, o.column, o.value, o.sigmas] for o in found.top]
+    assert data["top"] == [
+        [o.row, o.column, o.value, o.sigmas, o.column in (17, 90)] for o in found.top
+    ]
     assert data["columns"] == [[c.column, c.count] for c in found.columns]
     assert data["outlier_columns"] == [17, 90]
     assert data["outlier_column_count"] == 2
@@ -116,6 +118,7 @@ async def test_by_column(engine: EngineClient, model: str) -> None:
         assert data["count"] == beyond.sum() * x.shape[0]
         assert data["share"] == beyond.mean()
         assert set(data["outlier_columns"]) <= set(np.flatnonzero(beyond))
+        assert all(row[-1] == beyond[row[0]] for row in data["largest"])
     assert [row[0] for row in data["largest"]] == list(np.argsort(-absmax, kind="stable")[:64])
 
 
@@ -154,6 +157,8 @@ async def test_the_error_is_that_of_the_columns_detected(engine: EngineClient, m
         expected = keep_columns(signed, attributed, chosen.tolist())
         assert data["together"]["caused_share"] == expected.caused_share
         assert data["together"]["sqnr_db"] == expected.sqnr_db
+        assert all(k["outlier"] == (k["columns"][0] in chosen) for k in data["tried"])
+        assert data["together"]["outlier"]
         assert [17] in [kept["columns"] for kept in data["tried"]]
     none = {"detection": "column", "limit": 1e6, "tries": 4}
     data = await ask(engine, "attribution", model, PROJ, scheme="int4:row", **none)

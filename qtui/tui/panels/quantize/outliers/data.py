@@ -13,23 +13,27 @@ from qtui.tui.panels.quantize.outliers.detection import By, nearest
 
 @dataclass(frozen=True)
 class Outlier:
-    """One element, and how many standard deviations it is from the mean."""
+    """One element, and how many standard deviations it is from the mean; whether its column is
+    an outlier column."""
 
     row: int
     column: int
     value: float
     sigmas: float
+    outlier: bool
 
 
 @dataclass(frozen=True)
 class Magnitude:
-    """How large a column is; ratios are to the median column, None beside a median of 0."""
+    """How large a column is; ratios are to the median column, None beside a median of 0.
+    Whether it is an outlier column."""
 
     column: int
     absmax: float
     rms: float
     absmax_ratio: float | None
     rms_ratio: float | None
+    outlier: bool
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,9 @@ class OutlierNumbers:
 class Kept:
     """What a scheme would do with these columns in 16 bits. `own_share` of the squared error
     is in them; `caused_share` of it would be gone. `absmax_ratio` is that of the largest to the
-    median column, None beside a median of 0."""
+    median column, None beside a median of 0. `outlier` where all are outlier columns."""
 
+    outlier: bool
     columns: tuple[int, ...]
     absmax_ratio: float | None
     own_share: float

@@ -40,13 +40,12 @@ def element_lines(
         return lines
     lines.append([(f"{'value':>9}{'sigmas':>7}{'row':>8}{'column':>8}", "label")])
     for outlier in numbers.top[: max(0, height - len(lines))]:
-        marked = outlier.column in numbers.outlier_columns
         lines.append(
             [
                 (f"{format_value(outlier.value, 4):>9}", "value"),
                 (f"{outlier.sigmas:>7,.1f}", "value"),
                 (f"{outlier.row:>8,}{outlier.column:>8,}", "value"),
-                (f" {glyphs.outlier}" if marked else "", "warning"),
+                (f" {glyphs.outlier}" if outlier.outlier else "", "warning"),
             ]
         )
     return lines
@@ -61,9 +60,9 @@ def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TextLi
         titles = [f"{of} columns {beyond}", f"{of} over {limit:g}{times} the median"]
     elif by != "column" and numbers.count:
         # A tensor of one row has no columns apart from its elements.
-        where = f", in {plural(numbers.columns_hit, 'column')}" if numbers.columns_hit else ""
-        unit = f" ({limit / numbers.std:.2g} sigma)" if by == "threshold" and numbers.std else ""
-        titles = [f"{numbers.count:,} {beyond}{unit}{where}", f"{numbers.count:,} {beyond}{where}"]
+        columns = plural(numbers.columns_hit, "column")
+        where = (f", in {columns}", f", {columns}", "") if numbers.columns_hit else ("",)
+        titles = [f"{numbers.count:,} {beyond}{place}" for place in where]
     else:
         nothing, largest = nothing_found(numbers)
         return [
@@ -72,7 +71,7 @@ def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TextLi
         ]
     share = f"{100 * numbers.share:.2g} %"
     columns = f", {plural(many, 'outlier column')}" if numbers.columns_hit else ""
-    shares = [f"{share} of {whole}{columns}" for whole in ("the elements", "all")]
+    shares = [f"{share}{whole}{columns}" for whole in (" of the elements", " of all", "")]
     mark = f" {glyphs.outlier}" if many else ""
     return [
         [(_fitting(titles, width, glyphs), "heading")],
@@ -95,12 +94,11 @@ def _largest_lines(numbers: OutlierNumbers, height: int, glyphs: Glyphs) -> list
 
     lines: list[TextLine] = [[(f"{'column':>8}{'absmax':>9}{'size':>8}{'rms':>8}", "label")]]
     for column in numbers.largest:
-        marked = column.column in numbers.outlier_columns
         lines.append(
             [
                 (f"{column.column:>8,}{format_value(column.absmax, 4):>9}", "value"),
                 (f"{times(column.absmax_ratio):>8}{times(column.rms_ratio):>8}", "value"),
-                (f" {glyphs.outlier}" if marked else "", "warning"),
+                (f" {glyphs.outlier}" if column.outlier else "", "warning"),
             ]
         )
     return lines[: max(0, height)]
@@ -130,24 +128,17 @@ def column_lines(
     together = attribution.together
     show_all = together is not None and attribution.together_count > 1 and rest > 2
     for kept in attribution.tried[: max(0, rest - 2 * show_all)]:
-        lines.append(_kept_line(kept, f"{kept.columns[0]:,}", numbers, bar, glyphs))
+        lines.append(_kept_line(kept, f"{kept.columns[0]:,}", bar, glyphs))
     if show_all and together is not None:
-        lines.append(
-            _kept_line(together, f"all {attribution.together_count:,}", numbers, bar, glyphs)
-        )
-        lines.append(
-            [
-                (f"  kept in 16 bits {glyphs.arrow} ", "label"),
-                (f"{format_decibels(together.sqnr_db)} dB", "strong"),
-            ]
-        )
+        lines.append(_kept_line(together, f"all {attribution.together_count:,}", bar, glyphs))
+        left = "no error"
+        if together.sqnr_db is not None:
+            left = f"{format_decibels(together.sqnr_db)} dB"
+        lines.append([(f"  kept in 16 bits {glyphs.arrow} ", "label"), (left, "strong")])
     return lines
 
 
-def _kept_line(
-    kept: Kept, name: str, numbers: OutlierNumbers, bar: int, glyphs: Glyphs
-) -> TextLine:
-    outlier = all(column in numbers.outlier_columns for column in kept.columns)
+def _kept_line(kept: Kept, name: str, bar: int, glyphs: Glyphs) -> TextLine:
     size = ""
     if len(kept.columns) == 1 and kept.absmax_ratio is not None:
         size = f"{kept.absmax_ratio:.3g}{glyphs.times}"
@@ -156,7 +147,7 @@ def _kept_line(
         (f"{name:>8}{size:>7}", "value"),
         (f"{percent(kept.own_share):>7}", "label"),
         (f"{percent(kept.caused_share):>8}", "value"),
-        (f" {glyphs.outlier}" if outlier else "  ", "warning"),
+        (f" {glyphs.outlier}" if kept.outlier else "  ", "warning"),
     ]
     return [*line, (" " + glyphs.full * filled, "bar")]
 

@@ -191,9 +191,11 @@ class OutlierPicture(View):
 
     def _show_words(self, inject: Injection | None) -> None:
         if inject is None:
-            how = f"by {self.detection.by}"
+            how, numbers = f"by {self.detection.by}", self.numbers
+            if numbers is not None and numbers.detection == "threshold" and numbers.std:
+                how = f"by threshold of {numbers.limit / numbers.std:.2g} sigma"
             self.line.say(
-                f"{how};  m another way, l another limit;  i puts an outlier in", injected=False
+                f"{how};  m another way;  l , . limit;  i puts an outlier in", injected=False
             )
             return
         size = sigmas_text(inject, self.std) or "outlier"

@@ -54,17 +54,19 @@ def outlier_sentence(
     if together is None:
         return f"{_scattered(numbers, attribution)}; {advice}."
     of = f"{many:,} of {plural(attribution.column_total, 'column')}"
-    if many > max(1.0, FEW_COLUMNS * attribution.column_total):
-        return f"{_too_many(numbers, of, decomposition)}; {advice}."
     at = _at(numbers)
     share = percent(together.caused_share)
+    if many > max(1.0, FEW_COLUMNS * attribution.column_total):
+        return (
+            f"{at}, {of} carry {share} of the error: {_too_many(numbers, decomposition)}; {advice}."
+        )
     them = "it" if many == 1 else "them"
     if together.caused_share < WORTH_SHARE:
         stand = "is an outlier, but carries" if many == 1 else "are outliers, but carry"
         return f"{at}, {of} {stand} only {share} of the error; {advice}."
     finer = ""
     if better is not None:
-        finer = f", {better.granularity} would bring {format_decibels(better.sqnr_db)} dB"
+        finer = f", {better.granularity} to {format_decibels(better.sqnr_db)} dB"
     return (
         f"{at}, {of} {'carries' if many == 1 else 'carry'} {share} of the error: keeping {them} "
         f"in 16 bits would bring SQNR from {now} to {format_decibels(together.sqnr_db)} dB{finer}."
@@ -155,18 +157,12 @@ def _limit(numbers: OutlierNumbers) -> str:
     return f"{numbers.limit:g} sigma"
 
 
-def _too_many(numbers: OutlierNumbers, of: str, decomposition: Decomposition | None) -> str:
-    """Columns that are no exception, and so no outliers."""
-    if numbers.detection == "column":
-        return f"{_at(numbers)} are {of}, too many to be outliers: a higher limit finds the few"
-    at = _at(numbers)
+def _too_many(numbers: OutlierNumbers, decomposition: Decomposition | None) -> str:
+    """Why columns that are no exception are not worth to be kept."""
     point = None if decomposition is None else decomposition.at(numbers.limit)
     if numbers.detection != "threshold" or point is None:
-        return f"{at}, {of} hold an outlier, too many to be exceptions"
-    return (
-        f"{at}, {of} hold an outlier: LLM.int8() would take {point.bits_per_parameter:.3g} bits "
-        f"per parameter, a higher threshold fewer"
-    )
+        return "too many to be outliers, try a higher limit"
+    return f"too many, in 16 bits they take {point.bits_per_parameter:.3g} bits per parameter"
 
 
 def _scattered(numbers: OutlierNumbers, attribution: Attribution) -> str:
