@@ -60,8 +60,9 @@ class Injected:
 
 
 class Without:
-    """`source` with some columns of its matrix set to zero: what is left to be quantized when
-    those columns are kept apart in 16 bits."""
+    """`source` with NaN in some columns of its matrix: what is left to be quantized when those
+    columns are kept apart in 16 bits. What is not finite is in no scale and no error; zeros would
+    lower a mean magnitude and widen a range that does not hold them."""
 
     def __init__(self, source: TensorLike, columns: Sequence[int]) -> None:
         self._source = row_source(source)
@@ -74,12 +75,12 @@ class Without:
         """As `Injected.rows`."""
         replaced = np.array(self._source.rows(start, stop), np.float32)
         if len(self.shape) >= 2:
-            replaced.reshape(stop - start, -1)[:, self._columns] = 0
+            replaced.reshape(stop - start, -1)[:, self._columns] = np.nan
         elif self.shape:
             inside = self._columns[(self._columns >= start) & (self._columns < stop)]
-            replaced.reshape(-1)[inside - start] = 0
+            replaced.reshape(-1)[inside - start] = np.nan
         elif self._columns.size:
-            replaced[...] = 0
+            replaced[...] = np.nan
         return replaced
 
 

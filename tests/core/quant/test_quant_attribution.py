@@ -187,3 +187,18 @@ def test_columns_that_are_not_there_are_refused():
     attribution = attribute_error(x, Scheme.parse("int4:row"))
     with pytest.raises(UsageError, match="no column 130"):
         keep_columns(x, attribution, [130])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ternary:tensor", "ternary:row", "int4:row:asym:zpfloat", "int4:tensor:asym", "int4:row"],
+)
+def test_kept_columns_are_in_no_scale(text):
+    """The error left is that of a tensor that never had them."""
+    random = np.random.default_rng(8)
+    x = (random.standard_normal((30, 50)) + 6).astype(np.float32)
+    x[:, [3, 17]] *= 20
+    scheme = Scheme.parse(text)
+    kept = keep_columns(x, attribute_error(x, scheme), [3, 17])
+    others = measure(np.delete(x, [3, 17], axis=1), scheme)
+    assert kept.squared_error == pytest.approx(others.mse * others.count, rel=1e-5)
