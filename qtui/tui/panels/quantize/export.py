@@ -8,6 +8,8 @@ from typing import Any
 
 from qtui.tui.panels.quantize.numbers import Row, element_rows, scheme_rows, tensor_rows
 from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.subject import WEIGHT
+from qtui.tui.widgets.tensor_list import TensorEntry
 
 
 def panel_data(shown: Shown) -> dict[str, Any] | None:
@@ -24,8 +26,8 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
             "tensor": shown.entry.name,
             "source": shown.source,
             "inject": None if shown.inject is None else shown.inject.params,
-            "shape": list(shown.entry.shape),
-            "dtype": shown.entry.dtype,
+            "shape": _shape(shown, shown.entry),
+            "dtype": shown.entry.dtype if shown.source == WEIGHT else None,
             "statistics": None if shown.numbers is None else dataclasses.asdict(shown.numbers),
             "schemes": schemes,
             "element": None if shown.element is None else dataclasses.asdict(shown.element),
@@ -37,10 +39,12 @@ def panel_text(shown: Shown, sentence: str) -> str | None:
     """The same numbers to be pasted somewhere; None before there are any."""
     if shown.entry is None or not any(shown.errors):
         return None
-    shape = " x ".join(str(size) for size in shown.entry.shape)
-    lines = [
-        "  ".join((shown.subject.title, f"[{shape}] {shown.entry.dtype}", *shown.subject.words))
-    ]
+    shape = " x ".join(str(size) for size in _shape(shown, shown.entry) or ())
+    details = [f"[{shape}]"] if shape else []
+    if shown.source == WEIGHT:
+        details.append(shown.entry.dtype)
+    title = (shown.subject.title, " ".join(details), *shown.subject.words)
+    lines = ["  ".join(part for part in title if part)]
     for letter, scheme in zip("AB", shown.schemes, strict=False):
         lines.append(f"{letter}  {scheme.text}")
     rows = [
@@ -50,6 +54,14 @@ def panel_text(shown: Shown, sentence: str) -> str | None:
     ]
     lines += [_row_text(row) for row in rows]
     return "\n".join([*lines, "", sentence])
+
+
+def _shape(shown: Shown, entry: TensorEntry) -> list[int] | None:
+    """Of what is looked at: the stored tensor's, or that of the captured matrix (tokens x
+    channels) once its map is there."""
+    if shown.source == WEIGHT:
+        return list(entry.shape)
+    return None if shown.map is None else [shown.map.grid.rows, shown.map.grid.columns]
 
 
 def _row_text(row: Row) -> str:

@@ -1,0 +1,46 @@
+"""What the Quantize panel exports and copies of a captured activation."""
+
+from __future__ import annotations
+
+from qtui.tui.panels.quantize.data import ErrorNumbers, SchemeParts
+from qtui.tui.panels.quantize.export import panel_data, panel_text
+from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
+from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.widgets.heatgrid import HeatGrid
+from qtui.tui.widgets.tensor_list import TensorEntry
+
+ENTRY = TensorEntry("fc.weight", "BF16", (4, 6), 24, 48, True, True, 4)
+INT4 = SchemeParts(
+    "int4:row", "int4", "row", None, True, None, "absmax", "nearest", None, None, None
+)  # fmt: skip
+ERRORS = ErrorNumbers(4.5, 27, 0, 18.5, 19.4, 0.014, 0.0116, 0.02)
+GRID = HeatGrid(rows=50, columns=6, grid_rows=1, grid_columns=1, cells=(0.5,))
+MAP = MapPicture(MapRequest("error", ("int4:row",), "max", None, 1, 1), GRID, (0,), (0,))
+
+
+def shown(source: str, picture: MapPicture | None) -> Shown:
+    return Shown("m", entry=ENTRY, source=source, schemes=[INT4], errors=[ERRORS], map=picture)
+
+
+def stored(source: str, picture: MapPicture | None) -> tuple[object, object]:
+    data = panel_data(shown(source, picture))
+    assert data is not None
+    return data["shape"], data["dtype"]
+
+
+def first_line(source: str, picture: MapPicture | None) -> str:
+    text = panel_text(shown(source, picture), "So.")
+    assert text is not None
+    return text.splitlines()[0]
+
+
+def test_shape_and_dtype_are_of_the_stored_tensor_only_where_it_is_looked_at() -> None:
+    assert stored("weight", MAP) == ([4, 6], "BF16")
+    assert stored("input", MAP) == ([50, 6], None)
+    assert stored("input", None) == (None, None)
+
+
+def test_the_text_says_the_same() -> None:
+    assert first_line("weight", MAP) == "fc.weight  [4 x 6] BF16"
+    assert first_line("input", MAP) == "input of fc  [50 x 6]"
+    assert first_line("input", None) == "input of fc"
