@@ -17,6 +17,7 @@ from qtui_core.errors import UsageError
 if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.inspection import Inspection
+    from qtui_core.inspection.budget import Budget
     from qtui_core.models import ModelSource
 
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
@@ -110,10 +111,12 @@ def command(
         raise UsageError("--schemes is empty: name at least one, for example nf4,int4.")
     # A scheme that does not parse is told before a large model is opened.
     parsed = _parse_schemes(wanted)
+    limit = None
     if sensitivity:
         from qtui_core.inspection.sensitivity import refuse_shared_scales
 
         refuse_shared_scales(parsed)
+        limit = _check_inputs(budget, calibration)
     with open_model(model) as source:
         if source.origin != "config":
             source.require_weights()
@@ -128,7 +131,7 @@ def command(
             from qtui.cli.sensitivity import assign
             from qtui.report.sensitivity import with_sensitivity
 
-            found = assign(source, inspection, budget, calibration, full=full)
+            found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
     write_report(document, chosen, output, color=color, ascii=ascii)
 
@@ -143,6 +146,18 @@ def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool)
             "--against measures what the second model did, and --schemes what could be done: "
             "choose one. Plain rounding to the second model's own levels is shown anyway."
         )
+
+
+def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
+    """The budget, and a look at the calibration text: what is wrong with them is told before
+    a model is measured for minutes. Raises UsageError."""
+    from qtui_core.inspection.budget import parse_budget
+
+    if calibration is not None:
+        from qtui_core.activations.text import read_text
+
+        read_text(calibration)
+    return None if budget is None else parse_budget(budget)
 
 
 def _compare(

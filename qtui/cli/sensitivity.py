@@ -8,7 +8,7 @@ import numpy as np
 
 from qtui.cli.progress import progress_on_stderr
 from qtui_core.errors import UsageError
-from qtui_core.inspection.budget import parse_budget
+from qtui_core.inspection.budget import Budget
 from qtui_core.inspection.sensitivity import (
     InputMoments,
     Sensitivity,
@@ -27,20 +27,26 @@ if TYPE_CHECKING:
 def assign(
     source: ModelSource,
     inspection: Inspection,
-    budget: str | None,
+    budget: Budget | None,
     calibration: str | None,
     *,
     full: bool,
 ) -> Sensitivity:
-    """The assignment for a budget as it was typed, or for what the inspection recommends;
-    weighed by the outputs of the layers where there is a calibration text.
+    """The assignment for a budget, or for what the inspection recommends; weighed by the
+    outputs of the layers where there is a calibration text.
 
-    Raises UsageError for a budget that is none or cannot be met, and as the engine reports.
+    Raises UsageError where there is nothing to assign or the budget cannot be met, and as the
+    engine reports.
     """
     if not any(tensor.errors for tensor in inspection.tensors):
         raise UsageError(
             f"--sensitivity has nothing to assign: no tensor of {inspection.census.model} that was "
             f"chosen is a floating-point matrix."
+        )
+    if all(total.relative_mse is None for total in inspection.schemes):
+        raise UsageError(
+            f"--sensitivity has nothing to weigh: no matrix of {inspection.census.model} that was "
+            f"chosen has a value that is finite in float32 and not zero."
         )
     if calibration is None:
         weighing = weigh_by_weights(inspection)
@@ -48,7 +54,7 @@ def assign(
         weighing = _weigh_by_outputs(source, inspection, calibration, full=full)
     if budget is None:
         return assign_schemes(weighing, default_budget(inspection))
-    return assign_schemes(weighing, parse_budget(budget, weighing.parameters))
+    return assign_schemes(weighing, budget.nbytes(weighing.parameters))
 
 
 def _weigh_by_outputs(

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.activations.records import ModuleRecord, Recording, Side
+from qtui_core.activations.text import Text
 from qtui_core.activations.tokens import (
-    Text,
     Tokenizer,
     Windows,
     positions_of,

@@ -68,7 +68,7 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
 
 
 def _quality(point: FrontierPoint) -> str:
-    return "no error" if point.sqnr_db is None else f"{point.sqnr_db:.2f} dB"
+    return "no error" if point.sqnr_db is None else f"{point.sqnr_db:z.2f} dB"
 
 
 def _quality_title(found: Sensitivity) -> str:
@@ -104,7 +104,7 @@ def _uniform(found: Sensitivity) -> Table:
 def _gain(before: FrontierPoint, after: FrontierPoint) -> str:
     if before.sqnr_db is None or after.sqnr_db is None:
         return "–"
-    return f"{after.sqnr_db - before.sqnr_db:.2f}"
+    return f"{after.sqnr_db - before.sqnr_db:z.2f}"
 
 
 def _frontier(found: Sensitivity) -> Table:

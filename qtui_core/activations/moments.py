@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from qtui_core.activations.capture import capture
 from qtui_core.activations.load import load_model
 from qtui_core.activations.observers import Float64
-from qtui_core.activations.tokens import TOKEN_BUDGET, Text, Tokenizer, positions_of, split_windows
+from qtui_core.activations.text import Text
+from qtui_core.activations.tokens import TOKEN_BUDGET, Tokenizer, positions_of, split_windows
 from qtui_core.errors import UsageError
 from qtui_core.models import ModelSource
 

@@ -5,8 +5,6 @@ transformers is imported where a tokenizer is read.
 
 from __future__ import annotations
 
-import codecs
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.quoting import printable, quoted
 
 Ids = npt.NDArray[np.int64]
@@ -30,8 +27,6 @@ MAX_OPERATIONS = 10**12
 WINDOW = 256
 #: Fewer tokens than this give no range worth the name.
 LEAST_TOKENS = 16
-#: How much of a file is read; a hundred times what the budget needs.
-MAX_BYTES = 4 << 20
 #: A model with this vocabulary and no tokenizer reads bytes.
 BYTES = 256
 _TOKENIZER_FILES = (
@@ -57,16 +52,6 @@ class Tokenized(Protocol):
     def model(self) -> Any: ...
 
 
-@dataclass(frozen=True)
-class Text:
-    """Text to run a model on, and where it is from, for people. `partial` where a file goes
-    on after what was read of it."""
-
-    content: str
-    origin: str
-    partial: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Windows:
     """Token ids as a model takes them, each `[length]`, special tokens included."""
@@ -76,46 +61,6 @@ class Windows:
     @property
     def tokens(self) -> int:
         return sum(part.size for part in self.ids)
-
-
-def builtin_text() -> Text:
-    """The text the demo model was not trained on: Python sources."""
-    return Text(HELD_BACK_TEXT.read_text(encoding="utf-8"), "the built-in text")
-
-
-def read_text(path: str) -> Text:
-    """The text of a file.
-
-    Raises:
-        UsageError: it cannot be read, is empty, or is no text.
-    """
-    place = Path(os.path.expanduser(path))
-    if "\0" in path or not path.strip():
-        raise UsageError(f"{quoted(path)} names no file.")
-    try:
-        if not place.is_file():
-            kind = "a folder" if place.is_dir() else "no file" if place.exists() else "not there"
-            raise UsageError(f"{quoted(path)} is {kind}; give a text file to calibrate on.")
-        with place.open("rb") as stream:
-            raw = stream.read(MAX_BYTES)
-            partial = bool(stream.read(1))
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise UsageError(f"{quoted(path)} cannot be read: {reason}.") from error
-    if not raw.strip():
-        raise UsageError(f"{quoted(path)} is empty; calibration needs text.")
-    if b"\0" in raw:
-        raise UsageError(
-            f"{quoted(path)} is binary (a zero byte at {raw.index(0):,}); calibration needs text."
-        )
-    try:
-        # A character may be cut where the reading stopped.
-        content = codecs.getincrementaldecoder("utf-8")().decode(raw, final=not partial)
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{quoted(path)} is no UTF-8 text (byte {error.start:,}); calibration needs text."
-        ) from error
-    return Text(content, place.name, partial)
 
 
 class Tokenizer:

@@ -24,8 +24,11 @@ def conclude_comparison(comparison: Comparison) -> str:
     if broken:
         count = sum(r.difference.nonfinite for r in broken)
         values = "value is" if count == 1 else "values are"
+        beyond = "NaN or infinite"
+        if any("F64" in (r.pair.a.method, r.pair.b.method) for r in broken):
+            beyond = "NaN, infinite or beyond the range of float32"
         return (
-            f"{where}{count:,} {values} NaN or infinite in one of the two, first in "
+            f"{where}{count:,} {values} {beyond} in one of the two, first in "
             f"{quoted(broken[0].pair.name)}: find out where they come from, since every figure "
             f"is over the finite rest{rest}."
         )
@@ -44,7 +47,7 @@ def conclude_comparison(comparison: Comparison) -> str:
         )
     if comparison.sqnr_db < UNRELATED_DB:
         return (
-            f"{where}{b} has almost nothing of {a} ({comparison.sqnr_db:.1f} dB; worst is "
+            f"{where}{b} has almost nothing of {a} ({comparison.sqnr_db:z.1f} dB; worst is "
             f"{quoted(differing[0].pair.name)}): check that one was made from the other{rest}."
         )
     if any(r.pair.b.quantized for r in comparison.pairs):
@@ -71,7 +74,7 @@ def _all_identical(comparison: Comparison) -> str:
 
 def _quantized(comparison: Comparison) -> str:
     said = (
-        f"{comparison.b.model} keeps {comparison.sqnr_db:.1f} dB of {comparison.a.model} at "
+        f"{comparison.b.model} keeps {comparison.sqnr_db:z.1f} dB of {comparison.a.model} at "
         f"{comparison.bits_b:.2f} bits per parameter"
     )
     foreign = [r for r in comparison.pairs if _foreign(r)]
@@ -103,8 +106,8 @@ def _foreign_words(foreign: list[PairReport]) -> str:
     have = "1 weight has" if len(foreign) == 1 else f"{len(foreign):,} weights have"
     return (
         f"{have} almost nothing of the original, the worst {quoted(first.pair.name)} with "
-        f"{first.difference.sqnr_db:.1f} dB where plain rounding ({first.scheme}) would keep "
-        f"{first.scheme_sqnr_db:.1f}: check the order of their rows, and that they were made "
+        f"{first.difference.sqnr_db:z.1f} dB where plain rounding ({first.scheme}) would keep "
+        f"{first.scheme_sqnr_db:z.1f}: check the order of their rows, and that they were made "
         f"from it"
     )
 
@@ -117,14 +120,14 @@ def _worst(comparison: Comparison) -> str:
     if db is None:
         return f"worst is {name}, which was zero and is not"
     if whole - db < STANDS_OUT_DB:
-        return f"worst is {name} with {db:.1f} dB, near the rest, so none needs an exception"
+        return f"worst is {name} with {db:z.1f} dB, near the rest, so none needs an exception"
     scheme = worst.scheme_sqnr_db
     if scheme is not None and scheme - db >= STANDS_OUT_DB:
         return (
-            f"worst is {name} with {db:.1f} dB, where plain rounding ({worst.scheme}) would keep "
-            f"{scheme:.1f}: look at its map"
+            f"worst is {name} with {db:z.1f} dB, where plain rounding ({worst.scheme}) would keep "
+            f"{scheme:z.1f}: look at its map"
         )
-    return f"worst is {name} with {db:.1f} dB: keep that one in 16 bits if quality is lacking"
+    return f"worst is {name} with {db:z.1f} dB: keep that one in 16 bits if quality is lacking"
 
 
 def _moved(comparison: Comparison, differing: list[PairReport]) -> str:
@@ -136,7 +139,7 @@ def _moved(comparison: Comparison, differing: list[PairReport]) -> str:
     worst = comparison.pairs[0]
     said = (
         f"{comparison.b.model} moved {len(differing):,} of {len(comparison.pairs):,} weights, by "
-        f"{share:.2g} % of the size of {comparison.a.model} ({comparison.sqnr_db:.1f} dB)"
+        f"{share:.2g} % of the size of {comparison.a.model} ({comparison.sqnr_db:z.1f} dB)"
     )
     db = worst.difference.sqnr_db
     far = "from zero" if db is None else f"by {100 * 10 ** (-db / 20):.2g} %"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 from qtui_core.errors import UsageError
+from qtui_core.models.quoting import quoted
 
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
@@ -14,24 +16,36 @@ _BUDGET = re.compile(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", re.IGNORECASE)
 MAX_BITS = 64
 
 
-def parse_budget(text: str, parameters: int) -> int:
-    """Bytes for `4.25` (bits of each of so many parameters) or `3.2GiB`, `500 MB`, `1200B`.
+@dataclass(frozen=True)
+class Budget:
+    """So many bytes, or so many bits of each parameter where `is_bits`."""
+
+    amount: float
+    is_bits: bool
+
+    def nbytes(self, parameters: int) -> int:
+        """Whole bytes for a model of so many parameters."""
+        return int(self.amount * parameters / 8) if self.is_bits else int(self.amount)
+
+
+def parse_budget(text: str) -> Budget:
+    """A budget from `4.25` (bits per parameter) or `3.2GiB`, `500 MB`, `1200B`.
 
     Raises UsageError for anything else.
     """
     match = _BUDGET.fullmatch(text.strip())
-    number = float(match.group(1)) if match else 0.0
     unit = match.group(2).lower() if match else ""
+    number = float(match.group(1)) * _UNITS.get(unit, 1) if match else 0.0
     if match is None or (unit and unit not in _UNITS) or not 0 < number < math.inf:
         raise UsageError(
-            f"{text!r} is no budget: write bits per parameter, such as 4.25, or bytes with a "
+            f"{quoted(text)} is no budget: write bits per parameter, such as 4.25, or bytes with a "
             f"unit, such as 3.5GiB or 900MB."
         )
     if unit:
-        return int(number * _UNITS[unit])
+        return Budget(number, is_bits=False)
     if number > MAX_BITS:
         raise UsageError(
             f"A budget of {number:g} bits per parameter is more than anything is stored in: for "
             f"bytes add a unit, such as {number:g}MB."
         )
-    return int(number * parameters / 8)
+    return Budget(number, is_bits=True)

@@ -65,7 +65,7 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     if best.sqnr_db is None:
         return f"{where}{already}{best.scheme} keeps every value exactly {at}."
     advice = _advice(tensors, list(totals).index(best), best)
-    return f"{where}{already}{best.scheme} keeps {best.sqnr_db:.1f} dB {at}; {advice}."
+    return f"{where}{already}{best.scheme} keeps {best.sqnr_db:z.1f} dB {at}; {advice}."
 
 
 def _where(tensors: Sequence[TensorReport]) -> str:

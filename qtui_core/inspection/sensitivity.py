@@ -65,13 +65,14 @@ class TensorOptions:
 class Weighing:
     """What errors are counted by: "weights" or "outputs". `kept_bytes` are those of tensors no
     scheme applies to; `unweighed` names tensors whose inputs were not seen, which count by their
-    weights instead."""
+    weights instead; `nonfinite` values that were read of the tensors count in no error."""
 
     by: str
     tensors: tuple[TensorOptions, ...]
     kept_bytes: int
     parameters: int
     unweighed: tuple[str, ...] = ()
+    nonfinite: int = 0
 
 
 @dataclass(frozen=True)
@@ -211,12 +212,14 @@ def _weighing(
     unweighed: tuple[str, ...] = (),
 ) -> Weighing:
     options = []
-    kept = 0
+    kept = nonfinite = 0
     for tensor in inspection.tensors:
         info = tensor.info
         if not tensor.errors:
             kept += info.nbytes
             continue
+        if tensor.statistics:
+            nonfinite += tensor.statistics.nan + tensor.statistics.inf
         found = [Option(e.bytes, error_of(tensor, i)) for i, e in enumerate(tensor.errors)]
         options.append(
             TensorOptions(
@@ -227,7 +230,7 @@ def _weighing(
             )
         )
     parameters = sum(t.info.parameters for t in inspection.tensors)
-    return Weighing(by, tuple(options), kept, parameters, unweighed)
+    return Weighing(by, tuple(options), kept, parameters, unweighed, nonfinite)
 
 
 def _energy(tensor: TensorReport) -> float:
@@ -249,8 +252,8 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
     if best is None:
         least = int(found.nbytes[0]) + weighing.kept_bytes
         raise UsageError(
-            f"A budget of {budget:,} bytes cannot be met: these schemes make the tensors no "
-            f"smaller than {least:,} bytes ({8 * least / weighing.parameters:.2f} bits per "
+            f"A budget of {budget:,} byte{'s' * (budget != 1)} cannot be met: these schemes make "
+            f"the tensors no smaller than {least:,} bytes ({8 * least / weighing.parameters:.2f} bits per "
             f"parameter). Name a smaller scheme, or raise the budget."
         )
     choices = tuple(
@@ -320,16 +323,14 @@ def _conclude(
     if not choices:
         return "No tensor could be quantized, so there is nothing to assign: every byte is kept."
     counts = Counter(c.scheme or AS_STORED for c in choices)
-    parts = [
-        f"{scheme} for {_tensors(count, len(choices))}" for scheme, count in counts.most_common(3)
-    ]
+    parts = [_given(scheme, count, len(choices)) for scheme, count in counts.most_common(3)]
     if len(counts) > 3:
         parts.append(f"{len(counts) - 3} other schemes for the rest")
-    quality = "no error at all" if point.sqnr_db is None else f"{point.sqnr_db:.1f} dB"
+    quality = "every value exactly" if point.sqnr_db is None else f"{point.sqnr_db:z.1f} dB"
     of = "of the layers' outputs " if weighing.by == "outputs" else ""
     text = (
-        f"At {point.bits_per_parameter:.2f} bits per parameter the best assignment keeps {quality} "
-        f"{of}with {', '.join(parts)}"
+        f"{_broken(weighing)}At {point.bits_per_parameter:.2f} bits per parameter the best "
+        f"assignment keeps {quality} {of}with {', '.join(parts)}"
     )
     smaller = [u for u in uniform if u.point.nbytes <= point.nbytes and u.point.sqnr_db is not None]
     best = max(smaller, key=lambda u: u.point.sqnr_db or 0.0, default=None)
@@ -346,13 +347,30 @@ def _conclude(
     )
 
 
+def _broken(weighing: Weighing) -> str:
+    """A warning to begin with, where the errors are not those of every value."""
+    if not weighing.nonfinite:
+        return ""
+    count = weighing.nonfinite
+    values = "value that is" if count == 1 else "values that are"
+    return (
+        f"{count:,} {values} NaN or infinite in float32 count for nothing here, so find out where "
+        f"they come from first. "
+    )
+
+
+def _given(scheme: str, count: int, of: int) -> str:
+    tensors = _tensors(count, of)
+    return f"{tensors} {AS_STORED}" if scheme == AS_STORED else f"{scheme} for {tensors}"
+
+
 def _larger_budget(point: FrontierPoint, curve: Sequence[FrontierPoint]) -> str:
     """What the first point of the curve that is worth it would bring: which tensors deserve bits
     shows only where there are some to give."""
     before = point.sqnr_db
     for after in curve:
         if before is not None and (after.sqnr_db is None or after.sqnr_db >= before + WORTH_DB):
-            reached = "no error" if after.sqnr_db is None else f"{after.sqnr_db:.1f} dB"
+            reached = "no error" if after.sqnr_db is None else f"{after.sqnr_db:z.1f} dB"
             return (
                 f", so there are no bits to give; a budget of {after.bits_per_parameter:.2f} bits "
                 f"would reach {reached} and show which tensors deserve them"

@@ -10,7 +10,7 @@ import bitsandbytes.functional as bnb
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 
 def inspect(qtui, *args):
@@ -248,3 +248,14 @@ def test_the_suffix_of_the_file_chooses_the_format(qtui, checkpoint, tmp_path):
 def test_outlier_columns_are_named_in_every_face(qtui, checkpoint):
     for face in ("text", "markdown", "html"):
         assert "Outlier columns" in qtui("inspect", str(checkpoint), "--format", face).stdout
+
+
+def test_no_decibels_are_never_minus_zero(qtui, tmp_path):
+    # Too small for a ternary scale: everything becomes zero, and the error is the signal.
+    path = tmp_path / "model.safetensors"
+    x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32) * np.float32(1e-42)
+    save_file({"w": x}, path)
+    for more in ((), ("--sensitivity",)):
+        done = qtui("inspect", str(path), "--schemes", "ternary", *more)
+        assert done.returncode == 0, done.stderr
+        assert "-0.0" not in done.stdout

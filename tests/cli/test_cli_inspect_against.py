@@ -140,3 +140,9 @@ def test_formats_that_need_no_torch_load_none(models):
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+def test_numbers_that_float32_does_not_hold_are_called_so(qtui, tmp_path):
+    a = save_model(tmp_path / "a", {"w": np.full((4, 64), 1e300)})
+    done = qtui("inspect", str(a), "--against", str(a), "--json")
+    assert "256 values are NaN, infinite or beyond the range of float32" in done.stdout

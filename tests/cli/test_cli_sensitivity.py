@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 
 def test_json_assigns_within_the_budget(qtui):
@@ -57,10 +59,44 @@ def test_what_cannot_be_is_refused_in_words(qtui, args, words):
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("fill", [0.0, float("nan"), float("inf")])
+def test_matrices_without_a_value_to_weigh_are_refused(qtui, tmp_path, fill):
+    path = tmp_path / "model.safetensors"
+    save_file({"w": np.full((8, 64), fill, np.float32)}, path)
+    done = qtui("inspect", str(path), "--sensitivity", "--schemes", "int4")
+    assert done.returncode == 2
+    assert "nothing to weigh" in done.stderr
+
+
+def test_values_that_are_broken_are_told_before_the_advice(qtui, tmp_path):
+    x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    x[0, :3] = np.nan
+    path = tmp_path / "model.safetensors"
+    save_file({"w": x}, path)
+    done = qtui("inspect", str(path), "--sensitivity", "--schemes", "int4", "--json")
+    assert json.loads(done.stdout)["conclusion"].startswith("3 values that are NaN or infinite")
+
+
+def test_an_assignment_that_keeps_everything_says_so(qtui):
+    done = qtui("inspect", "demo", "--sensitivity", "--budget", "20", "--schemes", "int4", "--json")
+    conclusion = json.loads(done.stdout)["conclusion"]
+    assert conclusion.endswith("keeps every value exactly with every tensor as stored.")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [(("--budget", "much"), "is no budget"), (("--calibration", "/"), "a folder")],
+)
+def test_inputs_are_looked_at_before_the_model_is(qtui, tmp_path, args, words):
+    # The model is missing too: what is complained of shows what came first.
+    done = qtui("inspect", str(tmp_path / "nowhere"), "--sensitivity", *args)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
 @pytest.mark.slow
 def test_calibration_weighs_by_what_flows_through_the_layers(qtui, tmp_path):
     """The error of the outputs, against a forward pass of transformers with hooks of this test."""
-    import numpy as np
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -29,7 +29,7 @@ from qtui_core.activations.conclude import (
 )
 from qtui_core.activations.observers import MinMax
 from qtui_core.activations.output_error import MAX_ELEMENTS, OutputError, tokens_for
-from qtui_core.activations.tokens import Text, builtin_text, read_text
+from qtui_core.activations.text import Text, builtin_text, read_text
 from qtui_core.errors import UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.quant import PerModel, Scheme

@@ -6,7 +6,7 @@ import numpy as np
 
 from qtui.engine.operations.session import Session, array, watched
 from qtui.engine.task import Result, Task
-from qtui_core.activations.tokens import read_text
+from qtui_core.activations.text import read_text
 from qtui_core.inspection.inspect import is_quantizable
 
 

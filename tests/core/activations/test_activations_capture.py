@@ -17,13 +17,11 @@ from safetensors.torch import load_file, save_file
 
 from qtui_core.activations.capture import capture
 from qtui_core.activations.load import load_model
+from qtui_core.activations.text import Text, builtin_text, read_text
 from qtui_core.activations.tokens import (
-    Text,
     Tokenizer,
     Windows,
-    builtin_text,
     positions_of,
-    read_text,
     split_windows,
     token_budget,
 )
@@ -348,7 +346,7 @@ def test_calibration_files_that_are_no_text(tmp_path: Path) -> None:
 def test_a_long_file_is_read_in_part_and_no_character_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtui_core.activations.tokens.MAX_BYTES", 5)
+    monkeypatch.setattr("qtui_core.activations.text.MAX_BYTES", 5)
     path = tmp_path / "x.txt"
     path.write_text("abcdü and more", encoding="utf-8")
     assert read_text(str(path)) == Text("abcd", "x.txt", partial=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qtui.engine.captures import MODULES_KEPT, CapturedTensor, Captures
-from qtui_core.activations.tokens import Text
+from qtui_core.activations.text import Text
 from qtui_core.errors import UsageError
 from qtui_core.models import open_model
 from qtui_core.quant import Cancelled
