@@ -170,7 +170,7 @@ def numbers(
         std=std,
         absmax=1.5,
         furthest_sigmas=5.1 if std else None,
-        median_absmax=0.1,
+        largest_ratio=max((m.absmax_ratio or 0 for m in largest), default=None),
         count=count,
         share=0.001,
         energy_share=0.3,
@@ -468,6 +468,7 @@ def test_the_title_says_the_detection():
     assert title(35, count=0, by="column", limit=4.0, largest=short, rows=2)[1] == (
         "2 rows: too few to tell"
     )
+    assert title(35, count=0, by="column", limit=4.0)[1] == "the median column is zero"
 
 
 def test_nothing_is_left_where_all_columns_are_kept():

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from qtui.engine.operations.detection import (
+    COLUMN,
     USUAL_THRESHOLD,
     Detected,
     columns_of,
@@ -62,6 +63,7 @@ def outliers(session: Session, task: Task) -> Result:
         "median_rms": columns.median_rms,
         "outlier_columns": list(chosen[:COLUMNS_SENT]),
         "outlier_column_count": len(chosen),
+        "largest_ratio": _largest_ratio(columns),
         "largest": _magnitudes(columns, detected),
     }
     if found is None:
@@ -217,6 +219,10 @@ def decomposition(session: Session, task: Task) -> Result:
 
 
 def _magnitudes(columns: ColumnStatistics, detected: Detected) -> list[list[Any]]:
+    """The largest columns; by column those that are found first, which may be by their root
+    mean square."""
+    first = detected.columns[:COLUMNS_SENT] if detected.by == COLUMN else ()
+    ranked = dict.fromkeys((*first, *(c.column for c in columns.largest(COLUMNS_SENT))))
     return [
         [
             c.column,
@@ -226,8 +232,18 @@ def _magnitudes(columns: ColumnStatistics, detected: Detected) -> list[list[Any]
             _finite(c.rms_ratio),
             c.column in detected,
         ]
-        for c in columns.largest(COLUMNS_SENT)
+        for c in map(columns.magnitude, list(ranked)[:COLUMNS_SENT])
     ]
+
+
+def _largest_ratio(columns: ColumnStatistics) -> float | None:
+    """Of any column's size to that of the median column; None beside a median of 0."""
+    if not columns.median_absmax or not columns.median_rms:
+        return None
+    return max(
+        float(columns.absmax.max()) / columns.median_absmax,
+        float(columns.rms.max()) / columns.median_rms,
+    )
 
 
 def _shares(found: Attribution) -> list[list[Any]]:

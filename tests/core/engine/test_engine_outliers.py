@@ -118,8 +118,12 @@ async def test_by_column(engine: EngineClient, model: str) -> None:
         assert data["count"] == beyond.sum() * x.shape[0]
         assert data["share"] == beyond.mean()
         assert set(data["outlier_columns"]) <= set(np.flatnonzero(beyond))
+        found, rest = np.flatnonzero(beyond), np.flatnonzero(~beyond)
+        ranked = [*found[np.argsort(-absmax[found])], *rest[np.argsort(-absmax[rest])]]
+        assert [row[0] for row in data["largest"]] == ranked[:64]
+        largest = max(absmax.max() / np.median(absmax), rms.max() / np.median(rms))
+        assert data["largest_ratio"] == pytest.approx(largest)
         assert all(row[-1] == beyond[row[0]] for row in data["largest"])
-    assert [row[0] for row in data["largest"]] == list(np.argsort(-absmax, kind="stable")[:64])
 
 
 async def test_the_threshold_that_is_not_asked_for_is_that_of_the_slider(
@@ -293,3 +297,28 @@ async def test_places_that_are_not_there(engine: EngineClient, model: str) -> No
     inject = {"row": 0, "column": 160, "value": 1.0}
     with pytest.raises(UsageError, match="no element"):
         await ask(engine, "granularities", model, PROJ, scheme="int4", inject=inject)
+
+
+@pytest.mark.slow
+async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
+    """The threshold starts at LLM.int8()'s own, with an outlier put in or without."""
+    large, small = (f"model.layers.0.{name}.weight" for name in ("mlp.down_proj", "mlp.up_proj"))
+    await engine.request("open_model", {"model": "demo"})
+    await engine.request("capture", {"model": "demo", "tensors": [large, small]})
+    about: dict[str, Any] = {"source": "input", "detection": "threshold"}
+    data = await ask(engine, "outliers", "demo", large, **about)
+    assert data["limit"] == 6.0
+    beyond = [(row, column, value) for row, column, value, *_ in data["top"] if abs(value) >= 6]
+    assert len(beyond) == len(data["top"]) == 40
+    sweep = await ask(
+        engine, "decomposition", "demo", large, source="input", scheme="int8:row", threshold=None
+    )
+    point = next(point for point in sweep["points"] if point["threshold"] == 6.0)
+    assert point["columns"] == data["outlier_column_count"] > 0
+    data = await ask(engine, "outliers", "demo", small, **about)
+    assert (data["limit"], data["count"], data["outlier_column_count"]) == (6.0, 0, 0)
+    assert 0 < data["absmax"] < 6
+    inject = {"row": 3, "column": 9, "value": -7.5}
+    data = await ask(engine, "outliers", "demo", small, **about, inject=inject)
+    assert data["top"][0][:3] == [3, 9, -7.5]
+    assert (data["count"], data["outlier_columns"]) == (1, [9])

@@ -41,7 +41,8 @@ class OutlierNumbers:
     """What one way to detect outliers finds beyond its limit: how many elements, the furthest,
     and by column. `outlier_columns` are the first of the columns it makes outliers, `largest`
     the largest of all. `furthest_sigmas` is how far the furthest element is from the mean, None
-    where all are the same. By column `top` is empty and `energy_share` None."""
+    where all are the same, `largest_ratio` the largest size of a column over that of the median
+    one, None beside a median of 0. By column `top` is empty and `energy_share` None."""
 
     detection: By
     limit: float
@@ -49,7 +50,7 @@ class OutlierNumbers:
     std: float | None
     absmax: float
     furthest_sigmas: float | None
-    median_absmax: float
+    largest_ratio: float | None
     count: int
     share: float
     energy_share: float | None

@@ -163,8 +163,8 @@ def nothing_found(numbers: OutlierNumbers) -> tuple[str, str]:
         if numbers.furthest_sigmas is None:
             return f"no element {beyond}", "all elements are the same"
         return f"no element {beyond}", f"the largest is {numbers.furthest_sigmas:.2g} sigma"
-    largest = numbers.largest[0].absmax_ratio if numbers.largest else None
-    if not numbers.median_absmax or largest is None:
+    largest = numbers.largest_ratio
+    if largest is None:
         return f"no column {beyond}", "the median column is zero"
     if largest > numbers.limit:
         rows = plural(numbers.row_total, "row")
