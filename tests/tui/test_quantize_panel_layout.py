@@ -107,6 +107,16 @@ async def test_themes(running: Running, model: str, theme: str) -> None:
         assert panel.body.heatmap.base_style.bgcolor == background
 
 
+@pytest.mark.parametrize("size", [(80, 24), (90, 30), (100, 30), (114, 30)])
+async def test_the_other_scheme_is_whole_where_both_share_a_line(
+    running: Running, model: str, size: tuple[int, int]
+) -> None:
+    async with running(size, model=model, start_panel="quantize") as pilot:
+        await ready(pilot)
+        assert "int4" in screen_lines(pilot.app)[2]
+        assert "B nf4:block64" in screen_lines(pilot.app)[2]
+
+
 async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_numbers(
     running: Running, model: str
 ) -> None:

@@ -210,6 +210,11 @@ async def test_a_scheme_can_be_typed(running: Running, model: str) -> None:
         await pilot.press("s", "x", "escape")
         assert panel.shown.scheme.text == "e4m3:row"
         assert not panel.body.controls.typing
+        before = panel.sentence
+        await pilot.press("s", "home", "shift+end", *"int9", "enter")
+        await until(pilot, lambda: "Unknown format 'int9'" in panel.sentence)
+        await pilot.press("escape")
+        assert panel.sentence == before  # what was refused is given up
 
 
 async def test_filter_and_matches(running: Running, model: str) -> None:

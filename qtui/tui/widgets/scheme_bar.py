@@ -89,17 +89,18 @@ class SchemeBar(Widget):
         ]
         if not active:
             return [*spans, (f" {line.text}", "quiet", None)]
-        spans += self._knobs(line)
+        others: list[tuple[str, str, Knob | None]] = []
         if len(self._order()) < len(self.lines):
-            spans += [
+            others = [
                 (f"   {other.letter} {other.text}", "quiet", None)
                 for at, other in enumerate(self.lines)
                 if at != index
             ]
-        return spans
+        room = self.content_size.width - MARK - sum(len(text) for text, *_ in others)
+        return [*spans, *self._knobs(line, room), *others]
 
-    def _knobs(self, line: SchemeLine) -> list[tuple[str, str, Knob | None]]:
-        """The knobs of a line in the longest form that there is room for."""
+    def _knobs(self, line: SchemeLine, room: int) -> list[tuple[str, str, Knob | None]]:
+        """The knobs of a line in the longest form that `room` cells hold."""
         spans: list[tuple[str, str, Knob | None]] = []
         for usual, short in ((True, False), (False, False), (False, True)):
             spans = []
@@ -108,7 +109,7 @@ class SchemeBar(Widget):
                     label = knob.label if not short or knob.short is None else knob.short
                     spans.append((f" {label} " if label else " ", "label", knob))
                     spans.append((f"{knob.value} ", "value", knob))
-            if MARK + sum(len(text) for text, *_ in spans) <= self.content_size.width:
+            if sum(len(text) for text, *_ in spans) <= room:
                 break
         return spans
 

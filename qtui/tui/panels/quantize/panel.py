@@ -248,4 +248,5 @@ class QuantizePanel(LookingPanel):
     # The rest
 
     def action_back(self) -> None:
+        self._forget_refusal()
         self.body.leave()
