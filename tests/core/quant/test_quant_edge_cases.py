@@ -41,8 +41,8 @@ def test_every_scheme_takes_every_tensor(any_scheme, awkward):
         assert (y[single == 0] == 0).all(), name
 
 
-def test_measured_error_is_that_of_the_dequantized_tensor(any_scheme, awkward):
-    scheme = Scheme.parse(any_scheme)
+def test_measured_error_is_that_of_the_dequantized_tensor(any_pair, awkward):
+    scheme = Scheme.parse(any_pair)
     for name, x in awkward.items():
         with np.errstate(over="ignore"):
             single = np.asarray(x.astype(np.float32))

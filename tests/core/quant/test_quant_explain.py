@@ -129,11 +129,11 @@ def test_casts_are_not_told_about_groups():
     assert "group" not in sentence(normal(100, 100), "bf16")
 
 
-def test_every_scheme_has_one_sentence(any_scheme, awkward):
+def test_every_scheme_has_one_sentence(any_pair, awkward):
     for x in awkward.values():
-        text = sentence(x, any_scheme)
+        text = sentence(x, any_pair)
         assert text.endswith(".")
         assert "\n" not in text
-        assert text[0].isupper() or text[0].isdigit() or text.startswith(any_scheme[:4])
+        assert text[0].isupper() or text[0].isdigit() or text.startswith(any_pair[:4])
         assert "nan dB" not in text
         assert "inf" not in text.replace("infinite", "")

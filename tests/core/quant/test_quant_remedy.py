@@ -25,7 +25,7 @@ SCHEMES = [
 
 def tensors():
     random = np.random.default_rng(5)
-    normal = random.standard_normal((400, 512))
+    normal = random.standard_normal((200, 256))
     columns = normal.copy()
     columns[:, [7, 100]] *= 30
     one = normal.copy()
@@ -33,7 +33,7 @@ def tensors():
     few = normal.copy()
     few.flat[random.choice(normal.size, 20, replace=False)] = 25
     many = normal.copy()
-    many.flat[random.choice(normal.size, 4000, replace=False)] = 25
+    many.flat[random.choice(normal.size, 1000, replace=False)] = 25
     return {
         "normal": normal,
         "columns": columns,
@@ -44,7 +44,7 @@ def tensors():
         "student": random.standard_t(2, normal.shape),
         "uniform": random.random(normal.shape) - 0.5,
         "positive": random.random(normal.shape),
-        "rows": normal * np.geomspace(0.01, 1, 400)[:, None],
+        "rows": normal * np.geomspace(0.01, 1, 200)[:, None],
         "off centre": 10 + normal,
         "far below zero": -3 - np.abs(normal),
         "one value": np.full(normal.shape, 0.3),
