@@ -32,7 +32,9 @@ def conformance_sections(standings: Sequence[Standing], *, details: bool) -> lis
         listed = ", ".join(
             f"{s.library.name} ({plural(len(s.findings), 'convention')})" for s in missing
         )
-        sections.append(Section("Not installed, so not compared", (listed,)))
+        names = " ".join(s.library.name for s in missing)
+        remedy = f"`pip install {names}` in this environment has them compared too."
+        sections.append(Section("Not installed, so not compared", (listed, remedy)))
     return sections
 
 
