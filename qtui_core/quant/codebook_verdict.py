@@ -162,9 +162,10 @@ def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
         return sentence
     if ahead >= SAME_DB:
         why = _why_integers(integer, normal, stats)
-        return f"{sentence} INT4 beats NF4 by {ahead:.1f} dB: {why}."
+        return f"{sentence} {integer.name} beats {normal.name} by {ahead:.1f} dB: {why}."
     if ahead <= -SAME_DB:
-        return f"{sentence} NF4 beats INT4 by {-ahead:.1f} dB: {_why_normal(normal)}."
+        why = _why_normal(normal)
+        return f"{sentence} {normal.name} beats {integer.name} by {-ahead:.1f} dB: {why}."
     return sentence
 
 
