@@ -65,11 +65,15 @@ def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) ->
 
 
 def error_at(levels: Float64, x: Float64, rounding: str) -> Float64:
-    """The mean squared error of the numbers `x` `[n]` rounded to `levels` `[n, K]`, ascending."""
-    levels = np.broadcast_to(levels, (x.size, levels.shape[-1]))
-    inside = np.clip(x, levels[:, 0], levels[:, -1])[:, None]
-    above = np.where(levels >= inside, levels, np.inf).min(axis=1)
-    below = np.where(levels <= inside, levels, -np.inf).max(axis=1)
+    """The mean squared error of the numbers `x` `[n]` rounded to `levels` `[n, K]`, ascending, or
+    all to the same ones, `[1, K]`."""
+    inside = np.clip(x, levels[:, 0], levels[:, -1])
+    if levels.shape[0] == 1:
+        above = levels[0, np.searchsorted(levels[0], inside)]
+        below = levels[0, np.searchsorted(levels[0], inside, side="right") - 1]
+    else:
+        above = np.where(levels >= inside[:, None], levels, np.inf).min(axis=1)
+        below = np.where(levels <= inside[:, None], levels, -np.inf).max(axis=1)
     up, down = np.square(above - x), np.square(x - below)
     if rounding == "nearest":
         return np.minimum(up, down)

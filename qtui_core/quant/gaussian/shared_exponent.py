@@ -44,9 +44,8 @@ def _of_fraction(scheme: Scheme, length: int, sigma: float) -> float:
             total += (length - 1) * float(weight @ inside)
     edges, grids = _cells(plain, octaves, scales)
     m, weights = absmax_between(length, edges)
-    extreme = error_at(
-        np.repeat(grids, m.shape[1])[:, None] * plain, m.reshape(-1), scheme.rounding
-    )
+    scale = np.repeat(grids, m.shape[1])
+    extreme = np.square(scale) * error_at(plain[None], m.reshape(-1) / scale, scheme.rounding)
     return (total + float(weights.reshape(-1) @ extreme)) / length
 
 
