@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from qtui_core.quant.equal_bits import TOLERANCE
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import ErrorReport, decibels
 from qtui_core.quant.occupancy import Occupancy
+from qtui_core.quant.process import make_coder
 from qtui_core.quant.scheme import Family
 from qtui_core.quant.statistics import TensorStatistics
 
@@ -23,6 +25,9 @@ SAME_DB = 0.1
 ONE_SIDED = 0.5
 #: More (or fewer) of the values than of a Gaussian's in the outer half of their group.
 CROWDED = 0.03
+#: Kurtosis beyond which the constants of double quantization follow single blocks, and the scales
+#: beside these cost more than on a Gaussian.
+EXTREME_TAILS = 1000.0
 REMEDY = "= gives all of them equal bits"
 
 
@@ -75,6 +80,8 @@ def verdict(
         )
     if first.relative_mse is None:
         return "Every element is zero, which every scheme keeps exactly."
+    if max(c.db for c in contenders) < SAME_DB:
+        return _nothing_left(contenders[0])
     if len(contenders) == 1:
         return _alone(contenders[0])
     equal = [c for c in contenders if abs(c.bits - contenders[0].bits) <= TOLERANCE]
@@ -82,6 +89,24 @@ def verdict(
     if len(equal) == 1:
         return _unequal(contenders, resized)
     return _equal(equal, stats) + _left_out(others, equal, resized)
+
+
+def _nothing_left(first: Contender) -> str:
+    if _is_too_small(first):
+        return (
+            "Nothing of this tensor is left under any of them: its values are too small for a "
+            "scale. Multiply it by a power of two first."
+        )
+    return "Nothing of this tensor is left under any of them: take more bits or smaller groups."
+
+
+def _is_too_small(contender: Contender) -> bool:
+    """Whether most groups have the smallest scale there is, whatever is in them."""
+    report = contender.report
+    if not report.relative_mse:
+        return False
+    rms = math.sqrt(report.mse / report.relative_mse)
+    return rms < make_coder(report.scheme).smallest_extent
 
 
 def _alone(only: Contender) -> str:
@@ -151,20 +176,22 @@ def _equal(equal: Sequence[Contender], stats: TensorStatistics | None) -> str:
         return (
             f"INT4 beats NF4 here: at {at} {integer.name} has {db_text(integer.db)} dB, "
             f"{ahead:.1f} dB more than {normal.name}{_beside_gaussian(equal, best)}. "
-            f"{_use(best, lead)}: {why}."
+            f"{_use(best, lead, stats)}: {why}."
         )
     if lead < SAME_DB:
         won = f"At {at} {best.name} and {second.name} are level, {db_text(best.db)} dB"
+        won += _level_on_gaussian(equal, best, second)
     else:
         won = f"At {at} {best.name} wins by {lead:.1f} dB with {db_text(best.db)}"
-    sentence = f"{won}{_beside_gaussian(equal, best)}. {_use(best, lead)}."
+        won += _beside_gaussian(equal, best)
+    sentence = f"{won}. {_use(best, lead, stats)}."
     if integer is None or normal is None:
         return sentence
     if ahead >= SAME_DB:
         why = _why_integers(integer, normal, stats)
         return f"{sentence} {integer.name} beats {normal.name} by {ahead:.1f} dB: {why}."
     if ahead <= -SAME_DB:
-        why = _why_normal(normal)
+        why = _why_normal(normal, integer)
         return f"{sentence} {normal.name} beats {integer.name} by {-ahead:.1f} dB: {why}."
     return sentence
 
@@ -196,6 +223,14 @@ def _beside_gaussian(equal: Sequence[Contender], best: Contender) -> str:
     if lead < SAME_DB:
         return f" (on a Gaussian {expected.name} is as good)"
     return f" (on a Gaussian {expected.name} wins by {lead:.1f})"
+
+
+def _level_on_gaussian(equal: Sequence[Contender], best: Contender, second: Contender) -> str:
+    """Two that are level here need not be so on a Gaussian."""
+    lead = _gaussian_lead(best, second)
+    if lead is None or lead < SAME_DB:
+        return _beside_gaussian(equal, best)
+    return f" (on a Gaussian {best.name} is {lead:.1f} dB ahead)"
 
 
 def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics | None) -> str:
@@ -231,7 +266,9 @@ def _why_integers(integer: Contender, normal: Contender, stats: TensorStatistics
     return "its values lie closer to evenly spaced levels than Gaussian ones"
 
 
-def _why_normal(normal: Contender) -> str:
+def _why_normal(normal: Contender, integer: Contender) -> str:
+    if _is_too_small(integer):
+        return f"its values are too small for the scales of {integer.name}"
     outer, usual = _outer_half(normal.occupancy)
     if usual is not None and outer < usual - CROWDED:
         return (
@@ -262,12 +299,14 @@ def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
     return share, None if expected is None else float(expected[outer].sum())
 
 
-def _use(best: Contender, lead: float) -> str:
+def _use(best: Contender, lead: float, stats: TensorStatistics | None) -> str:
     """What to do, and what double quantization would spare where it is not on."""
     if lead < SAME_DB:
         return "Take whichever your kernels run faster"
     scheme = best.report.scheme
     if scheme.family is not Family.CODEBOOK or scheme.double_quantization:
+        return "Use it"
+    if stats is not None and (stats.kurtosis or 0.0) > EXTREME_TAILS:
         return "Use it"
     nested, shape = replace(scheme, double_quantization=True), best.report.shape
     spared = bit_budget(scheme, shape).bits_per_parameter

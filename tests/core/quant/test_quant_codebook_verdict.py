@@ -134,3 +134,28 @@ def test_tensors_without_a_contest():
     alone = judged(tensor("normal"), ["nf4"])
     assert f"{alone[0][0].db:.1f} dB at 4.500 bits" in alone[1]
     assert "add another scheme" in alone[1]
+
+
+def test_what_is_level_here_is_not_said_to_be_so_on_a_gaussian():
+    x = np.random.default_rng(3).uniform(1, 1.02, (64, 256)).astype(np.float32)
+    _, sentence = judged(x, ["nf4", "int4:group64"])
+    assert "are level" in sentence
+    assert "on a Gaussian nf4:block64 is 1.4 dB ahead" in sentence
+
+
+def test_values_too_small_for_a_scale_are_the_reason():
+    x = np.random.default_rng(3).standard_normal((64, 256))
+    _, sentence = judged((x * 1e-38).astype(np.float32), ["nf4", "int4:group64"])
+    assert "too small for the scales of int4:group64" in sentence
+    _, sentence = judged((x * 1e-41).astype(np.float32), ["nf4", "int4:group64"])
+    assert sentence.startswith("Nothing of this tensor is left")
+    assert "Multiply it" in sentence
+
+
+def test_double_quantization_is_not_advised_beside_one_huge_element():
+    x = np.random.default_rng(3).standard_normal((256, 512)).astype(np.float32)
+    assert "with dq" in judged(x, ["nf4", "int4:group64"])[1]
+    x[17, 99] = 1e4
+    single, double = (measure(x, Scheme.parse(text)).sqnr_db for text in ("nf4", "nf4:dq"))
+    assert single - double > 0.4
+    assert "with dq" not in judged(x, ["nf4", "int4:group64"])[1]
