@@ -249,16 +249,17 @@ def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared, scratch: Scratch
     scales = prepared.scales
     layout: Layout = plan.layout
     top = np.float32(alphabet.top)
-    factor = np.where(scales.scale == 0, np.float32(0), 1 / (scales.scale * top))
+    # Not by its reciprocal, which is infinite for the smallest: a zero would be no number then.
+    reach = np.where(scales.scale == 0, np.float32(np.inf), scales.scale * top)
     shift = None
     if plan.scheme.float_zero_point:
         # A number of the tensor's unit that stands for the code 2^(bits - 1).
         assert scales.zero_point is not None
-        shift = np.float32(0.5) / top - scales.zero_point * factor
+        shift = np.float32(0.5) / top - scales.zero_point / reach
     elif scales.zero_point is not None:
         shift = scales.zero_point.astype(np.float32) / top - np.float32(1)
-    for (x, out), (by, added) in group_views(layout, (prepared.x, place), (factor, shift)):
-        np.multiply(x, by, out=out)
+    for (x, out), (by, added) in group_views(layout, (prepared.x, place), (reach, shift)):
+        np.divide(x, by, out=out)
         if added is not None:
             out += added
     return place

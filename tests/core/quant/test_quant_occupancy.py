@@ -260,3 +260,13 @@ def test_elements_beyond_the_outermost_level_are_counted():
     x[0, 0] = 7.0  # floor(log2 7) = 2: the scale is 1 and 7 is beyond 6
     assert code_occupancy(x, Scheme.parse("mxfp4")).beyond == 1
     assert code_occupancy(x, Scheme.parse("mxfp4:rceil")).beyond == 0
+
+
+@pytest.mark.parametrize("text", ["nf4", "nf4:dq", "fp4", "int4", "int4:asym:zpfloat", "mxfp4"])
+@pytest.mark.parametrize("size", [1e-38, 1e-41, 1e-45])
+@pytest.mark.filterwarnings("error")
+def test_blocks_whose_scale_has_no_reciprocal_are_counted(text, size):
+    x = (np.random.default_rng(3).standard_normal((8, 128)) * size).astype(np.float32)
+    x[0, ::2] = 0
+    found = code_occupancy(x, Scheme.parse(text))
+    assert found.density.sum() == found.total == x.size
