@@ -28,7 +28,7 @@ CROWDED = 0.03
 #: Kurtosis beyond which the constants of double quantization follow single blocks, and the scales
 #: beside these cost more than on a Gaussian.
 EXTREME_TAILS = 1000.0
-REMEDY = "= gives all of them equal bits"
+REMEDY = "= makes bits equal"
 
 
 @dataclass(frozen=True)

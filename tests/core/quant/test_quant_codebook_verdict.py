@@ -100,10 +100,10 @@ def test_other_bits_are_not_compared():
     assert "At equal bits (4.500) nf4:block64 wins" in sentence
     odd = contenders[2]
     assert f"{odd.name} takes {odd.bits:.3f} bits and is not compared" in sentence
-    assert sentence.endswith("= gives all of them equal bits.")
+    assert sentence.endswith("= makes bits equal.")
     _, sentence = judged(tensor("normal"), ["nf4:block64:dq", "int4", "mxfp4"])
     assert sentence.startswith("These are not equal bits (4.128 to 4.500): ")
-    assert "= gives all of them equal bits" in sentence
+    assert "= makes bits equal" in sentence
 
 
 def test_more_decibels_for_more_bits_are_weighed():
