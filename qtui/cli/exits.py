@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -34,6 +35,7 @@ def say(sentence: str) -> None:
 def run_and_exit(command: click.Command) -> NoReturn:
     """Runs a click command and exits with its code, never with a traceback unless `--debug`."""
     _open_missing_streams()
+    _end_in_order()
     debug = "--debug" in sys.argv[1:]
     try:
         # Not `command.main`, which ends a program whose reader left early as failed.
@@ -43,18 +45,21 @@ def run_and_exit(command: click.Command) -> NoReturn:
         code = 0
     except click.exceptions.Exit as done:
         code = done.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        say("qtui: interrupted.")
-        code = INTERRUPTED
+    except (click.Abort, KeyboardInterrupt) as error:
+        code = _tell_interrupted(error)
     except click.ClickException as error:
         code = _tell_click(error)
     except BrokenPipeError:
         # The reader (`| head`) has what it wanted.
         code = 0
     except Exception as error:
-        if debug:
-            traceback.print_exc()
-        code = _tell(error)
+        interrupt = _interrupt_behind(error)
+        if interrupt is not None:
+            code = _tell_interrupted(interrupt)
+        else:
+            if debug:
+                traceback.print_exc()
+            code = _tell(error)
     _exit(code)
 
 
@@ -64,6 +69,47 @@ def _open_missing_streams() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open until the program ends
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal that asks this process to end. As an exception, so that on the way out children
+    are ended and half-written files removed, as they are after Ctrl+C."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+
+def _end_in_order() -> None:
+    def end(signum: int, frame: object) -> NoReturn:
+        signal.signal(signum, signal.SIG_DFL)  # A second one does not wait.
+        raise _Ended(signum)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        signum = getattr(signal, name, None)
+        # Under nohup a hang-up is ignored, and that is left alone.
+        if signum is not None and signal.getsignal(signum) is signal.SIG_DFL:
+            signal.signal(signum, end)
+
+
+def _tell_interrupted(error: BaseException) -> int:
+    if isinstance(error, _Ended):
+        # Who sent the signal is to see that it was obeyed.
+        os.kill(os.getpid(), error.signum)
+    say("qtui: interrupted.")
+    return INTERRUPTED
+
+
+def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The Ctrl+C that an exception was raised from: Python up to 3.11 makes a RuntimeError of
+    one that comes while a class is being made."""
+    seen: set[int] = set()
+    behind: BaseException | None = error
+    while behind is not None and id(behind) not in seen:
+        if isinstance(behind, KeyboardInterrupt):
+            return behind
+        seen.add(id(behind))
+        behind = behind.__cause__ or behind.__context__
+    return None
 
 
 def _tell_click(error: click.ClickException) -> int:

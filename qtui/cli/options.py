@@ -29,6 +29,12 @@ def appearance(command: Command) -> Command:
     return command
 
 
+def _as_stdout(ctx: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    """The names that a system has for stdout mean `-`: a file that stdout is sent to would be
+    replaced, and with it what others have written there."""
+    return "-" if path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else path
+
+
 def report_format(command: Command) -> Command:
     """`--format`, `--json` and `-o FILE`; the command gets `format` (or None) and `output`."""
     for option in (
@@ -36,6 +42,7 @@ def report_format(command: Command) -> Command:
             "-o",
             "--output",
             metavar="FILE",
+            callback=_as_stdout,
             help="Write to this file (.json, .md or .html chooses the format), or - for stdout.",
         ),
         click.option("--json", "format", flag_value="json", help="Short for --format json."),

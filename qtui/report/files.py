@@ -15,7 +15,7 @@ def check_target(output: str) -> None:
 
     Raises QtuiError, UsageError for what is no file at all.
     """
-    path = Path(os.path.realpath(output))
+    path = _file_of(output)
     if not output or path.is_dir():
         raise UsageError(f"Cannot write the report to {output!r}: that is not a file.")
     if not path.parent.is_dir():
@@ -34,7 +34,7 @@ def write_whole(output: str, text: str) -> None:
     Raises QtuiError.
     """
     check_target(output)
-    path = Path(os.path.realpath(output))
+    path = _file_of(output)
     try:
         mode = path.stat().st_mode if path.exists() else None
         in_place = mode is not None and (
@@ -46,6 +46,17 @@ def write_whole(output: str, text: str) -> None:
             _replace(path, text, 0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
     except OSError as error:
         raise QtuiError(f"Cannot write {output!r}: {error.strerror or error}.") from error
+
+
+def _file_of(output: str) -> Path:
+    """Where a path leads. A pipe under /dev/fd leads to a name that cannot be opened, so what is
+    there and no regular file is opened by the path as it was given."""
+    path = Path(output)
+    try:
+        special = not stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        special = False
+    return path if special else Path(os.path.realpath(output))
 
 
 def _replace(path: Path, text: str, mode: int) -> None:

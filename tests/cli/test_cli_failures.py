@@ -149,6 +149,18 @@ def test_writing_keeps_links_permissions_and_devices(qtui, tmp_path):
     assert json.loads(qtui("formats", "1", "--json", "-o", "-").stdout)
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs /dev/fd")
+@pytest.mark.parametrize("target", ["/dev/stdout", ">(cat)"])
+def test_writing_to_pipes_by_their_paths(tmp_path, target):
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    subprocess.run(
+        ["bash", "-c", f"exec >> {log}; {sys.executable} -m qtui formats 1 -o {target}"], check=True
+    )
+    wait_for(lambda: "nothing is lost on this value" in log.read_text())
+    assert log.read_text().startswith("before\n1 in every format")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     ("redirect", "code"),
@@ -319,6 +331,61 @@ def test_interrupt_is_130(tmp_path):
     assert "Traceback" not in err
     assert out == ""
     assert sorted(p.name for p in tmp_path.iterdir()) == ["big.safetensors"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_is_obeyed_by_children_too(tmp_path, signum):
+    """Nobody is left that computes, and who sent the signal sees that it ended the program."""
+    package = tmp_path / "gguf"
+    package.mkdir()
+    pid_file = tmp_path / "pid"
+    (package / "__init__.py").write_text(
+        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qtui", "doctor", "--library", "gguf"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    wait_for(pid_file.exists)
+    wait_for(pid_file.read_text)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == -signum
+    assert err == ""
+    wait_for(lambda: not is_alive(int(pid_file.read_text())))
+
+
+def wait_for(condition, seconds=20.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_ctrl_c_while_a_class_is_made_is_an_interruption():
+    """Python 3.11 wraps it in a RuntimeError."""
+    code = (
+        "import click\n"
+        "from qtui.cli.exits import run_and_exit\n"
+        "class Interrupts:\n"
+        "    def __set_name__(self, owner, name):\n"
+        "        raise KeyboardInterrupt\n"
+        "@click.command()\n"
+        "def command():\n"
+        "    type('Made', (), {'x': Interrupts()})\n"
+        "run_and_exit(command)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "qtui: interrupted.\n")
 
 
 def test_a_reader_that_leaves_early_is_no_failure(checkpoint):

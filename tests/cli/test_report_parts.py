@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qtui.report.columns import lay_out
-from qtui.report.document import Column
+from qtui.report.document import Column, Document
+from qtui.report.json_face import to_json
 from qtui.report.markdown import escape
 from qtui.report.numbers import format_bytes, format_count
 from qtui.report.text import draw_bar, to_ascii
@@ -81,3 +84,10 @@ def test_ascii_knows_what_reports_write():
 
 def test_markdown_cannot_be_injected():
     assert escape("a|b*c`<x>") == "a\\|b\\*c\\`\\<x\\>"
+
+
+@given(st.text(max_size=20))
+def test_json_is_printable_and_holds_every_text(text):
+    written = to_json(Document("", (), text, {"name": text}))
+    assert json.loads(written)["name"] == json.loads(written)["conclusion"] == text
+    assert not set(written) & {chr(c) for c in (*range(0x7F, 0xA0), 0x202E, 0x2066, 0x200B)}
