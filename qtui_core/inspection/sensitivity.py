@@ -253,8 +253,9 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         least = int(found.nbytes[0]) + weighing.kept_bytes
         raise UsageError(
             f"A budget of {budget:,} byte{'s' * (budget != 1)} cannot be met: these schemes make "
-            f"the tensors no smaller than {least:,} bytes ({8 * least / weighing.parameters:.2f} bits per "
-            f"parameter). Name a smaller scheme, or raise the budget."
+            f"the tensors no smaller than {least:,} bytes "
+            f"({8 * least / weighing.parameters:.2f} bits per parameter). "
+            "Name a smaller scheme, or raise the budget."
         )
     choices = tuple(
         TensorChoice(
