@@ -44,7 +44,7 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     "--budget",
     metavar="SIZE",
     help="For --sensitivity: bits per parameter (4.25) or bytes (3.5GiB) of all tensors together. "
-    "[default: the bytes of the scheme that inspect recommends]",
+    "[default: a tenth more than the scheme takes that inspect recommends]",
 )
 @click.option(
     "--calibration",
@@ -113,7 +113,7 @@ def command(
     parsed = _parse_schemes(wanted)
     limit = None
     if sensitivity:
-        from qtui_core.inspection.sensitivity import refuse_shared_scales
+        from qtui_core.inspection.weighing import refuse_shared_scales
 
         refuse_shared_scales(parsed)
         limit = _check_inputs(budget, calibration)

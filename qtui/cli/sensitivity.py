@@ -9,12 +9,11 @@ import numpy as np
 from qtui.cli.progress import progress_on_stderr
 from qtui_core.errors import UsageError
 from qtui_core.inspection.budget import Budget
-from qtui_core.inspection.sensitivity import (
+from qtui_core.inspection.sensitivity import assign_schemes, default_budget
+from qtui_core.inspection.sensitivity_report import Sensitivity
+from qtui_core.inspection.weighing import (
     InputMoments,
-    Sensitivity,
     Weighing,
-    assign_schemes,
-    default_budget,
     weigh_by_outputs,
     weigh_by_weights,
 )

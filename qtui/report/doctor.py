@@ -55,10 +55,11 @@ def doctor_document(
         Section("Libraries", (_versions(around.versions),)),
         Section("Files", (_files(around.files),)),
     ]
-    if standings is not None:
-        sections += conformance_sections(standings, details=details)
+    # What will go wrong comes before the evidence, which is long.
     if warnings:
         sections.append(Section("Warnings", (_warnings(warnings),)))
+    if standings is not None:
+        sections += conformance_sections(standings, details=details)
     conclusion = conclude(standings) if standings is not None else _conclude_without(around)
     data = surroundings_data(around) | {
         "conformance": None if standings is None else conformance_data(standings),

@@ -8,7 +8,7 @@ from typing import Any
 from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table
 from qtui.report.numbers import format_bytes, format_decibels, format_value, plural
 from qtui.report.plot import Series, curve_svg
-from qtui_core.inspection.sensitivity import AS_STORED, FrontierPoint, Sensitivity
+from qtui_core.inspection.sensitivity_report import AS_STORED, FrontierPoint, Sensitivity
 from qtui_core.models.quoting import printable
 
 #: Tensors a text report lists before it says where the rest is.

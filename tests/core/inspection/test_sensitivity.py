@@ -12,10 +12,9 @@ from safetensors.numpy import save_file
 from qtui_core.errors import UsageError
 from qtui_core.inspection.budget import parse_budget
 from qtui_core.inspection.inspect import inspect_model
-from qtui_core.inspection.sensitivity import (
+from qtui_core.inspection.sensitivity import assign_schemes, default_budget
+from qtui_core.inspection.weighing import (
     InputMoments,
-    assign_schemes,
-    default_budget,
     refuse_shared_scales,
     weigh_by_outputs,
     weigh_by_weights,
