@@ -251,7 +251,7 @@ def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared, scratch: Scratch
     top = np.float32(alphabet.top)
     # Not by its reciprocal, which is infinite for the smallest: a zero would be no number then.
     reach = np.where(scales.scale == 0, np.float32(np.inf), scales.scale * top)
-    shift = None
+    shift: npt.NDArray[np.floating] | None = None
     if plan.scheme.float_zero_point:
         # A number of the tensor's unit that stands for the code 2^(bits - 1).
         assert scales.zero_point is not None

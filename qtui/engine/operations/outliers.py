@@ -31,6 +31,7 @@ from qtui_core.quant.attribution import (
 from qtui_core.quant.columns import ColumnStatistics, threshold_ladder
 from qtui_core.quant.decomposition_sweep import SweepPoint, decomposition_sweep
 from qtui_core.quant.granularities import granularity_error, schemes_by_granularity
+from qtui_core.quant.measure import decibels
 
 COLUMNS_SENT = 64
 ROWS_SENT = 16
@@ -200,9 +201,10 @@ def decomposition(session: Session, task: Task) -> Result:
     missing = sorted(thresholds - known.keys(), reverse=True)
     swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))
     known.update((point.threshold, point) for point in swept)
+    added = _energy_added(session, task, tensor)
     points = [
         {
-            **dataclasses.asdict(known[threshold]),
+            **dataclasses.asdict(_over_original(known[threshold], added)),
             "scheme": str(replace(base, outlier_threshold=threshold)),
         }
         for threshold in sorted(thresholds, reverse=True)
@@ -216,6 +218,24 @@ def decomposition(session: Session, task: Task) -> Result:
             "points": points,
         }
     )
+
+
+def _energy_added(session: Session, task: Task, tensor: Subject) -> float:
+    """How many times the energy of the original a tensor has with what was put into it."""
+    original = session.original_of(task)
+    if original.key == tensor.key:
+        return 1.0
+    before = session.statistics_of(task, original, 1.0, 1.0).mean_square
+    return session.statistics_of(task, tensor, 1.0, 1.0).mean_square / before if before else 1.0
+
+
+def _over_original(point: SweepPoint, added: float) -> SweepPoint:
+    """The error over the energy of the original values, as in the granularities: a huge outlier
+    is signal too, and would make the loss of all others look small."""
+    if point.relative_mse is None or added == 1.0:
+        return point
+    relative = point.relative_mse * added
+    return replace(point, relative_mse=relative, sqnr_db=decibels(relative))
 
 
 def _magnitudes(columns: ColumnStatistics, detected: Detected) -> list[list[Any]]:

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from qtui.engine.client import EngineClient
 from qtui_core.errors import UsageError
-from qtui_core.quant import Scheme, find_outliers, measure, statistics
+from qtui_core.quant import Scheme, find_outliers, measure, quantize, statistics
 from qtui_core.quant.attribution import attribute_error, keep_columns
 from qtui_core.quant.columns import column_statistics
 
@@ -322,3 +322,22 @@ async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
     data = await ask(engine, "outliers", "demo", small, **about, inject=inject)
     assert data["top"][0][:3] == [3, 9, -7.5]
     assert (data["count"], data["outlier_columns"]) == (1, [9])
+
+
+async def test_thresholds_of_an_injected_tensor_are_over_the_original(
+    engine: EngineClient, model: str
+) -> None:
+    """As the granularities beside them are, and not over the energy of the outlier too."""
+    inject = {"row": None, "column": 5, "value": 3.0}
+    data = await ask(engine, "decomposition", model, PROJ, scheme="int4:group32", inject=inject)
+    x = values()[PROJ].astype(np.float64)
+    injected = x.copy()
+    injected[:, 5] = 3.0
+    points = [p for p in data["points"] if p["threshold"] <= 3.0 or p["columns"] == 0]
+    assert points
+    for point in points:
+        scheme = Scheme.parse(point["scheme"])
+        y = quantize(injected.astype(np.float32), scheme).dequantize()
+        relative = np.square(injected - y).sum() / np.square(x).sum()
+        assert point["relative_mse"] == pytest.approx(relative, rel=1e-4)
+        assert point["sqnr_db"] == pytest.approx(-10 * np.log10(relative), abs=1e-3)
