@@ -16,6 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 from transformers.utils import logging
 
+from qtui_core.activations.belonging import check_belonging, differing_shapes
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
@@ -38,6 +39,20 @@ _BASE = (
     "ForTokenClassification",
     "ForQuestionAnswering",
     "ForMultipleChoice",
+)
+
+
+#: transformers takes the id of a repository of compiled kernels for an implementation.
+_CODE_KEYS = frozenset(
+    {
+        "auto_map",
+        "attn_implementation",
+        "_attn_implementation",
+        "_attn_implementation_internal",
+        "experts_implementation",
+        "_experts_implementation",
+        "_experts_implementation_internal",
+    }
 )
 
 
@@ -134,6 +149,7 @@ def load_model(source: ModelSource) -> LoadedModel:
     dtype = _DTYPES[_main_dtype(source)]
     _check_memory(source)
     try:
+        check_belonging(source, model_class, config)
         model, info = model_class.from_pretrained(
             None,
             config=config,
@@ -142,10 +158,12 @@ def load_model(source: ModelSource) -> LoadedModel:
             output_loading_info=True,
             local_files_only=True,
         )
+    except ModelError:
+        raise
     except Exception as error:  # whatever a configuration makes of a constructor
+        why = differing_shapes(source, model_class, config) or _first_line(error)
         raise ModelError(
-            f"transformers cannot build {quoted(source.id)} as {model_class.__name__}: "
-            f"{_first_line(error)}"
+            f"transformers cannot build {quoted(source.id)} as {model_class.__name__}: {why}"
         ) from error
     absent = sorted(name for name in info["missing_keys"] if "pooler." not in name)
     if absent:
@@ -206,12 +224,21 @@ def _config(source: ModelSource) -> Any:
         own = " and it asks for code of its own, which is never run" * ("auto_map" in config)
         raise ModelError(f"The installed transformers knows no model of type {quoted(kind)}{own}.")
     try:
-        return CONFIG_MAPPING[kind].from_dict(dict(config))
+        return CONFIG_MAPPING[kind].from_dict(_without_code(config))
     except Exception as error:  # whatever a configuration makes of a constructor
         raise ModelError(
             f"transformers does not accept the configuration of {quoted(source.id)}: "
             f"{_first_line(error)}"
         ) from error
+
+
+def _without_code(value: Any) -> Any:
+    """A configuration without the keys by which it could choose code to download and run."""
+    if isinstance(value, Mapping):
+        return {k: _without_code(v) for k, v in value.items() if k not in _CODE_KEYS}
+    if isinstance(value, list):
+        return [_without_code(v) for v in value]
+    return value
 
 
 def _class_of(source: ModelSource, config: Any) -> Any:
@@ -277,5 +304,9 @@ def available_memory() -> int | None:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return printable(f"it knows no {error}")
     lines = str(error).strip().splitlines() or [type(error).__name__]
+    if lines[0].endswith(":") and len(lines) > 1:
+        lines[0] += f" {lines[1].strip()}"
     return printable(lines[0])

@@ -275,6 +275,14 @@ def edit(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(config))
 
 
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_configuration_chooses_no_kernels_from_the_hub(tmp_path, key):
+    """With the kernels library these keys are the id of compiled code to download and run."""
+    folder = running_models.llama(tmp_path / "model")
+    edit(folder, **{key: "nobody/kernels", "experts_implementation": "nobody/kernels"})
+    assert opened(folder).model.config._attn_implementation in ("sdpa", "eager")
+
+
 def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
     good = running_models.llama(tmp_path / "good")
 
@@ -292,8 +300,13 @@ def test_models_that_cannot_run_are_refused_in_words(tmp_path: Path) -> None:
             "code of its own, which is never run",
         ),
         (broken("d", architectures=["LlamaForCausalSomething"]), "is a LlamaForCausalSomething"),
-        (broken("e", hidden_size=64), "transformers cannot build"),
+        (broken("e", hidden_size=64), r"is \(256, 32\) in the checkpoint and \(256, 64\)"),
         (broken("f", num_hidden_layers=3), "lacks 9 of the tensors"),
+        # Terabytes or minutes, if they were believed.
+        (broken("g", vocab_size=10**10), "describes 640,000,015,520 parameters"),
+        (broken("h", num_hidden_layers=10**5), "says 100,000 layers"),
+        (broken("i", hidden_size="x"), "field 'hidden_size': TypeError"),
+        (broken("j", hidden_act="nosuch"), "it knows no 'nosuch'"),
     ]:
         with pytest.raises(ModelError, match=words):
             opened(folder)

@@ -1,0 +1,58 @@
+"""Whether a configuration and the tensors beside it are of one model. Needs torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qtui_core.errors import ModelError
+from qtui_core.models.quoting import quoted
+from qtui_core.models.source import ModelSource
+
+#: More layers than this for each tensor no model has, also where layers share their tensors.
+_LAYERS_A_TENSOR = 10
+#: A configuration of so many times the parameters that are stored is that of another model.
+#: Tied weights and shared layers make it a few times.
+_FAR_LARGER = 16
+
+
+def check_belonging(source: ModelSource, model_class: Any, config: Any) -> None:
+    """Refuses a configuration of a far larger model than the tensors are of, before time and
+    memory are taken for it. Raises ModelError, and what a constructor raises over it."""
+    layers = getattr(config, "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > _LAYERS_A_TENSOR * len(source.tensors):
+        raise ModelError(
+            f"The config.json of {quoted(source.id)} says {layers:,} layers and there are "
+            f"{len(source.tensors):,} tensors: they do not belong together."
+        )
+    described = sum(p.numel() for p in _empty(model_class, config).parameters())
+    if described > _FAR_LARGER * source.parameters + 10**8:
+        raise ModelError(
+            f"The config.json of {quoted(source.id)} describes {described:,} parameters and its "
+            f"tensors hold {source.parameters:,}: they do not belong together."
+        )
+
+
+def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
+    """Which tensors have another shape than the configuration says; empty where none has."""
+    try:
+        built = _empty(model_class, config)
+    except Exception:
+        return ""  # The constructor is what failed, and the caller has its words.
+    prefix = f"{built.base_model_prefix}."
+    for name, parameter in built.named_parameters():
+        for stored in (name, prefix + name, name.removeprefix(prefix)):
+            info = source.tensors.get(stored)
+            if info is not None and info.shape != tuple(parameter.shape):
+                return (
+                    f"{quoted(stored)} is {info.shape} in the checkpoint and "
+                    f"{tuple(parameter.shape)} by its config.json."
+                )
+    return ""
+
+
+def _empty(model_class: Any, config: Any) -> Any:
+    """The model without memory for its weights."""
+    with torch.device("meta"):
+        return model_class(config)
