@@ -104,9 +104,17 @@ class LocalFile:
                 # looked at again comes back from the page cache.
                 mapped.madvise(mmap.MADV_DONTNEED)
                 self._since_release = 0
-            if end > len(mapped):
+            if end > self._length(mapped):
                 raise ModelError(f"{quoted(self._path)} became shorter after it was opened.")
             return memoryview(mapped)[begin:end]
+
+    def _length(self, mapped: mmap.mmap) -> int:
+        """Bytes that can be looked at now. A look beyond the end of a file ends the process, so
+        a file that was cut off since must be noticed before a view of it is handed out."""
+        try:
+            return min(len(mapped), mapped.size())  # of the mapping, and of the file today
+        except OSError as error:
+            raise unreadable(self._path, error) from error
 
     def close(self) -> None:
         """Unmap, or leave that to the last view of it that is still in use."""

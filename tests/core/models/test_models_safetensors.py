@@ -374,6 +374,17 @@ def test_a_file_that_shrank_after_it_was_opened(write):
         source.read_rows("a", 0, 1)
 
 
+def test_a_file_that_is_cut_off_while_it_is_read(write):
+    """Its rows are a mapping, and a look at one beyond the end would end the process."""
+    path = write({"a": {"dtype": "U8", "shape": [9000], "data_offsets": [0, 9000]}}, bytes(9000))
+    with open_model(path) as source:
+        assert source.read_rows("a", 8000, 9000).nbytes == 1000
+        os.truncate(path, 4000)
+        assert bytes(source.read_rows("a", 0, 3)) == bytes(3)
+        with pytest.raises(ModelError, match="shorter"):
+            source.read_rows("a", 8000, 9000)
+
+
 def test_offsets_need_no_alignment(write):
     source = open_model(write(A + " " * 3, struct.pack("<f", 1.5)))
     assert struct.unpack("<f", source.read_rows("a", 0, 1)) == (1.5,)
