@@ -20,7 +20,7 @@ from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.loading import Explanation, Look, SchemeErrors, findings
 from qtui.tui.panels.quantize.numbers import all_rows
 from qtui.tui.panels.quantize.shown import Phase, Shown
-from qtui.tui.panels.quantize.subject import Injection
+from qtui.tui.panels.quantize.subject import WEIGHT, Injection
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable
@@ -39,6 +39,9 @@ class LookingPanel(EnginePanel):
     """
 
     phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
+
+    ranking: reactive[bool] = reactive(False, init=False)
+    """Whether all tensors are being measured, which goes on beside looking at one."""
 
     def compose_body(self) -> ComposeResult:
         self.body = QuantizeBody(self.drawing)
@@ -79,8 +82,9 @@ class LookingPanel(EnginePanel):
             self.post_message(ModelFailed(model, str(error)))
             self._keep_model(str(error))
             return
-        for group in ("tensor", "element", "rank"):
+        for group in ("tensor", "element"):
             self.workers.cancel_group(self, group)
+        self.stop_ranking()
         self.opening = None
         self.shown = Shown(model, index, schemes=self.shown.schemes, active=self.shown.active)
         self.body.clear()
@@ -158,20 +162,14 @@ class LookingPanel(EnginePanel):
         shown = self.shown
         if look != self._looks or self.phase is not Phase.WORKING:
             return
+        title = printable(shown.subject.title)
+        if shown.source == WEIGHT:
+            all_of, of_title = f"all {entry.elements:,} elements", f" of {title}"
+        else:
+            all_of, of_title = f"the {title}", ""
         if not shown.explained:
-            self._speak(
-                f"Computing what {shown.scheme.text} does to all {entry.elements:,} elements of "
-                f"{printable(entry.name)}."
-            )
-        if self.body.view is not self.body.maps:
-            return
-        if shown.map is None or not self._has_picture:
-            self._say(Phase.WORKING, f"Reading all {entry.elements:,} elements")
-        elif not self.body.maps.is_current(shown):
-            # It stays to be compared with what comes, under its own name.
-            self.body.maps.mark_stale()
-        if shown.histogram is None:
-            self.body.histogram.show(None)
+            self._speak(f"Computing what {shown.scheme.text} does to {all_of}{of_title}.")
+        self.body.view.overdue(f"Reading {all_of}")
 
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
         shown = self.shown
@@ -237,7 +235,17 @@ class LookingPanel(EnginePanel):
 
     # Stopping, failing, starting again
 
+    def stop_ranking(self) -> None:
+        """Measure no more tensors; where that would have led, nobody wants to go now."""
+        if self.ranking:
+            self.ranking = False
+            self.workers.cancel_group(self, "rank")
+            self.body.side.ranks_stopped()
+
     def action_stop(self) -> None:
+        self.stop_ranking()
+        if self.phase not in (Phase.OPENING, Phase.WORKING):
+            return
         for group in (OPENING, "tensor", "view"):
             self.workers.cancel_group(self, group)
         shown, entry = self.shown, self.shown.entry
@@ -293,7 +301,8 @@ class LookingPanel(EnginePanel):
         if action == "back":
             return self.body.can_leave
         if action == "stop":
-            return self.phase in (Phase.OPENING, Phase.WORKING) and not self.body.can_leave
+            busy = self.ranking or self.phase in (Phase.OPENING, Phase.WORKING)
+            return busy and not self.body.can_leave
         return True
 
     def _view_offers(self, action: str) -> bool | None:
@@ -301,6 +310,9 @@ class LookingPanel(EnginePanel):
         return self.body.view.check_action(name, parameters)
 
     def watch_phase(self) -> None:
+        self.refresh_bindings()
+
+    def watch_ranking(self) -> None:
         self.refresh_bindings()
 
     def _say(self, phase: Phase, text: str, *, keep_picture: bool = False) -> None:
@@ -339,4 +351,5 @@ class LookingPanel(EnginePanel):
         self._say(Phase.FAILED, sentence)
 
     def engine_lost(self, sentence: str) -> None:
+        self.stop_ranking()
         self._say(Phase.LOST, f"{sentence}\nr starts it again.")

@@ -120,7 +120,7 @@ def tensor_rows(numbers: TensorNumbers | None, *, brief: bool = False) -> list[R
     if numbers is None:
         return [Row("values", tone="heading")]
     n = numbers
-    heading = Row(f"all {n.count:,} values", tone="heading")
+    heading = Row(f"all {n.count:,} values" if n.count > 1 else "one value", tone="heading")
     strange = n.nan or n.inf
     outliers = Row("beyond 6 sigma", (f"{n.outliers:,}",), "warning" if n.outliers else "value")
     rows = [

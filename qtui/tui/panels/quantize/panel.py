@@ -27,6 +27,7 @@ from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.scheme_bar import SchemeBar
 from qtui.tui.widgets.tensor_list import Order, TensorList
+from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable
 
 
@@ -113,6 +114,7 @@ class QuantizePanel(LookingPanel):
             self.refused(f"No tensor has {printable(tensors.pattern)} in its name.")
 
     def action_order(self) -> None:
+        self.stop_ranking()
         if self.body.side.next_order() is Order.WORST:
             self._rank()
 
@@ -120,11 +122,17 @@ class QuantizePanel(LookingPanel):
         """Measure all tensors under the active scheme; then go to a worst one, if that was
         asked for."""
         self.body.side.forget_ranks()
+        self.ranking = True
         self.do(partial(self._measure_all, direction), "rank")
 
     async def _measure_all(self, direction: int) -> None:
         side, scheme = self.body.side, self.shown.scheme.text
-        sampled = await self.feed.rank(self.shown.model, scheme, side.add_rank)
+        try:
+            sampled = await self.feed.rank(self.shown.model, scheme, side.add_rank)
+        except QtuiError:
+            self.ranking = False
+            raise
+        self.ranking = False
         side.ranks_done(scheme, sampled=sampled)
         if direction:
             side.step_worst(direction)
@@ -206,6 +214,7 @@ class QuantizePanel(LookingPanel):
     def _schemes_changed(self) -> None:
         self._forget_refusal()
         self.body.controls.show(self.shown.schemes, self.shown.active)
+        self.stop_ranking()
         if self.body.side.list.order is Order.WORST:
             self._rank()
         self._look(pause=True)

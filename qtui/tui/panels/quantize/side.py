@@ -130,6 +130,12 @@ class TensorSide(Vertical):
             self._counted = now
             self._count()
 
+    def ranks_stopped(self) -> None:
+        """No more tensors will be measured, and a part of them ranks nothing."""
+        self.forget_ranks()
+        self._note = "not ranked, w does" if self.list.order is Order.WORST else ""
+        self._count()
+
     def ranks_done(self, scheme: str, *, sampled: bool) -> None:
         self.ranked_by = scheme
         self._note = ""

@@ -89,6 +89,10 @@ class View(Container):
         """What is being done, or why there is nothing (`trouble`); unless `keep`, what is
         shown is no longer true and goes away."""
 
+    def overdue(self, message: str) -> None:
+        """What was asked for is long in coming: take away what is of another subject. `message`
+        stands where nothing is left."""
+
     @property
     def typing(self) -> bool:
         """Whether keys are text for a field of the view."""

@@ -32,6 +32,8 @@ from qtui_core.models.quoting import printable
 #: A model that takes longer than this is asked to run only when a person says so, and not
 #: for each tensor that the cursor passes.
 UNASKED_SECONDS = 5.0
+#: What a request to the engine holds even where JSON takes twelve bytes for every character.
+LONGEST_PROMPT = 80_000
 BUILT_IN = TextChoice()
 
 
@@ -231,6 +233,12 @@ class ActivationsView(View):
     def _typed(self, event: Input.Submitted) -> None:
         event.stop()
         value = event.value
+        if self._kind == "prompt" and len(value) > LONGEST_PROMPT:
+            self.panel.refused(
+                f"A prompt of {len(value):,} characters is too long ({LONGEST_PROMPT:,} are the "
+                f"most): put it into a file, and let the model read that (i)."
+            )
+            return
         self.remove_class("-typing")
         self.panel.activate()
         prompt = self._kind == "prompt"

@@ -33,8 +33,13 @@ class SharedLegend(DrawnLines):
         super().__init__()
         self.drawing = drawing
         self.titles: tuple[str, ...] = ("",)
-        self._scale = HeatScale(0.0, 0.0)
+        self._scale: HeatScale | None = None
         self._element = ""
+
+    def clear(self) -> None:
+        """There is nothing to be the legend of."""
+        self._scale = None
+        self.refresh()
 
     def show(self, scale: HeatScale, element: Element | None) -> None:
         """Another scale, or another element."""
@@ -51,6 +56,8 @@ class SharedLegend(DrawnLines):
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         drawing, scale = self.drawing, self._scale
+        if scale is None:
+            return Strip.blank(width, self.base_style)
         ramp = drawing.signed_ramp if scale.signed else drawing.ramp
         bold = self.get_component_rich_style("legend--title")
         quiet = self.get_component_rich_style("legend--quiet")

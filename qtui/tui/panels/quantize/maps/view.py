@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import on
@@ -21,6 +22,7 @@ from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.panels.quantize.views import View
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.heatgrid import HeatScale, Window
@@ -46,6 +48,9 @@ of the window.
 `b` shows A and B side by side on one scale, in a wide terminal with their difference as a third
 map. `.` moves the cursor to the largest magnitude.
 """
+Seen = tuple[str, Subject]
+"""Model and subject."""
+
 # The third map needs a screen of this width.
 THREE_FROM = 150
 NEAR, FAR = 0.5, 0.25
@@ -106,7 +111,9 @@ class MapsView(View):
         self.third = Heatmap(drawing, classes="-third")
         self.second.can_focus = self.third.can_focus = False
         self.histogram = Histogram(drawing)
-        self._subject: object = None
+        self._looked: Seen | None = None
+        self._drawn: Seen | None = None
+        """What the pictures are of."""
         self._element: tuple[int, int] | None = None
 
     def with_numbers(self) -> bool:
@@ -150,21 +157,38 @@ class MapsView(View):
 
     def _capacity(self) -> tuple[int, int]:
         entry = self.panel.shown.entry
-        rows = self.pictures[0].grid.rows if self.pictures else entry.rows if entry else 0
-        return self.heatmap.capacity(rows)
+        if self.pictures and self._drawn == self._looked:
+            return self.heatmap.capacity(self.pictures[0].grid.rows)
+        return self.heatmap.capacity(entry.rows if entry else 0)
+
+    @property
+    def _has_subject(self) -> bool:
+        """Whether the pictures are of what is named above them, which comes before them."""
+        shown = self.panel.shown
+        if not self.pictures or shown.entry is None:
+            return False
+        return self._drawn == (shown.model, shown.subject)
 
     async def look(self, look: Look, activity: Activity) -> None:
         def heard(label: str) -> Any:
             return lambda fraction, _: activity(label, fraction)
 
-        if look.subject != self._subject:
-            self._subject, self.window, self._element = look.subject, None, None
+        seen = look.model, look.subject
+        if seen != self._looked:
+            self._looked, self.window, self._element = seen, None, None
         feed, requests = self.panel.feed, self._requests(look.schemes, look.active)
-        pictures = [
-            await feed.map(look.model, look.subject, request, heard(f"map {index + 1}"))
-            for index, request in enumerate(requests)
+        first = await feed.map(*seen, requests[0], heard("map 1"))
+        rows, columns = self.heatmap.capacity(first.grid.rows)
+        if (rows, columns) != (requests[0].rows, requests[0].columns):
+            # An activation has other rows than its weight, and their numbers another width.
+            requests = [replace(request, rows=rows, columns=columns) for request in requests]
+            first = await feed.map(*seen, requests[0], heard("map 1"))
+        others = [
+            await feed.map(*seen, request, heard(f"map {index}"))
+            for index, request in enumerate(requests[1:], 2)
         ]
-        self._show(tuple(pictures))
+        self._drawn = seen
+        self._show((first, *others))
         histogram = await feed.histogram(
             look.model, look.subject, self.histogram.capacity(), heard("histogram")
         )
@@ -209,7 +233,7 @@ class MapsView(View):
         return self.kind.scale([value for picture in pictures[:2] for value in picture.grid.cells])
 
     def show(self, shown: Shown) -> None:
-        if self.pictures:
+        if self._has_subject:
             self._tell(shown)
         if shown.numbers is not None:
             marked = tuple(column for column, _ in shown.numbers.outlier_columns)
@@ -241,6 +265,16 @@ class MapsView(View):
                 self.kind, first.request.pooling, first.grid, times, front
             )
             self.legend.show(self.heatmap.scale, shown.element)
+
+    def overdue(self, message: str) -> None:
+        shown = self.panel.shown
+        if shown.map is None or self.heatmap.grid is None:
+            self.say(message, keep=False, trouble=False)
+        elif not self.is_current(shown):
+            # It stays to be compared with what comes, under its own name.
+            self.mark_stale()
+        if shown.histogram is None:
+            self.histogram.show(None)
 
     def mark_stale(self) -> None:
         """What is drawn is of other schemes than the chosen ones: say of which."""
@@ -287,13 +321,15 @@ class MapsView(View):
     # Zooming and moving about
 
     def action_zoom(self, factor: float) -> None:
-        if self.pictures:
+        if self._has_subject:
             grid = self.pictures[0].grid
-            at = self._middle_of_cursor()
-            self._go(zoomed(grid.area, (grid.rows, grid.columns), at, factor), at)
+            at, shape = self._middle_of_cursor(), (grid.rows, grid.columns)
+            # From the window that is on its way: every press counts, however slow the map is.
+            area = self.window or (0, grid.rows, 0, grid.columns)
+            self._go(zoomed(area, shape, at, factor), at)
 
     def action_whole(self) -> None:
-        if self.pictures:
+        if self._has_subject:
             grid = self.pictures[0].grid
             self._go((0, grid.rows, 0, grid.columns), self._middle_of_cursor())
 
@@ -304,7 +340,7 @@ class MapsView(View):
     @on(Heatmap.Pushed)
     def _pushed(self, message: Heatmap.Pushed) -> None:
         message.stop()
-        if not self.pictures:
+        if not self._has_subject:
             return
         grid = self.pictures[0].grid
         share = FAR if message.far else NEAR
@@ -346,6 +382,7 @@ class MapsView(View):
             self.pictures, self.sentence = (), ""
             for widget in self.maps:
                 widget.show(None)
+            self.legend.clear()
             self.histogram.show(None)
 
     def focus_start(self) -> bool:
@@ -353,10 +390,10 @@ class MapsView(View):
         return True
 
     def export_data(self) -> dict[str, Any] | None:
-        return {"pictures": maps_data(self.pictures)} if self.pictures else None
+        return {"pictures": maps_data(self.pictures)} if self._has_subject else None
 
     def export_table(self) -> Iterable[Sequence[object]] | None:
-        return maps_table(self.pictures) if self.pictures else None
+        return maps_table(self.pictures) if self._has_subject else None
 
     def maximise_target(self) -> Widget | None:
         return self.query_one("#maps") if len(self.pictures) > 1 else self.heatmap

@@ -36,9 +36,13 @@ from qtui.tui.panels.quantize.outliers.listing import listing_lines
 from qtui.tui.panels.quantize.outliers.sentences import injection_sentence, outlier_sentence
 from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
-from qtui.tui.panels.quantize.subject import Injection
+from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.subject import Injection, Subject
 from qtui.tui.panels.quantize.views import View
 from qtui.tui.widgets.drawing import Drawing
+
+Place = tuple[str, str, str, Injection | None]
+"""Model, tensor, source and outlier."""
 
 
 class OutlierPicture(View):
@@ -76,7 +80,9 @@ class OutlierPicture(View):
         self.std: float | None = None
         """Of the tensor without an injected outlier."""
         self._looked: Look | None = None
-        """What the parts that are shown are of."""
+        """What is being looked at, or was last."""
+        self._held: dict[str, Place] = {}
+        """What each part that is shown is of, by the name of its attribute."""
         self._std_of: tuple[str, str, str] | None = None
         self._limit_of: tuple[str, str, str] | None = None
         glyphs = drawing.glyphs
@@ -125,22 +131,51 @@ class OutlierPicture(View):
             return lambda fraction, _: activity(label, fraction)
 
         feed = self.panel.feed
-        self.numbers = await ask_outliers(feed, look, detection, heard("outliers"))
+        numbers = await ask_outliers(feed, look, detection, heard("outliers"))
+        # Those of one tensor never stand beside those of another, whatever comes next.
+        self._keep_only(lambda place: place[:3] == _original(look))
+        self.numbers, self._held["numbers"] = numbers, _place(look)
         if look.subject.inject is None:
             self.std, self._std_of = self.numbers.std, _original(look)
         elif self._std_of != _original(look):
             self.std = None
         self._found()
         self.granularities = await ask_granularities(feed, look, heard("error by granularity"))
+        self._held["granularities"] = _place(look)
         self._found()
         elements = self.numbers.row_total * self.numbers.column_total
         self.attribution = await ask_attribution(feed, look, detection, elements, heard("columns"))
+        self._held["attribution"] = _place(look)
         self._found()
         self.decomposition = await ask_decomposition(
             feed, look, detection.threshold, heard("LLM.int8() thresholds")
         )
+        self._held["decomposition"] = _place(look)
         self.chosen = self.decomposition.chosen
         self._found()
+
+    def overdue(self, message: str) -> None:
+        self._keep_current(message)
+
+    def _keep_current(self, message: str) -> None:
+        """Take away what is of another subject than the one that is named above; the message
+        stands in place of all of it."""
+        shown = self.panel.shown
+        wanted = None if shown.entry is None else (shown.model, *_subject_place(shown.subject))
+        self._keep_only(lambda place: place == wanted)
+        if self.numbers is None:
+            self.sentence = ""
+            self.message.update(message)
+            self.remove_class("-trouble")
+            self.add_class("-empty")
+        for part in (self.list, self.bars, self.curve):
+            part.update()
+
+    def _keep_only(self, good: Callable[[Place], bool]) -> None:
+        for name in [name for name, place in self._held.items() if not good(place)]:
+            setattr(self, name, None)
+            del self._held[name]
+            self.sentence = ""
 
     def _found(self) -> None:
         """More is known: draw it, and say what it means."""
@@ -167,7 +202,8 @@ class OutlierPicture(View):
         granularities, columns, numbers = self.granularities, self.attribution, self.numbers
         if granularities is None or granularities.scheme != scheme:
             return True
-        if bool(granularities.before) != injected:
+        needed = ("numbers", "granularities", *(() if injected else ("attribution",)))
+        if any(self._held.get(name) != _place(looked) for name in needed):
             return True
         if injected:
             return False
@@ -177,17 +213,22 @@ class OutlierPicture(View):
 
     def _clear(self) -> None:
         self.numbers = self.granularities = self.attribution = self.decomposition = None
+        self._held.clear()
         self.sentence = ""
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
         if keep:
+            if self.is_mounted and self.panel.phase is Phase.STOPPED:
+                self._keep_current(message)
             return
-        if trouble or not message or self.numbers is None:
+        if trouble or not message or self.numbers is None or self.panel.shown.entry is None:
             self._clear()
             self._looked = None
             self.message.update(message)
             self.set_class(trouble, "-trouble")
             self.add_class("-empty")
+        else:
+            self._keep_current(message)
 
     def _show_words(self, inject: Injection | None) -> None:
         if inject is None:
@@ -237,3 +278,11 @@ class OutlierPicture(View):
 def _original(look: Look) -> tuple[str, str, str]:
     """What is looked at, with or without an injected outlier."""
     return look.model, look.subject.tensor, look.subject.source
+
+
+def _place(look: Look) -> Place:
+    return look.model, *_subject_place(look.subject)
+
+
+def _subject_place(subject: Subject) -> tuple[str, str, Injection | None]:
+    return subject.tensor, subject.source, subject.inject
