@@ -321,6 +321,10 @@ class QtuiApp(App[None], inherit_bindings=False):
                 panel.export_data(),
                 panel.export_table(),
             )
+        except OSError as error:
+            why = error.strerror or one_line(error)
+            self.tell(f"Nothing was exported to {self.config.export_folder}: {why}.", "error")
+            return
         except Exception as error:
             # Whatever a panel's data hold: the work on the screen is worth more than the file.
             log.exception("export")

@@ -25,7 +25,7 @@ def export(
     their paths, which share a name that no file there has yet.
 
     Numbers that JSON cannot hold become null. Raises OSError when a file cannot be written, and
-    TypeError for data that is no JSON; nothing is written then.
+    TypeError for data that is no JSON; no file is left behind then.
     """
     texts = {".svg": picture}
     if data is not None:
@@ -36,11 +36,17 @@ def export(
         csv.writer(lines, lineterminator="\n").writerows(table)
         texts[".csv"] = lines.getvalue()
     stem = _unused(folder / f"qtui-{panel_id}-{datetime.now():%Y%m%d-%H%M%S}", texts)
-    written = []
-    for suffix, text in texts.items():
-        written.append(stem.with_suffix(suffix))
-        with written[-1].open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+    written: list[Path] = []
+    try:
+        for suffix, text in texts.items():
+            path = stem.with_suffix(suffix)
+            with path.open("x", encoding="utf-8", newline="") as file:
+                written.append(path)
+                file.write(text)
+    except OSError:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
     return tuple(written)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from conftest import Running, screen_text, settled, until
 
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, config_file, load_config
+from qtui.tui.exporting import export
 from qtui.tui.panels.formats.panel import FormatsPanel
 from qtui_core.errors import UsageError
 
@@ -179,6 +183,24 @@ async def test_an_export_that_cannot_be_written_is_said(running: Running, tmp_pa
         pilot.app.config = Config(export_folder=str(tmp_path / "missing"))
         await pilot.press("e")
         await until(pilot, lambda: "Nothing was exported" in screen_text(pilot.app))
+
+
+def test_a_disk_that_is_full_leaves_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    opened = Path.open
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda path, *a, **k: Full() if path.suffix == ".json" else opened(path, *a, **k),
+    )
+    with pytest.raises(OSError, match="No space"):
+        export(tmp_path, "quantize", "<svg/>", {"a": 1}, [("a",), (1,)])
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("back", ["z", "escape"])
