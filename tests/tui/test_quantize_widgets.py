@@ -158,6 +158,11 @@ def test_column_labels_never_touch() -> None:
                 assert f"{at * 117:,}" in labels
 
 
+def test_a_column_that_is_wider_than_its_label_is_named_once() -> None:
+    assert column_labels(50, 0, 0, lambda x: 0).split() == ["0"]
+    assert column_labels(48, 0, 0, lambda x: x // 24).split() == ["0", "1"]
+
+
 def test_row_labels_are_those_of_their_lines() -> None:
     assert row_labels(11, lambda line: line * 100) == {0: "0", 5: "500", 10: "1,000"}
 

@@ -14,9 +14,10 @@ def row_labels(lines: int, row_of: Callable[[int], int]) -> dict[int, str]:
 
 def column_labels(width: int, at: int, here: int, column_of: Callable[[int], int]) -> str:
     """One line of `width` characters: `here` under character `at`, and around it as many
-    labels as fit, each starting where its column is drawn."""
+    labels as fit, each starting where its column is drawn, and none twice."""
     line = [" "] * width
     free = [True] * width
+    placed = {here}
 
     def place(start: int, text: str) -> None:
         start = min(start, width - len(text))
@@ -29,5 +30,8 @@ def column_labels(width: int, at: int, here: int, column_of: Callable[[int], int
     place(at, f"{here:,}")
     spacing = max(len(f"{column_of(max(0, width - 1)):,}") + 4, 12)
     for x in range(0, width, spacing):
-        place(x, f"{column_of(x):,}")
+        column = column_of(x)
+        if column not in placed:
+            placed.add(column)
+            place(x, f"{column:,}")
     return "".join(line)

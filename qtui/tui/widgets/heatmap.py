@@ -298,8 +298,9 @@ class Heatmap(DrawnLines, can_focus=True):
         ))  # fmt: skip
         text = f"{labels.get(line, '')} ".rjust(self._gutter - 1)
         if self.cursor[0] in (top, bottom):
-            row = grid.first_row(self.cursor[0])
-            text = f"{row:,} ".rjust(self._gutter - 1)
+            first = -(-self.cursor[0] * rows // grid.grid_rows) // self._rows_per_line
+            text = f"{grid.first_row(self.cursor[0]):,} " if line == first else ""
+            text = text.rjust(self._gutter - 1)
             pointer = Segment(
                 self.drawing.glyphs.pointer, self.get_component_rich_style("heatmap--cursor")
             )

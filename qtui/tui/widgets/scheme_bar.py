@@ -96,8 +96,12 @@ class SchemeBar(Widget):
                 for at, other in enumerate(self.lines)
                 if at != index
             ]
-        room = self.content_size.width - MARK - sum(len(text) for text, *_ in others)
-        return [*spans, *self._knobs(line, room), *others]
+        room = self.content_size.width - MARK
+        knobs = self._knobs(line, room - _length(others))
+        if others and _length(knobs) + _length(others) > room:
+            # Half of its name would be no help, and the key that turns to it is in the footer.
+            return [*spans, *self._knobs(line, room)]
+        return [*spans, *knobs, *others]
 
     def _knobs(self, line: SchemeLine, room: int) -> list[tuple[str, str, Knob | None]]:
         """The knobs of a line in the longest form that `room` cells hold."""
@@ -109,7 +113,7 @@ class SchemeBar(Widget):
                     label = knob.label if not short or knob.short is None else knob.short
                     spans.append((f" {label} " if label else " ", "label", knob))
                     spans.append((f"{knob.value} ", "value", knob))
-            if sum(len(text) for text, *_ in spans) <= room:
+            if _length(spans) <= room:
                 break
         return spans
 
@@ -144,3 +148,7 @@ class SchemeBar(Widget):
                 self.post_message(self.Turned(knob.part, -1 if back else 1))
                 return
             start += len(text)
+
+
+def _length(spans: list[tuple[str, str, Knob | None]]) -> int:
+    return sum(len(text) for text, *_ in spans)
