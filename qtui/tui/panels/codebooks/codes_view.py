@@ -283,8 +283,8 @@ def code_text(column: CodeColumn, index: int) -> str:
         span = f"{finite[0]:+.3f} to {finite[-1]:+.3f}" if finite else "NaN or infinite"
         what = f"{len(bar.codes)} codes, levels {span}"
     text = f"{column.scheme} {what}: {bar.count:,} elements, {100 * bar.share:.2f} %"
+    if bar.never:
+        return f"{text}: no element can have it"
     if bar.expected is not None:
         text += f" (Gaussian {100 * bar.expected:.2f} %)"
-    if bar.never:
-        text += ", which no element can have"
     return text

@@ -223,6 +223,8 @@ class LookingPanel(EnginePanel):
         if shown.equal:
             return f"equal bits {shown.equal[0].bits:.4f}"
         dq = f"dq{shown.nested_block}" if shown.double_quantization else "no dq"
+        if not shown.has_blocks:
+            return f"no blocks, {dq}"
         return f"block {shown.block}, {dq}"
 
     _message = ""

@@ -172,11 +172,29 @@ class CodebooksPanel(LookingPanel):
         return list(shown.asked)
 
     def action_block(self, by: int) -> None:
-        self.do(partial(self._resize, size=_step(BLOCKS, self.shown.block, by)), "schemes")
+        if not self.shown.has_blocks:
+            self.refused("None of these schemes has blocks or groups whose size can be changed.")
+            return
+        size = _step(BLOCKS, self.shown.block, by)
+        if size == self.shown.block:
+            self.refused(f"Blocks and groups here have {BLOCKS[0]} to {BLOCKS[-1]:,} elements.")
+            return
+        self.do(partial(self._resize, size=size), "schemes")
 
     def action_nested_block(self, by: int) -> None:
-        self.shown.nested_block = _step(NESTED_BLOCKS, self.shown.nested_block, by)
-        self.do(partial(self._resize, nested=self.shown.nested_block), "schemes")
+        shown = self.shown
+        if not shown.double_quantization and shown.view is not ViewName.BUDGET:
+            self.refused("Double quantization is off here: d turns it on.")
+            return
+        size = _step(NESTED_BLOCKS, shown.nested_block, by)
+        if size == shown.nested_block:
+            self.refused(
+                f"A constant of double quantization is shared by {NESTED_BLOCKS[0]} to "
+                f"{NESTED_BLOCKS[-1]:,} scales here."
+            )
+            return
+        shown.nested_block = size
+        self.do(partial(self._resize, nested=size), "schemes")
 
     def action_double_quantization(self) -> None:
         if not any(text.startswith(CODEBOOKS) for text in self.shown.asked):

@@ -98,6 +98,11 @@ class Shown:
         return next((size for text in self.asked if (size := size_of(text))), BLOCK)
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether any of the schemes has blocks or groups of a size that it says."""
+        return any(size_of(text) for text in self.asked)
+
+    @property
     def double_quantization(self) -> bool:
         return any(nested_of(text) for text in self.asked)
 
