@@ -2,31 +2,28 @@
 
 This is the multiple-choice knapsack problem. The whole frontier, the least error for every
 number of bytes, comes from adding one tensor at a time to the set of pairs (bytes, error) that
-no other pair beats in both. The sets stay small because tensors of one shape cost the same; one
-that grows beyond a limit is thinned, and then the linear relaxation of the problem says how far
-from the best an answer can be at most.
+no other pair beats in both. The sets stay small because tensors of one shape cost the same. One
+that grows beyond a limit is thinned; then the linear relaxation of the problem gives an answer of
+its own, the better one is taken, and it says how far from the best that can be at most.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.inspection.relaxation import GreedyPath, Option
+
 #: Pairs kept of a frontier. At 10,000 a model of 300 matrices and 8 options takes about two
 #: seconds.
 MAX_PAIRS = 10_000
-
-
-@dataclass(frozen=True)
-class Option:
-    """One way to store a tensor: its bytes, and the error that it makes (additive, >= 0)."""
-
-    nbytes: int
-    error: float
+#: With more tensors than this a thinned set is a worse answer than the relaxation's, and large.
+MAX_THINNED = 1000
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,8 @@ class _Step:
 @dataclass(frozen=True, eq=False)
 class Frontier:
     """Pairs (bytes, error), bytes ascending and error descending, that no assignment beats in
-    both; `exact` says whether none was thinned out."""
+    both; all such pairs where `exact`. `steps` is empty where there were too many tensors to
+    thin."""
 
     tensors: tuple[tuple[Option, ...], ...]
     steps: tuple[_Step, ...]
@@ -65,25 +63,45 @@ class Frontier:
     @property
     def nbytes(self) -> npt.NDArray[np.int64]:
         """Bytes of each pair, int64 `[pairs]`."""
-        return self.steps[-1].nbytes
+        return self.steps[-1].nbytes if self.exact else self._greedy.nbytes
 
     @property
     def error(self) -> npt.NDArray[np.float64]:
         """Error of each pair, float64 `[pairs]`."""
-        return self.steps[-1].error
+        return self.steps[-1].error if self.exact else self._greedy.error
+
+    @cached_property
+    def _greedy(self) -> GreedyPath:
+        return GreedyPath(self.tensors)
 
     def best_within(self, budget: int) -> Assignment | None:
         """The least error in at most `budget` bytes; None where nothing fits."""
-        at = int(np.searchsorted(self.nbytes, budget, side="right")) - 1
-        if at < 0:
+        added = self._by_adding(budget)
+        if self.exact:
+            return added
+        chosen = self._greedy.best_within(budget)
+        if chosen is None:
+            return None
+        options = [options[i] for options, i in zip(self.tensors, chosen, strict=True)]
+        error = math.fsum(option.error for option in options)
+        bound = min(error, self._greedy.bound(budget))
+        if added is not None and added.error < error:
+            return replace(added, bound=min(added.error, bound))
+        return Assignment(chosen, sum(option.nbytes for option in options), error, bound)
+
+    def _by_adding(self, budget: int) -> Assignment | None:
+        if not self.steps:
+            return None
+        last = self.steps[-1]
+        pair = int(np.searchsorted(last.nbytes, budget, side="right")) - 1
+        if pair < 0:
             return None
         chosen: list[int] = []
-        nbytes, error, pair = int(self.nbytes[at]), float(self.error[at]), at
+        nbytes, error = int(last.nbytes[pair]), float(last.error[pair])
         for step in reversed(self.steps[1:]):
             chosen.append(int(step.option[pair]))
             pair = int(step.before[pair])
-        bound = error if self.exact else min(error, lower_bound(self.tensors, budget))
-        return Assignment(tuple(reversed(chosen)), nbytes, error, bound)
+        return Assignment(tuple(reversed(chosen)), nbytes, error, error)
 
 
 def frontier(tensors: Sequence[Sequence[Option]], max_pairs: int = MAX_PAIRS) -> Frontier:
@@ -91,17 +109,20 @@ def frontier(tensors: Sequence[Sequence[Option]], max_pairs: int = MAX_PAIRS) ->
 
     Raises ValueError for a tensor without options.
     """
+    if not all(tensors):
+        raise ValueError("every tensor needs at least one option")
+    kept = tuple(tuple(options) for options in tensors)
     zero = np.zeros(1, np.int64)
     steps = [_Step(zero, zero.astype(np.float64), zero.astype(np.int32), zero.astype(np.int16))]
     exact = True
-    for options in tensors:
-        if not options:
-            raise ValueError("every tensor needs at least one option")
+    for options in kept:
         step = _add_tensor(steps[-1], options)
         if step.nbytes.size > max_pairs:
+            if len(kept) > MAX_THINNED:
+                return Frontier(kept, (), exact=False)
             step, exact = _thin(step, max_pairs), False
         steps.append(step)
-    return Frontier(tuple(tuple(options) for options in tensors), tuple(steps), exact)
+    return Frontier(kept, tuple(steps), exact)
 
 
 def _add_tensor(last: _Step, options: Sequence[Option]) -> _Step:
@@ -125,47 +146,3 @@ def _thin(step: _Step, max_pairs: int) -> _Step:
     last_in_range = np.searchsorted(step.nbytes, edges, side="right") - 1
     kept = np.unique(np.append(0, last_in_range))
     return _Step(step.nbytes[kept], step.error[kept], step.before[kept], step.option[kept])
-
-
-def lower_bound(tensors: Sequence[Sequence[Option]], budget: int) -> float:
-    """The least error if tensors could be split between two options: the linear relaxation
-    (Sinha and Zoltners 1979), which no assignment can be below. Infinite where nothing fits."""
-    gains: list[tuple[float, int]] = []  # error saved by a byte, and how many bytes
-    left, error = budget, 0.0
-    for options in tensors:
-        hull = _lower_hull(options)
-        left -= hull[0].nbytes
-        error += hull[0].error
-        for small, large in pairwise(hull):
-            step = large.nbytes - small.nbytes
-            gains.append(((small.error - large.error) / step, step))
-    if left < 0:
-        return float("inf")
-    for slope, step in sorted(gains, reverse=True):
-        taken = min(step, left)
-        error -= slope * taken
-        left -= taken
-        if not left:
-            break
-    return max(0.0, error)
-
-
-def _lower_hull(options: Sequence[Option]) -> list[Option]:
-    """The options on the lower convex hull of (bytes, error), bytes ascending."""
-    hull: list[Option] = []
-    for option in sorted(options, key=lambda o: (o.nbytes, o.error)):
-        if hull and option.error >= hull[-1].error:
-            continue
-        while len(hull) >= 2 and _above(hull[-2], hull[-1], option):
-            hull.pop()
-        if hull and hull[-1].nbytes == option.nbytes:
-            continue
-        hull.append(option)
-    return hull
-
-
-def _above(a: Option, b: Option, c: Option) -> bool:
-    """Whether b lies on or above the line from a to c."""
-    return (b.error - a.error) * (c.nbytes - a.nbytes) >= (c.error - a.error) * (
-        b.nbytes - a.nbytes
-    )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.errors import UsageError
-from qtui_core.inspection.assignment import Option
+from qtui_core.inspection.relaxation import Option
 from qtui_core.inspection.report import Inspection, TensorReport
 from qtui_core.inspection.rows import open_rows
 from qtui_core.inspection.sample import limit_of

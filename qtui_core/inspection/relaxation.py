@@ -1,0 +1,125 @@
+"""The linear relaxation of choosing an option for each tensor, and what is near it.
+
+If tensors could be split between two options, the best is greedy: start with the smallest
+option of each and take the steps along the lower convex hulls of (bytes, error) in the order of
+what a byte of them saves (Sinha and Zoltners 1979). Wherever a whole number of steps is taken no
+tensor is split, so that assignment is the best of its bytes; between two such places the
+relaxation is below every assignment by at most what one step saves, which is little where there
+are many tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to store a tensor: its bytes, and the error that it makes (additive, >= 0)."""
+
+    nbytes: int
+    error: float
+
+
+Tensors = Sequence[Sequence[Option]]
+
+
+@dataclass(frozen=True, eq=False)
+class _HullStep:
+    """From one option on the hull of a tensor to the next; both by their index."""
+
+    tensor: int
+    before: int
+    after: int
+    nbytes: int
+    saved: float
+
+
+class GreedyPath:
+    """The assignments that the relaxation reaches without splitting a tensor.
+
+    Attributes:
+        nbytes: of each, ascending, int64 `[steps + 1]`.
+        error: of each, descending, float64 `[steps + 1]`; the least of these bytes.
+    """
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+        hulls = [lower_hull(options) for options in tensors]
+        steps = [
+            _HullStep(
+                index,
+                small,
+                large,
+                options[large].nbytes - options[small].nbytes,
+                options[small].error - options[large].error,
+            )
+            for index, (options, hull) in enumerate(zip(tensors, hulls, strict=True))
+            for small, large in pairwise(hull)
+        ]
+        # Of one tensor the slopes fall, so its steps keep their order.
+        self._steps = sorted(steps, key=lambda s: s.saved / s.nbytes, reverse=True)
+        self._first = [hull[0] for hull in hulls]
+        least = sum(options[i].nbytes for options, i in zip(tensors, self._first, strict=True))
+        last = math.fsum(options[h[-1]].error for options, h in zip(tensors, hulls, strict=True))
+        sizes = np.array([s.nbytes for s in self._steps], np.int64)
+        saved = np.array([s.saved for s in self._steps], np.float64)
+        self.nbytes: npt.NDArray[np.int64] = least + np.append(0, np.cumsum(sizes))
+        # Summed from the end, where the error is smallest: it never falls below zero.
+        self.error: npt.NDArray[np.float64] = last + np.append(np.cumsum(saved[::-1])[::-1], 0.0)
+
+    def bound(self, budget: int) -> float:
+        """An error that no assignment of at most `budget` bytes is below; infinite where
+        nothing fits."""
+        taken = self._taken(budget)
+        if taken < 0:
+            return math.inf
+        error = float(self.error[taken])
+        if taken < len(self._steps):
+            step = self._steps[taken]
+            error -= step.saved / step.nbytes * (budget - int(self.nbytes[taken]))
+        return max(0.0, error)
+
+    def best_within(self, budget: int) -> tuple[int, ...] | None:
+        """The option of each tensor: all steps that fit, and of the later ones those that still
+        do. None where nothing fits."""
+        taken = self._taken(budget)
+        if taken < 0:
+            return None
+        chosen = list(self._first)
+        left = budget - int(self.nbytes[0])
+        for step in self._steps:
+            if step.nbytes <= left and chosen[step.tensor] == step.before:
+                chosen[step.tensor] = step.after
+                left -= step.nbytes
+        return tuple(chosen)
+
+    def _taken(self, budget: int) -> int:
+        """How many whole steps fit; -1 where not even the smallest options do."""
+        return int(np.searchsorted(self.nbytes, budget, side="right")) - 1
+
+
+def lower_hull(options: Sequence[Option]) -> list[int]:
+    """Which options lie on the lower convex hull of (bytes, error), by bytes ascending."""
+    hull: list[int] = []
+    for index in sorted(range(len(options)), key=lambda i: (options[i].nbytes, options[i].error)):
+        option = options[index]
+        if hull and option.error >= options[hull[-1]].error:
+            continue
+        while len(hull) >= 2 and _above(options[hull[-2]], options[hull[-1]], option):
+            hull.pop()
+        hull.append(index)
+    return hull
+
+
+def _above(a: Option, b: Option, c: Option) -> bool:
+    """Whether b lies on or above the line from a to c."""
+    return (b.error - a.error) * (c.nbytes - a.nbytes) >= (c.error - a.error) * (
+        b.nbytes - a.nbytes
+    )
