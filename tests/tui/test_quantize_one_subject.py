@@ -289,3 +289,50 @@ async def test_a_prompt_that_is_too_long_stays_to_be_cut(running: Running, model
         await until(pilot, lambda: not view.typing)
         await until(pilot, lambda: view.trouble != "")
         assert "bytes" not in view.trouble  # it was small enough for a request
+
+
+async def test_no_key_is_lost_and_each_turns_the_scheme_it_was_pressed_for(
+    running: Running, model: str, gate: Gate
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        assert [scheme.text for scheme in panel.shown.schemes] == ["int4:group64", "nf4:block64"]
+        gate.held = {"step_scheme"}
+        await pilot.press("f", "f", "right_square_bracket", "x", "right_square_bracket")
+        gate.open()
+        await ready(pilot)
+        assert [scheme.text for scheme in panel.shown.schemes] == ["int6:group128", "nf4:block128"]
+        assert panel.shown.active == 1
+
+
+async def test_what_comes_after_a_key_that_fails_is_not_done(
+    running: Running, model: str, gate: Gate
+) -> None:
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        gate.held = {"step_scheme"}
+        await pilot.press("D", "f")  # an integer has no nested blocks
+        gate.open()
+        await ready(pilot)
+        assert panel.shown.scheme.text == "int4:group64"
+        assert panel.shown.refusal
+        await pilot.press("f")
+        await ready(pilot)
+        assert panel.shown.scheme.text == "int5:group64"
+
+
+async def test_blocks_in_codebooks_take_every_key(running: Running, model: str, gate: Gate) -> None:
+    async with running(model=model, start_panel="codebooks") as pilot:
+        panel = cast(Any, pilot.app).panel
+        await until(pilot, lambda: panel.phase is Phase.READY)
+        gate.held = {"resize"}
+        await pilot.press("right_square_bracket", "right_square_bracket", "d", "d", "d")
+        gate.open()
+        await until(pilot, lambda: "nf4:block256:dq" in panel.shown.schemes)
+        await pilot.press("s", "ctrl+u", *"int4:row", "enter")
+        await until(pilot, lambda: panel.shown.schemes == ("int4:row",))
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: "None of these schemes has blocks" in panel.sentence)
+        assert "no blocks, no dq" in screen_text(pilot.app)
+        await pilot.press("right_curly_bracket")
+        await until(pilot, lambda: "Double quantization is off" in panel.sentence)

@@ -172,36 +172,42 @@ class CodebooksPanel(LookingPanel):
         return list(shown.asked)
 
     def action_block(self, by: int) -> None:
+        self.do_in_turn(partial(self._step_block, by), "schemes")
+
+    async def _step_block(self, by: int) -> None:
         if not self.shown.has_blocks:
-            self.refused("None of these schemes has blocks or groups whose size can be changed.")
-            return
+            raise UsageError(
+                "None of these schemes has blocks or groups whose size can be changed."
+            )
         size = _step(BLOCKS, self.shown.block, by)
         if size == self.shown.block:
-            self.refused(f"Blocks and groups here have {BLOCKS[0]} to {BLOCKS[-1]:,} elements.")
-            return
-        self.do(partial(self._resize, size=size), "schemes")
+            raise UsageError(f"Blocks and groups here have {BLOCKS[0]} to {BLOCKS[-1]:,} elements.")
+        await self._resize(size=size)
 
     def action_nested_block(self, by: int) -> None:
+        self.do_in_turn(partial(self._step_nested_block, by), "schemes")
+
+    async def _step_nested_block(self, by: int) -> None:
         shown = self.shown
         if not shown.double_quantization and shown.view is not ViewName.BUDGET:
-            self.refused("Double quantization is off here: d turns it on.")
-            return
+            raise UsageError("Double quantization is off here: d turns it on.")
         size = _step(NESTED_BLOCKS, shown.nested_block, by)
         if size == shown.nested_block:
-            self.refused(
+            raise UsageError(
                 f"A constant of double quantization is shared by {NESTED_BLOCKS[0]} to "
                 f"{NESTED_BLOCKS[-1]:,} scales here."
             )
-            return
         shown.nested_block = size
-        self.do(partial(self._resize, nested=size), "schemes")
+        await self._resize(nested=size)
 
     def action_double_quantization(self) -> None:
+        self.do_in_turn(self._turn_double_quantization, "schemes")
+
+    async def _turn_double_quantization(self) -> None:
         if not any(text.startswith(CODEBOOKS) for text in self.shown.asked):
-            self.refused("Double quantization is for nf4 and fp4, and none of these is one.")
-            return
+            raise UsageError("Double quantization is for nf4 and fp4, and none of these is one.")
         on = not self.shown.double_quantization
-        self.do(partial(self._resize, dq=on, nested=self.shown.nested_block), "schemes")
+        await self._resize(dq=on, nested=self.shown.nested_block)
 
     async def _resize(self, **changes: Any) -> None:
         found = await self.feed.resize(self.shown.asked, **changes)

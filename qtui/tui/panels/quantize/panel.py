@@ -186,11 +186,11 @@ class QuantizePanel(LookingPanel):
 
     def action_turn(self, part: str, direction: int) -> None:
         if self.shown.schemes:
-            self.do(partial(self._turn, part, direction), "scheme")
+            self.do_in_turn(partial(self._turn, self.shown.active, part, direction), "scheme")
 
-    async def _turn(self, part: str, direction: int) -> None:
-        scheme = await self.feed.step_scheme(self.shown.scheme.text, part, direction)
-        self._take_scheme(scheme)
+    async def _turn(self, slot: int, part: str, direction: int) -> None:
+        before = self.shown.schemes[slot].text
+        self._take_scheme(await self.feed.step_scheme(before, part, direction), slot)
 
     def action_type_scheme(self) -> None:
         if self.shown.schemes:
@@ -207,8 +207,9 @@ class QuantizePanel(LookingPanel):
         self.activate()
         self._take_scheme(scheme)
 
-    def _take_scheme(self, scheme: SchemeParts) -> None:
-        self.shown.set_scheme(scheme)
+    def _take_scheme(self, scheme: SchemeParts, slot: int | None = None) -> None:
+        """Have a scheme in a slot, the active one unless it is named."""
+        self.shown.set_scheme(scheme, self.shown.active if slot is None else slot)
         self._schemes_changed()
 
     def _schemes_changed(self) -> None:

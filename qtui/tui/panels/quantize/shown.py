@@ -74,8 +74,8 @@ class Shown:
         self.errors = [None] * len(self.schemes)
         self.map, self.histogram, self.numbers, self.element = None, None, None, None
 
-    def set_scheme(self, scheme: SchemeParts) -> None:
-        """Another scheme in the active slot: its numbers are not known."""
-        self.schemes[self.active] = scheme
+    def set_scheme(self, scheme: SchemeParts, slot: int) -> None:
+        """Another scheme in a slot: its numbers are not known."""
+        self.schemes[slot] = scheme
         if self.errors:
-            self.errors[self.active] = None
+            self.errors[slot] = None

@@ -62,6 +62,8 @@ class View(Container):
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(id=f"view-{self.VIEW_ID}")
         self.drawing = drawing
+        # Kept, because an answer may still come when the app is left and the view taken out.
+        self._panel: LookingPanel | None = None
 
     def watch_sentence(self) -> None:
         self.post_message(self.Spoke())
@@ -70,9 +72,10 @@ class View(Container):
     def panel(self) -> LookingPanel:
         """The panel: its `feed` asks the engine, its `shown` is what is looked at, `do(work,
         "view")` runs work that may fail, and `look_at` changes the subject."""
-        return cast(
-            "LookingPanel", next(node for node in self.ancestors if isinstance(node, Panel))
-        )
+        if self._panel is None:
+            found = next(node for node in self.ancestors if isinstance(node, Panel))
+            self._panel = cast("LookingPanel", found)
+        return self._panel
 
     # Hooks. The panel calls them; each does nothing unless the view has something to do.
 
