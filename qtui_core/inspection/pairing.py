@@ -95,12 +95,16 @@ def pair_weights(a: ModelSource, b: ModelSource, pattern: str | None = None) -> 
             f"{found[len(found) // 2].name!r}; `*` matches any characters."
         )
     used_a, used_b = {p.a.name for p in found}, {p.b.name for p in found}
-    fitting = [p for p in chosen if _fits(p, a if p.gguf_is_a else b)]
+    # Split in one pass: checkpoints with experts have tens of thousands of weights.
+    fitting: list[Pair] = []
+    others: list[Pair] = []
+    for pair in chosen:
+        (fitting if _fits(pair, a if pair.gguf_is_a else b) else others).append(pair)
     return Pairing(
         pairs=tuple(fitting),
         only_a=tuple(n for n in mine if n not in used_a and _matches(pattern, n)),
         only_b=tuple(n for n in theirs if n not in used_b and _matches(pattern, n)),
-        shapes=tuple((p.name, p.a.shape, p.b.shape) for p in chosen if p not in fitting),
+        shapes=tuple((p.name, p.a.shape, p.b.shape) for p in others),
         notes=notes,
     )
 

@@ -11,6 +11,7 @@ from packed_models import gptq_layer, save_model, under
 
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.inspection.against import compare_models
+from qtui_core.inspection.pairing import Pair, pair_weights
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme, measure, quantize
 
@@ -389,3 +390,18 @@ def test_dimensions_of_one_element_do_not_matter(tmp_path):
     comparison = compare(first, second)
     assert comparison.identical == 2
     assert comparison.shapes == ()
+
+
+def test_pairing_takes_one_look_at_each_weight(tmp_path, monkeypatch):
+    """Checkpoints with experts have tens of thousands of them."""
+    weights = {f"layers.{i}.weight": np.ones((1, 4), np.float32) for i in range(50)}
+    other = {n: w if i % 2 else np.ones((1, 5), np.float32) for i, (n, w) in
+             enumerate(weights.items())}  # fmt: skip
+    a, b = (open_model(save_model(tmp_path / n, w)) for n, w in (("a", weights), ("b", other)))
+
+    def compared(self, other):
+        raise AssertionError("two pairs were compared")
+
+    monkeypatch.setattr(Pair, "__eq__", compared)
+    pairing = pair_weights(a, b)
+    assert len(pairing.pairs) == len(pairing.shapes) == 25
