@@ -184,7 +184,7 @@ async def test_all_cells_of_the_map_of_a_taller_tensor_are_drawn(
             grid, heatmap = panel.body.heatmap.grid, panel.body.heatmap
             assert grid is not None
             assert heatmap.capacity(grid.rows)[1] >= grid.grid_columns
-            assert heatmap._drawn(grid)[1] >= grid.grid_columns
+            assert heatmap.places.drawn(grid)[1] >= grid.grid_columns
 
 
 async def test_every_press_zooms_however_slow_the_map_is(

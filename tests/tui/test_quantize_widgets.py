@@ -239,16 +239,16 @@ async def test_the_cursor_hides_its_own_cell_only(depth: Depth, shape: tuple[int
     cells[-1] = math.nan
 
     def picture() -> list[list[tuple[str, object]]]:
-        drawn, _ = heatmap._drawn(heatmap._grid)  # type: ignore[arg-type]
-        height = -(-drawn // heatmap._rows_per_line)
-        strips = [heatmap.render_line(heatmap._area.y + y) for y in range(height)]
+        drawn, _ = heatmap.places.drawn(heatmap._grid)  # type: ignore[arg-type]
+        height = -(-drawn // heatmap.places.per_line)
+        strips = [heatmap.render_line(heatmap.places.area.y + y) for y in range(height)]
         return [[(char, style) for text, style, _ in strip for char in text] for strip in strips]
 
     async with Stage(heatmap).run_test(size=(60, 20)) as pilot:
         heatmap.show(HeatGrid(rows, columns, rows, columns, cells), (rows // 2, columns // 2))
         await pilot.pause()
-        gutter = heatmap._gutter
-        drawn_rows, drawn_columns = heatmap._drawn(heatmap._grid)  # type: ignore[arg-type]
+        gutter = heatmap.places.gutter
+        drawn_rows, drawn_columns = heatmap.places.drawn(heatmap._grid)  # type: ignore[arg-type]
         reference = picture()
         for cell in ((0, 0), (0, columns - 1), (rows - 1, 0), (rows - 1, columns - 1)):
             heatmap.point_at(cell)
@@ -259,7 +259,7 @@ async def test_the_cursor_hides_its_own_cell_only(depth: Depth, shape: tuple[int
                 if now != before and x >= gutter
             }
             at = [cell, (rows // 2, columns // 2)]
-            lines = heatmap._rows_per_line
+            lines = heatmap.places.per_line
             allowed = {
                 (row // lines, gutter + column)
                 for row in range(drawn_rows)
@@ -288,7 +288,7 @@ async def test_a_click_moves_the_cursor_and_two_choose() -> None:
 
     async with Listening(heatmap).run_test(size=(60, 20)) as pilot:
         heatmap.show(HeatGrid(30, 50, 30, 50, [1.0] * 1500), (0, 0))
-        left, top = heatmap._area.x, heatmap._area.y
+        left, top = heatmap.places.area.x, heatmap.places.area.y
         await pilot.click(heatmap, offset=(left + 7, top + 3))
         assert heatmap.cursor == (6, 7)  # two rows in a line
         await pilot.click(heatmap, offset=(left + 7, top + 3), times=2)

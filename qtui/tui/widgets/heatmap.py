@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -19,14 +19,10 @@ from qtui.tui.widgets.drawing import Drawing, Ramp
 from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.heatcells import Picture
 from qtui.tui.widgets.heatgrid import HeatGrid, HeatScale
+from qtui.tui.widgets.heatkeys import HEATMAP_BINDINGS
 from qtui.tui.widgets.heatlegend import scale_segments
+from qtui.tui.widgets.heatplaces import HeatPlaces
 
-# A frame of 120x40 half blocks is the most that a slow SSH line redraws without a stutter.
-MAX_COLUMNS, MAX_LINES = 120, 40
-# Two lines of axis (marks and numbers) where there is height for them, else one.
-TWO_AXIS_LINES_FROM = 11
-# A short tensor (a vector is one row) is drawn taller than it is, but not as a wall.
-TALLEST_CELL = 8
 # Cells that a key for a long way moves the cursor.
 FAR = 10
 
@@ -54,28 +50,7 @@ class Heatmap(DrawnLines, can_focus=True):
         &:ansi > .heatmap--cursor { color: ansi_bright_magenta; text-style: bold reverse; }
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "move(0, -1)", "Left", show=False, id="heatmap.left",
-                tooltip="Move the cursor one cell left"),
-        Binding("right,l", "move(0, 1)", "Right", show=False, id="heatmap.right",
-                tooltip="Move the cursor one cell right"),
-        Binding("up,k", "move(-1, 0)", "Up", show=False, id="heatmap.up",
-                tooltip="Move the cursor one cell up"),
-        Binding("down,j", "move(1, 0)", "Down", show=False, id="heatmap.down",
-                tooltip="Move the cursor one cell down"),
-        Binding("shift+left,H", "push(0, -1)", "Far left", show=False, id="heatmap.far_left",
-                tooltip="Ten cells left, or the window when zoomed in"),
-        Binding("shift+right,L", "push(0, 1)", "Far right", show=False, id="heatmap.far_right",
-                tooltip="Ten cells right, or the window when zoomed in"),
-        Binding("shift+up,K", "push(-1, 0)", "Far up", show=False, id="heatmap.far_up",
-                tooltip="Ten cells up, or the window when zoomed in"),
-        Binding("shift+down,J", "push(1, 0)", "Far down", show=False, id="heatmap.far_down",
-                tooltip="Ten cells down, or the window when zoomed in"),
-        Binding("full_stop", "peak", "Peak", id="heatmap.peak",
-                tooltip="Move the cursor to the largest magnitude"),
-        Binding("enter", "choose", "To Formats", id="heatmap.choose",
-                tooltip="Show this element in Formats"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = HEATMAP_BINDINGS
 
     titles: reactive[tuple[str, ...]] = reactive(("",))
     """What stands above the picture, from the longest to the shortest: the first that leaves
@@ -161,55 +136,15 @@ class Heatmap(DrawnLines, can_focus=True):
     def capacity(self, rows: int) -> tuple[int, int]:
         """Rows and columns of the largest grid that can be drawn of a matrix with so many
         rows (their numbers stand at the left), at least 1 x 1."""
-        area = self._area_for(rows)
-        lines = max(1, min(MAX_LINES, area.height))
-        return lines * self._rows_per_line, max(1, min(MAX_COLUMNS, area.width))
+        return self._places_for(rows).capacity
 
     @property
-    def _rows_per_line(self) -> int:
-        return 2 if self.drawing.half_blocks else 1
+    def places(self) -> HeatPlaces:
+        """Where things are at the moment."""
+        return self._places_for(self._grid.rows if self._grid is not None else 0)
 
-    # Where things are
-
-    @property
-    def _gutter(self) -> int:
-        return self._area.x
-
-    @property
-    def _axis_lines(self) -> int:
-        return 2 if self.size.height >= TWO_AXIS_LINES_FROM else 1
-
-    @property
-    def _area(self) -> Region:
-        return self._area_for(self._grid.rows if self._grid is not None else 0)
-
-    def _area_for(self, rows: int) -> Region:
-        """The picture inside the widget, axes and title left out."""
-        gutter, axis = len(f"{max(rows - 1, 0):,}") + 2, self._axis_lines
-        width, height = self.size.width - gutter - 1, self.size.height - 1 - axis
-        return Region(gutter, 1, max(0, width), max(0, height))
-
-    def _drawn(self, grid: HeatGrid) -> tuple[int, int]:
-        """Half rows (or rows) and columns of the picture: whole multiples of the grid."""
-        area = self._area
-        rows = min(MAX_LINES, area.height) * self._rows_per_line
-        columns = min(MAX_COLUMNS, area.width)
-        tallest = TALLEST_CELL * self._rows_per_line
-        if grid.grid_rows <= rows:
-            rows = grid.grid_rows * min(rows // grid.grid_rows, tallest)
-        if grid.grid_columns <= columns:
-            columns = grid.grid_columns * (columns // grid.grid_columns)
-        return rows, columns
-
-    def _cell_at(self, x: int, y: int) -> tuple[int, int] | None:
-        grid, area = self._grid, self._area
-        if grid is None:
-            return None
-        rows, columns = self._drawn(grid)
-        row, column = (y - area.y) * self._rows_per_line, x - area.x
-        if not (0 <= row < rows and 0 <= column < columns):
-            return None
-        return row * grid.grid_rows // rows, column * grid.grid_columns // columns
+    def _places_for(self, rows: int) -> HeatPlaces:
+        return HeatPlaces(*self.size, 2 if self.drawing.half_blocks else 1, rows)
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
         return container.width
@@ -222,13 +157,14 @@ class Heatmap(DrawnLines, can_focus=True):
             return self._message_line(y, width)
         if y == 0:
             return self._title_line(width)
-        area = self._area
-        rows, columns = self._drawn(self._grid)
-        lines = -(-rows // self._rows_per_line)
-        if y < area.y + lines and columns:
-            segments = self._picture_line(self._grid, y - area.y, rows, columns)
-        elif y < area.y + lines + self._axis_lines and columns:
-            segments = self._axis_line(self._grid, y - area.y - lines, columns)
+        places = self.places
+        top, lines = places.area.y, places.lines(self._grid)
+        if not places.drawn(self._grid)[1]:
+            segments = []
+        elif y < top + lines:
+            segments = self._picture_line(self._grid, places, y - top)
+        elif y < top + lines + places.axis_lines:
+            segments = self._axis_line(self._grid, places, y - top - lines)
         else:
             segments = []
         return self._strip(segments, width)
@@ -270,51 +206,52 @@ class Heatmap(DrawnLines, can_focus=True):
         shortest = next((title for title in self.titles if len(title) <= width), self.titles[-1])
         return self._strip([Segment(shortest, style)], width)
 
-    def _picture_line(self, grid: HeatGrid, line: int, rows: int, columns: int) -> list[Segment]:
-        first = line * self._rows_per_line
+    def _picture_line(self, grid: HeatGrid, places: HeatPlaces, line: int) -> list[Segment]:
+        rows, columns = places.drawn(grid)
+        first = line * places.per_line
         top = first * grid.grid_rows // rows
-        two = self._rows_per_line == 2 and first + 1 < rows
+        two = places.per_line == 2 and first + 1 < rows
         bottom = (first + 1) * grid.grid_rows // rows if two else None
-        segments = [*self._row_label(grid, line, rows, top, bottom)]
+        segments = [*self._row_label(grid, places, line, self.cursor[0] in (top, bottom))]
         edges = [
             -(-column * columns // grid.grid_columns) for column in range(grid.grid_columns + 1)
         ]
         widths = [right - left for left, right in pairwise(edges)]
         picture = Picture(self.drawing, self._ramp, self._levels, grid.grid_columns, self.cursor)
         ink = self.get_component_rich_style("heatmap--cursor")
-        if self._rows_per_line == 2:
+        if places.per_line == 2:
             segments.extend(picture.half_blocks(top, bottom, widths, ink, self.base_style))
         else:
             segments.extend(picture.shades(top, widths, ink, self.base_style))
         return segments
 
     def _row_label(
-        self, grid: HeatGrid, line: int, rows: int, top: int, bottom: int | None
+        self, grid: HeatGrid, places: HeatPlaces, line: int, here: bool
     ) -> list[Segment]:
-        quiet = self.get_component_rich_style("heatmap--axis")
-        lines = -(-rows // self._rows_per_line)
-        labels = row_labels(lines, lambda n: grid.first_row(
-            n * self._rows_per_line * grid.grid_rows // rows
+        """What stands at the left of a line, on which the cursor is or not."""
+        gutter, rows = places.gutter, places.drawn(grid)[0]
+        if here:
+            first = line == places.lines_of(grid, self.cursor[0])[0]
+            text = f"{grid.first_row(self.cursor[0]):,} " if first else ""
+            title = self.get_component_rich_style("heatmap--title")
+            cursor = self.get_component_rich_style("heatmap--cursor")
+            pointer = Segment(self.drawing.glyphs.pointer, cursor)
+            return [Segment(text.rjust(gutter - 1), title), pointer]
+        labels = row_labels(places.lines(grid), lambda n: grid.first_row(
+            n * places.per_line * grid.grid_rows // rows
         ))  # fmt: skip
-        text = f"{labels.get(line, '')} ".rjust(self._gutter - 1)
-        if self.cursor[0] in (top, bottom):
-            first = -(-self.cursor[0] * rows // grid.grid_rows) // self._rows_per_line
-            text = f"{grid.first_row(self.cursor[0]):,} " if line == first else ""
-            text = text.rjust(self._gutter - 1)
-            pointer = Segment(
-                self.drawing.glyphs.pointer, self.get_component_rich_style("heatmap--cursor")
-            )
-            return [Segment(text, self.get_component_rich_style("heatmap--title")), pointer]
-        return [Segment(f"{text} ", quiet)]
+        text = f"{labels.get(line, '')} ".rjust(gutter - 1)
+        return [Segment(f"{text} ", self.get_component_rich_style("heatmap--axis"))]
 
-    def _axis_line(self, grid: HeatGrid, line: int, columns: int) -> list[Segment]:
+    def _axis_line(self, grid: HeatGrid, places: HeatPlaces, line: int) -> list[Segment]:
         """Marks under the picture (line 0 of two), numbers below them."""
         quiet = self.get_component_rich_style("heatmap--axis")
-        gutter = Segment(" " * self._gutter, quiet)
+        gutter = Segment(" " * places.gutter, quiet)
+        columns = places.drawn(grid)[1]
         step = columns / grid.grid_columns
         at = int(self.cursor[1] * step)
         here = grid.first_column(self.cursor[1])
-        if line == 0 and self._axis_lines == 2:
+        if line == 0 and places.axis_lines == 2:
             marks = [" "] * columns
             for marked in self.marked_columns:
                 if grid.holds_column(marked):
@@ -367,31 +304,17 @@ class Heatmap(DrawnLines, can_focus=True):
         if cell == self.cursor:
             return
         before, self.cursor = self.cursor, cell
+        assert self._grid is not None
+        grid, places, width = self._grid, self.places, self.size.width
         # Only the lines that change: over a slow line a whole picture is a stutter.
-        self.refresh(*self._lines_of(before[0]), *self._lines_of(cell[0]), *self._axis_regions())
+        changed = {*places.lines_of(grid, before[0]), *places.lines_of(grid, cell[0])}
+        axis = Region(0, places.area.y + places.lines(grid), width, places.axis_lines)
+        self.refresh(axis, *(Region(0, places.area.y + line, width, 1) for line in sorted(changed)))
         if tell:
             self.post_message(self.CursorMoved(*cell))
 
-    def _lines_of(self, grid_row: int) -> list[Region]:
-        """The lines of the widget on which a grid row is drawn."""
-        assert self._grid is not None
-        rows, _ = self._drawn(self._grid)
-        first = -(-grid_row * rows // self._grid.grid_rows)
-        last = -(-(grid_row + 1) * rows // self._grid.grid_rows) - 1
-        per_line, width, top = self._rows_per_line, self.size.width, self._area.y
-        return [
-            Region(0, top + line, width, 1)
-            for line in range(first // per_line, max(first, last) // per_line + 1)
-        ]
-
-    def _axis_regions(self) -> list[Region]:
-        assert self._grid is not None
-        rows, _ = self._drawn(self._grid)
-        top = self._area.y + -(-rows // self._rows_per_line)
-        return [Region(0, top, self.size.width, self._axis_lines)]
-
     def on_click(self, event: events.Click) -> None:
-        cell = self._cell_at(event.x, event.y)
+        cell = self.places.cell_at(self._grid, event.x, event.y) if self._grid else None
         if cell is None:
             return
         event.stop()
