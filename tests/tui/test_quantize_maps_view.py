@@ -40,6 +40,7 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
             and None not in panel.shown.errors
             and panel.shown.element is not None
             and panel.shown.histogram is not None
+            and not panel.qtui.engine.busy
         ),
     )
     await settled(pilot)
