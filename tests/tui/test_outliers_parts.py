@@ -4,6 +4,7 @@ the lines."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -26,7 +27,7 @@ from qtui.tui.panels.quantize.outliers.injecting import (
     scaled,
     sigmas_text,
 )
-from qtui.tui.panels.quantize.outliers.listing import listing_lines
+from qtui.tui.panels.quantize.outliers.listing import listing_lines, times_text
 from qtui.tui.panels.quantize.outliers.sentences import (
     advised,
     injection_sentence,
@@ -224,6 +225,28 @@ def test_outliers_that_are_scattered():
     assert "no other granularity brings more than 1 dB" in outlier_sentence(
         numbers(0), fine, attribution()
     )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(1.0, "1x"), (0.9461, "0.946x"), (151.2, "151x"), (1234.5, "1234x"), (99_999.4, "99999x"),
+     (1e5, "1e+05x"), (6.17e39, "6e+39x")],
+)  # fmt: skip
+def test_how_many_times_fits_its_column(ratio: float, text: str) -> None:
+    assert times_text(ratio, ASCII) == text
+    assert len(text) <= 6
+
+
+def test_a_large_column_among_many_is_not_said_to_be_usual():
+    def of(ratio: float) -> str:
+        tried = replace(kept(3, caused=0.2), outlier=False, absmax_ratio=ratio)
+        return outlier_sentence(numbers(12, hit=2), TABLE, attribution(tried))
+
+    assert of(52.8).startswith(
+        "Column 3 carries 20 % of the error: it is 52.8 times the median, but so many columns are "
+        "large that none is an exception; "
+    )
+    assert "though it does not stand out" in of(1.5)
 
 
 def test_no_error_and_no_scale():

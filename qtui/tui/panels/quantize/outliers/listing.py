@@ -90,7 +90,7 @@ def _largest_lines(numbers: OutlierNumbers, height: int, glyphs: Glyphs) -> list
     those of the median column they are."""
 
     def times(ratio: float | None) -> str:
-        return "" if ratio is None else f"{ratio:.3g}{glyphs.times}"
+        return "" if ratio is None else times_text(ratio, glyphs)
 
     lines: list[TextLine] = [[(f"{'column':>8}{'absmax':>9}{'size':>8}{'rms':>8}", "label")]]
     for column in numbers.largest:
@@ -141,7 +141,7 @@ def column_lines(
 def _kept_line(kept: Kept, name: str, bar: int, glyphs: Glyphs) -> TextLine:
     size = ""
     if len(kept.columns) == 1 and kept.absmax_ratio is not None:
-        size = f"{kept.absmax_ratio:.3g}{glyphs.times}"
+        size = times_text(kept.absmax_ratio, glyphs)
     filled = round(max(0.0, min(1.0, kept.caused_share)) * bar) if bar > 0 else 0
     line: list[Text] = [
         (f"{name:>8}{size:>7}", "value"),
@@ -170,6 +170,13 @@ def nothing_found(numbers: OutlierNumbers) -> tuple[str, str]:
         rows = plural(numbers.row_total, "row")
         return f"no column {beyond}", f"{rows}: too few to tell"
     return f"no column {beyond}", f"the largest is {largest:.3g} times"
+
+
+def times_text(ratio: float, glyphs: Glyphs) -> str:
+    """How many times, in at most six characters."""
+    if ratio < 999.5:
+        return f"{ratio:.3g}{glyphs.times}"
+    return f"{ratio:.0f}{glyphs.times}" if ratio < 99_999.5 else f"{ratio:.0e}{glyphs.times}"
 
 
 def percent(share: float) -> str:

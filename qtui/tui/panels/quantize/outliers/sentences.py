@@ -10,7 +10,7 @@ from qtui.tui.panels.quantize.outliers.data import (
     GranularityRow,
     OutlierNumbers,
 )
-from qtui.tui.panels.quantize.outliers.detection import beyond_text
+from qtui.tui.panels.quantize.outliers.detection import Detection, beyond_text
 from qtui.tui.panels.quantize.outliers.injecting import place_text, sigmas_text
 from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent
 from qtui.tui.panels.quantize.subject import Injection
@@ -21,6 +21,8 @@ WORTH_DB = 1.0
 WORTH_SHARE = 0.1
 #: More of all columns than this are no exception.
 FEW_COLUMNS = 0.05
+#: A column of more than so many times the median one's size is no usual one.
+STANDS_OUT = Detection().ratio
 #: A cheaper granularity is named where it brings this part of what the best one does.
 NEARLY = 0.7
 #: Scales that a matrix product cannot take out of its sum, or that are not of one tensor.
@@ -175,6 +177,12 @@ def _scattered(numbers: OutlierNumbers, attribution: Attribution) -> str:
         nothing, largest = nothing_found(numbers)
         found = f"N{nothing[1:]} is found ({largest})"
         return f"{found}, yet c{carries}" if carries else found
+    if carries and most is not None and (most.absmax_ratio or 0.0) > STANDS_OUT:
+        # The engine calls no column an outlier where too many are as large.
+        return (
+            f"C{carries}: it is {most.absmax_ratio:.3g} times the median, but so many columns are "
+            f"large that none is an exception"
+        )
     if carries:
         return f"C{carries}, though it does not stand out"
     if not numbers.columns_hit:
