@@ -55,6 +55,14 @@ class Case:
         return math.inf if found is None or found > EXACT_DB else found
 
     @property
+    def few_weigh_all(self) -> bool:
+        """Whether the sum of squares is that of the outliers: k equal elements that are all of
+        it give n elements a kurtosis of n/k."""
+        if self.outliers is None or self.stats is None or self.stats.kurtosis is None:
+            return False
+        return 2 * self.stats.kurtosis * self.outliers.count > self.stats.finite
+
+    @property
     def worse(self) -> float:
         """Decibels below what ordinary values give; negative where better."""
         return self.ordinary_db - self.db

@@ -59,6 +59,13 @@ def explain(
     if report.relative_mse == 0:
         return f"{name} keeps every element of this tensor exactly."
     case = make_case(report, stats, outliers)
+    if case.db > EXACT_DB and case.few_weigh_all:
+        largest = number(outliers.count if outliers else 1, "element weighs", "elements weigh")
+        return (
+            f"{name} gives {db_text(case.db)} dB, which says little: {largest} more than all "
+            f"others together; look at the map, where the largest error is "
+            f"{report.max_abs_error:.3g}."
+        )
     if case.db > EXACT_DB:
         return (
             f"{name} keeps every element of this tensor to within the rounding of float32 "

@@ -83,6 +83,19 @@ def test_exact_is_said_of_exact_tensors_only():
     assert "within the rounding of float32" in sentence(normal(3000, 1), "int8:row")
 
 
+def test_one_huge_element_does_not_make_the_others_exact():
+    """It is all of the sum of squares, and kept; what shares its scale becomes 0."""
+    x = normal(32, 64) * np.float32(0.02)
+    x[0, 0] = 3e38
+    report = measure(x, Scheme.parse("int4:group64"))
+    assert report.sqnr_db is not None
+    assert report.sqnr_db > 700
+    text = sentence(x, "int4:group64")
+    assert "keeps every element" not in text
+    assert "1 element weighs more than all others together" in text
+    assert f"{report.max_abs_error:.3g}" in text
+
+
 def test_no_minus_zero():
     assert "-0.0" not in sentence(normal(64, 512) * np.float32(1e-40), "int8:row")
 
