@@ -256,6 +256,22 @@ async def test_the_worst_tensors_by_key(running: Running, model: str) -> None:
         assert panel.shown.entry.name == seen[-2]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("width", [100, 116, 160])
+async def test_the_line_below_the_tensors_is_never_cut(
+    running: Running, model: str, width: int
+) -> None:
+    async with running((width, 30), model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        side = panel.body.side
+        for key in ("o", "o", "o", "w"):
+            await pilot.press(key)
+            await until(pilot, lambda: not panel.ranking)
+            await ready(pilot)
+            said = str(side.count.render()).strip()
+            assert len(said) <= side.count.content_size.width
+            assert said.endswith(("model", "name", "first", "dB"))
+
+
 async def test_export_writes_the_cells_and_overwrites_nothing(
     running: Running, model: str, tmp_path: Path
 ) -> None:

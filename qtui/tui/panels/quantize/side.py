@@ -43,7 +43,8 @@ class TensorSide(Vertical):
         self.list = TensorList(drawing)
         self.count = Static(id="tensor-count", markup=False)
         self._sqnr: dict[str, float | None] = {}
-        self._note = ""
+        self._notes: tuple[str, ...] = ()
+        """What is said of the list, from the longest text to the shortest; empty: its order."""
         self._stepped_to = ""
         self._counted = 0.0
         self.ranked_by = ""
@@ -57,7 +58,7 @@ class TensorSide(Vertical):
     def load(self, tensors: tuple[TensorEntry, ...]) -> None:
         """Another model's tensors."""
         self.forget_ranks()
-        self._note = ""
+        self._notes = ()
         self.list.load(tensors)
         with self.field.prevent(Input.Changed):
             self.field.value = ""
@@ -67,8 +68,14 @@ class TensorSide(Vertical):
     def _count(self) -> None:
         shown, all_ = len(self.list.shown), len(self.list.entries)
         many = f"{shown:,} of {all_:,}" if shown != all_ else f"{all_:,}"
-        words = self._note or self.ORDER_WORDS[self.list.order]
-        self.count.update(f"{many}, {words}" if all_ else "", layout=False)
+        notes = self._notes or (self.ORDER_WORDS[self.list.order],)
+        texts = (f"{many}, {notes[0]}", *notes) if all_ else ("",)
+        width = self.count.content_size.width
+        fitting = (text for text in texts if len(text) <= width)
+        self.count.update(next(fitting, texts[-1]), layout=False)
+
+    def on_resize(self) -> None:
+        self._count()
 
     # Filtering
 
@@ -111,7 +118,7 @@ class TensorSide(Vertical):
     def next_order(self) -> Order:
         orders = list(Order)
         order = orders[(orders.index(self.list.order) + 1) % len(orders)]
-        self._note = ""
+        self._notes = ()
         self.list.set_order(order, self._sqnr)
         self._count()
         return order
@@ -124,7 +131,7 @@ class TensorSide(Vertical):
     def add_rank(self, name: str, sqnr_db: float | None) -> None:
         """One more tensor was measured; the list is sorted again when all are."""
         self._sqnr[name] = sqnr_db
-        self._note = f"measured {len(self._sqnr):,}"
+        self._notes = (f"measured {len(self._sqnr):,}",)
         now = time.monotonic()
         if now - self._counted > COUNT_SECONDS:
             self._counted = now
@@ -133,14 +140,14 @@ class TensorSide(Vertical):
     def ranks_stopped(self) -> None:
         """No more tensors will be measured, and a part of them ranks nothing."""
         self.forget_ranks()
-        self._note = "not ranked, w does" if self.list.order is Order.WORST else ""
+        self._notes = ("not ranked, w does",) if self.list.order is Order.WORST else ()
         self._count()
 
     def ranks_done(self, scheme: str, *, sampled: bool) -> None:
         self.ranked_by = scheme
-        self._note = ""
+        self._notes = ()
         if self.list.order is Order.WORST:
-            self._note = "worst first, sampled" if sampled else ""
+            self._notes = ("worst first, sampled",) if sampled else ()
             self.list.set_order(Order.WORST, self._sqnr)
         self._count()
 
@@ -159,5 +166,6 @@ class TensorSide(Vertical):
         self._stepped_to = name = ranking[at]
         self.list.select(name)
         decibels = format_decibels(self._sqnr[name])
-        self._note = f"worst {at + 1:,} of {len(ranking):,}: {decibels} dB"
+        place, of = f"worst {at + 1:,}", f" of {len(ranking):,}"
+        self._notes = (f"{place}{of}: {decibels} dB", f"{place}: {decibels} dB")
         self._count()
