@@ -94,7 +94,7 @@ class Elements:
         """The flat values, where they are in memory as float32 or as the words (uint16) of
         bfloat16; None otherwise."""
         known = self._flat is not None and (
-            self._flat.dtype == np.float32 or self._convert is _from_bfloat16
+            self._flat.dtype == np.float32 or self._convert is from_bfloat16
         )
         return self._flat if known else None
 
@@ -193,7 +193,7 @@ def _from_torch(tensor: Any) -> Elements:
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     if str(tensor.dtype) == "torch.bfloat16":
         int16 = sys.modules["torch"].int16
-        return _from_array(tensor.view(int16).numpy().view(np.uint16), _from_bfloat16)
+        return _from_array(tensor.view(int16).numpy().view(np.uint16), from_bfloat16)
     try:
         return _from_array(tensor.numpy(), _to_float32)
     except TypeError:  # the 8-bit floats of torch, which numpy has no dtype for
@@ -222,7 +222,8 @@ def _to_float32(raw: npt.NDArray[Any]) -> Float32:
         return np.ascontiguousarray(raw, dtype=np.float32).reshape(-1)
 
 
-def _from_bfloat16(raw: npt.NDArray[Any]) -> Float32:
+def from_bfloat16(raw: npt.NDArray[Any]) -> Float32:
     """bfloat16 is the upper half of float32."""
-    wide = np.left_shift(raw, 16, dtype=np.uint32)
+    wide = raw.astype(np.uint32)
+    wide <<= np.uint32(16)  # faster than a shift that widens too
     return wide.view(np.float32)

@@ -19,6 +19,7 @@ from qtui_core.quant.parallel import Scratch, map_segments, thread_count
 from qtui_core.quant.process import Plan, encode, make_coder, make_plan, prepare
 from qtui_core.quant.scheme import Family, Scheme
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
+from qtui_core.quant.word_table import look_up, word_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +179,11 @@ def quantize(
         if zero_points is not None and plan.fixed.zero_point is not None:
             zero_points.reshape(-1)[...] = plan.fixed.zero_point
 
+    table = word_table(plan, elements)
+
     def work(segment: Segment, scratch: Scratch) -> int:
+        if table is not None:
+            return look_up(table, segment.raw, codes[_code_slice(coder, segment)], scratch)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             prepared = prepare(plan, segment, scratch)
             encode(plan, prepared, codes[_code_slice(coder, segment)], scratch)

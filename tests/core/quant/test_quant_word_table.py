@@ -1,0 +1,77 @@
+"""Codes looked up by the word are those that arithmetic gives for the same values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from qtui_core.quant import Scheme, quantize
+from qtui_core.quant.elements import elements_of
+from qtui_core.quant.plan import Plan
+from qtui_core.quant.process import make_plan
+from qtui_core.quant.word_table import LEAST_ELEMENTS, WORDS, word_table
+
+COLUMNS = 1024
+
+
+def every_word(*, finite: bool) -> np.ndarray:
+    """Every bfloat16 there is, many times over and shuffled, as words `[rows, 1024]`."""
+    words = np.arange(WORDS, dtype=np.uint16)
+    if finite:
+        words = words[(words & 0x7F80) != 0x7F80]
+    many = np.resize(words, LEAST_ELEMENTS + 5 * COLUMNS)
+    return np.random.default_rng(0).permutation(many).reshape(-1, COLUMNS)
+
+
+def both(words: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+    """As the tensor of bfloat16, and as the float32 array that no table is made for."""
+    tensor = torch.from_numpy(words.view(np.int16)).view(torch.bfloat16)
+    return tensor, (words.astype(np.uint32) << 16).view(np.float32)
+
+
+def plan_of(tensor, scheme: Scheme) -> Plan:
+    with np.errstate(all="ignore"):
+        return make_plan(elements_of(tensor), scheme)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    ["e4m3", "e5m2", "e5m2:nosat", "e4m3:truncate", "e2m1:tensor", "int8:tensor",
+     "int4:tensor:asym", "int8:tensor:asym:zpfloat", "int4:tensor:signed", "int8:tensor:full",
+     "ternary", "fp16", "bf16", "tf32", "fp16:nosat", "fp16:truncate"],
+)  # fmt: skip
+def test_the_codes_are_those_of_float32(text, finite):
+    scheme = Scheme.parse(text)
+    tensor, values = both(every_word(finite=finite))
+    assert word_table(plan_of(tensor, scheme), elements_of(tensor)) is not None
+    assert word_table(plan_of(values, scheme), elements_of(values)) is None
+    found, expected = quantize(tensor, scheme), quantize(values, scheme)
+    assert np.array_equal(found.codes, expected.codes)
+    assert np.array_equal(found.scales, expected.scales)
+    assert found.nonfinite == expected.nonfinite
+    assert (found.nonfinite == 0) == finite
+
+
+def test_ordinary_weights():
+    x = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(1)).bfloat16()
+    for text in ("e4m3", "int8:tensor", "fp16"):
+        scheme = Scheme.parse(text)
+        assert np.array_equal(quantize(x, scheme).codes, quantize(x.float(), scheme).codes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nf4", "int4:group64", "int8:row", "int8:column", "mxfp4", "e4m3:stochastic",
+     "bf16:stochastic", "int8:tensor:outliers1.0", "nvfp4"],
+)  # fmt: skip
+def test_a_code_that_depends_on_more_than_the_value_is_not_looked_up(text):
+    scheme = Scheme.parse(text)
+    tensor, _ = both(every_word(finite=True))
+    assert word_table(plan_of(tensor, scheme), elements_of(tensor)) is None
+
+
+def test_integers_of_16_bits_are_no_bfloat16():
+    values = every_word(finite=True)
+    assert word_table(plan_of(values, Scheme.parse("e4m3")), elements_of(values)) is None
