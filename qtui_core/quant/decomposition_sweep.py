@@ -12,7 +12,7 @@ from qtui_core.quant.decomposition import decompose
 from qtui_core.quant.elements import Elements, Float32, Segment, TensorLike, converted, elements_of
 from qtui_core.quant.grouping import merge_extents
 from qtui_core.quant.layout import layout_of
-from qtui_core.quant.measure import NO_ERROR, SegmentError, report_of, segment_error
+from qtui_core.quant.measure import report_of
 from qtui_core.quant.parallel import (
     Scratch,
     fractions_of,
@@ -22,6 +22,7 @@ from qtui_core.quant.parallel import (
 )
 from qtui_core.quant.process import Plan, extents_of, first_passes, make_coder
 from qtui_core.quant.scheme import Scheme
+from qtui_core.quant.segment_error import NO_ERROR, SegmentError, segment_error
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,10 @@ ModelExtent: TypeAlias = float | tuple[float, float]
 SEGMENT = 1 << 19
 
 
+#: The word of infinity in bfloat16; those of NaN are above it.
+INFINITE_WORD = 0x7F80
+
+
 class RowSource(Protocol):
     """Anything that gives rows on request: `rows(start, stop)` returns float32
     `[stop - start, columns]` of the matrix that its shape is seen as. A shape of one number
@@ -227,3 +231,14 @@ def from_bfloat16(raw: npt.NDArray[Any]) -> Float32:
     wide = raw.astype(np.uint32)
     wide <<= np.uint32(16)  # faster than a shift that widens too
     return wide.view(np.float32)
+
+
+def largest_word(words: npt.NDArray[np.uint16]) -> int:
+    """The word of the largest magnitude among words of bfloat16, without its sign; 0 of none.
+    Below INFINITE_WORD all of them are finite."""
+    if not words.size:
+        return 0
+    # As unsigned words the negative ones are on top, in the order of their magnitudes; as signed
+    # words the others are.
+    below, above = int(words.max()), int(words.view(np.int16).max())
+    return max(below & 0x7FFF if below > 0x7FFF else 0, above)

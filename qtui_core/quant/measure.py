@@ -13,30 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qtui_core.quant.elements import (
-    Elements,
-    Float32,
-    ModelExtent,
-    Segment,
-    TensorLike,
-    elements_of,
-)
+from qtui_core.quant.elements import Elements, ModelExtent, TensorLike, elements_of
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.layout import matrix_shape
-from qtui_core.quant.parallel import CACHED, Scratch, fractions_of, map_segments, thread_count
-from qtui_core.quant.process import (
-    Plan,
-    first_passes,
-    make_plan,
-    prepare,
-    round_trip,
-)
-from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.parallel import fractions_of, map_segments, thread_count
+from qtui_core.quant.process import Plan, first_passes, make_plan
+from qtui_core.quant.scheme import Scheme
+from qtui_core.quant.segment_error import NO_ERROR, SegmentError, segment_error
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
-
-#: Squares of float32 numbers whose largest is between these do not overflow, and those that
-#: vanish are nothing beside the largest; others are summed in float64.
-SAFE_MAGNITUDES = (1e-12, 1e15)
+from qtui_core.quant.word_errors import error_by_word
+from qtui_core.quant.word_table import depends_on_the_word
 
 
 @dataclass(frozen=True)
@@ -89,37 +75,6 @@ class ErrorReport:
     outlier_columns: int = 0
 
 
-@dataclass(frozen=True)
-class SegmentError:
-    """Sums over one segment."""
-
-    squared_error: float
-    squared: float
-    max_error: float
-    max_index: int
-    nonfinite: int
-    saturated: int
-    subnormal: int
-    overflowed: int = 0
-
-    def __add__(self, later: SegmentError) -> SegmentError:
-        """Both together; of two equal errors the earlier is where the largest is."""
-        largest = later if later.max_error > self.max_error else self
-        return SegmentError(
-            self.squared_error + later.squared_error,
-            self.squared + later.squared,
-            largest.max_error,
-            largest.max_index,
-            self.nonfinite + later.nonfinite,
-            self.saturated + later.saturated,
-            self.subnormal + later.subnormal,
-            self.overflowed + later.overflowed,
-        )
-
-
-NO_ERROR = SegmentError(0.0, 0.0, 0.0, 0, 0, 0, 0)
-
-
 def measure(
     x: TensorLike,
     scheme: Scheme,
@@ -156,6 +111,9 @@ def measure(
             advance=advance,
             cancelled=cancelled,
         )
+    if depends_on_the_word(plan, elements):
+        total = error_by_word(plan, elements, advance=advance, cancelled=cancelled)
+        return report_of(elements, plan, model_absmax, total)
     found = map_segments(
         lambda segment, scratch: segment_error(plan, segment, scratch),
         elements.segments(plan.multiple),
@@ -164,76 +122,6 @@ def measure(
         cancelled=cancelled,
     )
     return report_of(elements, plan, model_absmax, sum(found, NO_ERROR))
-
-
-def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentError:
-    """Sums of one segment."""
-    with np.errstate(all="ignore"):
-        prepared = prepare(plan, segment, scratch)
-        error = round_trip(plan, prepared, scratch)
-        x = prepared.values
-        np.subtract(x, error, out=error)
-        nonfinite = overflowed = 0
-        if prepared.nonfinite is not None:
-            nonfinite = int(np.count_nonzero(prepared.nonfinite))
-            error[prepared.nonfinite] = 0
-            x = np.where(prepared.nonfinite, np.float32(0), x)
-        if not plan.scheme.saturate:
-            lost = ~np.isfinite(error)
-            overflowed = int(np.count_nonzero(lost))
-            error[lost] = 0
-            x = np.where(lost, np.float32(0), x)
-        magnitude = np.abs(error, out=error)
-        # Magnitudes are in the order of their words; integers are searched faster.
-        index = int(magnitude.view(np.int32).argmax())
-        max_error = float(magnitude[index])
-        saturated = subnormal = 0
-        if prepared.magnitude is not None:
-            subnormal = count_subnormal(prepared.magnitude, plan.coder.smallest_normal, scratch)
-        if plan.scheme.family is Family.CAST and prepared.absmax > plan.coder.largest:
-            # What overflowed is 0 here.
-            saturated = int(np.count_nonzero(np.abs(x) > plan.coder.largest))
-        if plan.decomposition is not None:
-            saturated = plan.decomposition.count_beyond(x, segment.start)
-        return SegmentError(
-            squared_error=sum_of_squares(magnitude, max_error, scratch),
-            squared=sum_of_squares(x, prepared.absmax, scratch),
-            max_error=max_error,
-            max_index=segment.start + index,
-            nonfinite=nonfinite,
-            saturated=saturated,
-            subnormal=subnormal,
-            overflowed=overflowed,
-        )
-
-
-def count_subnormal(magnitude: Float32, smallest_normal: np.float32, scratch: Scratch) -> int:
-    """How many magnitudes are below `smallest_normal`, zeros not counted."""
-    # Magnitudes are in the order of their words, and integers are compared faster.
-    words, limit = magnitude.view(np.int32), smallest_normal.view(np.int32)
-    buffer = scratch.take("below", CACHED, np.bool_)
-    count = 0
-    for start in range(0, words.size, CACHED):
-        part = words[start : start + CACHED]
-        least = part.min()
-        if least < limit:
-            below = np.less(part, limit, out=buffer[: part.size])
-            count += int(np.count_nonzero(below))
-            if least == 0:
-                count -= part.size - int(np.count_nonzero(part))
-    return count
-
-
-def sum_of_squares(values: Float32, largest: float, scratch: Scratch) -> float:
-    """The sum of squares of values of magnitudes up to `largest`; in float32 with pairwise
-    summation where that is safe (relative error about 1e-6), in float64 elsewhere. Not a BLAS
-    dot product, which may start threads of its own."""
-    if largest == 0:
-        return 0.0
-    if not SAFE_MAGNITUDES[0] <= largest <= SAFE_MAGNITUDES[1]:
-        return float(np.square(values, dtype=np.float64).sum())
-    squares = np.square(values, out=scratch.take("squares", values.size, np.float32))
-    return float(squares.sum())
 
 
 def report_of(

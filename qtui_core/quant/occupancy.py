@@ -20,10 +20,10 @@ from qtui_core.quant.granularity import PerModel
 from qtui_core.quant.grouping import group_views
 from qtui_core.quant.layout import Layout
 from qtui_core.quant.levels import Float64
-from qtui_core.quant.measure import sum_of_squares
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.process import Plan, Prepared, encode, first_passes, make_plan, prepare
 from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.segment_error import sum_of_squares
 
 Int64 = npt.NDArray[np.int64]
 

@@ -18,7 +18,15 @@ from qtui_core.quant.codebook import LEVELS, CodebookCoder
 from qtui_core.quant.coder import Coder, GroupScales
 from qtui_core.quant.columns import column_statistics
 from qtui_core.quant.decomposition import Decomposition, decompose
-from qtui_core.quant.elements import Elements, Float32, ModelExtent, Segment
+from qtui_core.quant.elements import (
+    INFINITE_WORD,
+    Elements,
+    Float32,
+    ModelExtent,
+    Segment,
+    from_bfloat16,
+    largest_word,
+)
 from qtui_core.quant.extents import extents_of_inliers, finite_extents
 from qtui_core.quant.floats import CastCoder, ScaledFloatCoder
 from qtui_core.quant.granularity import PerBlock, PerModel
@@ -155,8 +163,14 @@ def with_shared_scales(
     kind = coder.extent
     assert kind is not None
 
-    def over_segments(work: Callable[[Float32, Scratch], Result]) -> Iterator[Result]:
+    def over_segments(
+        work: Callable[[Float32, Scratch], Result],
+        shortcut: Callable[[Segment], Result | None] = lambda _: None,
+    ) -> Iterator[Result]:
         def work_on(segment: Segment, scratch: Scratch) -> Result:
+            found = shortcut(segment)
+            if found is not None:
+                return found
             # Threads do not inherit the error state of their caller.
             scratch.start = segment.start
             with np.errstate(all="ignore"):
@@ -193,7 +207,7 @@ def with_shared_scales(
             count += scales.size
         return replace(plan, offset=float(np.float32(total / count)) if count else 0.0)
     merged: Float32 | None = None
-    for extents in over_segments(partial(extents_of, plan)):
+    for extents in over_segments(partial(extents_of, plan), partial(_extent_of_words, plan)):
         merged = merge_extents(kind, merged, extents)
     if merged is None:
         return plan
@@ -213,6 +227,19 @@ def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
     if kept is not None:
         return extents_of_inliers(kind, plan.layout, kept, values, scratch)
     return finite_extents(kind, plan.layout, values, scratch)
+
+
+def _extent_of_words(plan: Plan, segment: Segment) -> Float32 | None:
+    """The extent `[1, 1]` of a segment of bfloat16 where it can be read from the words; None where
+    elements do not count alike."""
+    if segment.convert is not from_bfloat16 or plan.decomposition is not None:
+        return None
+    if plan.coder.extent is not Extent.ABSMAX or not isinstance(plan.layout, Whole):
+        return None
+    largest = largest_word(segment.raw)
+    if largest >= INFINITE_WORD:
+        return None
+    return from_bfloat16(np.array([[largest]], np.uint16))
 
 
 def first_passes(

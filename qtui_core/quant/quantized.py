@@ -183,7 +183,7 @@ def quantize(
 
     def work(segment: Segment, scratch: Scratch) -> int:
         if table is not None:
-            return look_up(table, segment.raw, codes[_code_slice(coder, segment)], scratch)
+            return look_up(table, segment.raw, codes[_code_slice(coder, segment)])
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             prepared = prepare(plan, segment, scratch)
             encode(plan, prepared, codes[_code_slice(coder, segment)], scratch)

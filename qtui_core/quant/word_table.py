@@ -7,7 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.quant.coder import Codes
-from qtui_core.quant.elements import Elements, Segment, from_bfloat16
+from qtui_core.quant.elements import (
+    INFINITE_WORD,
+    Elements,
+    Segment,
+    from_bfloat16,
+    largest_word,
+)
 from qtui_core.quant.layout import Whole
 from qtui_core.quant.parallel import Scratch
 from qtui_core.quant.plan import Plan
@@ -17,35 +23,40 @@ from qtui_core.quant.scheme import Family
 WORDS = 1 << 16
 #: Fewer elements are coded sooner than the table is made.
 LEAST_ELEMENTS = 8 * WORDS
-#: The exponent bits of a bfloat16 word: all set in infinities and NaN.
-EXPONENT = np.uint16(0x7F80)
+
+
+def depends_on_the_word(plan: Plan, elements: Elements) -> bool:
+    """Whether the tensor is of bfloat16 words in memory, large, and codes depend on nothing but
+    the word: one scale for all or none, and no other element or place that matters."""
+    values = elements.in_memory
+    if values is None or values.dtype != np.uint16 or values.size < LEAST_ELEMENTS:
+        return False
+    shared = plan.fixed is not None or plan.scheme.family is Family.CAST
+    alone = plan.coder.code_count(2) == 2 and plan.decomposition is None
+    whole = isinstance(plan.layout, Whole)
+    return shared and alone and whole and plan.scheme.rounding != "stochastic"
+
+
+def word_segment() -> Segment:
+    """Every word of bfloat16, in order, as the segment of a tensor `[65536]`."""
+    return Segment(0, np.arange(WORDS, dtype=np.uint16), from_bfloat16)
 
 
 def word_table(plan: Plan, elements: Elements) -> Codes | None:
-    """The code of every word `[65536]`; None where elements are not words of bfloat16 in memory,
-    do not share one scale or have none, or where a code depends on more than the value."""
-    values = elements.in_memory
-    if values is None or values.dtype != np.uint16 or values.size < LEAST_ELEMENTS:
-        return None
-    shared = plan.fixed is not None or plan.scheme.family is Family.CAST
-    if not shared or not isinstance(plan.layout, Whole):
-        return None
-    alone = plan.coder.code_count(2) == 2 and plan.decomposition is None
-    if not alone or plan.scheme.rounding == "stochastic":
+    """The code of every word `[65536]`; None where a code depends on more than the word."""
+    if not depends_on_the_word(plan, elements):
         return None
     table = np.empty(WORDS, plan.coder.code_dtype)
     scratch = Scratch()
-    words = Segment(0, np.arange(WORDS, dtype=np.uint16), from_bfloat16)
     with np.errstate(all="ignore"):
-        encode(plan, prepare(plan, words, scratch), table, scratch)
+        encode(plan, prepare(plan, word_segment(), scratch), table, scratch)
     return table
 
 
-def look_up(table: Codes, words: npt.NDArray[np.uint16], codes: Codes, scratch: Scratch) -> int:
+def look_up(table: Codes, words: npt.NDArray[np.uint16], codes: Codes) -> int:
     """Writes the codes of the words, and counts the NaN and infinities among them."""
     # Every word is an index; "clip" only spares numpy a check.
     np.take(table, words, out=codes, mode="clip")
-    exponents = np.bitwise_and(words, EXPONENT, out=scratch.take("words", words.size, np.uint16))
-    if not words.size or exponents.max() != EXPONENT:
+    if largest_word(words) < INFINITE_WORD:
         return 0
-    return int(np.count_nonzero(exponents == EXPONENT))
+    return int(np.count_nonzero((words & np.uint16(0x7FFF)) >= INFINITE_WORD))

@@ -36,7 +36,7 @@ class Table:
     rows: list[tuple[str, float, str]] = field(default_factory=list)
 
     def race(
-        self, contenders: dict[str, Callable[[], object]], against: str, rounds: int = 5
+        self, contenders: dict[str, Callable[[], object]], against: str, rounds: int = 15
     ) -> dict[str, float]:
         """How many times faster than `against` each contender is."""
         best = race(contenders, rounds)

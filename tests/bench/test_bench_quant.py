@@ -80,7 +80,7 @@ def test_int4_groups(weights, table):
             "int4:group64, compiled": lambda: quantize_compiled(weights.tensor, scheme),
         },
         "torchao affine, group 64",
-        rounds=3,
+        rounds=9,
     )
     expected = theirs().numpy()
     for threads in (1, 2):
@@ -118,6 +118,6 @@ def test_measuring_costs_little_more_than_quantizing(weights, table, text):
             f"{text} measure": lambda: measure(weights.tensor, scheme),
         },
         f"{text} quantize",
-        rounds=3,
+        rounds=9,
     )
     assert ratios[f"{text} measure"] >= 1 / 2.5

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def race(contenders: dict[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+def race(contenders: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
     """Best seconds of each, taking turns, after one round that does not count."""
     best = dict.fromkeys(contenders, float("inf"))
     for turn in range(rounds + 1):

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.elements import elements_of
+from qtui_core.quant import Scheme, measure, quantize
+from qtui_core.quant.elements import elements_of, largest_word
+from qtui_core.quant.parallel import Cancelled
 from qtui_core.quant.plan import Plan
 from qtui_core.quant.process import make_plan
-from qtui_core.quant.word_table import LEAST_ELEMENTS, WORDS, word_table
+from qtui_core.quant.word_table import LEAST_ELEMENTS, WORDS, depends_on_the_word, word_table
 
 COLUMNS = 1024
+SCHEMES = ["e4m3", "e5m2", "e5m2:nosat", "e4m3:truncate", "e2m1:tensor", "int8:tensor",
+     "int4:tensor:asym", "int8:tensor:asym:zpfloat", "int4:tensor:signed", "int8:tensor:full",
+     "ternary", "fp16", "bf16", "tf32", "fp16:nosat", "fp16:truncate"]  # fmt: skip
 
 
 def every_word(*, finite: bool) -> np.ndarray:
@@ -38,10 +42,8 @@ def plan_of(tensor, scheme: Scheme) -> Plan:
 @pytest.mark.parametrize("finite", [True, False])
 @pytest.mark.parametrize(
     "text",
-    ["e4m3", "e5m2", "e5m2:nosat", "e4m3:truncate", "e2m1:tensor", "int8:tensor",
-     "int4:tensor:asym", "int8:tensor:asym:zpfloat", "int4:tensor:signed", "int8:tensor:full",
-     "ternary", "fp16", "bf16", "tf32", "fp16:nosat", "fp16:truncate"],
-)  # fmt: skip
+    SCHEMES,
+)
 def test_the_codes_are_those_of_float32(text, finite):
     scheme = Scheme.parse(text)
     tensor, values = both(every_word(finite=finite))
@@ -75,3 +77,42 @@ def test_a_code_that_depends_on_more_than_the_value_is_not_looked_up(text):
 def test_integers_of_16_bits_are_no_bfloat16():
     values = every_word(finite=True)
     assert word_table(plan_of(values, Scheme.parse("e4m3")), elements_of(values)) is None
+
+
+@pytest.mark.parametrize("words", [[], [0], [0x8000], [0x3F80, 0xBF81], [0xBF80, 0x3F81], [0xFF80]])
+def test_the_largest_word_is_that_of_the_largest_magnitude(words):
+    found = largest_word(np.array(words, np.uint16))
+    assert found == max((word & 0x7FFF for word in words), default=0)
+
+
+@pytest.mark.parametrize("finite", [True, False])
+@pytest.mark.parametrize("text", SCHEMES)
+def test_errors_by_word_are_those_of_float32(text, finite):
+    """Every word at a place of its own: the first of the largest error is found, too."""
+    scheme = Scheme.parse(text)
+    tensor, values = both(every_word(finite=finite))
+    found, expected = measure(tensor, scheme), measure(values, scheme)
+    assert depends_on_the_word(plan_of(tensor, scheme), elements_of(tensor))
+    for name in ("count", "nonfinite", "saturated", "subnormal", "overflowed", "bytes",
+                 "max_abs_error", "max_abs_error_index"):  # fmt: skip
+        assert getattr(found, name) == getattr(expected, name), name
+    for name in ("mse", "relative_mse", "sqnr_db", "gaussian_relative_mse"):
+        figure = getattr(expected, name)
+        wanted = None if figure is None else pytest.approx(figure, rel=1e-5)
+        assert getattr(found, name) == wanted, name
+
+
+def test_errors_by_word_can_be_cancelled_and_tell_how_far_they_are():
+    tensor, _ = both(every_word(finite=True))
+    told: list[float] = []
+    measure(tensor, Scheme.parse("e4m3"), progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    with pytest.raises(Cancelled):
+        measure(tensor, Scheme.parse("e4m3"), cancelled=lambda: len(told) > 0)
+
+
+def test_no_error_has_no_place_but_the_first():
+    tensor = torch.zeros(1024, 1024, dtype=torch.bfloat16)
+    report = measure(tensor, Scheme.parse("fp16"))
+    assert (report.mse, report.max_abs_error, report.max_abs_error_index) == (0, 0, (0, 0))
