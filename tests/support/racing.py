@@ -5,15 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+#: Seconds over which the process is watched, and after which it is waited for no longer.
+WATCHED, PATIENCE = 0.004, 1.0
+
 
 def race(contenders: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
     """Best seconds of each, taking turns, after one round that does not count."""
     best = dict.fromkeys(contenders, float("inf"))
     for turn in range(rounds + 1):
         for name, run in contenders.items():
+            wait_for_idle_threads()
             start = time.perf_counter()
             run()
             seconds = time.perf_counter() - start
             if turn:
                 best[name] = min(best[name], seconds)
     return best
+
+
+def wait_for_idle_threads() -> None:
+    """Returns when no thread of this process works: those of OpenMP wait for more work in a loop
+    for a while, and would take a core from whoever runs next."""
+    end = time.perf_counter() + PATIENCE
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(WATCHED)
+        if time.process_time() - before < WATCHED / 4:
+            return
