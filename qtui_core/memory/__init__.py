@@ -1,0 +1,1 @@
+"""Where the bytes of a run go, from its configuration alone. Standard library only."""

@@ -1,0 +1,37 @@
+"""Element types of the memory estimate by their short names, and their sizes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.errors import UsageError
+
+#: Bytes an element takes, by the short name of its type.
+SIZES: Final = {"fp32": 4, "bf16": 2, "fp16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+
+#: Names that torch and config.json use.
+_ALIASES: Final = {
+    "float32": "fp32",
+    "float": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "int8": "uint8",
+}
+
+FLOATING: Final = ("fp32", "bf16", "fp16")
+
+
+def dtype_of(text: str) -> str:
+    """The short name of a floating type, given under any name torch knows.
+
+    Raises UsageError for what is none.
+    """
+    name = text.strip().lower().removeprefix("torch.")
+    name = _ALIASES.get(name, name)
+    if name not in FLOATING:
+        raise UsageError(
+            f"{text!r} is no type a model is computed in; use {', '.join(FLOATING)} "
+            "(torch's own names are taken too)."
+        )
+    return name

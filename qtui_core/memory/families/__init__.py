@@ -1,0 +1,1 @@
+"""config.json -> ModelShape, one small function for each family of models."""

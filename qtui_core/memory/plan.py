@@ -1,0 +1,121 @@
+"""What is asked for: everything of a run that changes its memory, with defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.dtypes import dtype_of
+
+Method = Literal["full", "lora", "qlora", "inference"]
+Optimizer = Literal[
+    "adamw", "adamw-fused", "adamw8bit", "paged-adamw8bit", "paged-adamw", "adamw4bit", "sgd"
+]
+KbitPrep = Literal["none", "norms", "all"]
+AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run. None means "as usual for the method and the model", which `resolve` fills in.
+
+    Attributes:
+        method: full fine-tuning, LoRA, QLoRA, or inference (a prefill with its cache).
+        batch, sequence: sequences a micro batch, tokens a sequence.
+        dtype: of the model's parameters and activations; None is that of the checkpoint.
+        autocast: whether the forward pass runs under torch.autocast to 16 bits (the Trainer's
+            bf16=True); `autocast_dtype` says which 16.
+        quant: how the frozen weights are stored: nf4, nf4-dq, fp4, fp4-dq, int8; None is not.
+        kbit_prep: which 16-bit parameters that are not quantized become float32: none, norms
+            only (older TRL), all (prepare_model_for_kbit_training of peft).
+        lora_rank, lora_targets, lora_dropout, adapter_dtype: of the adapters. Targets are names
+            of linear modules, or "all-linear".
+        optimizer: "adamw" is the one that works on lists of tensors (foreach).
+        checkpointing: recompute each layer in the backward pass (not reentrant).
+        attention: "sdpa" lets torch choose, which is flash where it can be; "flash" the package
+            flash-attn or that backend; "efficient" the memory-efficient backend (what a T4 or a
+            padding mask gets); "eager" the matrix of scores.
+        padding_mask: whether sequences of a batch are padded to one length with a mask.
+        loss: "stock" is the installed transformers, "stock-4.48" the older one that upcasts,
+            "chunked:N" N tokens at a time (TRL), "fused" a kernel that keeps no logits (Liger).
+        accumulation: micro batches a step.
+        loop: "trainer" lets go of the outputs before the backward pass; "manual" holds them.
+        segments: of the allocator, "native" or "expandable".
+        gpus: how many; zero: what of ZeRO or FSDP is sharded over them (0 nothing, 1 optimizer
+            states, 2 gradients too, 3 parameters too).
+        tensor_parallel, pipeline_parallel: ways a layer, or the row of layers, is cut.
+        generate: tokens an inference goes on for after its prompt, which the cache must hold.
+        torch: version of torch whose workspaces are meant.
+    """
+
+    method: Method = "qlora"
+    batch: int = 1
+    sequence: int = 2048
+    dtype: str | None = None
+    autocast: bool | None = None
+    autocast_dtype: str = "bf16"
+    quant: str | None = None
+    kbit_prep: KbitPrep | None = None
+    lora_rank: int = 16
+    lora_targets: tuple[str, ...] = ("all-linear",)
+    lora_dropout: float = 0.0
+    adapter_dtype: str | None = None
+    optimizer: Optimizer = "adamw"
+    checkpointing: bool | None = None
+    attention: AttentionKernel = "sdpa"
+    padding_mask: bool = False
+    loss: str = "stock"
+    accumulation: int = 1
+    loop: Literal["trainer", "manual"] = "trainer"
+    segments: Literal["native", "expandable"] = "native"
+    gpus: int = 1
+    zero: int = 0
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    generate: int = 0
+    torch: str = "2.13"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro batch."""
+        return self.batch * self.sequence
+
+    @property
+    def trains(self) -> bool:
+        return self.method != "inference"
+
+
+def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
+    """The plan with nothing left open, for a checkpoint stored as `stored_dtype`.
+
+    Raises UsageError for a plan that cannot be, naming what is wrong and what to do.
+    """
+    quantized = plan.method == "qlora"
+    dtype = plan.dtype or stored_dtype or "bf16"
+    quant = plan.quant or ("nf4-dq" if quantized else None)
+    resolved = replace(
+        plan,
+        dtype=dtype_of(dtype),
+        autocast_dtype=dtype_of(plan.autocast_dtype),
+        quant=None if quant == "none" else quant,
+        autocast=quantized if plan.autocast is None else plan.autocast,
+        kbit_prep=plan.kbit_prep or ("all" if quantized else "none"),
+        adapter_dtype=dtype_of(plan.adapter_dtype or "fp32"),
+        checkpointing=quantized if plan.checkpointing is None else plan.checkpointing,
+    )
+    _check(resolved)
+    return resolved
+
+
+def chunk_of(loss: str) -> int | None:
+    """Tokens of a chunk of a "chunked:N" loss; None for others."""
+    return int(loss.partition(":")[2] or 256) if loss.startswith("chunked") else None
+
+
+def _check(plan: RunPlan) -> None:
+    """Raises UsageError for a plan that cannot be."""
+    raise NotImplementedError
+
+
+__all__ = ["RunPlan", "UsageError", "chunk_of", "resolve"]

@@ -1,0 +1,338 @@
+"""What of a model decides its memory: its modules, their sizes, and how a layer puts them together.
+
+Made from config.json by `families`, one small function for each family of models. Names are those
+of the parameters in transformers, so that adapters and exceptions from quantization can be chosen
+by name and a test can compare every parameter with the real class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` where `transposed`
+    (Conv1D of GPT-2)."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+    transposed: bool = False
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalization over the last `size` elements.
+
+    Attributes:
+        kind: "rms" computes in float32 and casts back before the weight (Llama); "rms-cast-last"
+            multiplies the weight in float32 and casts after (Gemma, OLMo2, ...); "layer" is the
+            layer norm kernel of torch; "layer-fp32" casts to float32 around it (OLMo 1); other
+            kinds are named by the family that needs them.
+        weight, bias: whether it has them.
+        shape: of the weight, where it is not `[size]`.
+    """
+
+    name: str
+    size: int
+    kind: str = "rms"
+    weight: bool = True
+    bias: bool = False
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A table `[rows, columns]` that is looked up."""
+
+    name: str
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that is of no module above: `[shape]`, for example the stacked experts of a
+    mixture `[experts, outputs, inputs]`, which no library quantizes as a linear layer."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention over the sequence.
+
+    Attributes:
+        heads, kv_heads, head_dim: of queries, of keys and values, elements of each.
+        query, key, value: the projections; None where they are one, which is then `fused`.
+        fused: queries, keys and values in one product.
+        out: the projection back.
+        query_norm, key_norm: norms of queries and keys, if any.
+        positions: how positions enter.
+        rotary_dims: of a head, how many are rotated ("rope").
+        window: positions a query sees back; None for all.
+        softcap: whether scores are capped by a tanh (Gemma 2), which takes eager attention.
+        causal: whether later positions are hidden.
+        dropout: of the scores, in training; residual_dropout of the projection's result.
+        style: the family whose code it is, where the order of operations differs from Llama's.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    out: Linear
+    query: Linear | None = None
+    key: Linear | None = None
+    value: Linear | None = None
+    fused: Linear | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    positions: Literal["rope", "alibi", "relative", "learned", "none"] = "rope"
+    rotary_dims: int = 0
+    window: int | None = None
+    softcap: bool = False
+    causal: bool = True
+    dropout: float = 0.0
+    residual_dropout: float = 0.0
+    style: str = "llama"
+    extra: tuple[Parameter | Embedding, ...] = ()
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek V2, V3): queries, keys and values from low ranks.
+
+    `query_down` and `query_norm` are None where queries are projected at once by `query_up`.
+    A head of queries and keys is nope_dim + rope_dim elements long, one of values value_dim.
+    """
+
+    heads: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    query_up: Linear
+    latent_down: Linear
+    latent_norm: Norm
+    latent_up: Linear
+    out: Linear
+    query_down: Linear | None = None
+    query_norm: Norm | None = None
+    dropout: float = 0.0
+    style: str = "deepseek_v3"
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """The feed-forward part. With `gate`, down(act(gate(x)) * up(x)); with `fused`, gate and up
+    in one product; with neither, down(act(up(x))).
+
+    `activation` is the name in config.json (silu, gelu, gelu_new, gelu_pytorch_tanh, relu...).
+    """
+
+    down: Linear
+    up: Linear | None = None
+    gate: Linear | None = None
+    fused: Linear | None = None
+    activation: str = "silu"
+    dropout: float = 0.0
+    style: str = "llama"
+
+
+@dataclass(frozen=True)
+class Moe:
+    """A mixture of experts: `router` scores all, `top_k` of `experts` work on each token.
+
+    Attributes:
+        stacked: the parameters of all experts, stacked, in the order of the class.
+        intermediate: width of one expert.
+        shared: what works on every token besides, and shared_gate, its gate, if any.
+        extra: other parameters and buffers-as-parameters of the router.
+    """
+
+    experts: int
+    top_k: int
+    hidden: int
+    intermediate: int
+    router: Linear | Parameter
+    stacked: tuple[Parameter, ...]
+    activation: str = "silu"
+    shared: Mlp | None = None
+    shared_gate: Linear | None = None
+    extra: tuple[Parameter, ...] = ()
+    style: str = "mixtral"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: norms, attention, feed-forward, and how they are put together.
+
+    Attributes:
+        arrangement: "pre" (norm, attention, add, norm, mlp, add), "parallel" (attention and mlp
+            both of the layer's input), "sandwich" (norms before and after each: Gemma 2, 3),
+            "post" (norms of what each gives: OLMo2), "post-add" (norms of the sums: BERT).
+        norms: in the order they are used.
+        cross: attention to an encoder, and its place in `norms` (T5 decoders).
+    """
+
+    attention: Attention | LatentAttention
+    mlp: Mlp | Moe
+    norms: tuple[Norm, ...]
+    arrangement: Literal["pre", "parallel", "sandwich", "post", "post-add"] = "pre"
+    residual_scale: bool = False
+    dropout: float = 0.0
+    cross: Attention | None = None
+
+
+Module = Linear | Norm | Embedding | Parameter
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model as the estimate sees it.
+
+    Attributes:
+        family: model_type of config.json.
+        architecture: the class of transformers that was meant, e.g. "LlamaForCausalLM".
+        hidden, vocabulary: sizes.
+        embeddings: token embedding first, then those of positions and types.
+        layers: in order; `layer_prefix` and the index are before the names of their modules, as
+            in "model.layers.3.self_attn.q_proj".
+        final_norm: before the head, if any.
+        head: the product that gives logits; None where there is none (an encoder alone).
+        tied: whether the head's weight is the token embedding's.
+        head_modules: modules between the last layer and the head (BERT's transform, say).
+        embedding_modules: norms and projections between embedding and first layer.
+        embedding_scale: whether embeddings are multiplied by a constant; logit_scale, logits by
+            one; logit_softcap, logits capped by a tanh.
+        embedding_dropout: of what enters the first layer.
+        rotary_dims: elements of the tables of cosines; 0 where there are none.
+        buffers: bytes of what is neither parameter nor activation (inverse frequencies, masks).
+        encoder: layers of an encoder before the decoder (T5), with `encoder_prefix`.
+        dtype: the type the checkpoint is stored in, as config.json says; None where it does not.
+        max_positions: the longest sequence it was made for.
+        is_encoder: whether it is bidirectional, with a head for masked tokens or none.
+    """
+
+    family: str
+    architecture: str
+    hidden: int
+    vocabulary: int
+    embeddings: tuple[Embedding, ...]
+    layers: tuple[Layer, ...]
+    layer_prefix: str
+    final_norm: Norm | None
+    head: Linear | None
+    tied: bool
+    head_modules: tuple[Module, ...] = ()
+    embedding_modules: tuple[Module, ...] = ()
+    embedding_scale: bool = False
+    logit_scale: bool = False
+    logit_softcap: bool = False
+    embedding_dropout: float = 0.0
+    rotary_dims: int = 0
+    buffers: tuple[int, ...] = ()
+    encoder: tuple[Layer, ...] = ()
+    encoder_prefix: str = ""
+    encoder_norm: Norm | None = None
+    dtype: str | None = None
+    max_positions: int | None = None
+    is_encoder: bool = False
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def from_config(config: object) -> ModelShape:
+        """The shape that a config.json (parsed) describes.
+
+        Raises UsageError for a configuration that lacks what is needed or contradicts itself, and
+        UnknownFamily for a family without a shape.
+        """
+        from qtui_core.memory.families import shape_of
+
+        return shape_of(config)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters, those of tied weights once."""
+        return sum(prod(shape) for _, shape in named_parameters(self))
+
+
+def modules_of_layer(layer: Layer) -> Iterator[Module]:
+    """The modules of a layer, names without the prefix of the layer."""
+    for part in (layer.attention, layer.cross, layer.mlp):
+        if part is not None:
+            yield from modules_of(part)
+    yield from layer.norms
+
+
+def modules_of(part: Attention | LatentAttention | Mlp | Moe) -> Iterator[Module]:
+    """The modules of a part of a layer, in the order of its fields."""
+    for name in part.__dataclass_fields__:
+        value = getattr(part, name)
+        if isinstance(value, Mlp):
+            yield from modules_of(value)
+        elif isinstance(value, Module):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (item for item in value if isinstance(item, Module))
+
+
+def named_modules(shape: ModelShape) -> Iterator[tuple[str, Module]]:
+    """(full name, module) of all modules; a tied head is not among them."""
+    for embedding in shape.embeddings:
+        yield embedding.name, embedding
+    for module in shape.embedding_modules:
+        yield module.name, module
+    for prefix, layers in (
+        (shape.encoder_prefix, shape.encoder),
+        (shape.layer_prefix, shape.layers),
+    ):
+        for index, layer in enumerate(layers):
+            for module in modules_of_layer(layer):
+                yield f"{prefix}.{index}.{module.name}", module
+    for norm in (shape.encoder_norm, shape.final_norm):
+        if norm is not None:
+            yield norm.name, norm
+    for module in shape.head_modules:
+        yield module.name, module
+    if shape.head is not None and not shape.tied:
+        yield shape.head.name, shape.head
+    elif shape.head is not None and shape.head.bias:
+        yield shape.head.name, Parameter(f"{shape.head.name}.bias", (shape.head.outputs,))
+
+
+def parameters_of(module: Module) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(suffix, shape) of the parameters of a module; the suffix of a bare parameter is empty."""
+    match module:
+        case Linear():
+            sizes = (module.outputs, module.inputs)
+            yield "weight", sizes[::-1] if module.transposed else sizes
+            if module.bias:
+                yield "bias", (module.outputs,)
+        case Norm():
+            if module.weight:
+                yield "weight", module.shape or (module.size,)
+            if module.bias:
+                yield "bias", module.shape or (module.size,)
+        case Embedding():
+            yield "weight", (module.rows, module.columns)
+        case Parameter():
+            yield "", module.shape
+
+
+def named_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of every parameter, as `named_parameters` of the class of transformers gives
+    them, in no promised order."""
+    for name, module in named_modules(shape):
+        for suffix, sizes in parameters_of(module):
+            if isinstance(module, Parameter) and name.endswith(module.name):
+                yield name, sizes
+            elif isinstance(module, Parameter):
+                yield module.name, sizes
+            else:
+                yield f"{name}.{suffix}", sizes

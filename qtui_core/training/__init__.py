@@ -1,0 +1,1 @@
+"""Steps of real models: traced on fake tensors, or run."""
