@@ -1,0 +1,199 @@
+"""Reading sizes from config.json: typed, with a sentence for whatever cannot be.
+
+A key that is missing takes the default of the class of transformers, where the class has one that
+is harmless to assume (heads of keys and values, biases). Sizes that make the model what it is
+must be in a config.json; in the part of a multimodal one (text_config) they may be missing,
+because transformers leaves out of parts what is the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qtui_core.errors import UsageError
+
+#: Larger than any size published, and small enough that no product of three overflows a reader's
+#: patience: the widest vocabularies have 2^18 entries, the widest layers 2^17.
+LARGEST_SIZE: Final = 1 << 24
+
+#: Layers, heads and experts. The deepest models published have some hundred layers, and the most
+#: experts are some thousands.
+LARGEST_COUNT: Final = 1 << 14
+
+#: Positions. Models of ten million exist.
+LARGEST_LENGTH: Final = 1 << 40
+
+Keys = str | tuple[str, ...]
+
+
+class UnknownFamily(UsageError):
+    """A family that has no shape here; the model can still be traced, if transformers knows it."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A config.json, or a part of one.
+
+    Attributes:
+        values: as parsed.
+        where: what it is called in a sentence.
+        part: whether it is a part, in which defaults are left out.
+    """
+
+    values: Mapping[str, Any]
+    where: str = "config.json"
+    part: bool = False
+
+    def needed(self, keys: Keys, default: int, *, most: int = LARGEST_SIZE) -> int:
+        """A positive whole number that must be given; `default` is that of the class, for parts.
+
+        Of several keys the first that is there counts (GPT-2 says n_embd, others hidden_size).
+        """
+        if not self.part and self._key(keys) is None:
+            names = (keys,) if isinstance(keys, str) else keys
+            raise UsageError(
+                f"{self.where} does not say {' or '.join(names)}. Without it nothing can be said "
+                "of the model's size; take the config.json that belongs to the weights."
+            )
+        return self.size(keys, default, most=most)
+
+    def size(self, keys: Keys, default: int, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
+        """A whole number from `least` to `most`, or the default where there is none."""
+        key = self._key(keys)
+        return default if key is None else self._whole(key, self.values[key], least, most)
+
+    def optional_size(
+        self, keys: Keys, default: int | None = None, *, least: int = 1, most: int = LARGEST_SIZE
+    ) -> int | None:
+        """As `size`, where null is an answer."""
+        key = self._key(keys)
+        if key is None:
+            return default
+        value = self.values[key]
+        return None if value is None else self._whole(key, value, least, most)
+
+    def flag(self, keys: Keys, default: bool) -> bool:
+        """true or false; null is the default."""
+        key = self._key(keys)
+        value = None if key is None else self.values[key]
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise UsageError(
+                f"{key} in {self.where} is {value!r}; it must be true or false, without quotes."
+            )
+        return value
+
+    def number(self, keys: Keys, default: float | None) -> float | None:
+        """A finite number; null is None."""
+        key = self._key(keys)
+        if key is None:
+            return default
+        value = self.values[key]
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
+            raise UsageError(f"{key} in {self.where} is {value!r}; it must be a number.")
+        return float(value)
+
+    def probability(self, keys: Keys, default: float = 0.0) -> float:
+        """A rate of dropout, from 0 to below 1; null is none."""
+        value = self.number(keys, default) or 0.0
+        if not 0.0 <= value < 1.0:
+            raise UsageError(
+                f"{self._key(keys)} in {self.where} is {value:g}; a rate of dropout is at least "
+                "0 and below 1."
+            )
+        return value
+
+    def text(self, keys: Keys, default: str) -> str:
+        """A word; null is the default."""
+        key = self._key(keys)
+        value = None if key is None else self.values[key]
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise UsageError(f"{key} in {self.where} is {value!r}; it must be a word in quotes.")
+        return value
+
+    def words(self, key: str) -> tuple[str, ...] | None:
+        """A list of words (the kinds of the layers); None where there is none."""
+        return self._list(key, str, "words in quotes")
+
+    def indices(self, key: str) -> tuple[int, ...] | None:
+        """A list of whole numbers; None where there is none."""
+        return self._list(key, int, "whole numbers")
+
+    def within(self, key: str) -> Config | None:
+        """The object under a key; None where there is none."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise UsageError(f"{key} in {self.where} is {value!r}; it must be an object in braces.")
+        return Config(value, f"{key} of {self.where}", part=True)
+
+    def refuse(self, reason: str) -> UsageError:
+        """What to raise for values that contradict each other."""
+        return UsageError(f"{self.where} contradicts itself: {reason}")
+
+    def _key(self, keys: Keys) -> str | None:
+        names = (keys,) if isinstance(keys, str) else keys
+        return next((name for name in names if name in self.values), None)
+
+    def _whole(self, key: str, value: object, least: int, most: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(
+                f"{key} in {self.where} is {value!r}; it must be a whole number, without quotes."
+            )
+        if value < least:
+            raise UsageError(f"{key} in {self.where} is {value:,}; the least it can be is {least}.")
+        if value > most:
+            raise UsageError(
+                f"{key} in {self.where} is {_short(value)}, more than any model has; the most that "
+                f"is taken is {most:,}."
+            )
+        return value
+
+    def _list(self, key: str, kind: type[Any], name: str) -> tuple[Any, ...] | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(item, kind) and not isinstance(item, bool) for item in value
+        ):
+            raise UsageError(f"{key} in {self.where} must be a list of {name}.")
+        return tuple(value)
+
+
+def layer_count(config: Config, default: int, keys: Keys = "num_hidden_layers") -> int:
+    return config.needed(keys, default, most=LARGEST_COUNT)
+
+
+def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tuple[str, ...]:
+    """layer_types of config.json, or the default of the class.
+
+    Raises UsageError where there are not as many as layers.
+    """
+    kinds = config.words("layer_types")
+    if kinds is None:
+        return tuple(default)
+    if len(kinds) != layers:
+        raise config.refuse(
+            f"layer_types names {len(kinds):,} layers, num_hidden_layers is {layers:,}."
+        )
+    return kinds
+
+
+def stored_dtype(config: Config) -> str | None:
+    """The type the checkpoint is stored in, as config.json names it ("bfloat16"); None where it
+    does not, or says "auto"."""
+    name = config.text(("dtype", "torch_dtype"), "auto").removeprefix("torch.")
+    return None if name == "auto" else name
+
+
+def _short(value: int) -> str:
+    """A number as digits, or by how many there are."""
+    return f"{value:,}" if value < 10**18 else f"a number of {len(str(value))} digits"
