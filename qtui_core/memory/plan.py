@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.dtypes import dtype_of
-
-Method = Literal["full", "lora", "qlora", "inference"]
-Optimizer = Literal[
-    "adamw", "adamw-fused", "adamw8bit", "paged-adamw8bit", "paged-adamw", "adamw4bit", "sgd"
-]
-KbitPrep = Literal["none", "norms", "all"]
-AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
+from qtui_core.memory.plan_choices import (
+    AttentionKernel,
+    KbitPrep,
+    Loop,
+    Method,
+    Optimizer,
+    Segments,
+    chunk_of,
+    parse_loss,
+    parse_targets,
+)
+from qtui_core.memory.plan_rules import check, check_against
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ class RunPlan:
     padding_mask: bool = False
     loss: str = "stock"
     accumulation: int = 1
-    loop: Literal["trainer", "manual"] = "trainer"
-    segments: Literal["native", "expandable"] = "native"
+    loop: Loop = "trainer"
+    segments: Segments = "native"
     gpus: int = 1
     zero: int = 0
     tensor_parallel: int = 1
@@ -85,37 +89,52 @@ class RunPlan:
     def trains(self) -> bool:
         return self.method != "inference"
 
+    @property
+    def adapts(self) -> bool:
+        """Whether low-rank adapters are trained over frozen weights."""
+        return self.method in ("lora", "qlora")
+
+    @property
+    def data_parallel(self) -> int:
+        """GPUs that each work on micro batches of their own."""
+        return self.gpus // (self.tensor_parallel * self.pipeline_parallel)
+
 
 def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
-    """The plan with nothing left open, for a checkpoint stored as `stored_dtype`.
+    """The plan with nothing left open, for a checkpoint stored as `stored_dtype`. An inference
+    has no backward pass, so checkpointing is off in it.
 
     Raises UsageError for a plan that cannot be, naming what is wrong and what to do.
     """
     quantized = plan.method == "qlora"
-    dtype = plan.dtype or stored_dtype or "bf16"
     quant = plan.quant or ("nf4-dq" if quantized else None)
+    checkpointing = quantized if plan.checkpointing is None else plan.checkpointing
     resolved = replace(
         plan,
-        dtype=dtype_of(dtype),
+        dtype=dtype_of(plan.dtype or stored_dtype or "bf16"),
         autocast_dtype=dtype_of(plan.autocast_dtype),
         quant=None if quant == "none" else quant,
         autocast=quantized if plan.autocast is None else plan.autocast,
         kbit_prep=plan.kbit_prep or ("all" if quantized else "none"),
         adapter_dtype=dtype_of(plan.adapter_dtype or "fp32"),
-        checkpointing=quantized if plan.checkpointing is None else plan.checkpointing,
+        lora_targets=parse_targets(",".join(plan.lora_targets)),
+        loss=parse_loss(plan.loss),
+        checkpointing=checkpointing and plan.trains,
     )
-    _check(resolved)
+    check(resolved)
     return resolved
 
 
-def chunk_of(loss: str) -> int | None:
-    """Tokens of a chunk of a "chunked:N" loss; None for others."""
-    return int(loss.partition(":")[2] or 256) if loss.startswith("chunked") else None
-
-
-def _check(plan: RunPlan) -> None:
-    """Raises UsageError for a plan that cannot be."""
-    raise NotImplementedError
-
-
-__all__ = ["RunPlan", "UsageError", "chunk_of", "resolve"]
+__all__ = [
+    "AttentionKernel",
+    "KbitPrep",
+    "Method",
+    "Optimizer",
+    "RunPlan",
+    "UsageError",
+    "check_against",
+    "chunk_of",
+    "parse_loss",
+    "parse_targets",
+    "resolve",
+]

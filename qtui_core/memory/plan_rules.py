@@ -1,0 +1,193 @@
+"""Which plans cannot be. Every refusal says what contradicts what, and a way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan_choices import (
+    ATTENTION_KERNELS,
+    KBIT_PREPARATIONS,
+    LOOPS,
+    METHODS,
+    OPTIMIZERS,
+    QUANTS,
+    SEGMENTS,
+)
+from qtui_core.memory.shape import Attention, ModelShape, Moe
+
+if TYPE_CHECKING:
+    from qtui_core.memory.plan import RunPlan
+
+#: (attribute, what it counts, least, most). The most is far above what anyone runs, and low
+#: enough that a slip of the keyboard is told apart from a plan.
+_COUNTS: Final = (
+    ("batch", "The batch", 1, 1 << 20),
+    ("sequence", "The sequence", 1, 1 << 27),
+    ("lora_rank", "The rank of the adapters", 1, 1 << 16),
+    ("accumulation", "Accumulation", 1, 1 << 20),
+    ("gpus", "The number of GPUs", 1, 1 << 17),
+    ("tensor_parallel", "Tensor parallelism", 1, 1 << 10),
+    ("pipeline_parallel", "Pipeline parallelism", 1, 1 << 10),
+    ("generate", "The number of generated tokens", 0, 1 << 27),
+    ("zero", "The ZeRO stage", 0, 3),
+)
+
+
+def check(plan: RunPlan) -> None:
+    """Raises UsageError for a plan, with nothing left open, that cannot be on any model."""
+    _check_choices(plan)
+    _check_counts(plan)
+    _check_storage(plan)
+    _check_kernels(plan)
+    _check_parallel(plan)
+
+
+def check_against(shape: ModelShape, plan: RunPlan) -> None:
+    """Raises UsageError where `plan`, possible in itself, is impossible for the model `shape`."""
+    ways = plan.tensor_parallel
+    for layer in dict.fromkeys((*shape.encoder, *shape.layers)):
+        attention, mlp = layer.attention, layer.mlp
+        _divide(ways, attention.heads, "attention heads")
+        if isinstance(attention, Attention):
+            _divide(ways, attention.kv_heads, "heads of keys and values")
+        _divide(ways, mlp.intermediate if isinstance(mlp, Moe) else mlp.down.inputs, "MLP columns")
+    if plan.pipeline_parallel > len(shape.layers):
+        raise UsageError(
+            f"Pipeline parallelism in {plan.pipeline_parallel} stages needs as many layers, and "
+            f"the model has {len(shape.layers)}."
+        )
+    _check_positions(shape, plan)
+    if shape.is_encoder and plan.generate:
+        raise UsageError(
+            "An encoder does not generate tokens, so there is no cache to hold; leave out the "
+            "number of generated tokens."
+        )
+    if shape.head is None and plan.method != "inference":
+        raise UsageError(
+            f"{shape.architecture} has no head to train on, so no loss can be estimated; give the "
+            "configuration of a model with a language-modelling head, or use --method inference."
+        )
+
+
+def _check_choices(plan: RunPlan) -> None:
+    _among("method", plan.method, METHODS)
+    if plan.quant is not None:
+        _among("way to store weights", plan.quant, QUANTS)
+    _among("k-bit preparation", plan.kbit_prep, KBIT_PREPARATIONS)
+    _among("optimizer", plan.optimizer, OPTIMIZERS)
+    _among("attention", plan.attention, ATTENTION_KERNELS)
+    _among("loop", plan.loop, LOOPS)
+    _among("kind of segments", plan.segments, SEGMENTS)
+    if re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\d+)?(\+\w+)?", plan.torch) is None:
+        raise UsageError(f"{plan.torch!r} is no version of torch; versions are like 2.13.")
+
+
+def _among(kind: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{value!r} is no {kind} that is known; use {', '.join(allowed)}.")
+
+
+def _check_counts(plan: RunPlan) -> None:
+    for attribute, what, least, most in _COUNTS:
+        value = getattr(plan, attribute)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"{what} is a whole number, not {value!r}.")
+        if not least <= value <= most:
+            raise UsageError(f"{what} is between {least} and {most:,}; {value:,} is not.")
+    if plan.tokens > 1 << 31:
+        raise UsageError(
+            f"A batch of {plan.batch:,} sequences of {plan.sequence:,} tokens is "
+            f"{plan.tokens:,} tokens a step, more than the indices of any kernel reach."
+        )
+    if not 0 <= plan.lora_dropout < 1:
+        raise UsageError(
+            f"Dropout is a share from 0 to below 1; {plan.lora_dropout} is not. 0.05 is usual."
+        )
+
+
+def _check_storage(plan: RunPlan) -> None:
+    if plan.method == "qlora" and plan.quant is None:
+        raise UsageError(
+            "QLoRA trains adapters over quantized weights, and the plan quantizes none; choose "
+            f"--quant {' or '.join(QUANTS[:2])}, or --method lora."
+        )
+    if plan.method == "lora" and plan.quant is not None:
+        raise UsageError(
+            f"LoRA over weights stored as {plan.quant} is QLoRA; say --method qlora, or leave out "
+            "--quant."
+        )
+    if plan.method == "full" and plan.quant is not None:
+        raise UsageError(
+            f"Weights stored as {plan.quant} cannot be trained themselves, only adapters over "
+            "them; use --method qlora, or leave out --quant."
+        )
+    if plan.method == "full" and plan.kbit_prep != "none":
+        raise UsageError(
+            "K-bit preparation freezes the weights, so nothing would be left to train fully; use "
+            "--kbit-prep none, or --method lora or qlora."
+        )
+    if plan.autocast_dtype == "fp32":
+        raise UsageError("Autocast runs in 16 bits; use bf16 or fp16 for it, or --no-autocast.")
+
+
+def _check_kernels(plan: RunPlan) -> None:
+    if plan.attention == "flash" and plan.dtype == "fp32" and not plan.autocast:
+        raise UsageError(
+            "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or "
+            "--attention sdpa."
+        )
+
+
+def _check_parallel(plan: RunPlan) -> None:
+    ways = plan.tensor_parallel * plan.pipeline_parallel
+    if plan.gpus % ways:
+        raise UsageError(
+            f"Tensor parallelism of {plan.tensor_parallel} and pipeline parallelism of "
+            f"{plan.pipeline_parallel} take {ways} GPUs for one copy of the model, and "
+            f"{plan.gpus} is no multiple of that; use --gpus {-(-plan.gpus // ways) * ways}."
+        )
+    if plan.zero and plan.data_parallel == 1:
+        raise UsageError(
+            f"ZeRO-{plan.zero} shards over GPUs that hold the same, and there is only one such "
+            f"GPU; use --gpus {2 * ways} or more, or --zero 0."
+        )
+    if plan.zero in (1, 2) and not plan.trains:
+        raise UsageError(
+            f"ZeRO-{plan.zero} shards what training needs, which an inference has not; use "
+            "--zero 3 for the weights, or --zero 0."
+        )
+    if plan.quant is not None and plan.tensor_parallel > 1:
+        raise UsageError(
+            f"Weights stored as {plan.quant} are one packed row without rows and columns, which "
+            "tensor parallelism cannot cut; use --zero or pipeline parallelism, or no --quant."
+        )
+    if plan.quant == "int8" and plan.zero == 3:
+        raise UsageError(
+            "ZeRO-3 cannot shard weights of LLM.int8, whose row scales are not parameters; use "
+            "--zero 2 or a 4-bit --quant."
+        )
+
+
+def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
+    learned = any(
+        isinstance(layer.attention, Attention) and layer.attention.positions == "learned"
+        for layer in shape.layers[:1]
+    )
+    length = plan.sequence + plan.generate
+    if learned and shape.max_positions is not None and length > shape.max_positions:
+        raise UsageError(
+            f"The model has learned {shape.max_positions:,} positions, and {length:,} tokens are "
+            f"asked for; use --seq {shape.max_positions} or less."
+        )
+
+
+def _divide(ways: int, count: int, what: str) -> None:
+    if count % ways:
+        allowed = [str(n) for n in range(1, min(count, 64) + 1) if count % n == 0]
+        raise UsageError(
+            f"Tensor parallelism of {ways} does not divide {count} {what}; use one of "
+            f"{', '.join(allowed)}."
+        )
