@@ -54,6 +54,7 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         self._first_panel = first_panel
         self._model = model
         self.zoomed: Widget | None = None
+        self._lost_focus: Widget | None = None
 
     def compose(self) -> ComposeResult:
         yield HeaderLine(id="header")
@@ -73,6 +74,23 @@ class ShellScreen(Screen[None], inherit_bindings=False):
         self.query_one(TabBar).active = self._first_panel.PANEL_ID
         self._first_panel.open_model(self._model)
         self._first_panel.activate()
+        self.screen_layout_refresh_signal.subscribe(self, lambda _screen: self._keep_focus())
+
+    def _keep_focus(self) -> None:
+        """Another size may hide the part that has the focus, and Textual then takes the focus
+        away, and with it the keys of the panel: it goes where the panel starts, or, where there
+        was room for no panel, back to the part."""
+        focused, panels = self.focused, self.query_one("#panels", ContentSwitcher)
+        if not self.app.app_focus or (focused is not None and _displayed(focused)):
+            return
+        if not panels.display:
+            self._lost_focus = focused or self._lost_focus
+            return
+        lost, self._lost_focus = self._lost_focus, None
+        if lost is not None and _displayed(lost):
+            self.set_focus(lost)
+        elif isinstance(panels.visible_content, Panel):
+            panels.visible_content.activate()
 
     def zoom(self, target: Widget) -> None:
         """Gives a part of a panel all the room but for the sentence and the keys. Textual's own
@@ -106,6 +124,11 @@ class ShellScreen(Screen[None], inherit_bindings=False):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.zoomed is not None if action == "unzoom" else True
+
+
+def _displayed(widget: Widget) -> bool:
+    """Whether neither the widget nor what it is part of is hidden or removed."""
+    return widget.is_attached and all(node.display for node in widget.ancestors_with_self)
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,47 @@ async def test_growing_out_of_too_small_brings_the_panel_back(running: Running) 
         assert "E4M3" in screen_text(pilot.app)
 
 
+@pytest.mark.parametrize("between", [(80, 24), (60, 16), (40, 12)], ids=lambda s: f"{s[0]}x{s[1]}")
+@pytest.mark.parametrize("panel", ["1", "2", "3"])
+async def test_another_size_takes_the_keys_from_no_panel(
+    running: Running, panel: str, between: tuple[int, int]
+) -> None:
+    def focus() -> str:
+        app = pilot.app
+        focused = app.focused
+        assert focused is not None and app.panel in focused.ancestors
+        assert all(node.display for node in focused.ancestors_with_self)
+        return type(focused).__name__
+
+    async with running(size=(120, 40)) as pilot:
+        await pilot.press(panel)
+        await settled(pilot)
+        before = focus()
+        await pilot.resize_terminal(*between)
+        await settled(pilot)
+        if between >= (60, 16):
+            focus()
+        await pilot.resize_terminal(120, 40)
+        await settled(pilot)
+        after = focus()
+        if between < (60, 16):
+            assert after == before
+
+
+async def test_a_field_being_typed_in_survives_a_terminal_that_is_too_small(
+    running: Running,
+) -> None:
+    async with running(size=(120, 40)) as pilot:
+        await pilot.press("2", "s", "x")
+        await settled(pilot)
+        field = pilot.app.focused
+        await pilot.resize_terminal(40, 12)
+        await settled(pilot)
+        await pilot.resize_terminal(120, 40)
+        await settled(pilot)
+        assert pilot.app.focused is field
+
+
 @pytest.mark.parametrize("color", [depth.value for depth in Depth])
 @pytest.mark.parametrize("theme", ["qtui-dark", "qtui-light", "qtui-contrast"])
 async def test_every_depth_and_theme_draws_the_same_text(
