@@ -31,9 +31,13 @@ class Norm:
 
     Attributes:
         kind: "rms" computes in float32 and casts back before the weight (Llama); "rms-cast-last"
-            multiplies the weight in float32 and casts after (Gemma, OLMo2, ...); "layer" is the
-            layer norm kernel of torch; "layer-fp32" casts to float32 around it (OLMo 1); other
-            kinds are named by the family that needs them.
+            multiplies the weight in float32 and casts after (OLMo 2); "rms-one-plus" multiplies
+            one plus the weight, both in float32, and casts after (Gemma); "rms-weight-last" is
+            "rms" with the weight as second factor (Llama 4); "layer" is the layer norm kernel of
+            torch; "layer-fp32" casts to float32 around it (OLMo 1); "layer-plain" is written out
+            in float32, without bias (Cohere); "rms-promoted" multiplies the input as it is by
+            the inverse root in float32 and casts to a 16-bit weight's type (T5); other kinds are
+            named by the family that needs them.
         weight, bias: whether it has them.
         shape: of the weight, where it is not `[size]`.
     """
@@ -73,11 +77,18 @@ class Attention:
         query, key, value: the projections; None where they are one, which is then `fused`.
         fused: queries, keys and values in one product.
         out: the projection back.
-        query_norm, key_norm: norms of queries and keys, if any.
+        query_norm, key_norm: norms of queries and keys, if any; over a head, or where their size
+            is that of all heads together, over all of them.
+        head_norms: a norm for each head of queries, then for each of keys (StableLM 2 12B).
+        unit_norm: whether queries and keys are scaled to length one after the rotation, without a
+            weight (Llama 4).
         positions: how positions enter.
         rotary_dims: of a head, how many are rotated ("rope").
         window: positions a query sees back; None for all.
         softcap: whether scores are capped by a tanh (Gemma 2), which takes eager attention.
+        eager: whether the class knows no kernel of torch, so that "sdpa" is eager (Gemma 2).
+        chunk: positions of a chunk that queries see nothing outside of (Llama 4); None for all.
+        clip: whether queries, keys and values are clipped in place (OLMo 1).
         causal: whether later positions are hidden.
         dropout: of the scores, in training; residual_dropout of the projection's result.
         style: the family whose code it is, where the order of operations differs from Llama's.
@@ -102,6 +113,11 @@ class Attention:
     residual_dropout: float = 0.0
     style: str = "llama"
     extra: tuple[Parameter | Embedding, ...] = ()
+    head_norms: tuple[Norm, ...] = ()
+    unit_norm: bool = False
+    eager: bool = False
+    chunk: int | None = None
+    clip: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,7 @@ class LatentAttention:
 
     `query_down` and `query_norm` are None where queries are projected at once by `query_up`.
     A head of queries and keys is nope_dim + rope_dim elements long, one of values value_dim.
+    `interleaved` is whether pairs that are rotated together lie side by side.
     """
 
     heads: int
@@ -124,6 +141,7 @@ class LatentAttention:
     query_down: Linear | None = None
     query_norm: Norm | None = None
     dropout: float = 0.0
+    interleaved: bool = True
     style: str = "deepseek_v3"
 
 
@@ -177,7 +195,9 @@ class Layer:
             both of the layer's input), "sandwich" (norms before and after each: Gemma 2, 3),
             "post" (norms of what each gives: OLMo2), "post-add" (norms of the sums: BERT).
         norms: in the order they are used.
-        cross: attention to an encoder, and its place in `norms` (T5 decoders).
+        cross: attention to an encoder; its norm is the one between the others in `norms` (T5
+            decoders).
+        normed_residual: whether what is added to is the normed input (a variant of BLOOM).
     """
 
     attention: Attention | LatentAttention
@@ -187,6 +207,7 @@ class Layer:
     residual_scale: bool = False
     dropout: float = 0.0
     cross: Attention | None = None
+    normed_residual: bool = False
 
 
 Module = Linear | Norm | Embedding | Parameter
@@ -212,11 +233,20 @@ class ModelShape:
             one; logit_softcap, logits capped by a tanh.
         embedding_dropout: of what enters the first layer.
         rotary_dims: elements of the tables of cosines; 0 where there are none.
+        rotary_tables: how many pairs of tables there are (Gemma 3: one a kind of layer).
+        rotary_kind: "cast" to the type of the model (Llama), "float32" (OLMo), "interleaved" where
+            each frequency stands twice in a row (Cohere), "complex" numbers (Llama 4).
         buffers: bytes of what is neither parameter nor activation (inverse frequencies, masks).
         encoder: layers of an encoder before the decoder (T5), with `encoder_prefix`.
         dtype: the type the checkpoint is stored in, as config.json says; None where it does not.
         max_positions: the longest sequence it was made for.
         is_encoder: whether it is bidirectional, with a head for masked tokens or none.
+        final_dropout: of what the final norm gives (T5).
+        head_scale: whether what enters the head is multiplied by a constant (T5 1.0).
+        head_activation: of the first of `head_modules` (BERT's transform and pooler).
+        head_bias: the parameter that is the head's bias, where it is one of `head_modules`.
+        fp32_in_fp16: ends of the names of modules that transformers keeps in float32 when it loads
+            the rest in float16 (`_keep_in_fp32_modules`).
     """
 
     family: str
@@ -236,6 +266,8 @@ class ModelShape:
     logit_softcap: bool = False
     embedding_dropout: float = 0.0
     rotary_dims: int = 0
+    rotary_tables: int = 1
+    rotary_kind: Literal["cast", "float32", "interleaved", "complex"] = "cast"
     buffers: tuple[int, ...] = ()
     encoder: tuple[Layer, ...] = ()
     encoder_prefix: str = ""
@@ -243,6 +275,11 @@ class ModelShape:
     dtype: str | None = None
     max_positions: int | None = None
     is_encoder: bool = False
+    final_dropout: float = 0.0
+    head_scale: bool = False
+    head_activation: str = ""
+    head_bias: str = ""
+    fp32_in_fp16: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @staticmethod

@@ -6,11 +6,21 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.families import bloom, deepseek, encoders, falcon, gpt, neox, opt, t5
 from qtui_core.memory.families.reading import Config, UnknownFamily
 from qtui_core.memory.shape import ModelShape
 
 #: model_type of config.json -> its function. Each module of this package adds its own.
-_FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {}
+_FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
+    **gpt.FAMILIES,
+    **neox.FAMILIES,
+    **opt.FAMILIES,
+    **bloom.FAMILIES,
+    **falcon.FAMILIES,
+    **deepseek.FAMILIES,
+    **encoders.FAMILIES,
+    **t5.FAMILIES,
+}
 
 
 def shape_of(config: object) -> ModelShape:
