@@ -10,6 +10,7 @@ from qtui_core.activations.observers import Float64, Observed
 from qtui_core.activations.output_error import OutputError
 from qtui_core.activations.ranges import RANGED, RangeReport
 from qtui_core.quant.columns import STANDS_OUT, ColumnMagnitude, ColumnStatistics
+from qtui_core.quant.scheme import Family
 
 #: Decibels that nobody would pay for: a fixed range this close to scales per token is enough.
 ENOUGH_DB = 1.0
@@ -55,9 +56,11 @@ def conclude_ranges(subject: str, columns: ColumnStatistics, reports: Sequence[R
     start = f"{subject}: {channels_in_words(columns)}"
     first = reports[0].way.scheme
     if first.family not in RANGED:
+        cast = first.family is Family.CAST
+        why = "a cast has no scales" if cast else "its scales come from the values themselves"
         return (
             f"{start}; {first} keeps {_words(_kept(reports[0]))} and needs no calibration, "
-            f"because its scales come from the values themselves."
+            f"because {why}."
         )
     dynamic = [r for r in reports if r.way.kind == "dynamic"]
     fixed = [r for r in reports if r.way.kind == "static"]
@@ -94,9 +97,11 @@ def conclude_output(
 ) -> str:
     """What the two errors do to the output of the layer, and which of them decides."""
     alone = (weights.sqnr_db, activations.sqnr_db)
+    if alone == (None, None):
+        return f"Output under {label}: exact, as are the weights and the activations."
     start = (
-        f"Output under {label}: {_words(both.sqnr_db)} (weights alone {_words(alone[0])}, "
-        f"activations alone {_words(alone[1])})"
+        f"Output under {label}: {_words(both.sqnr_db, 'exact')} (weights alone "
+        f"{_words(alone[0], 'exact')}, activations alone {_words(alone[1], 'exact')})"
     )
     gap = _rank(alone[1]) - _rank(alone[0])
     if gap >= DECIDES_DB:
@@ -115,8 +120,8 @@ def _rank(sqnr_db: float | None) -> float:
     return float("inf") if sqnr_db is None else sqnr_db
 
 
-def _words(sqnr_db: float | None) -> str:
-    return "everything" if sqnr_db is None else f"{sqnr_db:.1f} dB"
+def _words(sqnr_db: float | None, exact: str = "everything") -> str:
+    return exact if sqnr_db is None else f"{sqnr_db:.1f} dB"
 
 
 def _median(values: Float64) -> float:

@@ -75,7 +75,8 @@ async def test_another_size_takes_the_keys_from_no_panel(
     def focus() -> str:
         app = pilot.app
         focused = app.focused
-        assert focused is not None and app.panel in focused.ancestors
+        assert focused is not None
+        assert app.panel in focused.ancestors
         assert all(node.display for node in focused.ancestors_with_self)
         return type(focused).__name__
 

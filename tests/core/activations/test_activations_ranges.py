@@ -248,7 +248,11 @@ def test_the_sentence_names_channels_numbers_and_what_to_do() -> None:
     poor = list(reports("int2:tensor", first, second).values())
     assert "take a format with more bits" in conclude_ranges("Input", columns, poor)
     own = list(reports("nf4", first, second).values())
-    assert "needs no calibration" in conclude_ranges("Input", columns, own)
+    sentence = conclude_ranges("Input", columns, own)
+    assert "needs no calibration, because its scales come from the values themselves" in sentence
+    cast = list(reports("bf16", first, second).values())
+    sentence = conclude_ranges("Input", columns, cast)
+    assert "needs no calibration, because a cast has no scales" in sentence
 
 
 def test_the_sentence_about_the_output_says_which_error_decides() -> None:
@@ -264,3 +268,16 @@ def test_the_sentence_about_the_output_says_which_error_decides() -> None:
     assert "the weights decide" in said("int2:tensor", "int8:row")
     assert "the activations decide" in said("int8:row", "int4:tensor")
     assert "both count" in said("int8:row", "int8:group16")
+
+
+def test_the_sentence_about_an_exact_output_says_so() -> None:
+    x = np.ones((16, 64), np.float32)  # which BF16 holds
+    w = np.linspace(-1, 1, 48 * 64, dtype=np.float32).reshape(48, 64)
+
+    def said(w: np.ndarray) -> str:
+        cast = Scheme.parse("bf16")
+        table = output_errors(x, w, None, [None, cast], [None, as_written(cast)])
+        return conclude_output("bf16", table[1][0], table[0][1], table[1][1])
+
+    assert said(np.sign(w)) == "Output under bf16: exact, as are the weights and the activations."
+    assert "activations alone exact): the weights decide" in said(w)
