@@ -7,7 +7,16 @@ from typing import Final
 from qtui_core.errors import UsageError
 
 #: Bytes an element takes, by the short name of its type.
-SIZES: Final = {"fp32": 4, "bf16": 2, "fp16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+SIZES: Final = {
+    "fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 
 #: Names that torch and config.json use.
 _ALIASES: Final = {
@@ -16,7 +25,6 @@ _ALIASES: Final = {
     "bfloat16": "bf16",
     "float16": "fp16",
     "half": "fp16",
-    "int8": "uint8",
 }
 
 FLOATING: Final = ("fp32", "bf16", "fp16")

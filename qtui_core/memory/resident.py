@@ -1,0 +1,58 @@
+"""What a GPU holds between two steps: weights, adapters, buffers, optimizer states, workspaces.
+No gradients and no activations."""
+
+from __future__ import annotations
+
+from qtui_core.memory.optimizer import shared_states, states_of
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import Component
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.weights import Block, allocated_by_component, blocks_of
+
+
+def resident_by_component(
+    shape: ModelShape, plan: RunPlan, workspace_bytes: int = 0
+) -> dict[Component, int]:
+    """Bytes on one GPU that holds the whole model, by what they are for, each tensor rounded as
+    the allocator does.
+
+    Raises UsageError where no module is of the names that are to get adapters.
+    """
+    blocks = blocks_of(shape, plan)
+    totals = allocated_by_component(blocks)
+    totals[Component.OPTIMIZER] = optimizer_bytes(blocks, plan)
+    totals[Component.WORKSPACES] = workspace_bytes
+    return totals
+
+
+def resident_bytes(shape: ModelShape, plan: RunPlan, workspace_bytes: int = 0) -> int:
+    """The sum of `resident_by_component`."""
+    return sum(resident_by_component(shape, plan, workspace_bytes).values())
+
+
+def optimizer_bytes(blocks: tuple[Block, ...], plan: RunPlan) -> int:
+    """Bytes of the optimizer's states that the allocator of torch holds; those of paged
+    optimizers that live in managed memory are not among them."""
+    return _states(blocks, plan, paged=False)
+
+
+def paged_bytes(blocks: tuple[Block, ...], plan: RunPlan) -> int:
+    """Bytes of states in managed memory: on the GPU only while a step touches them."""
+    return _states(blocks, plan, paged=True)
+
+
+def _states(blocks: tuple[Block, ...], plan: RunPlan, *, paged: bool) -> int:
+    total = 0
+    for block in blocks:
+        for tensor in block.tensors:
+            if tensor.requires_grad:
+                held = sum(
+                    state.bytes if paged else state.allocated
+                    for state in states_of(tensor, plan)
+                    if state.paged == paged
+                )
+                total += held * len(block.prefixes)
+    if not paged:
+        trained = (tensor for block in blocks for tensor in block.tensors if tensor.requires_grad)
+        total += sum(state.allocated for state in shared_states(trained, plan))
+    return total
