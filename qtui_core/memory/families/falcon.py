@@ -92,6 +92,7 @@ def falcon(config: Config) -> ModelShape:
 
 def _norms(config: Config, hidden: int, grouped: bool, parallel: bool) -> tuple[Norm, ...]:
     """The norms of a layer, in the order they are used."""
+    names: tuple[str, ...]
     if not parallel:
         names = ("input_layernorm", "post_attention_layernorm")
     elif (config.optional_size("num_ln_in_parallel_attn") or (2 if grouped else 1)) == 2:
