@@ -1,0 +1,38 @@
+"""Cross entropy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.memory.record import Component, Label
+from qtui_core.memory.tape import Gradients, Tape, Tensor
+
+LOG_SOFTMAX: Final = Label("_log_softmax", Component.LOSS)
+LOG_SOFTMAX_BACKWARD: Final = Label("_log_softmax_backward_data", Component.LOSS)
+NLL: Final = Label("nll_loss_forward", Component.LOSS)
+NLL_BACKWARD: Final = Label("nll_loss_backward", Component.LOSS)
+
+
+def cross_entropy(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """`F.cross_entropy(logits, labels)`: the logarithms of the softmax, then the mean of those of
+    the labels. On autocast's float32 list."""
+    logits = tape.cast_high(logits)
+    elements, dtype = logits.elements, logits.dtype
+
+    def of_logits(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, dtype, LOG_SOFTMAX_BACKWARD),)
+
+    node = tape.node("_log_softmax", (logits,), of_logits)
+    logarithms = tape.new(elements, dtype, LOG_SOFTMAX)
+    tape.save(node, logarithms)
+    tape.output(node, logarithms)
+
+    def of_logarithms(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, dtype, NLL_BACKWARD),)
+
+    node = tape.node("nll_loss_forward", (logarithms,), of_logarithms)
+    tape.save(node, logarithms, labels)
+    loss = tape.new(1, dtype, NLL)
+    weight = tape.new(1, dtype, NLL)
+    tape.save(node, weight)
+    return tape.output(node, loss)

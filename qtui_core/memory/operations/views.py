@@ -1,0 +1,77 @@
+"""Parts of tensors, and tensors put together."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.memory.record import Label
+from qtui_core.memory.tape import Gradients, Tape, Tensor
+
+SLICE_BACKWARD: Final = Label("slice_backward")
+SPLIT_BACKWARD: Final = Label("cat")
+CAT: Final = Label("cat")
+EXPAND: Final = Label("clone")
+SUM: Final = Label("sum")
+COPY: Final = Label("clone")
+
+
+def part(tape: Tape, x: Tensor, elements: int) -> Tensor:
+    """`x[..., a:b]`: a view of `elements` elements. Its gradient is one of `x`'s size, zeros
+    elsewhere (slice_backward)."""
+    full = x.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(full, gradient.dtype, SLICE_BACKWARD),)
+
+    node = tape.node("slice", (x,), backward)
+    return tape.output(node, _view(x, elements))
+
+
+def split(tape: Tape, x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
+    """`x.split(...)`, `x.chunk(...)`: views of `sizes` elements. Its gradient is that of `x`, the
+    parts' put together."""
+    full = x.elements
+
+    def backward(gradients: list[Tensor | None]) -> Gradients:
+        dtype = next(g.dtype for g in gradients if g is not None)
+        return (tape.new(full, dtype, SPLIT_BACKWARD),)
+
+    node = tape.node("split", (x,), backward, outputs=len(sizes))
+    return tuple(
+        tape.output(node, _view(x, elements), index) for index, elements in enumerate(sizes)
+    )
+
+
+def cat(tape: Tape, *parts: Tensor) -> Tensor:
+    """`torch.cat`. The gradients of the parts are views of that of the whole."""
+    sizes = tuple(x.elements for x in parts)
+
+    def backward(gradient: Tensor) -> Gradients:
+        return tuple(_view(gradient, elements) for elements in sizes)
+
+    node = tape.node("cat", parts, backward)
+    return tape.output(node, tape.new(sum(sizes), parts[0].dtype, CAT))
+
+
+def repeat(tape: Tape, x: Tensor, times: int) -> Tensor:
+    """`repeat_kv`: expanded, then copied by the reshape; its gradient is summed back. Itself for
+    once."""
+    if times == 1:
+        return x
+    elements, dtype = x.elements, x.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, dtype, SUM),)
+
+    node = tape.node("expand", (x,), backward)
+    return tape.output(node, tape.new(elements * times, dtype, EXPAND))
+
+
+def contiguous(tape: Tape, x: Tensor) -> Tensor:
+    """`x.contiguous()` of a transposed tensor: a copy."""
+    node = tape.node("clone", (x,), lambda gradient: (gradient,))
+    return tape.output(node, tape.new(x.elements, x.dtype, COPY))
+
+
+def _view(x: Tensor, elements: int) -> Tensor:
+    return Tensor(elements, x.dtype, x.buffer, False, True)

@@ -1,0 +1,435 @@
+"""A tape of a run: tensors that have sizes but no values, allocated and freed as the real ones.
+
+Nothing is computed. A `Tensor` knows how many elements it has, of what type, and the `Buffer` its
+bytes are in. A buffer writes ALLOCATE to the recording when it is made and FREE when the last
+reference to it is gone: CPython counts references here exactly as it does in the real program, so
+code that mirrors the local variables of a real `forward()` frees what that frees, when it does.
+
+How to write an operation (operations/*.py). A function of the tape and its tensors:
+
+    def silu(tape: Tape, x: Tensor) -> Tensor:
+        elements, dtype = x.elements, x.dtype
+
+        def backward(gradient: Tensor) -> Gradients:
+            return (tape.new(elements, dtype, SILU_BACKWARD),)
+
+        node = tape.node("silu", (x,), backward)      # None where nothing needs a gradient
+        tape.save(node, x)                            # inputs are saved before the kernel runs,
+        output = tape.new(elements, dtype, SILU)      # temporaries of a kernel are made as locals,
+        return tape.output(node, output)              # outputs that are saved, after it
+
+- `backward` takes the gradient of the output and gives those of the inputs, in their order, None
+  where there is none. It must not hold tensors, only numbers. Where an input needs no gradient it
+  should not make one: ask `x.requires_grad` outside the function. It need not reduce what was
+  broadcast nor cast to the input's type: the engine does, as the real one (validate_outputs).
+- An operation of several outputs takes a list of gradients: `tape.node(..., outputs=3)`, and
+  `tape.output(node, tensor, index)`.
+- A gradient that is a view of what a kernel made (a transpose, a reshape back to three dimensions)
+  is marked `view=True`: the engine then does not add to it in place.
+- `tape.alias(x, elements)` is a view without a node, for a tensor that is used once. A view used
+  more than once, or a part of a tensor, needs operations/views.py.
+
+How to write a block (blocks/*.py). A function of the tape, the spec from shape.py, the weights and
+tensors, in the order of the real forward(); with its names for locals, because their lifetimes are
+the point. `del` what the real code rebinds or leaves early. `with tape.module("self_attn")` says
+whose operations follow.
+
+Autocast is `tape.autocast`, the 16-bit type or None; operations of its lists call
+`tape.cast_low` and `tape.cast_high` on their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from qtui_core.memory.dtypes import SIZES
+from qtui_core.memory.record import (
+    ALLOCATE,
+    BACKWARD,
+    FORWARD,
+    FREE,
+    LAYER,
+    OPERATION,
+    OUTSIDE,
+    PHASE,
+    Event,
+    Label,
+)
+
+TO_COPY: Final = Label("_to_copy")
+
+
+class Recorder:
+    """Writes the events. `count` is the last id given."""
+
+    __slots__ = ("count", "events")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.count = 0
+
+
+class Buffer:
+    """Bytes that are allocated as long as anything refers to this object."""
+
+    __slots__ = ("id", "nbytes", "recorder")
+
+    def __init__(self, recorder: Recorder, nbytes: int, label: Label) -> None:
+        self.recorder = recorder
+        self.nbytes = nbytes
+        self.id = recorder.count = recorder.count + 1
+        recorder.events.append((ALLOCATE, self.id, nbytes, label))
+
+    def __del__(self) -> None:
+        self.recorder.events.append((FREE, self.id))
+
+
+class Tensor:
+    """A tensor without values.
+
+    Attributes:
+        elements: how many.
+        dtype: short name of their type (dtypes.SIZES).
+        buffer: where its bytes are; views share it.
+        requires_grad: whether a gradient for it is wanted.
+        node: the operation that made it, None for a leaf; `index` is which of its outputs this is.
+        view: of a gradient, whether another tensor holds its bytes too (the base of a view), so
+            that nothing may be added to it in place.
+        grad: of a leaf, its accumulated gradient.
+    """
+
+    __slots__ = ("buffer", "dtype", "elements", "grad", "index", "node", "requires_grad", "view")
+
+    def __init__(
+        self,
+        elements: int,
+        dtype: str,
+        buffer: Buffer,
+        requires_grad: bool = False,
+        view: bool = False,
+    ) -> None:
+        self.elements = elements
+        self.dtype = dtype
+        self.buffer = buffer
+        self.requires_grad = requires_grad
+        self.view = view
+        self.node: Node | None = None
+        self.index = 0
+        self.grad: Tensor | None = None
+
+
+#: What a backward function gives: a gradient, or None, for each input.
+Gradients = tuple[Tensor | None, ...]
+
+#: Where a gradient goes: (node or leaf, which of its outputs, elements and type it must have).
+Edge = tuple["Node | Tensor", int, int, str]
+
+
+class Node:
+    """An operation that the backward pass will run.
+
+    Attributes:
+        sequence: order of creation; the backward pass runs the highest first.
+        edges: where the gradients of its inputs go, None for inputs without.
+        backward: gradients of the outputs to gradients of the inputs.
+        outputs: how many it has; with more than one, `backward` takes a list.
+        saved: buffers kept for `backward`, or, inside a checkpoint, numbers of those in `region`.
+        layer, module: whose it is.
+    """
+
+    __slots__ = (
+        "backward",
+        "edges",
+        "layer",
+        "module",
+        "name",
+        "outputs",
+        "region",
+        "saved",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        sequence: int,
+        edges: list[Edge | None],
+        backward: Callable[..., Gradients],
+        outputs: int,
+        layer: int,
+        module: str,
+    ) -> None:
+        self.name = name
+        self.sequence = sequence
+        self.edges = edges
+        self.backward = backward
+        self.outputs = outputs
+        self.layer = layer
+        self.module = module
+        self.saved: list[Buffer] | list[int] = []
+        self.region: Region | None = None
+
+
+class Region:
+    """What one checkpoint covers (torch.utils.checkpoint, use_reentrant=False). See checkpoint.py.
+
+    Attributes:
+        function, inputs: what is run again; they live until the last node of the region that
+            saved something has run.
+        saved: how many tensors its nodes saved.
+        recomputed: these tensors, once it has run again; each is let go as its node takes it.
+    """
+
+    __slots__ = ("autocast", "function", "inputs", "layer", "recomputed", "saved")
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        inputs: tuple[Tensor, ...],
+        autocast: str | None,
+        layer: int,
+    ) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.autocast = autocast
+        self.layer = layer
+        self.saved = 0
+        self.recomputed: list[Buffer | None] | None = None
+
+
+class StopRecompute(Exception):
+    """All that a region saved has been recomputed: the rest of its forward pass is not run."""
+
+
+class Tape:
+    """The state of a run: what is recorded, and the modes it is in.
+
+    Attributes:
+        recorder: where events go.
+        grad: whether operations make nodes (torch.is_grad_enabled).
+        autocast: the type of torch.autocast, None outside of it.
+        training: whether dropout works.
+        layer: index of the layer at work, OUTSIDE for none.
+        path: name of the module at work; inside a layer, relative to it.
+    """
+
+    __slots__ = (
+        "autocast",
+        "casts",
+        "grad",
+        "layer",
+        "path",
+        "recomputing",
+        "recorder",
+        "region",
+        "sequence",
+        "training",
+    )
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.grad = True
+        self.autocast: str | None = None
+        self.training = True
+        self.layer = OUTSIDE
+        self.path = ""
+        self.sequence = 0
+        self.region: Region | None = None
+        self.recomputing: Region | None = None
+        # Casts of trained leaves that autocast keeps until it is left, by the leaf's id.
+        self.casts: dict[int, Tensor] = {}
+
+    # ------------------------------------------------------------------ marks
+
+    def phase(self, name: str) -> None:
+        """A phase begins (record.Phase)."""
+        self.recorder.events.append((PHASE, name))
+
+    def enter_layer(self, index: int, direction: str = FORWARD) -> None:
+        """Work on layer `index` begins; OUTSIDE ends it."""
+        self.layer = index
+        self.recorder.events.append((LAYER, index, direction))
+
+    def leave_layer(self, direction: str = FORWARD) -> None:
+        """What follows is of no layer."""
+        self.enter_layer(OUTSIDE, direction)
+
+    def operation(self, name: str) -> None:
+        """An operation begins that makes no node."""
+        self.recorder.events.append((OPERATION, name, self.path))
+
+    def module(self, name: str) -> Module:
+        """For `with`: what follows is of the module `name`, inside the one at work."""
+        return Module(self, name)
+
+    # ------------------------------------------------------------------ tensors
+
+    def new(self, elements: int, dtype: str, label: Label, view: bool = False) -> Tensor:
+        """A tensor with bytes of its own, that needs no gradient."""
+        return Tensor(
+            elements, dtype, Buffer(self.recorder, elements * SIZES[dtype], label), False, view
+        )
+
+    def leaf(self, elements: int, dtype: str, label: Label, trained: bool) -> Tensor:
+        """A parameter. `trained` is its requires_grad."""
+        return Tensor(
+            elements, dtype, Buffer(self.recorder, elements * SIZES[dtype], label), trained
+        )
+
+    def alias(self, x: Tensor, elements: int | None = None) -> Tensor:
+        """A view of `x`, of the first `elements` of it: the same bytes, the same node. For
+        gradients it is marked as a view."""
+        tensor = Tensor(
+            x.elements if elements is None else elements, x.dtype, x.buffer, x.requires_grad, True
+        )
+        tensor.node, tensor.index = x.node, x.index
+        return tensor
+
+    def detach(self, x: Tensor) -> Tensor:
+        """The same bytes without history."""
+        return Tensor(x.elements, x.dtype, x.buffer)
+
+    # ------------------------------------------------------------------ history
+
+    def node(
+        self,
+        name: str,
+        inputs: Iterable[Tensor | None],
+        backward: Callable[..., Gradients],
+        outputs: int = 1,
+    ) -> Node | None:
+        """Begins the operation `name`, and remembers it where an input needs a gradient."""
+        self.recorder.events.append((OPERATION, name, self.path))
+        if not self.grad:
+            return None
+        edges: list[Edge | None] = []
+        needed = False
+        for x in inputs:
+            if x is not None and x.requires_grad:
+                needed = True
+                edges.append((x if x.node is None else x.node, x.index, x.elements, x.dtype))
+            else:
+                edges.append(None)
+        if not needed:
+            return None
+        self.sequence += 1
+        return Node(name, self.sequence, edges, backward, outputs, self.layer, self.path)
+
+    def output(self, node: Node | None, x: Tensor, index: int = 0) -> Tensor:
+        """`x` as an output of `node`."""
+        if node is not None:
+            x.requires_grad = True
+            x.node = node
+            x.index = index
+        return x
+
+    def save(self, node: Node | None, *tensors: Tensor | None) -> None:
+        """Keeps tensors for the backward function of `node`.
+
+        Inside a checkpoint only their number is kept; while it is recomputed they are handed over,
+        and the last of them ends the recomputation (early stop).
+        """
+        if node is None:
+            return
+        region = self.recomputing
+        if region is not None:
+            assert region.recomputed is not None
+            for x in tensors:
+                if x is not None:
+                    region.recomputed.append(x.buffer)
+                    if len(region.recomputed) == region.saved:
+                        raise StopRecompute
+                    node.saved.append(x.buffer)  # type: ignore[arg-type]
+            return
+        region = self.region
+        if region is None:
+            node.saved.extend(x.buffer for x in tensors if x is not None)  # type: ignore[misc]
+            return
+        node.region = region
+        for x in tensors:
+            if x is not None:
+                node.saved.append(region.saved)  # type: ignore[arg-type]
+                region.saved += 1
+
+    # ------------------------------------------------------------------ types
+
+    def to(self, x: Tensor, dtype: str, label: Label = TO_COPY) -> Tensor:
+        """`x.to(dtype)`: itself where it has that type."""
+        if x.dtype == dtype:
+            return x
+        source = x.dtype
+
+        def backward(gradient: Tensor) -> Gradients:
+            return (self.new(gradient.elements, source, TO_COPY),)
+
+        node = self.node("_to_copy", (x,), backward)
+        return self.output(node, self.new(x.elements, dtype, label))
+
+    def cast_low(self, x: Tensor) -> Tensor:
+        """What autocast does to an input of an operation on its 16-bit list. The cast of a float32
+        leaf that is trained is kept until autocast is left (cached_cast in autocast_mode.cpp)."""
+        dtype = self.autocast
+        if dtype is None or x.dtype == dtype or x.dtype not in ("fp32", "bf16", "fp16"):
+            return x
+        if x.dtype != "fp32" or x.node is not None or not x.requires_grad:
+            return self.to(x, dtype)
+        kept = self.casts.get(id(x))
+        if kept is None:
+            kept = self.casts[id(x)] = self.to(x, dtype)
+        return kept
+
+    def cast_high(self, x: Tensor) -> Tensor:
+        """What autocast does to an input of an operation on its float32 list."""
+        if self.autocast is None or x.dtype not in ("bf16", "fp16"):
+            return x
+        return self.to(x, "fp32")
+
+    def enter_autocast(self, dtype: str | None) -> None:
+        """torch.autocast is entered; None is none."""
+        self.autocast = dtype
+
+    def leave_autocast(self) -> None:
+        """torch.autocast is left: what it kept is let go."""
+        self.autocast = None
+        self.casts = {}
+
+
+class Module:
+    """The scope of a module; made by `Tape.module`."""
+
+    __slots__ = ("_before", "_name", "_tape")
+
+    def __init__(self, tape: Tape, name: str) -> None:
+        self._tape = tape
+        self._name = name
+
+    def __enter__(self) -> None:
+        tape = self._tape
+        self._before = tape.path
+        tape.path = f"{self._before}.{self._name}" if self._before else self._name
+
+    def __exit__(self, *_: object) -> None:
+        self._tape.path = self._before
+
+
+def wider(a: str, b: str) -> str:
+    """The type that two floating types are promoted to: float32 unless they are the same."""
+    return a if a == b else "fp32"
+
+
+__all__ = [
+    "BACKWARD",
+    "Buffer",
+    "Edge",
+    "Gradients",
+    "Label",
+    "Module",
+    "Node",
+    "Recorder",
+    "Region",
+    "StopRecompute",
+    "Tape",
+    "Tensor",
+    "wider",
+]
