@@ -9,6 +9,8 @@ A recording is a list of events, plain tuples because there are tens of thousand
     (LAYER, index, direction)        work on layer `index` begins, FORWARD or BACKWARD; index -1 is
                                      what comes before, between and after layers
     (OPERATION, name, module)        the operation that the following events belong to
+    (EMPTY_CACHE,)                   torch.cuda.empty_cache(): the allocator gives back what no one
+                                     uses; nothing that is alive changes
 
 Ids are unique in a recording. What is alive when the step begins (weights, optimizer states) is
 allocated in the phases "load", "prepare" and "optimizer" of the step before.
@@ -26,6 +28,7 @@ FREE: Final = 1
 PHASE: Final = 2
 LAYER: Final = 3
 OPERATION: Final = 4
+EMPTY_CACHE: Final = 5
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
