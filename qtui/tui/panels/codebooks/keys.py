@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from textual.binding import Binding, BindingType
+from functools import partial
+
+from textual.binding import BindingType
+
+from qtui.tui.panels.bindings import panel_binding
 
 HELP = """\
 Schemes of few bits side by side, code by code, on a real tensor.
@@ -20,29 +24,7 @@ Schemes compare only at *equal bits per parameter*, scales counted. `=` gives ev
 of such a size that all take the bits of the first one; sizes need not be powers of two.
 """
 
-
-def _binding(
-    key: str,
-    action: str,
-    description: str,
-    id: str,
-    tooltip: str,
-    *,
-    show: bool = False,
-    priority: bool = False,
-    key_display: str | None = None,
-) -> Binding:
-    return Binding(
-        key,
-        action,
-        description,
-        show=show,
-        priority=priority,
-        key_display=key_display,
-        id=f"codebooks.{id}",
-        tooltip=tooltip,
-    )
-
+_binding = partial(panel_binding, "codebooks")
 
 CODEBOOKS_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container, Horizontal
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -18,6 +18,7 @@ from qtui.tui.messages import Resized
 from qtui.tui.panels.base import PaletteEntry, Panel
 from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
+from qtui.tui.panels.formats.keys import FORMATS_BINDINGS, HELP
 from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
 from qtui.tui.panels.formats.rows import View, bit_row, grid_layout, table_text
 from qtui.tui.panels.formats.state import FORMAT_LIST, SATURATION, FormatsState, initial_state
@@ -32,41 +33,6 @@ from qtui_core.formats.summary import summarize
 from qtui_core.formats.table import FormatRow
 from qtui_core.formats.text import Typed
 
-HELP = """\
-One value, and the bits that stand for it in every format: **s**ign, **e**xponent, **m**antissa,
-**i**nteger. A star marks the format whose bits made the value.
-
-Type a number (`0.1`, `-1/3`, `1e-3`, `0x1.8p3`, `inf`, `nan`), or the bits of the chosen format
-as hex (`0x3d`) or binary (`0b00111101`); `e4m3:0x3d` names the format itself.
-
-The line at the bottom shows the numbers of several formats around the value: a tick is one
-number, a bar is many (higher for every doubling), the ◆ is what the value becomes, and the
-bracket holds all that becomes the same.
-"""
-
-
-def _binding(
-    key: str,
-    action: str,
-    description: str,
-    id: str,
-    tooltip: str,
-    display: str | None = None,
-    *,
-    priority: bool = False,
-) -> Binding:
-    """A binding with a footer entry exactly where it has a `display` of its own."""
-    return Binding(
-        key,
-        action,
-        description,
-        show=display is not None,
-        key_display=display or None,
-        priority=priority,
-        id=f"formats.{id}",
-        tooltip=tooltip,
-    )
-
 
 class FormatsPanel(Panel):
     """The value is one state; everything drawn is computed from it anew."""
@@ -76,44 +42,7 @@ class FormatsPanel(Panel):
     NUMBER = 1
     HELP = HELP
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (Choice,)
-    BINDINGS: ClassVar[list[BindingType]] = [
-        _binding("left,h", "move_bit(-1)", "Bit", "bit_left", "Move to the bit at the left", "←→"),
-        _binding("right,l", "move_bit(1)", "Bit", "bit_right", "Move to the bit at the right"),
-        _binding("up,k", "move_row(-1)", "Format", "row_up", "Choose the format above", "↑↓"),
-        _binding("down,j", "move_row(1)", "Format", "row_down", "Choose the format below"),
-        _binding("space,enter", "flip", "Flip", "flip", "Flip the bit under the cursor", "Spc"),
-        # Priority: acted on before the next key is even looked at. What is typed right behind it
-        # over a slow line would else reach the grid, where digits are panels.
-        _binding(
-            "i,slash",
-            "edit",
-            "Type",
-            "edit",
-            "Type a number, hex (0x) or bits (0b)",
-            "i",
-            priority=True,
-        ),
-        _binding("escape", "leave", "Back", "leave", "Leave the field, keep the value", "Esc"),
-        _binding(
-            "plus,equals_sign", "step(1)", "Next", "next", "Go to the next larger number", "+"
-        ),
-        _binding("minus", "step(-1)", "Previous", "previous", "Go to the next smaller number"),
-        _binding("r", "next_rounding", "Rounding", "rounding", "Take the next rounding mode", "r"),
-        _binding(
-            "s",
-            "next_saturation",
-            "Saturate",
-            "saturation",
-            "Choose what too large values become",
-            "s",
-        ),
-        _binding("d", "draw", "Draw", "draw", "Draw new random bits to round by", "d"),
-        _binding("t", "next_view", "Ranges", "view", "Show what each format can hold", "t"),
-        _binding("right_square_bracket", "zoom(-1)", "Zoom in", "zoom_in", "Narrow the line"),
-        _binding("left_square_bracket", "zoom(1)", "Zoom out", "zoom_out", "Widen the line"),
-        _binding("home", "move_bit(-64)", "First bit", "first_bit", "Move to the sign bit"),
-        _binding("end", "move_bit(64)", "Last bit", "last_bit", "Move to the lowest bit"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = FORMATS_BINDINGS
 
     state: reactive[FormatsState] = reactive(initial_state, init=False, repaint=False)
     view: reactive[View] = reactive(View.VALUE, init=False, repaint=False)

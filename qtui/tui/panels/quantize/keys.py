@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from textual.binding import Binding, BindingType
+from functools import partial
+
+from textual.binding import BindingType
+
+from qtui.tui.panels.bindings import panel_binding
 
 HELP = """\
 What a scheme does to every element of a real tensor.
@@ -25,27 +29,7 @@ new name each time, and says where.
 The ticks below the histogram are the values that the cursor's group can represent.
 """
 
-
-def _binding(
-    key: str,
-    action: str,
-    description: str,
-    id: str,
-    tooltip: str,
-    *,
-    show: bool = False,
-    priority: bool = False,
-) -> Binding:
-    return Binding(
-        key,
-        action,
-        description,
-        show=show,
-        priority=priority,
-        id=f"quantize.{id}",
-        tooltip=tooltip,
-    )
-
+_binding = partial(panel_binding, "quantize")
 
 # Before all others, because the footer has no room for all: what is there only when it matters,
 # and the way to the other views.
