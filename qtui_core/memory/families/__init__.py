@@ -6,12 +6,33 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.families import bloom, deepseek, encoders, falcon, gpt, neox, opt, t5
+from qtui_core.memory.families import (
+    bloom,
+    cohere,
+    deepseek,
+    encoders,
+    falcon,
+    gemma,
+    gpt,
+    llama,
+    mixture,
+    neox,
+    olmo,
+    opt,
+    qwen,
+    t5,
+)
 from qtui_core.memory.families.reading import Config, UnknownFamily
 from qtui_core.memory.shape import ModelShape
 
 #: model_type of config.json -> its function. Each module of this package adds its own.
 _FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
+    **llama.FAMILIES,
+    **gemma.FAMILIES,
+    **qwen.FAMILIES,
+    **mixture.FAMILIES,
+    **olmo.FAMILIES,
+    **cohere.FAMILIES,
     **gpt.FAMILIES,
     **neox.FAMILIES,
     **opt.FAMILIES,

@@ -190,8 +190,8 @@ def kinds_of_layers(config: Config, layers: int, default: Iterator[str]) -> tupl
 def stored_dtype(config: Config) -> str | None:
     """The type the checkpoint is stored in, as config.json names it ("bfloat16"); None where it
     does not, or says "auto"."""
-    name = config.text(("dtype", "torch_dtype"), "auto").removeprefix("torch.")
-    return None if name == "auto" else name
+    name = config.text("dtype", "") or config.text("torch_dtype", "")
+    return None if name in ("", "auto") else name.removeprefix("torch.")
 
 
 def _short(value: int) -> str:
