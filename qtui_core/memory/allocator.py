@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.caching_allocator import (
-    LARGE_SEGMENT,
-    MIB,
-    Block,
-    CachingAllocator,
-    DeviceFull,
-)
+from qtui_core.memory.allocator_blocks import LARGE_SEGMENT, MIB, Block
+from qtui_core.memory.allocator_expandable import ExpandableAllocator
+from qtui_core.memory.allocator_native import CachingAllocator, DeviceFull
 from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
 
 #: Memory that caching_allocator_warmup of transformers leaves to others, at least.
@@ -143,8 +139,8 @@ def simulate(events: Iterable[Event], settings: AllocatorSettings | None = None)
     none, as in torch.
     """
     settings = settings or AllocatorSettings()
-    allocator = CachingAllocator(
-        expandable=settings.segments == "expandable",
+    kind = ExpandableAllocator if settings.segments == "expandable" else CachingAllocator
+    allocator = kind(
         capacity=settings.capacity,
         max_split=settings.max_split,
         max_non_split_rounding=settings.max_non_split_rounding,

@@ -4,7 +4,6 @@ the constants in torch's headers, and against examples worked by hand."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -12,9 +11,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_allocator import slow_run
 
 from qtui_core.errors import UsageError
-from qtui_core.memory import caching_allocator
+from qtui_core.memory import allocator_blocks
 from qtui_core.memory.allocator import (
     AllocatorRun,
     AllocatorSettings,
@@ -22,6 +22,7 @@ from qtui_core.memory.allocator import (
     simulate,
     warm_up_bytes,
 )
+from qtui_core.memory.allocator_native import CachingAllocator
 from qtui_core.memory.record import (
     ALLOCATE,
     EMPTY_CACHE,
@@ -35,248 +36,6 @@ from qtui_core.memory.record import (
 )
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-class Exhausted(Exception):
-    """The slow allocator has no more memory."""
-
-
-@dataclass
-class Space:
-    """A row of bytes: a cudaMalloc segment, or the address space of an expandable segment.
-
-    `used` are the blocks handed out as {start: end}; `pages` are the pages that have memory, or
-    None where all has. Nothing else is stored: free blocks are what is between.
-    """
-
-    small: bool
-    base: int
-    size: int
-    page: int = 0
-    pages: set[int] | None = None
-    used: dict[int, int] = field(default_factory=dict)
-
-    def has_memory(self, offset: int) -> bool:
-        return self.pages is None or offset // self.page in self.pages
-
-    def gaps(self, mapped: bool) -> list[tuple[int, int]]:
-        """(start, end) of what is free, cut where memory begins or ends, of the state asked for."""
-        edges = {0, self.size, *self.used, *self.used.values()}
-        if self.pages is not None:
-            last = max(self.pages, default=-1) + 2
-            edges |= {page * self.page for page in range(last)}
-        starts = sorted(edge for edge in edges if edge <= self.size)
-        found: list[tuple[int, int]] = []
-        for start, end in zip(starts, starts[1:], strict=False):
-            if any(first <= start < last for first, last in self.used.items()):
-                continue
-            if self.has_memory(start) != mapped:
-                continue
-            if found and found[-1][1] == start:
-                found[-1] = (found[-1][0], end)
-            else:
-                found.append((start, end))
-        return found
-
-
-class SlowAllocator:
-    """The documented rules over intervals, with nothing kept that can be recomputed."""
-
-    def __init__(self, settings: AllocatorSettings) -> None:
-        self.settings = settings
-        self.expandable = settings.segments == "expandable"
-        self.spaces: list[Space] = []
-        self.blocks: dict[int, tuple[Space, int, int]] = {}
-        self.next_base = 0
-        self.retries = 0
-
-    @property
-    def reserved(self) -> int:
-        return sum(
-            space.size if space.pages is None else len(space.pages) * space.page
-            for space in self.spaces
-        )
-
-    @property
-    def levels(self) -> Levels:
-        split = 0
-        for space in self.spaces:
-            if space.pages is None:
-                gaps = space.gaps(mapped=True)
-                split += sum(end - start for start, end in gaps if end - start < space.size)
-        return Levels(
-            requested=sum(requested for _, _, requested in self.blocks.values()),
-            allocated=sum(space.used[start] - start for space, start, _ in self.blocks.values()),
-            reserved=self.reserved,
-            inactive_split=split,
-            segments=sum(space.pages is None for space in self.spaces),
-        )
-
-    def malloc(self, name: int, nbytes: int) -> None:
-        size = max(512, (nbytes + 511) // 512 * 512)
-        small = size <= MIB
-        space, start, end = (
-            self.cached(small, size)
-            or self.fresh(small, size)
-            or (self.give_back_oversize(small, size) and self.fresh(small, size))
-            or (self.give_back_all() and self.fresh(small, size))
-            or self.fail()
-        )
-        rest = end - start - size
-        limit = self.settings.max_split or 1 << 60
-        if rest >= 512 if small or self.expandable else rest > MIB and size < limit:
-            end = start + size
-        space.used[start] = end
-        self.blocks[name] = (space, start, nbytes)
-
-    def free(self, name: int) -> None:
-        space, start, _ = self.blocks.pop(name)
-        del space.used[start]
-
-    def free_blocks(self, small: bool) -> list[tuple[int, int, Space, int, int]]:
-        """(size, address, space, start, end) of cached blocks, smallest first."""
-        return sorted(
-            (
-                (end - start, space.base + start, space, start, end)
-                for space in self.spaces
-                if space.small == small
-                for start, end in space.gaps(mapped=True)
-            ),
-            key=lambda block: block[:2],
-        )
-
-    def cached(self, small: bool, size: int) -> tuple[Space, int, int] | None:
-        fitting = [block for block in self.free_blocks(small) if block[0] >= size]
-        if not fitting:
-            return None
-        if self.expandable:
-
-            def reach(block: tuple[int, int, Space, int, int]) -> int:
-                beyond = dict(block[2].gaps(mapped=False))
-                return block[0] + beyond.get(block[4], block[4]) - block[4]
-
-            while len(fitting) > 1 and reach(fitting[1]) < reach(fitting[0]):
-                fitting.pop(0)
-        found, _, space, start, end = fitting[0]
-        limit = self.settings.max_split
-        if limit and size < limit <= found:
-            return None
-        if limit and limit <= size and found >= size + self.settings.max_non_split_rounding:
-            return None
-        return space, start, end
-
-    def fresh(self, small: bool, size: int) -> tuple[Space, int, int] | None:
-        if self.expandable:
-            return self.mapped(small, size)
-        if small:
-            nbytes = 2 * MIB
-        elif size < 10 * MIB:
-            nbytes = self.settings.large_segment
-        else:
-            nbytes = (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
-        if not self.fits(nbytes):
-            return None
-        self.spaces.append(Space(small, self.next_base, nbytes))
-        self.next_base += nbytes
-        return self.spaces[-1], 0, nbytes
-
-    def mapped(self, small: bool, size: int) -> tuple[Space, int, int] | None:
-        page = 2 * MIB if small else self.settings.large_segment
-        space = next((space for space in self.spaces if space.small == small), None)
-        if space is None:
-            space = Space(small, self.next_base, page << 22, page, set())
-            self.next_base += 1 << 60
-            self.spaces.append(space)
-        assert space.pages is not None
-        # The lowest free range that holds it and has a page to map: it begins at a free block
-        # before unmapped pages, or at such pages.
-        holes = sorted(space.gaps(mapped=True) + space.gaps(mapped=False))
-        for index, (start, end) in enumerate(holes):
-            if index + 1 < len(holes) and space.has_memory(start) and holes[index + 1][0] != end:
-                continue
-            if space.has_memory(start) and index + 1 == len(holes):
-                continue
-            reach = end
-            for following in holes[index + 1 :]:
-                if following[0] != reach:
-                    break
-                reach = following[1]
-            if reach - start >= size:
-                break
-        wanted = [
-            number
-            for number in range(start // page, -(-(start + size) // page))
-            if number not in space.pages
-        ]
-        # Each run of pages is mapped at once or not at all.
-        while wanted:
-            run = [n for i, n in enumerate(wanted) if n == wanted[0] + i]
-            if not self.fits(len(run) * page):
-                return None
-            space.pages |= set(run)
-            wanted = wanted[len(run) :]
-        found = next(gap for gap in space.gaps(mapped=True) if gap[0] <= start < gap[1])
-        return space, *found
-
-    def fits(self, nbytes: int) -> bool:
-        capacity = self.settings.capacity
-        return capacity is None or self.reserved + nbytes <= capacity
-
-    def give_back_oversize(self, small: bool, size: int) -> bool:
-        if not self.settings.max_split:
-            return False
-        wanted = max(size, self.settings.max_split)
-        oversize = [
-            block
-            for block in self.free_blocks(small)
-            if block[0] >= self.settings.max_split and block[2].pages is None
-        ]
-        enough = [block for block in oversize if block[0] >= wanted]
-        if enough:
-            self.spaces.remove(enough[0][2])
-            return True
-        total = 0
-        while oversize and total < wanted:
-            size, _, space, _, _ = oversize.pop()
-            self.spaces.remove(space)
-            total += size
-        return total >= wanted
-
-    def give_back_all(self) -> bool:
-        self.empty_cache()
-        self.retries += 1
-        return True
-
-    def empty_cache(self) -> None:
-        self.spaces = [space for space in self.spaces if space.pages is not None or space.used]
-        for space in self.spaces:
-            if space.pages is not None:
-                space.pages -= {
-                    page
-                    for start, end in space.gaps(mapped=True)
-                    for page in range(-(-start // space.page), end // space.page)
-                }
-
-    def fail(self) -> tuple[Space, int, int]:
-        raise Exhausted
-
-
-def slow_run(events: list[Event], settings: AllocatorSettings) -> tuple[list[Levels], int]:
-    """The levels after each event, to the one that failed, and the number of retries."""
-    allocator = SlowAllocator(settings)
-    levels = []
-    for event in events:
-        try:
-            if event[0] == ALLOCATE:
-                allocator.malloc(event[1], event[2])
-            elif event[0] == FREE:
-                allocator.free(event[1])
-            elif event[0] == EMPTY_CACHE:
-                allocator.empty_cache()
-        except Exhausted:
-            break
-        levels.append(allocator.levels)
-    return levels, allocator.retries
 
 
 def random_events(random: Random, length: int, largest: int) -> list[Event]:
@@ -413,7 +172,7 @@ def test_one_tensor_on_its_own(size, allocated, reserved):
 def test_the_smallest_block_that_fits_is_taken_and_the_lower_address_of_equal_ones():
     # Three segments of 30, 20 and 20 MiB, freed; 19 MiB come from the first of the two of 20.
     events = [*allocate(30 * MIB, 20 * MIB, 20 * MIB), (FREE, 0), (FREE, 1), (FREE, 2)]
-    allocator = caching_allocator.CachingAllocator()
+    allocator = CachingAllocator()
     blocks = [allocator.malloc(event[2]) for event in events[:3]]
     for block in blocks:
         allocator.free(block)
@@ -527,12 +286,12 @@ def test_constants_are_those_of_the_installed_headers():
         name: int(value) for name, value in re.findall(r"constexpr size_t (k\w+) = (\d+);", text)
     }
     assert constants == {
-        "kSmallBuffer": caching_allocator.SMALL_SEGMENT,
-        "kMinBlockSize": caching_allocator.MIN_BLOCK,
-        "kSmallSize": caching_allocator.SMALL_SIZE,
-        "kMinLargeAlloc": caching_allocator.MIN_LARGE,
-        "kRoundLarge": caching_allocator.ROUND_LARGE,
+        "kSmallBuffer": allocator_blocks.SMALL_SEGMENT,
+        "kMinBlockSize": allocator_blocks.MIN_BLOCK,
+        "kSmallSize": allocator_blocks.SMALL_SIZE,
+        "kMinLargeAlloc": allocator_blocks.MIN_LARGE,
+        "kRoundLarge": allocator_blocks.ROUND_LARGE,
     }
     found = re.search(r"large_segment_size_\{(\d+)\}", text)
     assert found is not None
-    assert int(found[1]) == caching_allocator.LARGE_SEGMENT
+    assert int(found[1]) == allocator_blocks.LARGE_SEGMENT

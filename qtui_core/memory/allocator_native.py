@@ -1,0 +1,203 @@
+"""The caching allocator of torch on one device and stream, with segments from cudaMalloc.
+
+The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.8 to 2.13). Not modelled: other
+streams, private pools of CUDA graphs, garbage_collection_threshold, roundup_power2_divisions.
+cudaMalloc is taken to give rising addresses, which only decides between free blocks of equal size.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from qtui_core.memory.allocator_blocks import (
+    LARGE_SEGMENT,
+    MIN_BLOCK,
+    MIN_LARGE,
+    ROUND_LARGE,
+    SHIFT,
+    SMALL_SEGMENT,
+    SMALL_SIZE,
+    Block,
+    Pool,
+    link,
+    merge,
+)
+
+
+class DeviceFull(Exception):
+    """cudaMalloc failed, and again after all that was cached had been given back."""
+
+
+class CachingAllocator:
+    """The allocator of one device. Bytes throughout; the arguments are those of
+    `qtui_core.memory.allocator.AllocatorSettings`.
+
+    Attributes:
+        allocated, reserved, requested, inactive_split, segments: as torch.cuda.memory_stats counts
+            them now, in "allocated_bytes", "reserved_bytes", "requested_bytes",
+            "inactive_split_bytes" and "segment".
+        peak_inactive_split: its most since someone set it; the peaks of the others follow from
+            their values after each `malloc`.
+        retries: times that cudaMalloc failed and everything cached was given back.
+    """
+
+    #: Whether free blocks of segments that are partly in use count as inactive_split.
+    counts_split = True
+
+    def __init__(
+        self,
+        *,
+        capacity: int | None = None,
+        max_split: int | None = None,
+        max_non_split_rounding: int = LARGE_SEGMENT,
+        large_segment: int = LARGE_SEGMENT,
+    ) -> None:
+        self.capacity = capacity
+        self.max_split = max_split
+        self.max_non_split_rounding = max_non_split_rounding
+        self.large_segment = large_segment
+        self.small = Pool(True, SMALL_SEGMENT)
+        self.large = Pool(False, large_segment)
+        self.allocated = 0
+        self.reserved = 0
+        self.requested = 0
+        self.inactive_split = 0
+        self.peak_inactive_split = 0
+        self.segments = 0
+        self.retries = 0
+        self._next_address = 0
+
+    def malloc(self, nbytes: int) -> Block:
+        """A block of at least `nbytes`, which are more than none. Raises DeviceFull where the
+        device has no more."""
+        size = -(-nbytes // MIN_BLOCK) * MIN_BLOCK
+        pool = self.small if size <= SMALL_SIZE else self.large
+        index = bisect_left(pool.keys, size << SHIFT)
+        if index < len(pool.keys):
+            index = self._choose(pool, size, index)
+        if index < len(pool.keys):
+            del pool.keys[index]
+            block = pool.blocks.pop(index)
+        else:
+            block = self._new(pool, size)
+        was_split = block.previous is not None or block.next is not None
+        if block.size > size and self._should_split(block, size):
+            self._cut(block, size, was_split)
+        elif was_split and self.counts_split:
+            self.inactive_split -= block.size
+        block.allocated = True
+        block.requested = nbytes
+        self.allocated += block.size
+        self.requested += nbytes
+        return block
+
+    def free(self, block: Block) -> None:
+        """Puts a block back into its pool, in one with its free neighbours."""
+        self.allocated -= block.size
+        self.requested -= block.requested
+        block.allocated = False
+        merged = merge(block)
+        block.pool.add(block)
+        if self.counts_split:
+            if block.previous is not None or block.next is not None:
+                self.inactive_split += block.size - merged
+                if self.inactive_split > self.peak_inactive_split:
+                    self.peak_inactive_split = self.inactive_split
+            else:
+                self.inactive_split -= merged
+
+    def empty_cache(self) -> None:
+        """Gives back what is cached and whole: free segments."""
+        for pool in (self.large, self.small):
+            for block in tuple(pool.blocks):
+                if block.previous is None and block.next is None:
+                    self._release(block)
+
+    def _choose(self, pool: Pool, size: int, index: int) -> int:
+        """The index of the free block to use, given that of the first that is large enough; one
+        past the end where there is none."""
+        if self.max_split is None:
+            return index
+        found = pool.blocks[index].size
+        if size < self.max_split <= found:
+            return len(pool.blocks)
+        if size >= self.max_split and found >= size + self.max_non_split_rounding:
+            return len(pool.blocks)
+        return index
+
+    def _should_split(self, block: Block, size: int) -> bool:
+        if block.pool.small:
+            return block.size - size >= MIN_BLOCK
+        return block.size - size > SMALL_SIZE and (self.max_split is None or size < self.max_split)
+
+    def _cut(self, block: Block, size: int, was_split: bool) -> None:
+        """Leaves `size` bytes of a block and puts the others into the pool."""
+        rest = Block(block.pool, block.address + size, block.size - size)
+        link(block, rest, block.next)
+        block.size = size
+        block.pool.add(rest)
+        if self.counts_split:
+            if was_split:
+                self.inactive_split -= size
+            else:
+                self.inactive_split += rest.size
+                if self.inactive_split > self.peak_inactive_split:
+                    self.peak_inactive_split = self.inactive_split
+
+    def _new(self, pool: Pool, size: int) -> Block:
+        """A block from the device: at once, after giving back oversize blocks, or after all."""
+        block = self._from_device(pool, size)
+        if block is None and self._release_oversize(pool, size):
+            block = self._from_device(pool, size)
+        if block is None:
+            self.empty_cache()
+            self.retries += 1
+            block = self._from_device(pool, size)
+        if block is None:
+            raise DeviceFull
+        return block
+
+    def _from_device(self, pool: Pool, size: int) -> Block | None:
+        """A free block that is in no pool; None where the device has no more."""
+        nbytes = self._segment_size(size)
+        if not self._fits(nbytes):
+            return None
+        self.reserved += nbytes
+        self.segments += 1
+        address = self._next_address
+        self._next_address += nbytes
+        return Block(pool, address, nbytes)
+
+    def _segment_size(self, size: int) -> int:
+        if size <= SMALL_SIZE:
+            return SMALL_SEGMENT
+        if size < MIN_LARGE:
+            return self.large_segment
+        return -(-size // ROUND_LARGE) * ROUND_LARGE
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.capacity is None or self.reserved + nbytes <= self.capacity
+
+    def _release(self, block: Block) -> None:
+        """cudaFree of a segment that is one free block."""
+        block.pool.remove(block)
+        self.reserved -= block.size
+        self.segments -= 1
+
+    def _release_oversize(self, pool: Pool, size: int) -> bool:
+        """Gives back blocks that must not be split: one that is large enough, or the largest
+        until they are together. False where that does not free as much."""
+        if self.max_split is None:
+            return False
+        wanted = max(size, self.max_split)
+        index = bisect_left(pool.keys, wanted << SHIFT)
+        if index < len(pool.blocks):
+            self._release(pool.blocks[index])
+            return True
+        released = 0
+        for block in reversed(tuple(pool.blocks)):
+            if released >= wanted or block.size < self.max_split:
+                break
+            released += block.size
+            self._release(block)
+        return released >= wanted
