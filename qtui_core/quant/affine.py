@@ -1,35 +1,19 @@
-"""Integers: q = round(x / scale) + zero point, as torchao rounds and GGUF's Q4_0 does.
-
-To nearest and at random, x is multiplied by 1/scale, as in torchao. Toward zero it is divided:
-the reciprocal would cut a step off more of the values that are whole steps.
-"""
+"""Integers: q = round(x / scale) + zero point, as torchao rounds and GGUF's Q4_0 does."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from qtui_core.quant.coder import SMALLEST_NORMAL, Coder, Codes, GroupScales, keep_finite
+from qtui_core.quant.coder import SMALLEST_NORMAL, GroupScales, keep_finite
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.grouping import Extent, group_views
+from qtui_core.quant.integer_coder import IntegerCoder, in_steps
 from qtui_core.quant.layout import Layout
 from qtui_core.quant.parallel import Scratch
-from qtui_core.quant.rounding import NEAREST, Rounding, Truncate
+from qtui_core.quant.rounding import NEAREST, Rounding
 
 
-def _divide(
-    layout: Layout, x: Float32, scales: GroupScales, rounding: Rounding, out: Float32
-) -> None:
-    """x in steps, to be rounded."""
-    if isinstance(rounding, Truncate):
-        for (view, target), (scale,) in group_views(layout, (x, out), (scales.scale,)):
-            np.divide(view, scale, out=target)
-        return
-    inverse = np.float32(1) / scales.scale if scales.inverse is None else scales.inverse
-    for (view, target), (factor,) in group_views(layout, (x, out), (inverse,)):
-        np.multiply(view, factor, out=target)
-
-
-class SymmetricCoder(Coder):
+class SymmetricCoder(IntegerCoder):
     """Signed codes without a zero point; x / scale rounded, by default half to even.
 
     Rule "absmax": scale = absmax / (2^(b-1) - 1), codes +-(2^(b-1) - 1); torchao with that
@@ -63,35 +47,12 @@ class SymmetricCoder(Coder):
     def _round(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        _divide(layout, x, scales, self.rounding, out)
+        in_steps(layout, x, scales, self.rounding, out)
         self.rounding.to_integers(out, scratch)
         np.clip(out, self.lowest, self.highest, out=out)
 
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
-    ) -> None:
-        level = scratch.take("level", x.size, np.float32)
-        self._round(layout, x, scales, level, scratch)
-        np.copyto(codes, level, casting="unsafe")
 
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        for (view, code), (scale,) in group_views(layout, (out, codes), (scales.scale,)):
-            np.copyto(view, code)
-            view *= scale
-        keep_finite(out, scales)
-
-    def round_trip(
-        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        self._round(layout, x, scales, out, scratch)
-        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
-            np.multiply(view, scale, out=view)
-        keep_finite(out, scales)
-
-
-class SignedCoder(Coder):
+class SignedCoder(IntegerCoder):
     """GGUF's Q4_0 rule for any width: scale = m / -2^(b-1), where m is the first element of
     the largest magnitude, so that m has the lowest code exactly. Codes are
     trunc(x / scale + 2^(b-1) + 1/2) - 2^(b-1): ties go up, as there. The scale may be
@@ -109,14 +70,9 @@ class SignedCoder(Coder):
         scale = extents[0] / np.float32(-self.half)
         return GroupScales(np.where(np.abs(scale) < SMALLEST_NORMAL, np.float32(0), scale))
 
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
+    def _round(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        level = scratch.take("level", x.size, np.float32)
-        self._round(layout, x, scales, level)
-        np.copyto(codes, level, casting="unsafe")
-
-    def _round(self, layout: Layout, x: Float32, scales: GroupScales, out: Float32) -> None:
         zero = scales.scale == 0
         inverse = np.float32(1) / np.where(zero, np.float32(1), scales.scale)
         inverse[zero] = 0
@@ -127,16 +83,8 @@ class SignedCoder(Coder):
         np.floor(out, out=out)
         out -= np.float32(self.half)
 
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        for (view, code), (scale,) in group_views(layout, (out, codes), (scales.scale,)):
-            np.copyto(view, code)
-            view *= scale
-        keep_finite(out, scales)
 
-
-class AsymmetricCoder(Coder):
+class AsymmetricCoder(IntegerCoder):
     """Codes 0 to 2^b - 1: scale = (max - min) / (2^b - 1) over a range made to include 0,
     zero point = round(-min / scale), q = round(x * (1/scale)) + zero point, rounded, by default
     half to even, before the zero point is added. torchao's MappingType.ASYMMETRIC."""
@@ -162,33 +110,13 @@ class AsymmetricCoder(Coder):
     def _round(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        _divide(layout, x, scales, self.rounding, out)
+        in_steps(layout, x, scales, self.rounding, out)
         self.rounding.to_integers(out, scratch)
         for (view,), (zero_point,) in group_views(layout, (out,), (scales.zero_point,)):
             view += zero_point
         np.clip(out, 0, self.highest, out=out)
 
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
-    ) -> None:
-        level = scratch.take("level", x.size, np.float32)
-        self._round(layout, x, scales, level, scratch)
-        np.copyto(codes, level, casting="unsafe")
-
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        per_group = (scales.scale, scales.zero_point)
-        for (view, code), (scale, zero_point) in group_views(layout, (out, codes), per_group):
-            np.copyto(view, code)
-            view -= zero_point
-            view *= scale
-        keep_finite(out, scales)
-
-    def round_trip(
-        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        self._round(layout, x, scales, out, scratch)
+    def _to_values(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
         per_group = (scales.scale, scales.zero_point)
         for (view,), (scale, zero_point) in group_views(layout, (out,), per_group):
             view -= zero_point
@@ -196,7 +124,7 @@ class AsymmetricCoder(Coder):
         keep_finite(out, scales)
 
 
-class FloatZeroCoder(Coder):
+class FloatZeroCoder(IntegerCoder):
     """Codes 0 to 2^b - 1 over a range that need not hold 0: scale = (max - min) / (2^b - 1), and
     the zero point is the value of code 2^(b-1), in the tensor's unit: min + scale 2^(b-1).
     q = round((x - (zero point - scale 2^(b-1))) / scale), rounded half to even by default, and
@@ -244,14 +172,7 @@ class FloatZeroCoder(Coder):
         np.clip(out, 0, self.highest, out=out)
         self.rounding.to_integers(out, scratch)
 
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
-    ) -> None:
-        level = scratch.take("level", x.size, np.float32)
-        self._round(layout, x, scales, level, scratch)
-        np.copyto(codes, level, casting="unsafe")
-
-    def _values(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
+    def _to_values(self, layout: Layout, scales: GroupScales, out: Float32) -> None:
         assert scales.zero_point is not None
         # Steps from the middle may overflow where the value they lead to does not: of such a
         # group half the value is computed, and doubled.
@@ -266,15 +187,3 @@ class FloatZeroCoder(Coder):
             if any_wide:
                 np.multiply(view, np.float32(2), out=view, where=where)
         keep_finite(out, scales)
-
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        np.copyto(out, codes)
-        self._values(layout, scales, out)
-
-    def round_trip(
-        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        self._round(layout, x, scales, out, scratch)
-        self._values(layout, scales, out)

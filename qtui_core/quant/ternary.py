@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from qtui_core.quant.coder import Coder, Codes, GroupScales, keep_finite
+from qtui_core.quant.coder import GroupScales
 from qtui_core.quant.elements import Float32
-from qtui_core.quant.grouping import Extent, group_views
+from qtui_core.quant.grouping import Extent
+from qtui_core.quant.integer_coder import IntegerCoder, in_steps
 from qtui_core.quant.layout import Layout
 from qtui_core.quant.parallel import Scratch
+from qtui_core.quant.rounding import NEAREST
 
 SMALLEST_SCALE = np.float32(1e-5)
 
 
-class TernaryCoder(Coder):
+class TernaryCoder(IntegerCoder):
     """Codes -1, 0 and 1: scale = mean magnitude, at least 1e-5; q = round(x * (1/scale)), half to
     even, clipped. The published function keeps the scale in float32 as its reciprocal; the value
     of a code is here the scale itself, which can differ from its `1 / (1/scale)` in the last bit.
@@ -34,31 +36,9 @@ class TernaryCoder(Coder):
     def scales(self, extents: Float32, size: int) -> GroupScales:
         return GroupScales(np.maximum(extents[0], SMALLEST_SCALE))
 
-    def _round(self, layout: Layout, x: Float32, scales: GroupScales, out: Float32) -> None:
-        for (x_view, view), (scale,) in group_views(layout, (x, out), (scales.scale,)):
-            np.multiply(x_view, np.float32(1) / scale, out=view)
-        np.rint(out, out=out)
-        np.clip(out, -1, 1, out=out)
-
-    def encode(
-        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
-    ) -> None:
-        level = scratch.take("level", x.size, np.float32)
-        self._round(layout, x, scales, level)
-        np.copyto(codes, level, casting="unsafe")
-
-    def decode(
-        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
-    ) -> None:
-        for (view, code), (scale,) in group_views(layout, (out, codes), (scales.scale,)):
-            np.copyto(view, code)
-            view *= scale
-        keep_finite(out, scales)
-
-    def round_trip(
+    def _round(
         self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
     ) -> None:
-        self._round(layout, x, scales, out)
-        for (view,), (scale,) in group_views(layout, (out,), (scales.scale,)):
-            view *= scale
-        keep_finite(out, scales)
+        in_steps(layout, x, scales, NEAREST, out)
+        np.rint(out, out=out)
+        np.clip(out, -1, 1, out=out)

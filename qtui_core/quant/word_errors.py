@@ -42,7 +42,7 @@ def error_by_word(
         is_cast = plan.scheme.family is Family.CAST
 
         def times(values: Float32) -> float:
-            return float(np.square(values, dtype=np.float64) @ counts)
+            return float((np.square(values, dtype=np.float64) * counts).sum())
 
         def total(which: Bool | None) -> int:
             return 0 if which is None else int(counts[which].sum())
