@@ -3,11 +3,13 @@ peaks. One pass over the events; everything else is read from the allocations th
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 from qtui_core.memory.record import (
     ALLOCATE,
@@ -38,6 +40,9 @@ STACK: Final = (
     Component.LOSS,
     Component.TEMPORARIES,
 )
+
+#: What a mark of a timeline is: the event number first.
+Entry = TypeVar("Entry", bound=tuple[Any, ...])
 
 #: Points a drawn curve has: more than a wide terminal has dots for.
 POINTS: Final = 512
@@ -116,21 +121,21 @@ class Timeline:
     def operation_at(self, number: int) -> str:
         """The operation that an event belongs to and where it is, as "mul of mlp, backward of
         layer 31"; empty where nothing says so."""
-        begun = _before(self.spans, number)
-        found = [o for o in self.operations if begun <= o[0] <= number]
-        if not found:
+        entry = _last(self.operations, number)
+        begun = next((s.start for s in self.spans if s.start <= number < s.stop), 0)
+        if entry is None or entry[0] < begun:
             return ""
-        _, operation, module = found[-1]
+        _, operation, module = entry
+        place = self._where(number)
         return " ".join(
-            part for part in (operation, f"of {module}" if module else "", self._where(number))
-            if part
-        )  # fmt: skip
+            part for part in (operation, f"of {module}" if module else "", place) if part
+        )
 
     def _where(self, number: int) -> str:
-        passed = [entry for entry in self.layers if entry[0] <= number]
-        if not passed or passed[-1][1] == OUTSIDE:
+        entry = _last(self.layers, number)
+        if entry is None or entry[1] == OUTSIDE:
             return ""
-        _, layer, direction = passed[-1]
+        _, layer, direction = entry
         return f"in the backward of layer {layer}" if direction == BACKWARD else f"in layer {layer}"
 
 
@@ -300,8 +305,10 @@ def composition(alive: Sequence[Allocation]) -> dict[Component, int]:
     return {component: sums[component] for component in STACK if component in sums}
 
 
-def _before(spans: Sequence[Span], number: int) -> int:
-    return next((s.start for s in spans if s.start <= number < s.stop), 0)
+def _last(entries: list[Entry], number: int) -> Entry | None:
+    """The last entry at or before an event."""
+    index = bisect_right(entries, number, key=itemgetter(0))
+    return entries[index - 1] if index else None
 
 
 __all__ = [
