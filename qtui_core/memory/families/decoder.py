@@ -17,6 +17,7 @@ from qtui_core.memory.families.reading import (
     layer_count,
     stored_dtype,
 )
+from qtui_core.memory.families.rotary import rotary_buffers
 from qtui_core.memory.shape import (
     Attention,
     Embedding,
@@ -227,13 +228,14 @@ def decoder(
 ) -> ModelShape:
     """The whole model around its layers.
 
-    The inverse frequencies of the rotation are kept twice in float32, for each pair of tables:
-    those in use and the original ones. `embedding_scale_buffer` is for classes that keep the
-    factor of their embeddings in a buffer, which has the type of the weights.
+    Inverse frequencies are kept for each pair of tables. `embedding_scale_buffer` is for classes
+    that keep the factor of their embeddings in a buffer, which has the type of the weights.
+    Raises UsageError for a rotation of an odd number of elements.
     """
     tied = config.flag("tie_word_embeddings", defaults.tied)
     rotary = sizes.head_dim if rotary_dims is None else rotary_dims
-    frequencies = (4 * ((rotary + 1) // 2),) * (2 * rotary_tables)
+    if rotary % 2:
+        raise config.refuse(f"{rotary:,} elements of a head cannot be rotated in pairs.")
     return ModelShape(
         family=config.text("model_type", ""),
         architecture=architecture,
@@ -251,7 +253,7 @@ def decoder(
         rotary_dims=rotary,
         rotary_tables=rotary_tables,
         rotary_kind=rotary_kind,
-        buffers=frequencies + (SCALE_BUFFER,) * embedding_scale_buffer,
+        buffers=rotary_buffers(rotary) * rotary_tables + (SCALE_BUFFER,) * embedding_scale_buffer,
         dtype=stored_dtype(config),
         max_positions=config.optional_size(
             "max_position_embeddings", defaults.positions, most=LARGEST_LENGTH
@@ -268,20 +270,6 @@ def of_text(config: Config, family: str, build: Callable[[Config], ModelShape]) 
     shape = build(Config(values, "text_config of config.json", part=True))
     note = "the language model alone is counted; the part that sees images is not."
     return replace(shape, notes=(note, *shape.notes))
-
-
-def rotated(config: Config, sizes: Sizes, default: float) -> int:
-    """Elements of a head that are rotated: head_dim times partial_rotary_factor, which stands in
-    config.json itself or in rope_parameters (rope_scaling of old)."""
-    factor = config.number("partial_rotary_factor", None)
-    for key in ("rope_parameters", "rope_scaling"):
-        part = config.within(key)
-        inner = part.number("partial_rotary_factor", None) if part else None
-        factor = factor if inner is None else inner
-    share = default if factor is None else factor
-    if not 0.0 < share <= 1.0:
-        raise config.refuse(f"partial_rotary_factor is {share:g}; it is a share of a head.")
-    return int(sizes.head_dim * share)
 
 
 def _notes(config: Config, architecture: str) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ from qtui_core.memory.families.decoder import (
     gated_mlp,
     norm_pair,
     read_sizes,
-    rotated,
 )
 from qtui_core.memory.families.reading import Config
+from qtui_core.memory.families.rotary import rotated
 from qtui_core.memory.shape import Attention, Layer, Linear, Mlp, ModelShape, Norm
 
 _LLAMA: Final = Defaults(
@@ -73,7 +73,7 @@ def mistral(config: Config) -> ModelShape:
 def phi3(config: Config) -> ModelShape:
     """Queries, keys and values come from one product, gate and up from another."""
     sizes = read_sizes(config, _PHI3)
-    rotary = rotated(config, sizes, 1.0)
+    rotary = rotated(config, sizes.head_dim, "partial_rotary_factor", 1.0)
     dropout = config.probability("resid_pdrop")
     layer = Layer(
         attention=Attention(
@@ -134,7 +134,7 @@ def stablelm(config: Config) -> ModelShape:
     queries and keys, some with attention and feed-forward part side by side."""
     sizes = read_sizes(config, _STABLELM, whole_heads=True)
     sizes = replace(sizes, head_dim=sizes.hidden // sizes.heads)
-    rotary = rotated(config, sizes, 0.25)
+    rotary = rotated(config, sizes.head_dim, "partial_rotary_factor", 0.25)
     parallel = config.flag("use_parallel_residual", False)
     attend = attention(
         sizes,

@@ -111,7 +111,7 @@ def llama4_text(config: Config) -> ModelShape:
     rotating = config.indices("no_rope_layers") or _but_each(
         config.size("no_rope_layer_interval", 4, most=LARGEST_COUNT), sizes.layers
     )
-    if len(rotating) < sizes.layers:
+    if len(rotating) != sizes.layers:
         raise config.refuse(
             f"no_rope_layers speaks of {len(rotating):,} layers, num_hidden_layers is "
             f"{sizes.layers:,}."
@@ -148,7 +148,7 @@ def llama4_text(config: Config) -> ModelShape:
                 mlp=experts if index in sparse else dense,
                 norms=norm_pair(sizes, "rms-weight-last"),
             )
-            for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=False))
+            for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=True))
         ),
         architecture="Llama4ForCausalLM",
         defaults=_LLAMA4,

@@ -1,0 +1,312 @@
+"""Shapes of Llama and its descent against the classes of transformers, built without memory: every
+parameter by name and shape, every buffer by bytes, and what no parameter shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import transformers
+from meta_models import agreeing_shape, causal_model, published
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.families import UnknownFamily, shape_of
+from qtui_core.memory.shape import Mlp, Moe
+
+#: Published configurations, and the parameters of the published weights (tied weights once). Of
+#: the multimodal ones it is what the language model has.
+PUBLISHED = {
+    "llama-7b": 6_738_415_616,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-4-scout": 107_769_861_120,
+    "llama-4-maverick": 400_711_848_960,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "mistral-nemo-12b": 12_247_782_400,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen1.5-0.5b": 463_987_712,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-8b": 8_190_735_360,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "gemma-2b": 2_506_172_416,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-3-1b": 999_885_952,
+    "gemma-3-4b": 3_880_263_168,
+    "phi-3-mini-4k": 3_821_079_552,
+    "phi-4-mini": 3_836_021_760,
+    "granite-3.0-2b": 2_533_531_648,
+    "powerlm-3b": 3_510_819_072,
+    "powermoe-3b": 3_298_788_864,
+    "olmo-7b": 6_888_095_744,
+    "olmo-2-7b": 7_298_617_344,
+    "stablelm-3b-4e1t": 2_795_443_200,
+    "stablelm-2-12b": 12_143_185_920,
+    "command-r-v01": 34_980_831_232,
+    "command-r-plus": 103_810_674_688,
+    "command-r7b": 8_028_033_024,
+}
+
+#: No more than a config.json must say, so that all else is the default of the class. The sizes
+#: differ from each other, so that none can stand for another.
+LEAST = {
+    "vocab_size": 120,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 6,
+    "pad_token_id": 0,
+}
+KV = LEAST | {"num_key_value_heads": 2}
+BARE = {"llama", "phi3", "granite", "granitemoe", "olmo", "olmo2", "cohere", "cohere2"}
+TYPES = (*sorted(BARE), "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
+TYPES = (*TYPES, "gemma", "gemma2", "gemma3_text", "stablelm", "llama4_text")
+
+
+def small(family: str, **keys: Any) -> dict[str, Any]:
+    return KV | {"model_type": family} | keys
+
+
+MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+LOCAL = {"num_local_experts": 6, "num_experts_per_tok": 2}
+WINDOWS = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
+
+#: The turnings that published models do not take.
+SMALL: dict[str, dict[str, Any]] = {
+    **{f"{family}, defaults": small(family) for family in TYPES},
+    **{f"{family}, tied": small(family, tie_word_embeddings=True) for family in TYPES},
+    **{f"{family}, untied": small(family, tie_word_embeddings=False) for family in TYPES},
+    **{f"{family}, as many keys as queries": LEAST | {"model_type": family} for family in BARE},
+    "llama, biases": small("llama", attention_bias=True, mlp_bias=True),
+    "llama, null": small("llama", num_key_value_heads=None, head_dim=None, rope_scaling=None),
+    "llama, wide heads": small("llama", head_dim=32),
+    "llama, dynamic": small("llama", rope_scaling={"type": "dynamic", "factor": 2.0}),
+    "mistral, wide heads": small("mistral", hidden_size=50, head_dim=12, sliding_window=None),
+    "mixtral, old name": small("mixtral", num_experts=4, num_experts_per_tok=1),
+    "mixtral, wide heads": small("mixtral", head_dim=12, **LOCAL),
+    "qwen2, wide heads": small("qwen2", head_dim=12),
+    "qwen3, biases": small("qwen3", attention_bias=True, head_dim=12),
+    "qwen2_moe, some dense": small(
+        "qwen2_moe", **MOE, decoder_sparse_step=2, mlp_only_layers=[3], qkv_bias=False
+    ),
+    "qwen2_moe, shared": small("qwen2_moe", **MOE, shared_expert_intermediate_size=28),
+    "qwen3_moe, some dense": small(
+        "qwen3_moe", **MOE, decoder_sparse_step=2, mlp_only_layers=[1], attention_bias=True
+    ),
+    "gemma, biases": small("gemma", attention_bias=True, head_dim=12),
+    "gemma2, one kind": small("gemma2", layer_types=["full_attention"] * 5, attention_bias=True),
+    "gemma3, one kind": small("gemma3_text", layer_types=["sliding_attention"] * 5),
+    "gemma3, pattern": small("gemma3_text", sliding_window_pattern=2, attention_bias=True),
+    "phi3, a part rotated": small(
+        "phi3", hidden_size=96, partial_rotary_factor=0.75, rope_scaling=None
+    ),
+    "granite, biases": small("granite", attention_bias=True, mlp_bias=True),
+    "granitemoe, biases": small("granitemoe", attention_bias=True, **LOCAL),
+    "olmo, biases": small("olmo", attention_bias=True, clip_qkv=8.0),
+    "olmo2, biases": small("olmo2", attention_bias=True),
+    "stablelm, heads": small("stablelm", qk_layernorm=True, use_qkv_bias=True),
+    "stablelm, parallel": small("stablelm", use_parallel_residual=True, hidden_dropout=0.1),
+    "stablelm, half rotated": small(
+        "stablelm", rope_parameters={"partial_rotary_factor": 0.5, "rope_type": "default"}
+    ),
+    "cohere, norms of heads": small("cohere", use_qk_norm=True, attention_bias=True),
+    "cohere2, pattern": small("cohere2", sliding_window_pattern=2, attention_bias=True),
+    "llama4, in turn": small("llama4_text", **LOCAL, interleave_moe_layer_step=2),
+    "llama4, named": small(
+        "llama4_text", **LOCAL, moe_layers=[1, 4], no_rope_layers=[0, 1, 1, 0, 1]
+    ),
+    "llama4, biases": small("llama4_text", **LOCAL, attention_bias=True, use_qk_norm=False),
+}
+
+
+@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL.keys())
+def test_small_models_have_the_parameters_and_buffers_of_the_class(config):
+    agreeing_shape(config)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_models_have_the_parameters_and_buffers_of_the_class(name):
+    shape = agreeing_shape(published(name))
+    assert shape.parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("family", ["gemma3", "llama4"])
+def test_what_a_part_of_a_multimodal_config_leaves_out_is_the_default_of_the_class(family):
+    sparse = {"model_type": f"{family}_text", "num_hidden_layers": 3}
+    agreeing_shape({"model_type": family, "text_config": sparse})
+    shape = shape_of({"model_type": family, "dtype": "bfloat16", "text_config": sparse})
+    assert shape.dtype == "bfloat16"
+    assert "language model alone" in shape.notes[0]
+
+
+@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL.keys())
+def test_sizes_that_no_parameter_shows_are_those_of_the_class(config):
+    """Heads, rotation, dropout, experts at work and scales."""
+    shape = shape_of(config)
+    model = causal_model(config)
+    sizes = model.config
+    layer = shape.layers[0]
+    module = model.model.layers[0].self_attn
+    assert layer.attention.heads // layer.attention.kv_heads == module.num_key_value_groups
+    assert layer.attention.head_dim == module.head_dim
+    assert layer.attention.dropout == sizes.attention_dropout
+    assert (layer.attention.clip, layer.residual_scale, shape.embedding_scale) == (
+        getattr(sizes, "clip_qkv", None) is not None,
+        hasattr(sizes, "residual_multiplier"),
+        hasattr(sizes, "embedding_multiplier") or hasattr(model.model.embed_tokens, "embed_scale"),
+    )
+    assert shape.logit_scale == (hasattr(sizes, "logits_scaling") or hasattr(sizes, "logit_scale"))
+    assert shape.logit_softcap == (getattr(sizes, "final_logit_softcapping", None) is not None)
+    assert shape.rotary_tables == len(getattr(model.model.rotary_emb, "layer_types", [0]))
+    assert layer.attention.eager == (not model._supports_sdpa)
+    activation = "hidden_act" if hasattr(sizes, "hidden_act") else "hidden_activation"
+    assert layer.mlp.activation == getattr(sizes, activation)
+    for spec in shape.layers:
+        if isinstance(spec.mlp, Moe):
+            assert spec.mlp.top_k == sizes.num_experts_per_tok
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        small("mistral"),
+        small("mistral", sliding_window=None),
+        small("mixtral", sliding_window=64),
+        small("phi3", sliding_window=64),
+        small("qwen2", use_sliding_window=True, max_window_layers=3, sliding_window=77),
+        small("qwen2", layer_types=WINDOWS, use_sliding_window=True),
+        small("qwen3", use_sliding_window=True, max_window_layers=2),
+        small("qwen3"),
+        small("qwen2_moe", use_sliding_window=True, max_window_layers=4),
+        small("qwen3_moe", use_sliding_window=True),
+        small("gemma2"),
+        small("gemma3_text", sliding_window=99),
+        small("gemma3_text", use_bidirectional_attention=True),
+        small("cohere2"),
+        small("cohere2", layer_types=WINDOWS),
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_windows_are_where_the_class_has_them(config):
+    shape = shape_of(config)
+    model = causal_model(config)
+    sizes = model.config
+    kinds = getattr(sizes, "layer_types", None) or ["sliding_attention"] * 5
+    expected = [sizes.sliding_window if kind == "sliding_attention" else None for kind in kinds]
+    assert [layer.attention.window for layer in shape.layers] == expected
+    if config["model_type"] == "gemma3_text":
+        assert shape.layers[0].attention.causal == model.model.layers[0].self_attn.is_causal
+
+
+def test_llama4_rotates_normalizes_and_chunks_where_the_class_does():
+    for config in (SMALL["llama4, named"], SMALL["llama4, biases"], small("llama4_text")):
+        shape = shape_of(config)
+        model = causal_model(config)
+        for index, layer in enumerate(model.model.layers):
+            spec = shape.layers[index].attention
+            assert (spec.positions == "rope") == bool(layer.self_attn.use_rope)
+            assert spec.unit_norm == hasattr(layer.self_attn, "qk_norm")
+            chunked = model.config.layer_types[index] == "chunked_attention"
+            assert spec.chunk == (model.config.attention_chunk_size if chunked else None)
+
+
+def test_a_part_of_a_head_is_rotated_as_the_class_does():
+    for name in ("phi-4-mini", "stablelm-3b-4e1t"):
+        config = published(name)
+        shape = shape_of(config)
+        rotary = causal_model(config).model.rotary_emb
+        assert shape.layers[0].attention.rotary_dims == shape.rotary_dims
+        assert shape.rotary_dims == 2 * rotary.inv_freq.numel() < shape.layers[0].attention.head_dim
+
+
+def test_experts_are_where_the_class_has_them():
+    shape = shape_of(SMALL["qwen2_moe, some dense"])
+    assert [type(layer.mlp) for layer in shape.layers] == [Mlp, Moe, Mlp, Mlp, Mlp]
+    maverick = shape_of(published("llama-4-maverick"))
+    assert [isinstance(layer.mlp, Moe) for layer in maverick.layers] == [False, True] * 24
+
+
+def test_the_code_that_comes_with_known_families_is_not_needed():
+    assert "auto_map" in published("phi-3-mini-4k")
+    assert shape_of(published("phi-3-mini-4k")).architecture == "Phi3ForCausalLM"
+
+
+def test_the_type_of_the_checkpoint_is_read_under_both_names():
+    assert shape_of(published("llama-3.1-8b")).dtype == "bfloat16"
+    assert shape_of(small("llama", dtype="float16", torch_dtype="float32")).dtype == "float16"
+    assert shape_of(small("llama", dtype=None, torch_dtype="torch.float32")).dtype == "float32"
+    assert shape_of(small("llama", torch_dtype="auto")).dtype is None
+
+
+def test_another_head_or_a_quantized_checkpoint_is_noted():
+    shape = shape_of(small("llama", architectures=["LlamaForSequenceClassification"]))
+    assert "LlamaForSequenceClassification" in shape.notes[0]
+    shape = shape_of(small("llama", quantization_config={"quant_method": "gptq"}))
+    assert "quantized" in shape.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "object in braces"),
+        ([1], "object in braces"),
+        ({}, "model_type"),
+        ({"model_type": 7}, "model_type"),
+        ({"model_type": "llama"}, "does not say hidden_size"),
+        *(
+            ({k: v for k, v in small("llama").items() if k != key}, f"does not say {key}")
+            for key in LEAST
+            if key != "pad_token_id"
+        ),
+        (small("llama", hidden_size=0), "hidden_size.*least"),
+        (small("llama", hidden_size=-48), "-48"),
+        (small("llama", hidden_size="48"), "without quotes"),
+        (small("llama", hidden_size=48.0), "whole number"),
+        (small("llama", hidden_size=True), "whole number"),
+        (small("llama", hidden_size=None), "whole number"),
+        (small("llama", hidden_size=10**400), "401 digits"),
+        (small("llama", vocab_size=0), "vocab_size"),
+        (small("llama", num_hidden_layers=0), "num_hidden_layers"),
+        (small("llama", num_hidden_layers=10**6), "num_hidden_layers.*more than"),
+        (small("llama", num_attention_heads=7), "cannot be divided among 7"),
+        (small("llama", head_dim=8, hidden_size=50), "cannot be divided"),
+        (small("llama", hidden_size=54), "9 elements"),
+        (small("llama", num_key_value_heads=4), "cannot share 4"),
+        (small("llama", num_key_value_heads=12), "cannot share 12"),
+        (small("llama", tie_word_embeddings="false"), "true or false"),
+        (small("llama", attention_dropout=1.0), "attention_dropout"),
+        (small("llama", attention_dropout=float("nan")), "attention_dropout"),
+        (small("llama", attention_dropout="0"), "must be a number"),
+        (small("llama", hidden_act=3), "hidden_act"),
+        (small("qwen2", layer_types=["full_attention"]), "names 1 layers"),
+        (small("qwen2", layer_types="full_attention"), "list of words"),
+        (small("qwen3_moe", **MOE | {"num_experts_per_tok": 7}), "7 experts"),
+        (small("qwen3_moe", mlp_only_layers=["1"]), "whole numbers"),
+        (small("llama4_text", no_rope_layers=[1]), "no_rope_layers"),
+        (small("llama4_text", num_experts_per_tok=17), "17 experts"),
+        (small("stablelm", partial_rotary_factor=1.5), "cannot be rotated"),
+        (small("phi3", rope_scaling="longrope"), "rope_scaling"),
+        ({"model_type": "gemma3", "text_config": [1]}, "text_config"),
+        ({"model_type": "gemma3", "text_config": {"hidden_size": -1}}, "text_config.*-1"),
+    ],
+    ids=str,
+)
+def test_a_config_that_cannot_be_is_refused_with_the_key_that_is_wrong(config, words):
+    with pytest.raises(UsageError, match=words):
+        shape_of(config)
+
+
+def test_families_without_a_shape_are_left_to_the_trace_and_their_code_is_never_run():
+    with pytest.raises(UnknownFamily, match="--trace"):
+        shape_of(small("mamba2"))
+    with pytest.raises(UnknownFamily, match="never executed"):
+        shape_of(small("baichuan", auto_map={"AutoModelForCausalLM": "modeling.Model"}))
+
+
+def test_qwen1_has_no_class_to_hold_a_shape_against():
+    assert "qwen" not in transformers.models.auto.CONFIG_MAPPING
+    with pytest.raises(UnknownFamily, match=r"Qwen 1\.5 and later"):
+        shape_of({"model_type": "qwen", "auto_map": {"AutoConfig": "configuration_qwen.QWen"}})

@@ -1,0 +1,43 @@
+"""Models of transformers without memory, to hold shapes against."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from qtui_core.memory.families import shape_of
+from qtui_core.memory.shape import ModelShape, named_parameters
+
+CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
+
+
+def published(name: str) -> dict[str, Any]:
+    """A config.json under tests/memory/configs, parsed."""
+    return json.loads((CONFIGS / f"{name}.json").read_text())
+
+
+def causal_model(config: dict[str, Any]) -> transformers.PreTrainedModel:
+    """The class with a head for the next token, on the meta device; of a multimodal config.json,
+    that of its text_config."""
+    values = config.get("text_config", config)
+    sizes = transformers.AutoConfig.for_model(**values)
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(sizes, dtype=torch.float32)
+
+
+def agreeing_shape(config: dict[str, Any]) -> ModelShape:
+    """The shape, after every parameter and every buffer was found in the class and none more."""
+    shape = shape_of(config)
+    model = causal_model(config)
+    ours = list(named_parameters(shape))
+    assert len(ours) == len(dict(ours))
+    assert dict(ours) == {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    assert Counter(shape.buffers) == Counter(b.nbytes for b in model.buffers())
+    assert type(model).__name__ == shape.architecture
+    return shape
