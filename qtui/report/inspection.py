@@ -179,7 +179,7 @@ def _statistics(tensors: Sequence[TensorReport], note: str) -> Table:
             numbers = (
                 format_value(stats.mean, 2),
                 format_value(stats.std, 3),
-                format_value(stats.absmax, 3),
+                format_value(stats.absmax if stats.finite else None, 3),
                 format_value(stats.kurtosis, 3),
                 f"{tensor.outliers.count:,}" if tensor.outliers else "–",
             )

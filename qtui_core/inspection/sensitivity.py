@@ -43,9 +43,10 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
     if best is None:
         least = int(found.nbytes[0]) + weighing.kept_bytes
         raise UsageError(
-            f"A budget of {budget:,} byte{'s' * (budget != 1)} cannot be met: these schemes make "
-            f"the tensors no smaller than {least:,} bytes "
-            f"({8 * least / weighing.parameters:.2f} bits per parameter). "
+            f"A budget of {budget:,} byte{'s' * (budget != 1)} "
+            f"({8 * budget / weighing.parameters:.2f} bits per parameter) cannot be met: these "
+            f"schemes make the tensors no smaller than {least:,} bytes "
+            f"({8 * least / weighing.parameters:.2f}). "
             "Name a smaller scheme, or raise the budget."
         )
     choices = tuple(

@@ -64,7 +64,7 @@ def plain_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
     if measured is None and not others and (moved := _zero_point_remedy(case)) is not None:
         return moved
     what = "mantissa bits" if case.scheme.family is Family.CAST else "bits"
-    return measured or f"more {what} would lower it"
+    return measured or f"more {what} would lower the error"
 
 
 def _zero_point_remedy(case: Case) -> str | None:
@@ -123,8 +123,8 @@ def general_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
         db = expected_db(finer, case) or 0.0
         if db > case.ordinary_db + NOTICEABLE_DB:
             return (
-                f"more bits would lower it, or smaller groups: {finer} would give a Gaussian "
-                f"{db_text(db)} dB"
+                f"more bits would lower the error, or smaller groups: {finer} would give a "
+                f"Gaussian {db_text(db)} dB"
             )
     return plain_remedy(case, others)
 

@@ -207,6 +207,22 @@ def test_nan_and_infinity_are_counted_and_left_out(qtui, tmp_path):
     assert "NaN or infinite" in data["conclusion"]
 
 
+def test_a_tensor_without_a_finite_value_has_no_largest_one(qtui, tmp_path):
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "broken.safetensors"
+    values = {"lost": np.full((8, 8), np.nan, np.float32), "zero": np.zeros((8, 8), np.float32)}
+    save_file(values, path)
+    lines = qtui("inspect", str(path), "--format", "text").stdout.splitlines()
+    statistics = {
+        name: line.split()[5:]
+        for name in values
+        for line in lines
+        if f"  {name} " in line and "8 x 8" in line
+    }
+    assert statistics == {"lost": ["–", "–", "–", "–", "0"], "zero": ["0", "0", "0", "–", "0"]}
+
+
 def test_empty_and_scalar_tensors_are_reported(qtui, tmp_path):
     from safetensors.numpy import save_file
 

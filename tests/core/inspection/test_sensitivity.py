@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -178,8 +179,11 @@ def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(model,
 
 def test_a_budget_that_cannot_be_met_names_the_least(model):
     inspection = inspect_model(model, SCHEMES, full=True)
-    with pytest.raises(UsageError, match=r"cannot be met: .* no smaller than [\d,]+ bytes"):
-        assign_schemes(weigh_by_weights(inspection), 100)
+    weighing = weigh_by_weights(inspection)
+    bits = f"{8 * 100 / weighing.parameters:.2f}"
+    asked = rf"100 bytes \({re.escape(bits)} bits per parameter\) cannot be met: "
+    with pytest.raises(UsageError, match=asked + r".* no smaller than [\d,]+ bytes \([\d.]+\)"):
+        assign_schemes(weighing, 100)
 
 
 def test_one_scale_for_all_tensors_is_no_option():
