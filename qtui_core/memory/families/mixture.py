@@ -22,7 +22,7 @@ from qtui_core.memory.families.reading import (
     Config,
     kinds_of_layers,
 )
-from qtui_core.memory.shape import Layer, Linear, ModelShape, Moe, Norm, Parameter
+from qtui_core.memory.shape import Layer, ModelShape, Moe, Norm, Parameter
 
 _MIXTRAL: Final = Defaults(
     hidden=4096,
@@ -163,7 +163,11 @@ def llama4(config: Config) -> ModelShape:
 
 
 def _llama4_experts(config: Config) -> Moe:
-    """Experts whose weights stand the other way round, `[experts, inputs, outputs]`."""
+    """Experts whose weights stand the other way round, `[experts, inputs, outputs]`.
+
+    The router is a linear layer by descent, but gives two results: neither an adapter nor a
+    quantized layer can take its place, so it is a parameter here.
+    """
     sizes = read_sizes(config, _LLAMA4)
     experts = config.size("num_local_experts", 16, most=LARGEST_COUNT)
     top_k = config.size("num_experts_per_tok", 1, most=LARGEST_COUNT)
@@ -175,7 +179,7 @@ def _llama4_experts(config: Config) -> Moe:
         top_k=top_k,
         hidden=sizes.hidden,
         intermediate=width,
-        router=Linear("feed_forward.router", sizes.hidden, experts),
+        router=Parameter("feed_forward.router.weight", (experts, sizes.hidden)),
         stacked=(
             Parameter("feed_forward.experts.gate_up_proj", (experts, sizes.hidden, 2 * width)),
             Parameter("feed_forward.experts.down_proj", (experts, width, sizes.hidden)),
