@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtui_core.memory.curve import (
-    STACK,
-    composition,
-    draw,
-    peaks_by_phase,
-    read_timeline,
-)
+from qtui_core.memory.curve import draw, peaks_by_phase, read_peaks
 from qtui_core.memory.record import (
     ALLOCATE,
     BACKWARD,
@@ -28,6 +22,7 @@ from qtui_core.memory.record import (
     Phase,
     live_peak,
 )
+from qtui_core.memory.timeline import STACK, composition, read_timeline
 
 WEIGHT = Label("model.weight", Component.WEIGHTS)
 STATE = Label("model.weight.exp_avg", Component.OPTIMIZER)
@@ -127,6 +122,9 @@ def test_a_drawn_curve_loses_no_peak_and_sums_to_what_is_alive(events, points, d
 def test_peaks_of_phases_are_those_of_a_recount(events):
     timeline = read_timeline(events)
     found = peaks_by_phase(timeline.spans, timeline.live)
+    peaks = read_peaks(events)
+    assert peaks.by_phase == {name: most for name, (most, _) in found.items()}
+    assert (peaks.bytes, peaks.by_phase[peaks.phase]) == (live_peak(events), live_peak(events))
     for name, (most, number) in found.items():
         inside = [n for n in range(len(events)) if timeline.phase_at(n) == name]
         assert most == max(timeline.live[n] for n in inside)
