@@ -1,0 +1,169 @@
+"""A real model of transformers with adapters, quantized weights and an optimizer, for a plan.
+
+Weights are random, or none at all on fake tensors. Everything is made by the libraries themselves:
+transformers' classes, peft's adapters, bitsandbytes' linear layers and their quantization.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan_choices import ALL_LINEAR
+from qtui_core.training.configuration import class_of, configuration_of
+from qtui_core.training.quantized import quantize_linears, quantized_tensors
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(eq=False)
+class Built:
+    """A model on its way to training.
+
+    Attributes:
+        model: the class of transformers, or peft's wrapper around it after `prepare`.
+        configuration: of transformers.
+        stacks: the rows of layers, encoder first where there are two, each with the indices its
+            layers have in the whole model.
+    """
+
+    model: Any
+    configuration: Any
+    stacks: list[tuple[nn.ModuleList, list[int]]] = field(default_factory=list)
+
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The parameters that get gradients."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, tensor) of all that stands still: parameters, buffers, quantization constants."""
+        yield from self.model.named_parameters()
+        yield from self.model.named_buffers()
+        yield from quantized_tensors(self.model)
+
+
+def load(config: Mapping[str, Any], plan: RunPlan, device: torch.device | str) -> Built:
+    """The base model with its weights as they are stored, quantized where the plan says.
+
+    `plan` is resolved. Raises ModelError for a configuration that transformers does not build.
+    """
+    configuration = configuration_of(config)
+    configuration.use_cache = False
+    implementation = "eager" if plan.attention == "eager" else "sdpa"
+    with torch.device(device), _default_dtype(DTYPES[plan.dtype or "fp32"]):
+        model = _construct(class_of(configuration), configuration, implementation)
+    if plan.quant is not None:
+        quantize_linears(model, plan, device)
+    return Built(model, configuration, stacks_of(model))
+
+
+def prepare(built: Built, plan: RunPlan) -> None:
+    """Makes a loaded model ready to be trained: k-bit preparation, adapters, checkpointing."""
+    import peft
+
+    model = built.model
+    again = {"use_reentrant": False}
+    if plan.kbit_prep == "all":
+        model = peft.prepare_model_for_kbit_training(
+            model,
+            use_gradient_checkpointing=bool(plan.checkpointing),
+            gradient_checkpointing_kwargs=again,
+        )
+    elif plan.adapts:
+        model.requires_grad_(False)
+        if plan.kbit_prep == "norms":
+            _norms_to_float32(model)
+    if plan.adapts:
+        model = peft.get_peft_model(
+            model, _adapters(model, plan), autocast_adapter_dtype=plan.adapter_dtype == "fp32"
+        )
+        dtype = DTYPES[plan.adapter_dtype or "fp32"]
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.dtype != dtype:
+                parameter.data = parameter.data.to(dtype)
+    if plan.checkpointing and not model.is_gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
+    built.model = model.train(plan.trains)
+
+
+def stacks_of(model: nn.Module) -> list[tuple[nn.ModuleList, list[int]]]:
+    """The rows of layers of a model, in the order they run, numbered through."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    found = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList)
+        and len(module) > 0
+        and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
+    ]
+    stacks, start = [], 0
+    for layers in found:
+        stacks.append((layers, list(range(start, start + len(layers)))))
+        start += len(layers)
+    return stacks
+
+
+def _construct(model_class: Any, configuration: Any, implementation: str) -> Any:
+    try:
+        return model_class._from_config(configuration, attn_implementation=implementation)
+    except (ValueError, ImportError) as error:
+        if implementation == "eager" or "attention" not in str(error).lower():
+            raise
+        # Some families have the plain form only, and then run it whatever is asked for.
+        return model_class._from_config(configuration, attn_implementation="eager")
+
+
+class _default_dtype:
+    """torch's default floating type, for a while."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def __enter__(self) -> None:
+        self._before = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_default_dtype(self._before)
+
+
+def _adapters(model: Any, plan: RunPlan) -> Any:
+    import peft
+
+    targets = list(plan.lora_targets)
+    encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+    causal = model.can_generate() and not encoder_decoder
+    return peft.LoraConfig(
+        r=plan.lora_rank,
+        lora_alpha=2 * plan.lora_rank,
+        lora_dropout=plan.lora_dropout,
+        target_modules=ALL_LINEAR if targets == [ALL_LINEAR] else targets,
+        task_type="SEQ_2_SEQ_LM" if encoder_decoder else "CAUSAL_LM" if causal else None,
+    )
+
+
+def _norms_to_float32(model: nn.Module) -> None:
+    """Norms alone in float32, as older TRL prepared a quantized model."""
+    for name, module in model.named_modules():
+        if "norm" in name.rpartition(".")[2] or isinstance(module, nn.LayerNorm):
+            for parameter in module.parameters(recurse=False):
+                if parameter.dtype in _HALF:
+                    parameter.data = parameter.data.to(torch.float32)
+
+
+def quiet() -> None:
+    """Leaves the warnings of the libraries unsaid: they are about training, not about bytes."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore")

@@ -1,0 +1,79 @@
+"""From a config.json to the class of transformers that it describes. Needs transformers.
+
+Only classes that the installed transformers has are used, never code that came with a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+)
+
+from qtui_core.activations.load import _without_code
+from qtui_core.errors import ModelError
+
+_HEADS = (
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+)
+_TRAINABLE = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
+
+
+def configuration_of(config: Mapping[str, Any]) -> Any:
+    """The configuration of a text model, of transformers, from a parsed config.json; for a model
+    of text and images that of its text part.
+
+    Raises ModelError where the installed transformers has no such model, or does not accept the
+    configuration.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise ModelError("The config.json names no model_type, so there is no class to trace.")
+    if kind not in CONFIG_MAPPING:
+        own = "; it asks for code of its own, which is never run" * ("auto_map" in config)
+        raise ModelError(
+            f"The installed transformers {transformers.__version__} knows no model of type "
+            f"{kind!r}{own}."
+        )
+    try:
+        built = CONFIG_MAPPING[kind].from_dict(_without_code(dict(config)))
+        return built.get_text_config() if hasattr(built, "get_text_config") else built
+    except Exception as error:  # whatever a configuration makes of a constructor
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"transformers does not accept this config.json: {first}") from error
+
+
+def class_of(configuration: Any) -> Any:
+    """The class with a loss to train by: the one the config.json names, or else that for the next
+    token, for masked tokens or from sequence to sequence, whichever the family has.
+
+    Raises ModelError where it has none.
+    """
+    for name in getattr(configuration, "architectures", None) or ():
+        found = getattr(transformers, name, None)
+        if name.endswith(_TRAINABLE) and getattr(found, "config_class", None) is type(
+            configuration
+        ):
+            return found
+    decoder = bool(getattr(configuration, "is_decoder", False))
+    for mapping in _HEADS if not decoder else (MODEL_FOR_CAUSAL_LM_MAPPING,):
+        if type(configuration) in mapping:
+            if (
+                mapping is MODEL_FOR_CAUSAL_LM_MAPPING
+                and not decoder
+                and type(configuration) in MODEL_FOR_MASKED_LM_MAPPING
+            ):
+                continue  # BERT has a causal class too, for those who set is_decoder
+            return mapping[type(configuration)]
+    raise ModelError(
+        f"The installed transformers has no class with a language-model head for "
+        f"{configuration.model_type!r}, so there is no loss to train by."
+    )

@@ -1,0 +1,101 @@
+"""Lets torch's autograd engine run backward over fake tensors of a GPU that is not there.
+
+The engine asks two C++ objects about the device of a gradient: its device guard (which stream is
+current) and the CUDA hooks (is there an accelerator at all). A torch without CUDA has no guard and
+hooks that say no, so a backward pass over fake CUDA tensors ends in an error. Both are interfaces
+of virtual methods, and for a device on which nothing ever runs every method may give one answer:
+1. As a bool that is "yes", as a count one device, as the two bytes (type, index) of a c10::Device
+`cuda:0`, and as a c10::Stream, which is returned in two registers of which the second is 0, the
+default stream of it. So a table of methods that all lead to one function of two instructions
+stands in for both, without a compiler. Tensor data is never touched: fake tensors have none.
+
+Sources: c10/core/impl/DeviceGuardImplInterface.h, ATen/detail/CUDAHooksInterface.h of torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import sys
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from qtui_core.errors import QtuiError
+
+#: `return {1, 0}` in the calling convention of the machine.
+_RETURN_ONE: Final = {
+    # mov eax, 1; xor edx, edx; ret
+    "x86_64": bytes.fromhex("b80100000031d2c3"),
+    # mov x0, #1; mov x1, #0; ret
+    "aarch64": bytes.fromhex("200080d2010080d2c0035fd6"),
+}
+#: Methods of a table; the longer of the two interfaces has about 60 in torch 2.13.
+_METHODS: Final = 256
+#: c10::DeviceType::CUDA and COMPILE_TIME_MAX_DEVICE_TYPES.
+_CUDA: Final = 1
+_DEVICE_TYPES: Final = 22
+
+_REGISTRY: Final = "_ZN3c104impl26device_guard_impl_registryE"
+_HOOKS: Final = "_ZN2at6detail12getCUDAHooksEv"
+
+#: What torch holds pointers to until the process ends.
+_kept: list[object] = []
+
+
+def install() -> None:
+    """Makes torch believe in one CUDA device, for this process and for good. May be called again.
+
+    Raises QtuiError where it cannot: on another processor or system than Linux on x86-64 or
+    aarch64, or with a torch whose interfaces have other names.
+    """
+    if _kept:
+        return
+    code = _RETURN_ONE.get(platform.machine())
+    if code is None or sys.platform != "linux":
+        raise QtuiError(
+            f"Tracing a model without a GPU works on Linux on {' and '.join(_RETURN_ONE)}; this "
+            f"is {sys.platform} on {platform.machine()}. Leave out --trace."
+        )
+    libraries = Path(torch.__file__).parent / "lib"
+    try:
+        core = ctypes.CDLL(str(libraries / "libc10.so"))
+        cpu = ctypes.CDLL(str(libraries / "libtorch_cpu.so"))
+        registry = (ctypes.c_void_p * _DEVICE_TYPES).in_dll(core, _REGISTRY)
+        get_hooks = getattr(cpu, _HOOKS)
+    except (OSError, AttributeError, ValueError) as error:
+        raise QtuiError(
+            f"torch {torch.__version__} is built in another way than those a trace was written "
+            f"for ({error}); install torch 2.13, or leave out --trace."
+        ) from error
+    table = _table(code)
+    guard = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+    _keep(table, guard)
+    registry[_CUDA] = ctypes.addressof(guard)
+    get_hooks.restype = ctypes.c_void_p
+    ctypes.c_void_p.from_address(get_hooks()).value = ctypes.addressof(table)
+
+
+def _table(code: bytes) -> ctypes.Array[ctypes.c_void_p]:
+    """A table of virtual methods that all lead to `code`."""
+    try:
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    except OSError as error:
+        raise QtuiError(
+            f"This system forbids memory that is written and run ({error}), which a trace "
+            "without a GPU needs. Leave out --trace."
+        ) from error
+    page.write(code)
+    _keep(page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    return (ctypes.c_void_p * _METHODS)(*[address] * _METHODS)
+
+
+def _keep(*objects: object) -> None:
+    """Torch's threads look at these while Python's modules are already torn down, so they are
+    never given back."""
+    for thing in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+        _kept.append(thing)

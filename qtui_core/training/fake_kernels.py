@@ -1,0 +1,99 @@
+"""What kernels of a GPU allocate for themselves, made visible over fake tensors.
+
+A fake operation gives its results and nothing else. Where the kernel of a GPU takes further
+memory while it works, this mode allocates that too, between the operation and what follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+
+
+class FakeKernels(TorchDispatchMode):
+    """Entered after (around) the recorder, so that the recorder sees what is allocated here."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kernel = _KERNELS.get(str(func))
+        if kernel is not None:
+            return kernel(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _empty(like: torch.Tensor, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def _flash_backward(func: Any, grad: Any, query: Any, key: Any, *rest: Any, **named: Any) -> Any:
+    """Row sums of the softmax, float32 sums of the queries' gradient, and for grouped heads the
+    gradients of keys and values of every head before they are added up. Rows are rounded to 128,
+    a head's elements to 32, above 128 to 64 (mha_bwd in flash_attn/flash_api.cpp)."""
+    result = func(grad, query, key, *rest, **named)
+    batch, heads, rows, size = query.shape
+    long = _up(rows, 128)
+    held = [
+        _empty(query, batch, heads, long),
+        _empty(query, batch, long, heads, _up(size, 32 if size <= 128 else 64)),
+    ]
+    if key.shape[1] != heads:
+        held += [_empty(key, batch, key.shape[2], heads, size, dtype=key.dtype) for _ in range(2)]
+    del held
+    return result
+
+
+def _efficient_backward(
+    func: Any, grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, *rest: Any,
+    **named: Any,
+) -> Any:  # fmt: skip
+    """Row sums of gradient times output, and for 16 bits a float32 workspace of the queries'
+    gradient, rows and elements rounded to 64 (attention_backward.cu)."""
+    result = func(grad, query, key, value, bias, out, *rest, **named)
+    batch, heads, rows, size = query.shape
+    if query.dtype == torch.float32:
+        held = (grad * out).sum(-1)
+    else:
+        delta = _empty(query, batch, heads, rows)
+        held = _empty(query, batch * heads * _up(rows, 64) * _up(size, 64))
+        del delta
+    del held
+    return result
+
+
+def _gemm_4bit(
+    func: Any,
+    inputs: Any,
+    packed: Any,
+    shape: Any,
+    absmax: Any,
+    blocksize: int,
+    quant_type: str,
+    bias: Any = None,
+    absmax_8bit: Any = None,
+    absmax_code: Any = None,
+    absmax_offset: Any = None,
+) -> Any:
+    """bitsandbytes 0.50 dequantizes the weight and multiplies, where there are more rows than a
+    few hundred (_dequant_linear_fallback in backends/cuda/ops.py): float32 block maxima twice
+    under double quantization, and the weight in the type of the input."""
+    if absmax_8bit is not None:
+        maxima = torch.empty_like(absmax_8bit, dtype=torch.float32)
+        absmax = maxima, maxima + absmax_offset
+    weight = _empty(inputs, *shape, dtype=inputs.dtype)
+    return functional.linear(inputs, weight, bias)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten._scaled_dot_product_flash_attention_backward.default": _flash_backward,
+    "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
+    "bitsandbytes.gemm_4bit.default": _gemm_4bit,
+}

@@ -1,0 +1,56 @@
+"""The optimizers a plan can name, made by the libraries they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan import RunPlan
+
+_RATE = 1e-4
+
+
+def make_optimizer(plan: RunPlan, parameters: Sequence[torch.nn.Parameter]) -> Any:
+    """The optimizer of a plan over the parameters that train.
+
+    Raises UsageError for one whose library is not installed.
+    """
+    match plan.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=_RATE, foreach=True)
+        case "adamw-fused":
+            return torch.optim.AdamW(parameters, lr=_RATE, fused=True)
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=_RATE, foreach=True)
+        case "adamw4bit":
+            return _adamw4bit(parameters)
+    from bitsandbytes import optim
+
+    kinds = {
+        "adamw8bit": optim.AdamW8bit,
+        "paged-adamw8bit": optim.PagedAdamW8bit,
+        "paged-adamw": optim.PagedAdamW32bit,
+    }
+    return kinds[plan.optimizer](parameters, lr=_RATE)
+
+
+def _adamw4bit(parameters: Sequence[torch.nn.Parameter]) -> Any:
+    try:
+        from torchao.optim import AdamW4bit
+    except ImportError as error:
+        raise UsageError(
+            "adamw4bit is torchao's optimizer, which is not installed; "
+            "`pip install torchao`, or use adamw8bit."
+        ) from error
+    return AdamW4bit(parameters, lr=_RATE)
+
+
+def optimizer_tensors(optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of an optimizer's states."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                yield name, value

@@ -1,0 +1,112 @@
+"""Linear layers of bitsandbytes in the place of a model's own, as from_pretrained puts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+from qtui_core.memory.plan import RunPlan
+
+
+def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> None:
+    """Puts quantized layers where transformers would, their weights quantized by bitsandbytes.
+
+    Which stay as they are (the head, what is tied to it, what is kept in float32) is decided by
+    the quantizer of transformers.
+    """
+    from transformers import BitsAndBytesConfig
+    from transformers.integrations.bitsandbytes import replace_with_bnb_linear
+    from transformers.quantizers.base import get_keys_to_not_convert
+
+    quant = plan.quant or ""
+    eight = quant == "int8"
+    settings = BitsAndBytesConfig(
+        load_in_8bit=eight,
+        load_in_4bit=not eight,
+        bnb_4bit_quant_type=quant.partition("-")[0] if not eight else "nf4",
+        bnb_4bit_use_double_quant=quant.endswith("-dq"),
+        bnb_4bit_compute_dtype=_compute_dtype(plan),
+    )
+    kept = get_keys_to_not_convert(model) + list(model._keep_in_fp32_modules or ())
+    plain = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    }
+    with unset_fake_temporarily():  # the new layers are empty ones of a tensor class of their own
+        replace_with_bnb_linear(model, kept, settings)
+    for name, module in model.named_modules():
+        old = plain.get(name)
+        if old is not None and module is not old:
+            _fill(module, old, eight)
+    model.is_loaded_in_8bit = eight
+    model.is_loaded_in_4bit = not eight
+    model.is_quantized = True
+    model.quantization_method = settings.quant_method
+    model.config.quantization_config = settings
+
+
+def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of the constants beside quantized weights: block maxima, tables, offsets."""
+    for name, parameter in model.named_parameters():
+        state = getattr(parameter, "quant_state", None)
+        if state is None:
+            continue
+        yield f"{name}.absmax", state.absmax
+        yield f"{name}.code", state.code
+        if state.nested:
+            yield f"{name}.offset", state.offset
+            yield f"{name}.nested_absmax", state.state2.absmax
+            yield f"{name}.nested_code", state.state2.code
+
+
+def _compute_dtype(plan: RunPlan) -> torch.dtype:
+    """What quantized layers multiply in: the 16-bit type of the run."""
+    name = plan.dtype if plan.dtype in ("bf16", "fp16") else plan.autocast_dtype
+    return torch.float16 if name == "fp16" else torch.bfloat16
+
+
+def _fill(module: Any, old: Any, eight: bool) -> None:
+    """Gives a layer of bitsandbytes the weight of a plain one, quantized."""
+    from bitsandbytes import nn as bnb
+
+    weight = old.weight.data
+    if type(old).__name__ == "Conv1D":
+        weight = weight.t()
+    if _is_fake(weight):
+        module.weight = _fake_quantized(module, weight.contiguous())
+    else:
+        kind = bnb.Int8Params if eight else bnb.Params4bit
+        settings = dict(module.weight.__dict__)
+        settings.pop("SCB", None)
+        module.weight = kind(weight, requires_grad=False, **settings).to(weight.device)
+    if old.bias is not None:
+        module.bias = nn.Parameter(old.bias.data, requires_grad=False)
+
+
+def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
+    """A quantized weight of fake tensors. Params4bit is a tensor class of its own and cannot be
+    fake, so this is a plain parameter with what layers and peft look for."""
+    from bitsandbytes import functional
+
+    old = module.weight
+    packed, state = functional.quantize_4bit(
+        weight,
+        blocksize=old.blocksize,
+        compress_statistics=old.compress_statistics,
+        quant_type=old.quant_type,
+        quant_storage=old.quant_storage,
+    )
+    parameter = nn.Parameter(packed, requires_grad=False)
+    for name, value in {**old.__dict__, "quant_state": state, "bnb_quantized": True}.items():
+        setattr(parameter, name, value)
+    module.quant_state = state
+    return parameter
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)

@@ -1,0 +1,110 @@
+"""Steps of training as a Trainer takes them, with the phases marked."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import Component, Label, Phase
+from qtui_core.training.build import DTYPES, Built
+from qtui_core.training.optimizers import optimizer_tensors
+from qtui_core.training.tracker import Tracker
+
+
+def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[str, torch.Tensor]:
+    """What a step reads: int64 `input_ids` `[batch, sequence]`, which are the labels too, and
+    under a padding mask an int64 `attention_mask` that hides the last token of the first row."""
+    size = (plan.batch, plan.sequence)
+    ids = torch.randint(0, built.configuration.vocab_size, size, device=device)
+    batch = {"input_ids": ids, "labels": ids}
+    if plan.padding_mask:
+        mask = torch.ones(size, dtype=torch.int64, device=device)
+        mask[0, -1] = 0
+        batch["attention_mask"] = mask
+    return batch
+
+
+def run_steps(
+    built: Built,
+    optimizer: Any,
+    plan: RunPlan,
+    batch: dict[str, torch.Tensor],
+    tracker: Tracker,
+    steps: int = 2,
+) -> list[float | None]:
+    """Takes steps under the tracker, which is entered already, and gives their losses (None on
+    fake tensors). Nothing is collected as garbage meanwhile: what only a cycle keeps alive stays,
+    as it does for a while in a real run."""
+    device = batch["input_ids"].device.type
+    autocast: Callable[[], AbstractContextManager[Any]] = (
+        (lambda: torch.autocast(device, dtype=DTYPES[plan.autocast_dtype]))
+        if plan.autocast
+        else nullcontext
+    )
+    losses: list[float | None] = []
+    outputs = None
+    with (
+        _no_garbage(),
+        torch.autograd.set_multithreading_enabled(False),
+        _losses_marked(built.model, tracker),
+    ):
+        for _ in range(steps):
+            for _ in range(plan.accumulation):
+                tracker.phase(Phase.FORWARD)
+                with autocast():
+                    outputs = built.model(**batch)
+                loss = outputs.loss
+                if plan.loop == "trainer":
+                    outputs = None
+                if plan.accumulation > 1:
+                    loss = loss / plan.accumulation
+                tracker.phase(Phase.BACKWARD)
+                loss.backward()
+            losses.append(_value(loss))
+            del loss
+            tracker.phase(Phase.OPTIMIZER)
+            optimizer.step()
+            tracker.track(optimizer_tensors(optimizer), Label("state", Component.OPTIMIZER))
+            optimizer.zero_grad(set_to_none=True)
+            tracker.phase(Phase.BETWEEN)
+    return losses
+
+
+@contextmanager
+def _losses_marked(model: Any, tracker: Tracker) -> Iterator[None]:
+    """The loss is a phase of its own, from the logits on."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    function = base.loss_function
+
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        tracker.phase(Phase.LOSS)
+        return function(*args, **kwargs)
+
+    base.loss_function = marked
+    try:
+        yield
+    finally:
+        base.loss_function = function
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _value(loss: torch.Tensor) -> float | None:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return None if isinstance(loss, FakeTensor) else float(loss.detach())
