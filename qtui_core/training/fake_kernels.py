@@ -87,9 +87,9 @@ def _gemm_4bit(
     under double quantization, and the weight in the type of the input."""
     if absmax_8bit is not None:
         maxima = torch.empty_like(absmax_8bit, dtype=torch.float32)
-        absmax = maxima, maxima + absmax_offset
-    weight = _empty(inputs, *shape, dtype=inputs.dtype)
-    return functional.linear(inputs, weight, bias)
+        absmax = maxima + absmax_offset
+    held = (absmax, _empty(inputs, *shape, dtype=inputs.dtype))
+    return functional.linear(inputs, held[1], bias)
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {

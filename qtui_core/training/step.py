@@ -53,6 +53,7 @@ def run_steps(
         torch.autograd.set_multithreading_enabled(False),
         _losses_marked(built.model, tracker),
     ):
+        tracker.calibrate()
         for _ in range(steps):
             for _ in range(plan.accumulation):
                 tracker.phase(Phase.FORWARD)

@@ -20,6 +20,8 @@ from qtui_core.training.places import Places
 
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
+_UNKNOWN = -1
+_ASKING = -2
 
 
 class Tracker(TorchDispatchMode):
@@ -40,6 +42,19 @@ class Tracker(TorchDispatchMode):
         self._alive: dict[int, _Storage] = {}
         self._count = 0
         self._operation: tuple[str, str] | None = None
+        self._own_references = _UNKNOWN
+
+    def calibrate(self) -> None:
+        """Finds out how many references the engine's own addition itself holds to a gradient that
+        nothing else refers to, with the modes that are entered now. Nothing of it is recorded.
+        Call it once all modes are entered."""
+        kept = self._device, self.events
+        self._device, self.events, self._own_references = "none", [], _ASKING
+        with torch.enable_grad():
+            x = torch.ones(1, device=kept[0], requires_grad=True)
+            twice = x.sin()
+            (twice.cos() * twice.exp()).backward()
+        self._device, self.events = kept
 
     def phase(self, phase: Phase) -> None:
         """A phase begins."""
@@ -65,9 +80,15 @@ class Tracker(TorchDispatchMode):
                 self.events[known.event] = (ALLOCATE, known.id, known.nbytes, named)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _ADD and _accumulates_in_place(args, kwargs):
-            _ADD_IN_PLACE(*args)
-            return args[0]
+        if func is _ADD and _by_engine(args, kwargs):
+            first = args[0]
+            references = first._use_count()
+            if self._own_references == _ASKING:
+                self._own_references = references
+            # A gradient that is a view shares its storage with its base.
+            if references == self._own_references and not first._is_view() and _is_dense(first):
+                _ADD_IN_PLACE(*args)
+                return first
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -120,14 +141,13 @@ class _Storage:
         self.reference: Any = None
 
 
-def _accumulates_in_place(args: Any, kwargs: Any) -> bool:
-    """Whether an addition is the engine's own, of a second gradient to a first, which it would
-    have done in place if no dispatch mode were watching.
+def _by_engine(args: Any, kwargs: Any) -> bool:
+    """Whether an addition may be the engine's own, of a second gradient to a first.
 
     The engine adds in place where it holds the last reference to a dense gradient that shares its
-    storage with no other tensor, and never under a dispatch mode or with tensor subclasses
-    (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp). A gradient that is a view
-    shares its storage with its base.
+    storage with no other tensor, but never under a dispatch mode or with tensor subclasses
+    (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp): the tracker would see memory
+    that a real step does not take, so it does what the engine would have done.
     """
     if kwargs or torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
         return False
@@ -136,8 +156,6 @@ def _accumulates_in_place(args: Any, kwargs: Any) -> bool:
         isinstance(second, torch.Tensor)
         and first.shape == second.shape
         and first.dtype == second.dtype
-        and not first._is_view()
-        and _is_dense(first)
     )
 
 
