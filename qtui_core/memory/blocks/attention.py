@@ -1,0 +1,156 @@
+"""Self-attention of one layer, by `Attention.style`, and the kernels it goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from qtui_core.memory.blocks.linear import project
+from qtui_core.memory.blocks.masks import is_eager
+from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.rotary import rotate
+from qtui_core.memory.blocks.state import Cache, Pass
+from qtui_core.memory.blocks.weights import Weights
+from qtui_core.memory.dtypes import SIZES
+from qtui_core.memory.operations.attention import Heads, efficient, flash, softmax
+from qtui_core.memory.operations.linear import bmm
+from qtui_core.memory.operations.pointwise import add_constant, dropout, scale
+from qtui_core.memory.operations.views import contiguous, repeat, split
+from qtui_core.memory.record import Component, Label
+from qtui_core.memory.shape import Attention
+from qtui_core.memory.tape import Tape, Tensor
+
+CACHE: Final = Label("key-value cache", Component.CACHE)
+BIAS: Final = Label("where")
+
+#: What an attention gives: its output, and the weights of eager attention, which nobody uses but
+#: which live in the layer until that is left.
+Attended = tuple[Tensor, Tensor | None]
+
+#: The widest head that flash attention works on (sdp_utils.cpp, check_head_dim_size_flash).
+_WIDEST_FLASH: Final = 256
+
+
+def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
+    """LlamaAttention.forward, with the norms of heads that Qwen 3 has."""
+    assert spec.query is not None
+    assert spec.key is not None
+    assert spec.value is not None
+    query = project(tape, weights, spec.query, hidden)
+    if spec.query_norm is not None:
+        query = normalize(tape, weights, spec.query_norm, query)
+    key = project(tape, weights, spec.key, hidden)
+    if spec.key_norm is not None:
+        key = normalize(tape, weights, spec.key_norm, key)
+    value = project(tape, weights, spec.value, hidden)
+    if spec.positions == "rope":
+        query, key = rotate(tape, query, key, *state.tables[0])
+    output, scores = attend(tape, spec, query, key, value, state)
+    return project(tape, weights, spec.out, output), scores
+
+
+def gpt2(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
+    """GPT2Attention.forward: one product is split, and what comes back is dropped out."""
+    assert spec.fused is not None
+    queries = state.tokens * spec.heads * spec.head_dim
+    keys = state.tokens * spec.kv_heads * spec.head_dim
+    query, key, value = split(tape, project(tape, weights, spec.fused, hidden), queries, keys, keys)
+    output, scores = attend(tape, spec, query, key, value, state)
+    output = project(tape, weights, spec.out, output)
+    return dropout(tape, output, spec.residual_dropout), scores
+
+
+def attend(
+    tape: Tape, spec: Attention, query: Tensor, key: Tensor, value: Tensor, state: Pass
+) -> Attended:
+    """The attention interface of transformers: scores, softmax, and the mean of values, by the
+    kernel that the plan and the types allow."""
+    if state.cache is not None:
+        key, value = cached(tape, state.cache, key, value)
+    sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.kv_heads, spec.head_dim)
+    mask = state.window_mask if spec.window is not None else state.mask
+    if is_eager(state):
+        return eager(tape, spec, query, key, value, mask, sizes)
+    return kernel(tape, query, key, value, mask, sizes, state), None
+
+
+def kernel(
+    tape: Tape,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sizes: Heads,
+    state: Pass,
+) -> Tensor:
+    """sdpa_attention_forward, and the choice of torch among its kernels: flash in 16 bits without
+    a mask, else the memory-efficient one. Under a mask transformers expands keys and values to all
+    heads; the mask is made additive for each call."""
+    if mask is not None and sizes.kv_heads != sizes.heads:
+        times = sizes.heads // sizes.kv_heads
+        key, value = repeat(tape, key, times), repeat(tape, value, times)
+        sizes = Heads(
+            sizes.batch, sizes.queries, sizes.keys, sizes.heads, sizes.heads, sizes.head_dim
+        )
+    query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
+    flashes = (
+        mask is None
+        and SIZES[query.dtype] == 2
+        and sizes.head_dim == sizes.of_value
+        and sizes.head_dim <= _WIDEST_FLASH
+        and state.plan.attention != "efficient"
+    )
+    if flashes:
+        return flash(tape, query, key, value, sizes)
+    bias = None
+    if mask is not None:
+        tape.operation("where")
+        bias = tape.new(mask.elements, query.dtype, BIAS)
+    return efficient(tape, query, key, value, sizes, bias)
+
+
+def eager(
+    tape: Tape,
+    spec: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sizes: Heads,
+) -> Attended:
+    """eager_attention_forward: the matrix of scores, its softmax in float32 and in the type of the
+    queries, which it returns too."""
+    times = sizes.heads // sizes.kv_heads
+    pairs = sizes.batch * sizes.heads
+    key_states = repeat(tape, key, times)
+    value_states = repeat(tape, value, times)
+    weights = scale(tape, bmm(tape, query, key_states, pairs * sizes.queries * sizes.keys))
+    if mask is not None:
+        weights = add_constant(tape, weights)
+    weights = tape.to(softmax(tape, tape.to(weights, "fp32")), query.dtype)
+    weights = dropout(tape, weights, spec.dropout)
+    output = bmm(tape, weights, value_states, pairs * sizes.queries * sizes.of_value)
+    return contiguous(tape, output), weights
+
+
+def cached(tape: Tape, cache: Cache, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """DynamicCache.update: what is new is kept, after what was there, in a tensor of its own."""
+    layer = tape.layer
+    if layer not in cache.keys:
+        cache.keys[layer], cache.values[layer] = key.buffer, value.buffer
+        return key, value
+    tape.operation("cat")
+    grown = []
+    for kept, new in ((cache.keys, key), (cache.values, value)):
+        elements = kept[layer].nbytes // SIZES[new.dtype] + new.elements
+        joined = tape.new(elements, new.dtype, CACHE)
+        kept[layer] = joined.buffer
+        grown.append(joined)
+    return grown[0], grown[1]
+
+
+#: How each style runs.
+ATTENTIONS: Final[dict[str, Callable[[Tape, Weights, Attention, Tensor, Pass], Attended]]] = {
+    "llama": llama,
+    "gpt2": gpt2,
+}

@@ -1,0 +1,86 @@
+"""One layer: norms, attention and feed-forward part, by `Layer.arrangement`. The second local of
+each attention, `_weights`, lives as long as the real one's `_`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from qtui_core.memory.blocks.attention import ATTENTIONS, Attended
+from qtui_core.memory.blocks.mlp import MLPS
+from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.state import Pass
+from qtui_core.memory.blocks.weights import Weights
+from qtui_core.memory.operations.pointwise import add, scale
+from qtui_core.memory.shape import Layer
+from qtui_core.memory.tape import Tape, Tensor
+
+
+def attention_of(
+    tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass
+) -> Attended:
+    """The layer's attention to `hidden`."""
+    spec: Any = layer.attention
+    return ATTENTIONS[spec.style](tape, weights, spec, hidden, state)
+
+
+def feed_forward_of(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
+    """The layer's feed-forward part of `hidden`."""
+    spec: Any = layer.mlp
+    return MLPS[spec.style](tape, weights, spec, hidden)
+
+
+def pre(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """LlamaDecoderLayer.forward: norm, attention, sum, norm, feed-forward, sum."""
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[0], hidden)
+    hidden, _weights = attention_of(tape, weights, layer, hidden, state)
+    hidden = _sum(tape, layer, residual, hidden)
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[1], hidden)
+    hidden = feed_forward_of(tape, weights, layer, hidden)
+    return _sum(tape, layer, residual, hidden)
+
+
+def sandwich(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Gemma2DecoderLayer.forward: norms before and after each part."""
+    first, second, third, fourth = layer.norms
+    residual = hidden
+    hidden = normalize(tape, weights, first, hidden)
+    hidden, _weights = attention_of(tape, weights, layer, hidden, state)
+    hidden = normalize(tape, weights, second, hidden)
+    hidden = add(tape, residual, hidden)
+    residual = hidden
+    hidden = normalize(tape, weights, third, hidden)
+    hidden = feed_forward_of(tape, weights, layer, hidden)
+    hidden = normalize(tape, weights, fourth, hidden)
+    return add(tape, residual, hidden)
+
+
+def post(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Olmo2DecoderLayer.forward: norms of what each part gives."""
+    residual = hidden
+    hidden, _weights = attention_of(tape, weights, layer, hidden, state)
+    hidden = normalize(tape, weights, layer.norms[0], hidden)
+    hidden = add(tape, residual, hidden)
+    residual = hidden
+    hidden = feed_forward_of(tape, weights, layer, hidden)
+    hidden = normalize(tape, weights, layer.norms[1], hidden)
+    return add(tape, residual, hidden)
+
+
+def _sum(tape: Tape, layer: Layer, residual: Tensor, hidden: Tensor) -> Tensor:
+    """`residual + hidden`, `hidden` times a constant where the family has one (Granite)."""
+    if layer.residual_scale:
+        return add(tape, residual, scale(tape, hidden))
+    return add(tape, residual, hidden)
+
+
+#: How each arrangement runs.
+ARRANGEMENTS: Final[dict[str, Callable[[Tape, Weights, Layer, Tensor, Pass], Tensor]]] = {
+    "pre": pre,
+    "sandwich": sandwich,
+    "post": post,
+}
+
+__all__ = ["ARRANGEMENTS", "attention_of", "feed_forward_of", "post", "pre", "sandwich"]

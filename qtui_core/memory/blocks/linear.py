@@ -1,0 +1,95 @@
+"""A linear layer as the plan has it: dense, quantized, with an adapter of low rank (peft 0.21)."""
+
+from __future__ import annotations
+
+from qtui_core.memory.blocks.quantized import linear_4bit, linear_int8
+from qtui_core.memory.blocks.weights import LinearWeights, Weights
+from qtui_core.memory.operations.linear import MM, linear
+from qtui_core.memory.operations.pointwise import add, clone, dropout, scale
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import Label
+from qtui_core.memory.shape import Linear
+from qtui_core.memory.tape import Tape, Tensor
+
+
+def project(tape: Tape, weights: Weights, spec: Linear, x: Tensor, label: Label = MM) -> Tensor:
+    """The layer `spec` of `x`: `[tokens, inputs]` to `[tokens, outputs]`. `label` is that of the
+    result of a dense layer."""
+    before = tape.path
+    tape.path = spec.name
+    own = weights.linear(spec)
+    if own.down is None:
+        result = base(tape, weights.plan, spec, own, x, label)
+    elif own.quant is None:
+        result = _adapted(tape, weights.plan, spec, own, x)
+    elif own.quant == "int8":
+        result = _adapted_int8(tape, weights.plan, spec, own, x)
+    else:
+        result = _adapted_4bit(tape, weights.plan, spec, own, x)
+    tape.path = before
+    return result
+
+
+def base(
+    tape: Tape,
+    plan: RunPlan,
+    spec: Linear,
+    own: LinearWeights,
+    x: Tensor,
+    label: Label = MM,
+) -> Tensor:
+    """The layer without its adapter."""
+    if own.quant is None:
+        return linear(tape, x, own.weight, own.bias, spec.inputs, spec.outputs, label)
+    if own.quant == "int8":
+        return linear_int8(tape, spec, own, x)
+    return linear_4bit(tape, plan, spec, own, x)
+
+
+def _adapted(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
+    """peft/tuners/lora/layer.py, Linear.forward: the input is cast to the adapter's type, and the
+    sum back to the base's."""
+    assert own.down is not None
+    result = base(tape, plan, spec, own, x)
+    given = result.dtype
+    x = tape.to(x, own.down.dtype)
+    result = add(tape, result, scale(tape, _low_rank(tape, plan, spec, own, x)))
+    return tape.to(result, given)
+
+
+def _adapted_4bit(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
+    """peft/tuners/lora/bnb.py, Linear4bit.forward: the base's result is cloned; types are adapted
+    by hand only outside of autocast."""
+    assert own.down is not None
+    result = clone(tape, base(tape, plan, spec, own, x))
+    expected = result.dtype
+    if tape.autocast is None:
+        x = tape.to(x, own.down.dtype)
+    output = scale(tape, _low_rank(tape, plan, spec, own, x))
+    if tape.autocast is None:
+        output = tape.to(output, expected)
+    return add(tape, result, output)
+
+
+def _adapted_int8(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
+    """peft/tuners/lora/bnb.py, Linear8bitLt.forward: as with 4 bits, but nothing is cloned, and
+    the scaled product is cast before it is added."""
+    assert own.down is not None
+    result = base(tape, plan, spec, own, x)
+    expected = result.dtype
+    if tape.autocast is None:
+        x = tape.to(x, own.down.dtype)
+    output = scale(tape, _low_rank(tape, plan, spec, own, x))
+    if tape.autocast is None:
+        output = tape.to(output, expected)
+    return add(tape, result, output)
+
+
+def _low_rank(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
+    """`lora_B(lora_A(dropout(x)))`."""
+    assert own.down is not None
+    assert own.up is not None
+    rank = plan.lora_rank
+    x = dropout(tape, x, plan.lora_dropout)
+    x = linear(tape, x, own.down, None, spec.inputs, rank)
+    return linear(tape, x, own.up, None, rank, spec.outputs)

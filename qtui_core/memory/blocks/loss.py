@@ -1,0 +1,43 @@
+"""The head and the loss, by `RunPlan.loss`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.memory.operations.loss import cross_entropy
+from qtui_core.memory.operations.pointwise import clone
+from qtui_core.memory.operations.views import part
+from qtui_core.memory.record import Component, Label
+from qtui_core.memory.tape import Tape, Tensor
+
+LOGITS: Final = Label("logits", Component.LOSS)
+UPCAST: Final = Label("logits in float32", Component.LOSS)
+LABELS: Final = Label("labels", Component.INPUTS)
+
+
+def causal_loss(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """ForCausalLMLoss of transformers 5: logits in float32, labels padded and shifted."""
+    logits = tape.to(logits, "fp32", UPCAST)
+    tape.operation("constant_pad_nd")
+    tokens = labels.elements
+    labels = tape.new(tokens + batch, "int64", LABELS)
+    shifted = tape.new(tokens, "int64", LABELS)
+    return cross_entropy(tape, logits, shifted)
+
+
+def causal_loss_4_48(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """ForCausalLMLoss of transformers 4.48: besides, all logits but the last of each sequence are
+    copied to lie together."""
+    logits = tape.to(logits, "fp32", UPCAST)
+    tokens = labels.elements
+    vocabulary = logits.elements // tokens
+    kept = tokens - batch
+    shifted_logits = clone(tape, part(tape, logits, kept * vocabulary))
+    tape.operation("clone")
+    shifted = tape.new(kept, "int64", LABELS)
+    return cross_entropy(tape, shifted_logits, shifted)
+
+
+def masked_loss(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """ForMaskedLMLoss: logits in float32, labels as they are."""
+    return cross_entropy(tape, tape.to(logits, "fp32", UPCAST), labels)

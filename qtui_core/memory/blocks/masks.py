@@ -1,0 +1,72 @@
+"""Masks of attention scores (transformers/masking_utils.py)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.memory.blocks.state import Pass
+from qtui_core.memory.record import Label
+from qtui_core.memory.tape import Tape, Tensor
+
+ARANGE: Final = Label("arange")
+ADD: Final = Label("add")
+COMPARISON: Final = Label("le")
+AND: Final = Label("bitwise_and")
+CHOICE: Final = Label("where")
+CAST: Final = Label("_to_copy")
+LOOKUP: Final = Label("index")
+
+
+def causal_mask(
+    tape: Tape, state: Pass, dtype: str, padding: Tensor | None, window: int | None
+) -> Tensor | None:
+    """create_causal_mask, and that with a sliding window. None where the kernel needs none: for
+    kernels of torch without padding whose window reaches over all keys.
+
+    A bool mask `[batch or 1, queries, keys]`; under eager attention the same with 0 and the lowest
+    number, in the type of the model.
+    """
+    eager = is_eager(state)
+    windowed = window is not None and state.keys >= window
+    if not eager and padding is None and not windowed:
+        return None
+    if not eager and padding is None and state.queries == 1 and not windowed:
+        return None
+    square = state.queries * state.keys
+    tape.operation("bitwise_and")
+    attended = None
+    if padding is not None:
+        attended = padding if padding.dtype == "bool" else tape.new(padding.elements, "bool", CAST)
+    batch_positions = tape.new(state.batch, "int64", ARANGE)
+    head_positions = tape.new(1, "int64", ARANGE)
+    query_positions = _offset(tape, state.queries)
+    key_positions = _offset(tape, state.keys)
+    mask = tape.new(square, "bool", COMPARISON)
+    if windowed or attended is not None:
+        mask = tape.new(square, "bool", AND)  # with a mask of one element that is all true
+    if windowed:
+        near = tape.new(square, "bool", COMPARISON)
+        mask = tape.new(square, "bool", AND)
+        del near
+    if attended is not None:
+        looked_up = tape.new(state.batch * state.keys, "bool", LOOKUP)
+        mask = tape.new(state.batch * square, "bool", AND)
+        del looked_up
+    del batch_positions, head_positions, query_positions, key_positions, attended
+    if eager:
+        mask = tape.new(state.batch * square, dtype, CHOICE)
+    return mask
+
+
+def _offset(tape: Tape, length: int) -> Tensor:
+    """`torch.arange(length) + offset`."""
+    plain = tape.new(length, "int64", ARANGE)
+    shifted = tape.new(length, "int64", ADD)
+    del plain
+    return shifted
+
+
+def is_eager(state: Pass) -> bool:
+    """Whether attention is written out: asked for, or the class knows nothing else."""
+    attention = state.shape.layers[0].attention
+    return state.plan.attention == "eager" or getattr(attention, "eager", False)

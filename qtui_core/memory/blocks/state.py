@@ -1,0 +1,55 @@
+"""What a forward pass hands to its layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.tape import Buffer, Tensor
+
+
+@dataclass(slots=True)
+class Cache:
+    """Keys and values of the layers, by index (DynamicCache). Their buffers only: inference has
+    no gradients."""
+
+    length: int = 0
+    keys: dict[int, Buffer] = field(default_factory=dict)
+    values: dict[int, Buffer] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Pass:
+    """One forward pass.
+
+    Attributes:
+        shape, plan: of the model and the run; nothing of the plan is left open.
+        batch: sequences.
+        queries: tokens of each that are computed now.
+        keys: tokens of each that they can see, with those in the cache.
+        tables: cosines and sines of the rotation, each `[queries, rotary_dims]`, a pair for each
+            kind of layer that has its own.
+        mask: of scores, or None: bool `[batch, queries, keys]`, or added, for eager attention in
+            the type of the model. `window_mask` is that of layers with a window.
+        positions: numbers of the tokens, int64.
+        cache: keys and values, in inference.
+        encoded: what an encoder gave, for cross attention.
+    """
+
+    shape: ModelShape
+    plan: RunPlan
+    batch: int
+    queries: int
+    keys: int
+    tables: tuple[tuple[Tensor, Tensor], ...] = ()
+    mask: Tensor | None = None
+    window_mask: Tensor | None = None
+    positions: Tensor | None = None
+    cache: Cache | None = None
+    encoded: Tensor | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are computed now."""
+        return self.batch * self.queries

@@ -1,0 +1,110 @@
+"""The weights of a layer, or of what is outside the layers, as tensors on the tape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import Label
+from qtui_core.memory.shape import Embedding, Linear, Norm
+from qtui_core.memory.storage import StoredTensor
+from qtui_core.memory.tape import Tape, Tensor
+
+#: Name that peft gives the one adapter of a model.
+_ADAPTER = "default"
+
+
+@dataclass(slots=True)
+class LinearWeights:
+    """What stands behind one linear layer.
+
+    Attributes:
+        weight: as stored: packed where it is quantized.
+        bias: if any.
+        quant: how bitsandbytes stores the weight; None where it is in a floating type.
+        down, up: the two matrices of the adapter (lora_A, lora_B), None without one.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    quant: str | None = None
+    down: Tensor | None = None
+    up: Tensor | None = None
+
+
+class Weights:
+    """Tensors by their names inside a layer, or by their full names outside of layers.
+
+    Attributes:
+        plan: of the run; nothing of it is left open.
+        stored: what each tensor is, in the order they are made.
+        tensors: those that exist.
+    """
+
+    def __init__(self, plan: RunPlan, stored: tuple[StoredTensor, ...]) -> None:
+        self.plan = plan
+        self.stored = stored
+        self.tensors: dict[str, Tensor] = {}
+        self._linears: dict[str, LinearWeights] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def find(self, name: str) -> Tensor | None:
+        """The tensor of that name, None where there is none."""
+        return self.tensors.get(name)
+
+    def load(self, tape: Tape) -> None:
+        """from_pretrained: every tensor of the checkpoint in the type it is loaded in."""
+        for stored in self.stored:
+            if stored.loaded is not None:
+                self._make(tape, stored, stored.loaded)
+
+    def prepare(self, tape: Tape) -> None:
+        """k-bit preparation, a tensor at a time; then adapters are put on."""
+        for stored in self.stored:
+            if stored.loaded is not None and stored.prepared != stored.loaded:
+                self._make(tape, stored, stored.prepared)
+        for stored in self.stored:
+            if stored.loaded is None:
+                self._make(tape, stored, stored.prepared)
+
+    def linear(self, spec: Linear) -> LinearWeights:
+        """What stands behind a linear layer, by its name."""
+        name = spec.name
+        found = self._linears.get(name)
+        if found is None:
+            weight = self.tensors[f"{name}.weight"]
+            found = self._linears[name] = LinearWeights(
+                weight=weight,
+                bias=self.find(f"{name}.bias"),
+                quant=self.plan.quant if weight.dtype in ("uint8", "int8") else None,
+                down=self.find(f"{name}.lora_A.{_ADAPTER}.weight"),
+                up=self.find(f"{name}.lora_B.{_ADAPTER}.weight"),
+            )
+        return found
+
+    def weight(self, spec: Norm | Embedding) -> Tensor | None:
+        """The weight of a norm or an embedding, None where it has none."""
+        return self.tensors.get(f"{spec.name}.weight")
+
+    def bias(self, spec: Norm) -> Tensor | None:
+        """The bias of a norm, None where it has none."""
+        return self.tensors.get(f"{spec.name}.bias")
+
+    def trained(self) -> list[tuple[StoredTensor, Tensor]]:
+        """What needs gradients, in order."""
+        return [(s, self.tensors[s.name]) for s in self.stored if s.requires_grad]
+
+    def _make(self, tape: Tape, stored: StoredTensor, dtype: str) -> None:
+        label = Label(stored.name, stored.component)
+        self.tensors[stored.name] = tape.leaf(
+            stored.elements, dtype, label, trained=stored.requires_grad
+        )
+
+
+def retype(tape: Tape, x: Tensor, dtype: str, label: Label) -> None:
+    """`parameter.data = parameter.data.to(dtype)`: the same leaf with other bytes."""
+    if x.dtype != dtype:
+        x.buffer = tape.new(x.elements, dtype, label).buffer
+        x.dtype = dtype

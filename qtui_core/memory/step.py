@@ -1,0 +1,154 @@
+"""A run on the tape: weights are loaded, prepared, and worked on for some steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from qtui_core.memory.assemble import Batch, Model, forward
+from qtui_core.memory.autograd import backward
+from qtui_core.memory.blocks.state import Cache
+from qtui_core.memory.optimizer import State, shared_states, states_of, step_temporaries
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import Component, Label, Phase, Recording
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.storage import StoredTensor
+from qtui_core.memory.tape import Buffer, Tape, Tensor
+
+IDS: Final = Label("input_ids", Component.INPUTS)
+LABELS: Final = Label("labels", Component.INPUTS)
+PADDING: Final = Label("attention_mask", Component.INPUTS)
+ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
+
+
+def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
+    """The events of a run of `steps` steps, from its load on, of every layer. The plan leaves
+    nothing open (plan.resolve).
+
+    The states of the optimizer exist from the second step on, so that is the first like all later
+    ones.
+    """
+    tape = Tape()
+    model = Model(shape, plan)
+    _load(tape, model)
+    if plan.trains:
+        _train(tape, model, steps)
+    else:
+        _infer(tape, model)
+    return Recording(tuple(tape.recorder.events), "tape")
+
+
+def _load(tape: Tape, model: Model) -> None:
+    tape.phase(Phase.LOAD)
+    for weights in model.sweep(tape):
+        weights.load(tape)
+    tape.phase(Phase.PREPARE)
+    for weights in model.sweep(tape):
+        weights.prepare(tape)
+
+
+def _train(tape: Tape, model: Model, steps: int) -> None:
+    """Steps of a loop as the Trainer has it, or one written by hand, in which the last outputs and
+    the last loss, and with them the graph, live until new ones take their names."""
+    plan = model.plan
+    manual = plan.loop == "manual"
+    optimizer = _Optimizer(model)
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    for _ in range(steps):
+        for _ in range(plan.accumulation):
+            tape.phase(Phase.FORWARD)
+            batch = _batch(tape, plan)
+            tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
+            new_loss, new_logits = forward(tape, model, batch)
+            loss, logits = new_loss, new_logits
+            del new_loss, new_logits
+            tape.leave_autocast()
+            if not manual:
+                logits = None
+            tape.phase(Phase.BACKWARD)
+            assert loss is not None
+            backward(tape, loss)
+            if not manual:
+                loss = None
+        tape.phase(Phase.OPTIMIZER)
+        optimizer.step(tape)
+        for weights in model.sweep(tape):
+            for _, tensor in weights.trained():
+                tensor.grad = None
+        tape.phase(Phase.BETWEEN)
+
+
+def _infer(tape: Tape, model: Model) -> None:
+    """A prefill, and where tokens are generated the last of these steps, with a cache that holds
+    all before it."""
+    plan = model.plan
+    tape.grad = False
+    tape.training = False
+    tape.phase(Phase.FORWARD)
+    cache = Cache()
+    batch = _batch(tape, plan)
+    tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
+    forward(tape, model, batch, cache)
+    tape.leave_autocast()
+    tape.phase(Phase.BETWEEN)
+
+
+def _batch(tape: Tape, plan: RunPlan) -> Batch:
+    ids = tape.new(plan.tokens, "int64", IDS)
+    labels = tape.new(plan.tokens, "int64", LABELS) if plan.trains else ids
+    padding = tape.new(plan.tokens, "int64", PADDING) if plan.padding_mask else None
+    return Batch(ids, labels, padding)
+
+
+class _Optimizer:
+    """The states of an optimizer, made in its first step, and what each step takes meanwhile."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.begun = False
+        self.states: list[Buffer] = []
+
+    def step(self, tape: Tape) -> None:
+        """`optimizer.step()`."""
+        if not self.begun:
+            self._begin(tape)
+            self.begun = True
+        before: list[list[Buffer]] = []
+        for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
+            made = [
+                [
+                    Buffer(tape.recorder, temporary.bytes, ROOTS)
+                    for temporary in step_temporaries(
+                        [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
+                    )
+                ]
+                for weights in self.model.sweep(tape)
+            ]
+            self._release(tape, before)
+            before = made
+            del made
+        self._release(tape, before)
+
+    def _begin(self, tape: Tape) -> None:
+        plan = self.model.plan
+        self._keep(tape, shared_states(self._trained(), plan))
+        for weights in self.model.sweep(tape):
+            for stored, _ in weights.trained():
+                self._keep(tape, states_of(stored, plan))
+
+    def _keep(self, tape: Tape, states: Iterable[State]) -> None:
+        for state in states:
+            if not state.paged:
+                label = Label(state.name, Component.OPTIMIZER)
+                self.states.append(Buffer(tape.recorder, state.bytes, label))
+
+    def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
+        """Lets go of what belongs to each group of weights, in their order."""
+        if any(buffers):
+            for own, _ in zip(buffers, self.model.sweep(tape), strict=True):
+                own.clear()
+
+    def _trained(self) -> Iterator[StoredTensor]:
+        for weights in (self.model.outside, *self.model.layers):
+            yield from (stored for stored, _ in weights.trained())
