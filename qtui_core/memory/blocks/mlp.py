@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from qtui_core.memory.blocks.activation import activate
+from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import dropout, mul
@@ -18,7 +18,7 @@ def gated(tape: Tape, weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
     assert spec.up is not None
     if spec.gate is None:
         return plain(tape, weights, spec, x)
-    activated = activate(tape, spec.activation, project(tape, weights, spec.gate, x))
+    activated = activation(tape, spec.activation, project(tape, weights, spec.gate, x))
     product = mul(tape, activated, project(tape, weights, spec.up, x))
     del activated
     return project(tape, weights, spec.down, product)
@@ -28,7 +28,7 @@ def plain(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
     """GPT2MLP.forward: `dropout(down(act(up(x))))`, each result over the one before."""
     assert spec.up is not None
     hidden = project(tape, weights, spec.up, hidden)
-    hidden = activate(tape, spec.activation, hidden)
+    hidden = activation(tape, spec.activation, hidden)
     hidden = project(tape, weights, spec.down, hidden)
     return dropout(tape, hidden, spec.dropout)
 
