@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Running, screen_text, settled, until
 from quantize_model import PROJ, SHAPE, tensors, write_model
+from safetensors.numpy import save_file
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
@@ -226,6 +227,17 @@ async def test_tensors_one_after_the_other(running: Running, model: str) -> None
             assert screen_text(pilot.app)
         assert {"odd.empty", "odd.holes", "odd.zeros", "odd.scalar"} <= set(seen)
         await press(pilot, "p")
+
+
+async def test_a_tensor_without_a_finite_value_is_not_said_to_have_no_error(
+    running: Running, tmp_path: Path
+) -> None:
+    path = tmp_path / "lost.safetensors"
+    save_file({"lost.weight": np.full((64, 64), np.nan, np.float32)}, path)
+    async with running(model=str(path), start_panel="codebooks") as pilot:
+        await ready(pilot)
+        (behind,) = (s for s in screen_text(pilot.app).splitlines() if s.startswith(" to best"))
+    assert set(behind.split()) == {"to", "best", "–"}
 
 
 async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model: str) -> None:

@@ -14,6 +14,7 @@ from qtui.tui.widgets.line import shortened
 
 LABELS = 11
 GAP = 1
+NOTHING = "–"
 #: Bits per parameter that count as equal, as in the sentence.
 SAME_BITS = 0.02
 SAME_DB = 0.05
@@ -227,6 +228,8 @@ def _numbers(
         return column.error.sqnr_db is not None and best - column.error.sqnr_db < SAME_DB
 
     def behind(column: CodeColumn) -> str:
+        if not column.total:
+            return NOTHING  # no element is finite
         if column.error.sqnr_db is None:
             return "no error"
         return "best" if is_best(column) else f"{column.error.sqnr_db - best:.1f} dB"
@@ -262,7 +265,7 @@ def _unused_text(column: CodeColumn) -> str:
 
 
 def _optional(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+    return NOTHING if value is None else format(value, form)
 
 
 def _detail(shown: Shown, canvas: Canvas) -> list[Put]:
