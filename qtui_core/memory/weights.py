@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qtui_core.memory.adapters import adapter_of, check_targets, is_target
+from qtui_core.memory.adapters import adapter_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component
 from qtui_core.memory.shape import (
@@ -23,13 +23,13 @@ from qtui_core.memory.shape import (
     parameters_of,
 )
 from qtui_core.memory.storage import Kind, StoredTensor, constant, packed
+from qtui_core.memory.targets import check_targets, depends_on_layer
 
 #: Linear layers that bitsandbytes leaves as they are, by family and ending of the name: classes
 #: derived from nn.Linear are not replaced (transformers/integrations/bitsandbytes.py asks for the
 #: type itself), nor is what a class keeps in float32 (_keep_in_fp32_modules).
 _NOT_REPLACED: Final = {
     "falcon": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
-    "llama4_text": ("router",),
     "t5": ("wo",),
 }
 
@@ -105,9 +105,9 @@ def _layer_blocks(
     alike: list[tuple[Layer, list[str]]] = []
     places: dict[int, list[str]] = {}
     for index, layer in enumerate(layers):
-        if id(layer) not in places:
+        if id(layer) not in places or depends_on_layer(plan):
             for other, others in alike:
-                if other == layer:
+                if other == layer and not depends_on_layer(plan):
                     places[id(layer)] = others
                     break
             else:
@@ -130,8 +130,8 @@ def _layer_blocks(
 def _outside(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
     for name, module in named_modules(replace(shape, layers=(), encoder=())):
         yield from _module(shape, plan, name, module)
-    if shape.head is not None and shape.tied and is_target(shape, plan, *_named(shape.head)):
-        yield from adapter_of(plan, *_named(shape.head))
+    if shape.head is not None and shape.tied:
+        yield from adapter_of(shape, plan, shape.head.name, shape.head)
     for index, nbytes in enumerate(shape.buffers):
         yield StoredTensor(
             f"buffer.{index}",
@@ -148,10 +148,6 @@ def _outside(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
         yield constant("bitsandbytes.dynamic_map", (256,), "fp32")
 
 
-def _named(module: Linear) -> tuple[str, Linear]:
-    return module.name, module
-
-
 def _module(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> Iterator[StoredTensor]:
     quantized = is_quantized(shape, plan, name, module)
     for suffix, sizes in parameters_of(module):
@@ -162,8 +158,7 @@ def _module(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> Iter
             yield from packed(full, (module.outputs, module.inputs), plan.quant)
         else:
             yield _parameter(shape, plan, full, sizes, module, quantized)
-    if is_target(shape, plan, name, module):
-        yield from adapter_of(plan, name, module)
+    yield from adapter_of(shape, plan, name, module)
 
 
 def _bare(name: str, module: Module) -> str:

@@ -1,0 +1,149 @@
+"""Which modules and parameters peft puts low-rank adapters on, and of which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan_choices import ALL_LINEAR
+from qtui_core.memory.shape import (
+    Embedding,
+    Linear,
+    ModelShape,
+    Module,
+    Moe,
+    Parameter,
+    named_modules,
+)
+
+#: Families whose experts were modules before transformers 5: what peft makes of the names that
+#: they had, the ending of a parameter (peft utils/transformers_weight_conversion.py,
+#: _MOE_TARGET_MODULE_MAPPING). It takes the names wherever they are asked for, so shared experts
+#: and dense layers of the same names get no adapter.
+_MIXTRAL: Final = {
+    "gate": "gate.weight",
+    "w1": "gate_up_proj",
+    "w3": "gate_up_proj",
+    "w2": "down_proj",
+}
+_QWEN_MOE: Final = {
+    "gate": "gate.weight",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+    "down_proj": "down_proj",
+}
+_STACKED: Final[dict[str, dict[str, str]]] = {
+    "mixtral": _MIXTRAL,
+    "qwen3_moe": _QWEN_MOE,
+    "deepseek_v2": _QWEN_MOE,
+    "deepseek_v3": _QWEN_MOE,
+}
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """What a plan's names come to for a family.
+
+    Attributes:
+        modules: full names or endings; None for every linear layer but the output layer.
+        spared: last parts of names that `modules` does not take.
+        parameters: endings of names of parameters, and the rank over each.
+    """
+
+    modules: tuple[str, ...] | None
+    spared: frozenset[str]
+    parameters: Mapping[str, int]
+
+
+def rank_on(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> int:
+    """Rank of the adapter on the module with this full name; 0 where it gets none.
+
+    "all-linear" takes every linear layer, Conv1D of GPT-2 too, but the output layer (peft
+    tuners_utils.py, _maybe_include_all_linear_layers); a name takes all linear layers and
+    embeddings whose full name is it or ends in a dot and it (check_target_module_exists).
+
+    Raises UsageError for names that peft refuses together.
+    """
+    if not plan.adapts:
+        return 0
+    targets = _targets(shape.family, plan.lora_targets, plan.lora_rank)
+    if isinstance(module, Parameter):
+        return next((r for end, r in targets.parameters.items() if _ends(name, end)), 0)
+    if name.rpartition(".")[2] in targets.spared:
+        return 0
+    if targets.modules is None:
+        head = shape.head
+        taken = isinstance(module, Linear) and (head is None or name != head.name)
+    else:
+        taken = isinstance(module, Linear | Embedding) and any(
+            _ends(name, target) for target in targets.modules
+        )
+    return plan.lora_rank if taken else 0
+
+
+def check_targets(shape: ModelShape, plan: RunPlan) -> None:
+    """Raises UsageError where the plan trains adapters and no module gets one, or where peft
+    refuses the ones that would."""
+    if not plan.adapts:
+        return
+    modules = [*named_modules(shape)]
+    if shape.head is not None:
+        modules.append((shape.head.name, shape.head))
+    taken = [module for name, module in modules if rank_on(shape, plan, name, module)]
+    if not taken:
+        raise _nothing_taken(shape, plan, modules)
+    if plan.lora_dropout and any(isinstance(module, Parameter) for module in taken):
+        raise UsageError(
+            "Adapters over stacked experts work without dropout only; use --lora-dropout 0, or "
+            "--lora-targets with the projections of the attention alone."
+        )
+
+
+def depends_on_layer(plan: RunPlan) -> bool:
+    """Whether a target names a layer by its number."""
+    return any(part.isdigit() for target in plan.lora_targets for part in target.split("."))
+
+
+@lru_cache(maxsize=64)
+def _targets(family: str, names: tuple[str, ...], rank: int) -> _Targets:
+    stacked = _STACKED.get(family, {})
+    if names == (ALL_LINEAR,):
+        taken = {stacked[old]: rank for old in stacked}
+        modules, old_names = None, set(stacked)
+    else:
+        old_names = {old for name in names for old in stacked if _ends(name, old)}
+        taken = {stacked[old]: rank for old in old_names}
+        modules = tuple(n for n in names if not any(_ends(n, old) for old in stacked))
+    fused = [old for old, new in stacked.items() if new == "gate_up_proj"]
+    missing = [old for old in fused if old not in old_names]
+    if 0 < len(missing) < len(fused):
+        raise UsageError(
+            f"The experts of {family} have {' and '.join(fused)} in one tensor, so peft wants "
+            f"adapters on both or none; add {missing[0]}, or leave the other out."
+        )
+    if "gate_up_proj" in taken:
+        taken["gate_up_proj"] = rank * len(fused)
+    spared = frozenset(stacked) if modules is None else frozenset()
+    return _Targets(modules, spared, taken)
+
+
+def _ends(name: str, target: str) -> bool:
+    return name == target or name.endswith(f".{target}")
+
+
+def _nothing_taken(
+    shape: ModelShape, plan: RunPlan, modules: list[tuple[str, Module]]
+) -> UsageError:
+    known = dict.fromkeys(
+        name.rpartition(".")[2] for name, module in modules if isinstance(module, Linear)
+    )
+    stacked = any(isinstance(layer.mlp, Moe) for layer in shape.layers)
+    return UsageError(
+        f"No module of {shape.architecture} is named {' or '.join(plan.lora_targets)}, so no "
+        f"adapter would be trained; it has {', '.join(known)}."
+        + (" Its experts are stacked in one tensor, which is no module." if stacked else "")
+    )

@@ -1,0 +1,109 @@
+"""Small configurations of every family, to be built by transformers and by the shapes alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+_LLAMA = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+_MIXTURE = _LLAMA | {"moe_intermediate_size": 48, "num_experts": 4, "num_experts_per_tok": 2}
+_GPT = {"vocab_size": 160, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+_LATENT = _LLAMA | {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+}
+_ENCODER = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+_T5 = {"vocab_size": 160, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4}
+
+#: model_type -> what differs from the defaults of its configuration class.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "mixtral": _LLAMA | {"num_local_experts": 4},
+    "qwen2": _LLAMA | {"tie_word_embeddings": True},
+    "qwen2_moe": _MIXTURE | {"shared_expert_intermediate_size": 96},
+    "qwen3": _LLAMA | {"head_dim": 16},
+    "qwen3_moe": _MIXTURE | {"head_dim": 16},
+    "gemma": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
+    "gemma2": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
+    "gemma3_text": _LLAMA | {"head_dim": 16, "tie_word_embeddings": True},
+    "llama4_text": _LLAMA
+    | {"head_dim": 16, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": 0},
+    "phi": _LLAMA | {"num_key_value_heads": 4},
+    "phi3": _LLAMA | {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0},
+    "gpt2": _GPT,
+    "gpt_neox": _ENCODER,
+    "gpt_bigcode": _GPT,
+    "opt": {
+        "vocab_size": 160,
+        "hidden_size": 64,
+        "ffn_dim": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "word_embed_proj_dim": 32,
+        "do_layer_norm_before": False,
+    },
+    "bloom": {"vocab_size": 160, "hidden_size": 64, "n_layer": 2, "n_head": 4},
+    "falcon": _LLAMA,
+    "stablelm": _LLAMA,
+    "olmo": _LLAMA | {"pad_token_id": 0},
+    "olmo2": _LLAMA | {"pad_token_id": 0},
+    "granite": _LLAMA,
+    "cohere": _LLAMA | {"tie_word_embeddings": True, "pad_token_id": 0},
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "bert": _ENCODER,
+    "roberta": _ENCODER,
+    "t5": _T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}
+
+
+def config_of(family: str) -> transformers.PreTrainedConfig:
+    """The small configuration of a family, with a class of models that has a head."""
+    config = transformers.AutoConfig.for_model(family, **CONFIGS[family])
+    auto = _auto_class(family)
+    config.architectures = [auto._model_mapping[type(config)].__name__]
+    return config
+
+
+def build_on_meta(family: str) -> transformers.PreTrainedModel:
+    """The model with weights that take no memory."""
+    with torch.device("meta"):
+        return _auto_class(family).from_config(config_of(family), dtype=torch.bfloat16)
+
+
+def _auto_class(family: str) -> Any:
+    if family in ("bert", "roberta"):
+        return transformers.AutoModelForMaskedLM
+    if family == "t5":
+        return transformers.AutoModelForSeq2SeqLM
+    return transformers.AutoModelForCausalLM
