@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from qtui_core.memory.blocks.layer import ARRANGEMENTS
+from qtui_core.memory.blocks.arrangements import run_layer
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.loss import LOGITS, causal_loss, causal_loss_4_48
 from qtui_core.memory.blocks.masks import causal_mask
@@ -21,7 +21,7 @@ from qtui_core.memory.operations.linear import linear
 from qtui_core.memory.operations.pointwise import add, dropout, scale
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import OUTSIDE, Label, Phase
-from qtui_core.memory.shape import Attention, Layer, ModelShape
+from qtui_core.memory.shape import Attention, ModelShape
 from qtui_core.memory.tape import Tape, Tensor
 from qtui_core.memory.weights import blocks_of
 
@@ -107,7 +107,7 @@ def _backbone(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Te
         state.tables = (tables(tape, queries, shape.rotary_dims, hidden.dtype),)
     for index, layer in enumerate(shape.layers):
         tape.enter_layer(index)
-        run = partial(_run_layer, tape, model.layers[index], layer, state)
+        run = partial(run_layer, tape, model.layers[index], layer, state)
         hidden = checkpoint(tape, run, hidden) if plan.checkpointing else run(hidden)
     tape.leave_layer()
     if cache is not None:
@@ -115,10 +115,6 @@ def _backbone(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Te
     if shape.final_norm is not None:
         hidden = normalize(tape, model.outside, shape.final_norm, hidden)
     return hidden
-
-
-def _run_layer(tape: Tape, weights: Weights, layer: Layer, state: Pass, hidden: Tensor) -> Tensor:
-    return ARRANGEMENTS[layer.arrangement](tape, weights, layer, hidden, state)
 
 
 def _embed(tape: Tape, model: Model, ids: Tensor) -> Tensor:

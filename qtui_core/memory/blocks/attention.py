@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from qtui_core.memory.blocks.linear import project
@@ -61,17 +60,32 @@ def gpt2(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
 
 
 def attend(
-    tape: Tape, spec: Attention, query: Tensor, key: Tensor, value: Tensor, state: Pass
+    tape: Tape,
+    spec: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Pass,
+    *,
+    heads_first: bool = False,
 ) -> Attended:
     """The attention interface of transformers: scores, softmax, and the mean of values, by the
-    kernel that the plan and the types allow."""
+    kernel that the plan and the types allow.
+
+    `heads_first` is whether queries lie in memory as `[batch, heads, queries, head_dim]`, as what
+    was put together does, and not as the view of a product. Flash attention lays its result out as
+    it found them, and then that has to be copied (`transpose(1, 2).contiguous()`).
+    """
     if state.cache is not None:
         key, value = cached(tape, state.cache, key, value)
     sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.kv_heads, spec.head_dim)
     mask = state.window_mask if spec.window is not None else state.mask
     if is_eager(state):
         return eager(tape, spec, query, key, value, mask, sizes)
-    return kernel(tape, query, key, value, mask, sizes, state), None
+    output = kernel(tape, query, key, value, mask, sizes, state)
+    if heads_first and flashes(tape, query.dtype, mask, sizes, state):
+        output = contiguous(tape, output)
+    return output, None
 
 
 def kernel(
@@ -93,20 +107,24 @@ def kernel(
             sizes.batch, sizes.queries, sizes.keys, sizes.heads, sizes.heads, sizes.head_dim
         )
     query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
-    flashes = (
-        mask is None
-        and SIZES[query.dtype] == 2
-        and sizes.head_dim == sizes.of_value
-        and sizes.head_dim <= _WIDEST_FLASH
-        and state.plan.attention != "efficient"
-    )
-    if flashes:
+    if flashes(tape, query.dtype, mask, sizes, state):
         return flash(tape, query, key, value, sizes)
     bias = None
     if mask is not None:
         tape.operation("where")
         bias = tape.new(mask.elements, query.dtype, BIAS)
     return efficient(tape, query, key, value, sizes, bias)
+
+
+def flashes(tape: Tape, dtype: str, mask: Tensor | None, sizes: Heads, state: Pass) -> bool:
+    """Whether flash attention can be had, for queries of type `dtype` before any autocast."""
+    return (
+        mask is None
+        and SIZES[tape.autocast or dtype] == 2
+        and sizes.head_dim == sizes.of_value
+        and sizes.head_dim <= _WIDEST_FLASH
+        and state.plan.attention != "efficient"
+    )
 
 
 def eager(
@@ -147,10 +165,3 @@ def cached(tape: Tape, cache: Cache, key: Tensor, value: Tensor) -> tuple[Tensor
         kept[layer] = joined.buffer
         grown.append(joined)
     return grown[0], grown[1]
-
-
-#: How each style runs.
-ATTENTIONS: Final[dict[str, Callable[[Tape, Weights, Attention, Tensor, Pass], Attended]]] = {
-    "llama": llama,
-    "gpt2": gpt2,
-}

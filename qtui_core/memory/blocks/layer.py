@@ -3,12 +3,11 @@ each attention, `_weights`, lives as long as the real one's `_`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from qtui_core.memory.blocks.attention import ATTENTIONS, Attended
-from qtui_core.memory.blocks.mlp import MLPS
+from qtui_core.memory.blocks.attention import Attended
 from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.registry import ATTENTIONS, MLPS
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import add, scale
@@ -74,13 +73,3 @@ def _sum(tape: Tape, layer: Layer, residual: Tensor, hidden: Tensor) -> Tensor:
     if layer.residual_scale:
         return add(tape, residual, scale(tape, hidden))
     return add(tape, residual, hidden)
-
-
-#: How each arrangement runs.
-ARRANGEMENTS: Final[dict[str, Callable[[Tape, Weights, Layer, Tensor, Pass], Tensor]]] = {
-    "pre": pre,
-    "sandwich": sandwich,
-    "post": post,
-}
-
-__all__ = ["ARRANGEMENTS", "attention_of", "feed_forward_of", "post", "pre", "sandwich"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
-
 from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.weights import Weights
@@ -31,10 +28,3 @@ def plain(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
     hidden = activation(tape, spec.activation, hidden)
     hidden = project(tape, weights, spec.down, hidden)
     return dropout(tape, hidden, spec.dropout)
-
-
-#: How each style runs.
-MLPS: Final[dict[str, Callable[[Tape, Weights, Mlp, Tensor], Tensor]]] = {
-    "llama": gated,
-    "gpt2": plain,
-}

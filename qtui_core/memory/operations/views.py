@@ -27,6 +27,18 @@ def part(tape: Tape, x: Tensor, elements: int) -> Tensor:
     return tape.output(node, _view(x, elements))
 
 
+def relaid(tape: Tape, x: Tensor) -> Tensor:
+    """A view of all of `x` whose gradient comes in another order in memory and has to be copied,
+    as behind `x.view(...).transpose(1, 2)` that is then split."""
+    elements = x.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, gradient.dtype, COPY),)
+
+    node = tape.node("view", (x,), backward)
+    return tape.output(node, _view(x, elements))
+
+
 def split(tape: Tape, x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
     """`x.split(...)`, `x.chunk(...)`: views of `sizes` elements. Its gradient is that of `x`, the
     parts' put together."""

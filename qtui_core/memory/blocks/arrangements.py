@@ -1,0 +1,35 @@
+"""Which function runs a layer: by the style of its attention where the class has an order of its
+own, else by its arrangement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from qtui_core.memory.blocks import layer, side_by_side
+from qtui_core.memory.blocks.state import Pass
+from qtui_core.memory.blocks.weights import Weights
+from qtui_core.memory.shape import Layer
+from qtui_core.memory.tape import Tape, Tensor
+
+Runner = Callable[[Tape, Weights, Layer, Tensor, Pass], Tensor]
+
+_BY_ARRANGEMENT: Final[dict[str, Runner]] = {
+    "pre": layer.pre,
+    "sandwich": layer.sandwich,
+    "post": layer.post,
+}
+
+_BY_STYLE: Final[dict[str, Runner]] = {
+    "gpt_neox": side_by_side.gpt_neox,
+    "phi": side_by_side.phi,
+    "opt": side_by_side.opt,
+    "bert": side_by_side.bert,
+}
+
+
+def run_layer(tape: Tape, weights: Weights, spec: Layer, state: Pass, hidden: Tensor) -> Tensor:
+    """What the layer makes of `hidden`."""
+    style = spec.attention.style
+    runner = _BY_STYLE.get(style) or _BY_ARRANGEMENT[spec.arrangement]
+    return runner(tape, weights, spec, hidden, state)

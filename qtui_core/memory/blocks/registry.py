@@ -1,0 +1,33 @@
+"""Which function runs an attention, and which a feed-forward part, by the style of its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from qtui_core.memory.blocks import attention, mlp, partly_rotated
+from qtui_core.memory.blocks.attention import Attended
+from qtui_core.memory.blocks.state import Pass
+from qtui_core.memory.blocks.weights import Weights
+from qtui_core.memory.shape import Mlp
+from qtui_core.memory.tape import Tape, Tensor
+
+#: How each style of attention runs.
+ATTENTIONS: Final[dict[str, Callable[[Tape, Weights, Any, Tensor, Pass], Attended]]] = {
+    "llama": attention.llama,
+    "gpt2": attention.gpt2,
+    "gpt_bigcode": attention.gpt2,
+    "gpt_neox": partly_rotated.gpt_neox,
+    "phi": partly_rotated.phi,
+    "opt": partly_rotated.opt,
+    "bert": partly_rotated.bert,
+}
+
+#: How each style of feed-forward part runs.
+MLPS: Final[dict[str, Callable[[Tape, Weights, Mlp, Tensor], Tensor]]] = {
+    "llama": mlp.gated,
+    "gpt2": mlp.plain,
+    "gpt_bigcode": mlp.plain,
+    "gpt_neox": mlp.plain,
+    "phi": mlp.plain,
+}
