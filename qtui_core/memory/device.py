@@ -76,7 +76,7 @@ class Device:
     aliases: tuple[str, ...] = ()
 
     @property
-    def capacity(self) -> int:
+    def capacity_bytes(self) -> int:
         """Bytes that processes can have together, their contexts included."""
         if self.allocatable is not None:
             return self.allocatable

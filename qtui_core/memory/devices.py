@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
+from typing import Final
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.device import Device, Multiprocessor
@@ -15,7 +15,7 @@ _COMMON = frozenset(
 )
 
 
-def find(name: str) -> Device:
+def find_device(name: str) -> Device:
     """The device of a name, leniently: in any case, with or without vendor, "GeForce", "Tesla",
     spaces and dashes, as the driver reports it or as people say it ("4090", "a100-80", "H100").
 
@@ -33,6 +33,9 @@ def find(name: str) -> Device:
     for device in DEVICES:
         if words and any(words <= _words(label) for label in (device.name, *device.aliases)):
             return device
+    # Only a name that is not found pays for loading this.
+    from difflib import get_close_matches
+
     near = get_close_matches(key, known, n=4, cutoff=0.5)
     offered = list(dict.fromkeys(known[match].name for match in near))
     if not offered:
@@ -55,4 +58,50 @@ def _key(name: str) -> str:
     return " ".join(sorted(_words(name)))
 
 
-__all__ = ["DEVICES", "Device", "Multiprocessor", "find"]
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of an amount of memory: "24GiB", "24 GB", "81559 MiB", "40g", or a plain number of
+    GiB. GB is taken as GiB, as vendors of GPUs mean it, nearly.
+
+    Raises UsageError for what is none.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
+    if match is None or not float(match[1]):
+        raise UsageError(
+            f"{text!r} is no amount of memory; write it with its unit, as in 24GiB or 81559MiB."
+        )
+    unit = match[2] or ("" if "b" in text.lower() else "g")
+    return int(float(match[1]) * (1 << _UNITS[unit]))
+
+
+def device_of_memory(nbytes: int) -> Device:
+    """A GPU of which nothing is known but the bytes that processes can have on it."""
+    gib = nbytes / 2**30
+    return Device(
+        name=f"GPU with {gib:g} GiB" if gib == round(gib, 2) else f"GPU with {gib:.2f} GiB",
+        vendor="",
+        architecture="",
+        capability=None,
+        multiprocessors=0,
+        multiprocessor=Multiprocessor(0, 0, 0),
+        boost_mhz=0,
+        memory_gb=round(nbytes / 10**9),
+        total=None,
+        allocatable=nbytes,
+        bandwidth=0,
+        l2=0,
+        rates={},
+        source="as given",
+    )
+
+
+__all__ = [
+    "DEVICES",
+    "Device",
+    "Multiprocessor",
+    "device_of_memory",
+    "find_device",
+    "parse_memory",
+]

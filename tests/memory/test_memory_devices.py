@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices import DEVICES, find
+from qtui_core.memory.devices import DEVICES, device_of_memory, find_device, parse_memory
 
 NAMES = [device.name for device in DEVICES]
 
@@ -83,7 +83,7 @@ def test_there_are_enough_and_each_once():
 
 @pytest.mark.parametrize("name", [d.name for d in DEVICES if d.capability])
 def test_matrix_rate_follows_from_units_and_clock(name):
-    device = find(name)
+    device = find_device(name)
     per_clock = MULTIPLY_ADDS[device.capability]
     if device.name.startswith(HALVED) or device.name == "L40":
         per_clock //= 2
@@ -98,15 +98,15 @@ def test_matrix_rate_follows_from_units_and_clock(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_types_keep_their_ratios(name):
-    rates = find(name).rates
+    rates = find_device(name).rates
     fp16 = rates["fp16"]
     for dtype, ratio in (("bf16", 1), ("tf32", 0.5), ("fp8", 2)):
         if dtype in rates:
             assert rates[dtype] / fp16 == pytest.approx(ratio, rel=0.02), dtype
     if "bf16" in rates:
-        assert ("tf32" in rates) == (find(name).architecture != "CDNA 2")
+        assert ("tf32" in rates) == (find_device(name).architecture != "CDNA 2")
     # Only what came before Ampere has no bf16; fp8 came with Ada and Hopper, fp4 with Blackwell.
-    capability = find(name).capability
+    capability = find_device(name).capability
     if capability is not None:
         assert ("bf16" in rates) == (capability >= (8, 0))
         assert ("fp8" in rates) == (capability >= (8, 9))
@@ -116,23 +116,23 @@ def test_types_keep_their_ratios(name):
 
 @pytest.mark.parametrize(("name", "sparse"), WITH_SPARSITY.items())
 def test_dense_is_half_of_what_is_printed_with_sparsity(name, sparse):
-    assert find(name).rate("fp16") == pytest.approx(sparse / 2 * 1e12, rel=0.015)
+    assert find_device(name).rate("fp16") == pytest.approx(sparse / 2 * 1e12, rel=0.015)
 
 
 @pytest.mark.parametrize(("name", "bus"), MEMORY_BUS.items())
 def test_bandwidth_follows_from_the_bus(name, bus):
     width, rate = bus
-    assert find(name).bandwidth == pytest.approx(width * rate / 8 * 1e9, rel=0.005)
+    assert find_device(name).bandwidth == pytest.approx(width * rate / 8 * 1e9, rel=0.005)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes_are_bytes_and_plausible(name):
-    device = find(name)
+    device = find_device(name)
     assert device.name == name
-    assert 0.9 * device.memory_gb * 10**9 < device.capacity < 1.09 * device.memory_gb * 10**9
+    assert 0.9 * device.memory_gb * 10**9 < device.capacity_bytes < 1.09 * device.memory_gb * 10**9
     if device.total is not None:
-        assert device.capacity < device.total
-        assert device.capacity > 0.96 * device.total
+        assert device.capacity_bytes < device.total
+        assert device.capacity_bytes > 0.96 * device.total
     assert 2 * 10**11 < device.bandwidth < 10**13
     assert 2**21 < device.l2 < 2**28
     unit = device.multiprocessor
@@ -186,24 +186,55 @@ def test_fp32_follows_from_the_vector_units():
     ],
 )
 def test_names_are_found_as_people_and_drivers_write_them(typed, name):
-    assert find(typed).name == name
+    assert find_device(typed).name == name
 
 
 @pytest.mark.parametrize("typed", ["H1000", "RTX 4095", "A100 64GB", "", "gpu", "rtx", "NVIDIA"])
 def test_an_unknown_name_offers_near_ones(typed):
     with pytest.raises(UsageError) as raised:
-        find(typed)
+        find_device(typed)
     assert repr(typed) in str(raised.value)
     assert any(name in str(raised.value) for name in NAMES)
 
 
 def test_nearest_names_are_near():
     with pytest.raises(UsageError, match="RTX 4090"):
-        find("RTX 4095")
+        find_device("RTX 4095")
     with pytest.raises(UsageError, match="H100"):
-        find("H1000")
+        find_device("H1000")
 
 
 def test_a_type_without_units_is_refused_with_those_there_are():
     with pytest.raises(UsageError, match=r"T4 does not compute in bf16.*fp16"):
-        find("T4").rate("bf16")
+        find_device("T4").rate("bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("24GiB", 24 << 30),
+        ("24 GB", 24 << 30),
+        ("24", 24 << 30),
+        ("40g", 40 << 30),
+        ("81559 MiB", 81559 << 20),
+        ("1.5GiB", 3 << 29),
+        ("0.5t", 1 << 39),
+        ("512b", 512),
+    ],
+)
+def test_amounts_of_memory(text, nbytes):
+    assert parse_memory(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "much", "24 apples", "-3GiB", "0", "0GiB", "1e3", "GiB"])
+def test_what_is_no_amount_is_refused(text):
+    with pytest.raises(UsageError, match="24GiB"):
+        parse_memory(text)
+
+
+def test_a_device_can_be_its_memory_alone():
+    device = device_of_memory(24 << 30)
+    assert device.name == "GPU with 24 GiB"
+    assert device.capacity_bytes == 24 << 30
+    with pytest.raises(UsageError):
+        device.rate("bf16")

@@ -1,0 +1,155 @@
+"""What a run takes besides its tensors: workspaces of cuBLAS, which torch counts as allocated, and
+the context and modules of CUDA, which only the driver counts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.device import Device
+
+MIB: Final = 1 << 20
+
+#: ":4096:2:16:8" in the notation of CUBLAS_WORKSPACE_CONFIG, two of 4 MiB and eight of 16 KiB.
+DEFAULT_WORKSPACE: Final = 8_519_680
+#: What cuBLAS recommends from Hopper on.
+LARGE_WORKSPACE: Final = 32 * MIB
+#: hipBLAS on gfx94x and gfx95x.
+_INSTINCT_WORKSPACE: Final = 128 * MIB
+#: Default of CUBLASLT_WORKSPACE_SIZE.
+_LT_WORKSPACE: Final = MIB
+
+#: First torch, by compute capability major, that takes the large workspace; pull requests 89027,
+#: 175344 and 189312 of pytorch. The one of Blackwell was merged in February 2026, which 2.11 may
+#: or may not have; here it has not.
+_LARGE_SINCE: Final = {9: (2, 0), 10: (2, 12), 12: (2, 12), 11: (2, 14)}
+#: First torch that gives workspaces back after each product, unless TORCH_CUBLAS_WORKSPACE_CACHE
+#: is set; pull request 194311. Its documentation is that of 2.15; 2.14 may have it.
+_NOT_KEPT_SINCE: Final = (2, 15)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Bytes that were measured elsewhere, with the range they were found in."""
+
+    bytes: int
+    low: int
+    high: int
+    source: str
+
+    @property
+    def uncertainty(self) -> int:
+        """The farther end of the range."""
+        return max(self.high - self.bytes, self.bytes - self.low)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Workspaces of cuBLAS.
+
+    Attributes:
+        each: bytes of one.
+        threads: that multiply matrices and so have one each: forward passes are run by the thread
+            of the program, backward passes by that of autograd, each with a handle of its own.
+        kept: whether they stay allocated between products.
+        lt_each: bytes a thread has for cuBLASLt besides, where layers have biases, in versions
+            that do not share the workspace with it; an upper bound.
+        source: where the sizes are from.
+    """
+
+    each: int
+    threads: int
+    kept: bool
+    lt_each: int
+    source: str
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that stay allocated between products."""
+        return self.each * self.threads if self.kept else 0
+
+    @property
+    def calibrated(self) -> Calibrated:
+        """The same with its range: from one thread's to those with cuBLASLt's."""
+        low = self.each if self.kept else 0
+        high = (self.each + self.lt_each) * self.threads
+        return Calibrated(self.bytes, low, high, self.source)
+
+
+def cublas_workspace(
+    torch: str, device: Device | None = None, *, trains: bool = True, config: str | None = None
+) -> Workspace:
+    """The workspaces of a run with a version of torch ("2.13") on a device; without one, of GPUs
+    before Hopper.
+
+    `config` is CUBLAS_WORKSPACE_CONFIG, if set. Source: parseChosenWorkspaceSize and
+    setWorkspaceForHandle in aten/src/ATen/cuda/CublasHandlePool.cpp. That there are two in training
+    is from reading; 21 published runs on A100 agree with two of 8,519,680 bytes to 0.24 %.
+
+    Raises UsageError for a version or configuration that does not parse.
+    """
+    version = parse_version(torch)
+    source = f"CublasHandlePool.cpp of torch {version[0]}.{version[1]}"
+    if config is not None:
+        each = parse_workspace_config(config)
+        source = "CUBLAS_WORKSPACE_CONFIG"
+    elif device is not None and device.vendor == "AMD":
+        each = _INSTINCT_WORKSPACE if device.architecture == "CDNA 3" else LARGE_WORKSPACE
+    else:
+        major = device.capability[0] if device is not None and device.capability else 8
+        since = _LARGE_SINCE.get(major)
+        each = LARGE_WORKSPACE if since and version >= since else DEFAULT_WORKSPACE
+    kept = version < _NOT_KEPT_SINCE or (device is not None and device.vendor == "AMD")
+    return Workspace(each, 2 if trains else 1, kept, min(_LT_WORKSPACE, each), source)
+
+
+def parse_workspace_config(config: str) -> int:
+    """Bytes that ":SIZE:COUNT[:SIZE:COUNT...]" with sizes in KiB asks for.
+
+    Raises UsageError for another form, for which torch warns and takes its default.
+    """
+    if re.fullmatch(r"(:\d+:\d+)+", config.strip()) is None:
+        raise UsageError(
+            f"CUBLAS_WORKSPACE_CONFIG {config!r} is not of the form :SIZE:COUNT with sizes in KiB, "
+            "as in :4096:8."
+        )
+    numbers = [int(number) for number in config.strip().split(":")[1:]]
+    return sum(size * 1024 * count for size, count in zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def parse_version(torch: str) -> tuple[int, int]:
+    """(major, minor) of a version such as "2.13" or "2.13.0+cu130". Raises UsageError."""
+    match = re.match(r"(\d+)\.(\d+)", torch.strip())
+    if match is None:
+        raise UsageError(f"{torch!r} is no version of torch; write it as in 2.13.")
+    return int(match[1]), int(match[2])
+
+
+#: Context and modules of a process, what NVML counts and torch does not. Published, in MiB: 274
+#: with modules loaded as they are needed against 636 at once (pytorch pull request 86509), about
+#: 300 (issue 107667), about 400 (109888), 426 on an RTX 6000 Ada with torch 2.10 and CUDA 13.0
+#: (unsloth-zoo pull request 1053). It grows with the kernels that are used. No figures that can be
+#: trusted were found for A100, H100 and later.
+_CONTEXT: Final = Calibrated(
+    450 * MIB, 270 * MIB, 640 * MIB, "published processes, 274 to 636 MiB; measure with the driver"
+)
+_CONTEXT_ADA: Final = Calibrated(
+    426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
+)
+
+
+def context_bytes(device: Device | None = None) -> Calibrated:
+    """What a process takes of a device besides what torch reserves."""
+    if device is not None and device.name == "RTX 6000 Ada":
+        return _CONTEXT_ADA
+    return _CONTEXT
+
+
+def process_bytes(reserved: int, device: Device | None = None) -> Calibrated:
+    """What the driver counts for a process that reserves `reserved` bytes at most."""
+    context = context_bytes(device)
+    return Calibrated(
+        reserved + context.bytes, reserved + context.low, reserved + context.high, context.source
+    )

@@ -1,0 +1,90 @@
+"""Workspaces and contexts: the sizes that torch's source spells out, and their ranges."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.devices import find_device
+from qtui_core.memory.workspaces import (
+    context_bytes,
+    cublas_workspace,
+    parse_workspace_config,
+    process_bytes,
+)
+
+MIB = 1 << 20
+
+
+def test_the_default_is_what_its_configuration_spells():
+    # The comment in CublasHandlePool.cpp: ":4096:2:16:8 default, 32MiB for Hopper".
+    assert cublas_workspace("2.13").each == parse_workspace_config(":4096:2:16:8") == 8_519_680
+
+
+@pytest.mark.parametrize(
+    ("torch", "gpu", "each"),
+    [
+        ("2.8", "T4", 8_519_680),
+        ("2.13", "A100", 8_519_680),
+        ("2.13", "RTX 4090", 8_519_680),
+        ("2.8.0+cu128", "H100", 32 * MIB),
+        ("2.13", "H200", 32 * MIB),
+        ("2.10", "B200", 8_519_680),
+        ("2.13", "B200", 32 * MIB),
+        ("2.13", "B300", 32 * MIB),
+        ("2.10", "RTX 5090", 8_519_680),
+        ("2.13", "RTX 5090", 32 * MIB),
+        ("2.13", "MI250X", 32 * MIB),
+        ("2.13", "MI300X", 128 * MIB),
+    ],
+)
+def test_sizes_by_version_and_device(torch, gpu, each):
+    workspace = cublas_workspace(torch, find_device(gpu))
+    assert workspace.each == each
+    assert workspace.bytes == 2 * each
+    assert workspace.calibrated.low == each
+    assert workspace.calibrated.high == 2 * (each + MIB)
+
+
+def test_inference_has_one():
+    assert cublas_workspace("2.13", find_device("A100"), trains=False).bytes == 8_519_680
+
+
+def test_later_versions_give_them_back():
+    workspace = cublas_workspace("2.15", find_device("H100"))
+    assert workspace.bytes == 0
+    assert workspace.calibrated.low == 0
+    assert workspace.calibrated.high > 64 * MIB
+    assert cublas_workspace("2.15", find_device("MI300X")).bytes > 0
+
+
+def test_the_environment_decides():
+    workspace = cublas_workspace("2.13", find_device("H100"), config=":16:8")
+    assert workspace.bytes == 2 * 16 * 8 * 1024
+    assert cublas_workspace("2.13", config=":0:0").calibrated.high == 0
+
+
+@pytest.mark.parametrize("config", ["", "4096:2", ":4096", ":4096:2:16", "lots"])
+def test_a_configuration_that_does_not_parse_is_refused(config):
+    with pytest.raises(UsageError, match=":4096:8"):
+        parse_workspace_config(config)
+
+
+def test_a_version_that_does_not_parse_is_refused():
+    with pytest.raises(UsageError, match="newest"):
+        cublas_workspace("newest")
+
+
+def test_contexts_hold_what_was_published():
+    # Bytes of pytorch pull request 86509, lazy and eager, and MiB of others.
+    found = context_bytes()
+    for published in (287_047_680, 666_632_192, 300 * MIB, 400 * MIB, 426 * MIB):
+        assert found.low <= published <= found.high
+    assert found.uncertainty == max(found.high - found.bytes, found.bytes - found.low)
+    assert context_bytes(find_device("RTX 6000 Ada")).bytes == 426 * MIB
+
+
+def test_a_process_is_what_is_reserved_and_its_context():
+    process = process_bytes(10 << 30, find_device("A100"))
+    assert process.bytes - (10 << 30) == context_bytes().bytes
+    assert process.high - process.low == context_bytes().high - context_bytes().low
