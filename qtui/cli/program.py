@@ -18,6 +18,7 @@ from qtui import __version__
 #: Command -> (module, one line of help). The module holds a click command named `command`.
 COMMANDS = {
     "inspect": ("qtui.cli.inspect", "What quantizing a model would cost, tensor by tensor."),
+    "memory": ("qtui.cli.memory", "What a run needs on a GPU, byte by byte, before it runs."),
     "formats": ("qtui.cli.formats", "A value in every number format."),
     "doctor": ("qtui.cli.doctor", "What this machine has, and whether its libraries agree."),
 }

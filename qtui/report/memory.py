@@ -1,0 +1,278 @@
+"""The document of `qtui memory`, and the section of memory in `qtui inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
+from qtui.report.memory_data import MemoryReport, memory_data, seconds_on
+from qtui.report.memory_explain import explain_sections
+from qtui.report.memory_words import conclude_memory
+from qtui.report.numbers import format_bytes, format_count, plural
+from qtui_core.memory.advice import Advice, Cure
+from qtui_core.memory.devices import DEVICES
+from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.fit import Fit, Largest
+from qtui_core.memory.plan_text import grouped
+from qtui_core.models.quoting import printable
+
+_TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
+
+
+def memory_document(report: MemoryReport, *, explain: bool) -> Document:
+    """`explain` adds every term with its formula, its numbers and its source."""
+    estimate = report.estimate
+    sections = [
+        Section("Plan", (_plan(report),)),
+        Section("At the peak", (_levels(estimate), _components(estimate))),
+        Section("By phase", (_phases(estimate),)),
+    ]
+    if explain:
+        sections += explain_sections(estimate)
+    if report.largest is not None:
+        sections.append(Section("The largest that fits", (_largest(report.largest),)))
+    if report.fits:
+        sections.append(Section("What it fits on", (_fits(report.fits, estimate),)))
+    sections.append(Section("Compute", tuple(_compute(report))))
+    sections.append(Section("What would save memory", tuple(_advice(report))))
+    sections.append(Section("When memory runs out", (_cures(report.cures),)))
+    if report.notes:
+        sections.append(Section("Notes", tuple(printable(note) for note in report.notes)))
+    return Document(
+        f"qtui memory {printable(report.model)}",
+        tuple(sections),
+        printable(conclude_memory(report)),
+        memory_data(report),
+    )
+
+
+def memory_sections(report: MemoryReport) -> list[Section]:
+    """The parts that `qtui inspect` shows: plan, peak, phases."""
+    estimate = report.estimate
+    return [
+        Section(
+            "Memory of the plan",
+            (
+                _plan(report),
+                _levels(estimate),
+                _components(estimate),
+                _phases(estimate),
+                printable(conclude_memory(report)),
+            ),
+        )
+    ]
+
+
+def _plan(report: MemoryReport) -> Facts:
+    estimate = report.estimate
+    shape = estimate.shape
+    model = (
+        f"{shape.architecture}, {shape.parameters:,} parameters "
+        f"({format_count(shape.parameters)}), {plural(len(shape.layers), 'layer')}"
+    )
+    origin = "a tape of the step" if estimate.origin == "tape" else "a trace of the real classes"
+    return Facts(
+        (
+            ("model", printable(model)),
+            *((name, printable(options)) for name, options in grouped(estimate.plan)),
+            ("estimated from", origin),
+        )
+    )
+
+
+def _levels(estimate: Estimate) -> Facts:
+    pairs = [
+        ("between steps", both(estimate.resident_bytes)),
+        ("live tensors, peak", both(estimate.peak_live_bytes)),
+        ("allocated, peak", both(estimate.peak_allocated_bytes)),
+    ]
+    if estimate.peak_reserved_bytes is not None:
+        pairs.append(("reserved, peak", both(estimate.peak_reserved_bytes)))
+    process = both(estimate.process_bytes)
+    if estimate.uncertainty_bytes:
+        process += f", give or take {format_bytes(estimate.uncertainty_bytes)}"
+    where = estimate.peak_phase
+    if estimate.peak_operation:
+        where += f": {printable(estimate.peak_operation)}"
+    return Facts((*pairs, ("process", process), ("the peak is in", where)))
+
+
+def both(nbytes: int) -> str:
+    """Bytes exactly, and as people read them."""
+    return f"{nbytes:,} ({format_bytes(nbytes)})"
+
+
+def _components(estimate: Estimate) -> Table:
+    peak = estimate.peak_allocated_bytes
+    return Table(
+        columns=(
+            Column("component", key=True),
+            Column("bytes", numeric=True),
+            Column("", numeric=True),
+            Column("share", numeric=True),
+            Column("known"),
+        ),
+        rows=tuple(
+            (
+                term.name,
+                f"{term.bytes:,}",
+                format_bytes(term.bytes),
+                f"{term.bytes / peak:.1%}" if peak else "–",
+                term.basis,
+            )
+            for term in estimate.components
+        ),
+        bars=tuple(term.bytes / peak if peak else 0.0 for term in estimate.components),
+        bar_title="of the peak",
+    )
+
+
+def _phases(estimate: Estimate) -> Table:
+    peak = max((phase.allocated_bytes for phase in estimate.phases), default=0)
+    return Table(
+        columns=(
+            Column("phase", key=True),
+            Column("bytes", numeric=True),
+            Column("", numeric=True),
+            Column("most at"),
+        ),
+        rows=tuple(
+            (
+                phase.name,
+                f"{phase.allocated_bytes:,}",
+                format_bytes(phase.allocated_bytes),
+                printable(phase.operation) or "–",
+            )
+            for phase in estimate.phases
+        ),
+        tones=tuple("warn" if p.name == estimate.peak_phase else "" for p in estimate.phases),
+        bars=tuple(p.allocated_bytes / peak if peak else 0.0 for p in estimate.phases),
+        bar_title="most allocated",
+    )
+
+
+def _fits(fits: Sequence[Fit], estimate: Estimate) -> Table:
+    return Table(
+        columns=(
+            Column("GPU", key=True),
+            Column("memory", numeric=True),
+            Column("verdict"),
+            Column("left", numeric=True),
+        ),
+        rows=tuple(
+            (
+                printable(fit.gpu),
+                format_bytes(fit.capacity_bytes),
+                fit.verdict,
+                signed_bytes(fit.headroom_bytes),
+            )
+            for fit in fits
+        ),
+        tones=tuple(_TONES[fit.verdict] for fit in fits),
+        bars=tuple(
+            min(1.0, (fit.capacity_bytes - fit.headroom_bytes) / fit.capacity_bytes) for fit in fits
+        ),
+        bar_title="used",
+        note=(
+            "tight: the tensors fit, and what the allocator keeps or the uncertainty of "
+            f"{format_bytes(estimate.uncertainty_bytes)} may not."
+        ),
+    )
+
+
+def signed_bytes(nbytes: int) -> str:
+    return f"{'−' if nbytes < 0 else ''}{format_bytes(abs(nbytes))}"
+
+
+def _largest(largest: Largest) -> Facts:
+    if largest.value is None:
+        return Facts(((largest.option, f"not even 1 fits on {printable(largest.gpu)}"),))
+    return Facts(
+        (
+            (largest.option, f"{largest.value:,} on {printable(largest.gpu)}"),
+            ("the process then takes", both(largest.process_bytes)),
+        )
+    )
+
+
+#: GPUs whose time is shown where none was asked for.
+_TIMED = ("RTX 4090", "A100 80GB SXM", "H100 SXM")
+
+
+def _compute(report: MemoryReport) -> list[Block]:
+    """Operations by C = 6ND and as they are, and the least time on a device."""
+    compute = report.compute
+    six = 6 * compute.matrix_parameters * compute.tokens
+    pairs = [
+        (
+            "C = 6ND",
+            f"6 x {compute.matrix_parameters:,} parameters in products x {compute.tokens:,} tokens "
+            f"= {six:.3g}",
+        ),
+        (
+            "of this plan",
+            f"{compute.total:.3g}: forward {compute.forward:.3g}, computed again "
+            f"{compute.recompute:.3g}, backward {compute.backward:.3g}; attention is "
+            f"{compute.attention:.3g} of it",
+        ),
+    ]
+    devices = [report.device] if report.device else [d for d in DEVICES if d.name in _TIMED]
+    for device in devices:
+        seconds = seconds_on(report, device)
+        if seconds is not None:
+            pairs.append(
+                (
+                    f"on {device.name}",
+                    f"no less than {seconds:.3g} s a step: a bound, at the highest rate of "
+                    f"{compute.dtype} that the vendor states; real steps take two to five times "
+                    "as long",
+                )
+            )
+    return [Facts(tuple(pairs))]
+
+
+def _advice(report: MemoryReport) -> list[Block]:
+    if not report.advice:
+        return ["No single change of the plan would save a part of the peak worth naming."]
+    peak = report.estimate.peak_allocated_bytes
+    return [
+        Table(
+            columns=(
+                Column("change", key=True),
+                Column("saves", numeric=True),
+                Column("peak then in"),
+                Column("costs"),
+            ),
+            rows=tuple(_advised(advice) for advice in report.advice),
+            bars=tuple(advice.saves_bytes / peak for advice in report.advice),
+            bar_title="of the peak",
+            note="Each by itself, from an estimate of the changed plan.",
+        )
+    ]
+
+
+def _advised(advice: Advice) -> tuple[str, ...]:
+    return advice.change, format_bytes(advice.saves_bytes), advice.peak_phase, advice.cost
+
+
+def _cures(cures: Sequence[Cure]) -> Table:
+    return Table(
+        columns=(
+            Column("where", key=True),
+            Column("needs", numeric=True),
+            Column("cure"),
+            Column("saves there", numeric=True),
+            Column("how it shows"),
+        ),
+        rows=tuple(
+            (
+                cure.kind,
+                format_bytes(cure.needs_bytes),
+                cure.change or "nothing in the plan",
+                format_bytes(cure.saves_bytes) if cure.change else "–",
+                cure.symptom,
+            )
+            for cure in cures
+        ),
+        note="The change that saves most there and trains the same, where there is one.",
+    )

@@ -1,0 +1,147 @@
+"""The JSON of `qtui memory`: bytes as integers under the keys that scripts rely on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qtui_core.memory.advice import Advice, Cure
+from qtui_core.memory.compute import Compute
+from qtui_core.memory.device import Device
+from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.fit import Fit, Largest
+from qtui_core.memory.terms import Term
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Everything a report of memory shows.
+
+    Attributes:
+        model: as it was asked for; location: where it was found.
+        estimate: the bytes.
+        fits: on each GPU, the one that was asked for first, if any: then `asked` is its name.
+        device: that was asked for, if any.
+        advice: changes that save, best first.
+        cures: for each kind of running out of memory.
+        largest: of a knob, where it was asked for.
+        notes: what the reader should know of how it was made.
+    """
+
+    model: str
+    location: str
+    estimate: Estimate
+    fits: tuple[Fit, ...]
+    asked: str | None
+    device: Device | None
+    advice: tuple[Advice, ...]
+    cures: tuple[Cure, ...]
+    compute: Compute
+    largest: Largest | None = None
+    notes: tuple[str, ...] = ()
+
+
+def memory_data(report: MemoryReport) -> dict[str, Any]:
+    """The `memory` object of the JSON."""
+    estimate = report.estimate
+    return {
+        "model": report.model,
+        "architecture": estimate.shape.architecture,
+        "parameters": estimate.shape.parameters,
+        "origin": estimate.origin,
+        "plan": asdict(estimate.plan),
+        "resident_bytes": estimate.resident_bytes,
+        "peak_live_bytes": estimate.peak_live_bytes,
+        "peak_allocated_bytes": estimate.peak_allocated_bytes,
+        "peak_phase": estimate.peak_phase,
+        "peak_operation": estimate.peak_operation,
+        "peak_reserved_bytes": estimate.peak_reserved_bytes,
+        "process_bytes": estimate.process_bytes,
+        "uncertainty_bytes": estimate.uncertainty_bytes,
+        "components": [_term(term) for term in estimate.components],
+        "terms": [{"component": term.component, **_term(term)} for term in estimate.terms],
+        "beyond_allocated": [_term(term) for term in estimate.beyond],
+        "phases": [
+            {
+                "name": phase.name,
+                "allocated_bytes": phase.allocated_bytes,
+                "live_bytes": phase.live_bytes,
+                "operation": phase.operation,
+            }
+            for phase in estimate.phases
+        ],
+        "gpu": report.asked,
+        "fits": [
+            {
+                "gpu": fit.gpu,
+                "capacity_bytes": fit.capacity_bytes,
+                "verdict": fit.verdict,
+                "headroom_bytes": fit.headroom_bytes,
+            }
+            for fit in report.fits
+        ],
+        "advice": [
+            {
+                "change": advice.change,
+                "saves_bytes": advice.saves_bytes,
+                "cost": advice.cost,
+                "peak_phase": advice.peak_phase,
+            }
+            for advice in report.advice
+        ],
+        "cures": [
+            {
+                "kind": cure.kind,
+                "symptom": cure.symptom,
+                "needs_bytes": cure.needs_bytes,
+                "change": cure.change or None,
+                "saves_bytes": cure.saves_bytes,
+            }
+            for cure in report.cures
+        ],
+        "compute": compute_data(report),
+        "largest": report.largest
+        and {
+            "option": report.largest.option,
+            "value": report.largest.value,
+            "gpu": report.largest.gpu,
+            "process_bytes": report.largest.process_bytes,
+        },
+        "notes": list(report.notes),
+    }
+
+
+def compute_data(report: MemoryReport) -> dict[str, Any]:
+    """Operations of a step, and the bound on its time on each GPU that has the type."""
+    compute = report.compute
+    return {
+        "parameters_in_products": compute.matrix_parameters,
+        "tokens": compute.tokens,
+        "six_n_d": 6 * compute.matrix_parameters * compute.tokens,
+        "forward_operations": compute.forward,
+        "recompute_operations": compute.recompute,
+        "backward_operations": compute.backward,
+        "operations": compute.total,
+        "dtype": compute.dtype,
+        "gpu": report.device and report.device.name,
+        "seconds_at_least": seconds_on(report, report.device),
+    }
+
+
+def seconds_on(report: MemoryReport, device: Device | None) -> float | None:
+    """The bound on a step's time; None without a device, or where it has no units for the type."""
+    if device is None or report.compute.dtype not in device.rates:
+        return None
+    return report.compute.seconds_on(device)
+
+
+def _term(term: Term) -> dict[str, Any]:
+    return {
+        "name": term.name,
+        "bytes": term.bytes,
+        "formula": term.formula,
+        "numbers": term.numbers,
+        "basis": term.basis,
+        "source": term.source,
+        "count": term.count,
+    }

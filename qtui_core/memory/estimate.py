@@ -1,0 +1,313 @@
+"""The estimate: what a run needs, from its shape and plan, at four levels that are never mixed.
+
+Live tensors are what a program holds, each rounded up to 512 bytes. Allocated bytes are those of
+the allocator's blocks (max_memory_allocated), reserved bytes those of its segments
+(max_memory_reserved). A process takes the context and the modules of CUDA besides (NVML).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+from qtui_core.memory.allocator import AllocatorSettings, simulate
+from qtui_core.memory.curve import Curve, Peaks, draw, read_peaks
+from qtui_core.memory.device import Device
+from qtui_core.memory.plan import RunPlan, check_against, resolve
+from qtui_core.memory.record import ALLOCATE, PHASE, Component, Event, Label, Phase, Recording
+from qtui_core.memory.resident import paged_bytes
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.step import record_step
+from qtui_core.memory.terms import Basis, Symbols, Term, components_of, slack_term, terms_at
+from qtui_core.memory.timeline import Timeline, read_timeline
+from qtui_core.memory.weights import blocks_of
+from qtui_core.memory.workspaces import context_bytes, cublas_workspace
+
+#: The term of what the allocator keeps.
+CACHED: Final = "kept by the allocator"
+
+#: The weakest basis first.
+_BASES: Final[tuple[Basis, ...]] = ("calibrated", "derived", "exact")
+
+
+@dataclass(frozen=True)
+class PhaseBytes:
+    """A phase of the run: the most bytes alive and allocated in it, in whichever step that was,
+    and the operation at which the most were alive."""
+
+    name: str
+    live_bytes: int
+    allocated_bytes: int
+    operation: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run needs. Bytes throughout.
+
+    Attributes:
+        shape, plan, device: what it was made from; nothing of the plan is left open.
+        resident_bytes: alive between two steps: weights, adapters, optimizer states, workspaces.
+        peak_live_bytes, peak_allocated_bytes: the most at these levels.
+        peak_reserved_bytes: of segments; None without the simulation of the allocator.
+        process_bytes: reserved (else allocated) and what `beyond` adds.
+        peak_phase, peak_operation: where the most is allocated.
+        beyond: what leads from peak_allocated_bytes to process_bytes.
+        phases: in order.
+        timeline: of all events; `peak` is the one after which the most is alive.
+        origin: "tape" or "trace".
+        uncertainty_bytes: how far the process may be off for what was measured elsewhere.
+    """
+
+    shape: ModelShape
+    plan: RunPlan
+    device: Device | None
+    resident_bytes: int
+    peak_live_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    process_bytes: int
+    peak_phase: str
+    peak_operation: str
+    beyond: tuple[Term, ...]
+    phases: tuple[PhaseBytes, ...]
+    origin: str
+    uncertainty_bytes: int
+    timeline: Timeline = field(repr=False, compare=False)
+    peak: int = field(repr=False, compare=False)
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """What is alive at the peak: each kind of buffer with its formula, and what blocks are
+        larger than asked for. They sum to peak_allocated_bytes."""
+        found = terms_at(self.timeline.alive_at(self.peak), self._symbols)
+        slack = self.peak_allocated_bytes - self.timeline.live[self.peak]
+        return (*found, slack_term(slack)) if slack else found
+
+    @cached_property
+    def components(self) -> tuple[Term, ...]:
+        """The terms by what they are for; they sum to peak_allocated_bytes."""
+        return components_of(self.terms, self._symbols)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Of the last step, to draw."""
+        return draw(self.timeline, _last_step(self.timeline))
+
+    @property
+    def basis(self) -> Basis:
+        """The weakest of the components'."""
+        known = {term.basis for term in self.components}
+        return next((basis for basis in _BASES if basis in known), "exact")
+
+    @cached_property
+    def _symbols(self) -> Symbols:
+        return Symbols(self.shape, self.plan)
+
+    def phase(self, name: str) -> int:
+        """The most allocated in a phase, 0 where the run has none of that name."""
+        return max((p.allocated_bytes for p in self.phases if p.name == name), default=0)
+
+
+def estimate(
+    shape: ModelShape, plan: RunPlan, device: Device | None = None, *, allocator: bool = True
+) -> Estimate:
+    """What a run of `plan` on a model of `shape` needs on one GPU, `device` if named.
+
+    Without `allocator` its simulation is left out, which takes most of the time: allocated bytes
+    are then those of tensors, and reserved bytes unknown.
+
+    Raises UsageError for a plan that cannot be, or not on this model.
+    """
+    plan = plan_on(resolve(plan, shape.dtype), device)
+    check_against(shape, plan)
+    return estimate_recording(record_step(shape, plan), shape, plan, device, allocator=allocator)
+
+
+def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Peaks:
+    """The most alive in each phase, and no more: what plans are compared by.
+
+    Raises UsageError for a plan that cannot be, or not on this model.
+    """
+    plan = plan_on(resolve(plan, shape.dtype), device)
+    check_against(shape, plan)
+    return read_peaks(with_workspaces(record_step(shape, plan).events, plan, device))
+
+
+def plan_on(plan: RunPlan, device: Device | None) -> RunPlan:
+    """The plan as torch runs it on a device: before Ampere there is no flash attention, and sdpa
+    takes the memory-efficient kernel (check_flash_attention_hardware_support in
+    ATen/native/transformers/cuda/sdp_utils.cpp)."""
+    if plan.attention != "sdpa" or has_flash(device):
+        return plan
+    return replace(plan, attention="efficient")
+
+
+def has_flash(device: Device | None) -> bool:
+    """Whether torch has flash attention on a device; it is taken to where nothing is known."""
+    return device is None or device.capability is None or device.capability >= (8, 0)
+
+
+def estimate_recording(
+    recording: Recording,
+    shape: ModelShape,
+    plan: RunPlan,
+    device: Device | None = None,
+    *,
+    allocator: bool = True,
+) -> Estimate:
+    """The estimate of a run that was recorded, on a tape or in a trace. The plan leaves nothing
+    open."""
+    timeline = read_timeline(with_workspaces(recording.events, plan, device))
+    levels = [max(timeline.live[span.start : span.stop]) for span in timeline.spans]
+    live = max(levels, default=0)
+    reserved = None
+    if allocator:
+        settings = AllocatorSettings(plan.segments)
+        run = simulate(with_workspaces(recording.events, plan, device), settings)
+        # Recordings begin with a phase, so that phases are spans.
+        levels = [phase.peak.allocated for phase in run.phases]
+        reserved = run.peak.reserved
+    allocated = max(levels, default=0)
+    phases = _phases(timeline, levels)
+    span = timeline.spans[levels.index(allocated)]
+    inside = timeline.live[span.start : span.stop]
+    peak = span.start + inside.index(max(inside))
+    beyond = tuple(_beyond(shape, plan, device, allocated, reserved))
+    return Estimate(
+        shape=shape,
+        plan=plan,
+        device=device,
+        resident_bytes=_resident(timeline),
+        peak_live_bytes=live,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        process_bytes=allocated + sum(term.bytes for term in beyond),
+        peak_phase=span.name,
+        peak_operation=timeline.operation_at(peak),
+        beyond=beyond,
+        phases=phases,
+        origin=recording.origin,
+        uncertainty_bytes=context_bytes(device).uncertainty,
+        timeline=timeline,
+        peak=peak,
+    )
+
+
+def with_workspaces(
+    events: Sequence[Event], plan: RunPlan, device: Device | None = None
+) -> list[Event]:
+    """Events with the workspaces of cuBLAS in them, which no operation returns: that of the
+    program's thread from the first forward pass on, that of autograd's from the first backward."""
+    workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
+    found = list(events)
+    if not workspace.kept:
+        return found
+    for phase in (Phase.FORWARD, Phase.BACKWARD)[: workspace.threads]:
+        number = next((i for i, e in enumerate(found) if e[0] == PHASE and e[1] == phase), None)
+        if number is not None:
+            label = Label(f"cuBLAS, {phase} thread", Component.WORKSPACES)
+            found.insert(number + 1, (ALLOCATE, label.what, workspace.each, label))
+    return found
+
+
+def process_on(found: Estimate, device: Device) -> int:
+    """Bytes of the process on another device than the estimate's, whose context and workspaces
+    are others."""
+    plan = found.plan
+    before = cublas_workspace(plan.torch, found.device, trains=plan.trains).bytes
+    after = cublas_workspace(plan.torch, device, trains=plan.trains).bytes
+    context = context_bytes(device).bytes - context_bytes(found.device).bytes
+    return found.process_bytes + after - before + context
+
+
+def _phases(timeline: Timeline, levels: Sequence[int]) -> tuple[PhaseBytes, ...]:
+    """Phases by name, in the order in which they first appear."""
+    found: dict[str, PhaseBytes] = {}
+    for span, allocated in zip(timeline.spans, levels, strict=True):
+        inside = timeline.live[span.start : span.stop]
+        live = max(inside)
+        before = found.get(span.name)
+        if before is None or allocated > before.allocated_bytes:
+            operation = timeline.operation_at(span.start + inside.index(live))
+            found[span.name] = PhaseBytes(span.name, live, allocated, operation)
+    return tuple(found.values())
+
+
+def _beyond(
+    shape: ModelShape, plan: RunPlan, device: Device | None, allocated: int, reserved: int | None
+) -> Iterator[Term]:
+    """What comes on top of the peak of allocated bytes."""
+    if reserved is not None:
+        yield Term(
+            CACHED,
+            reserved - allocated,
+            "reserved - allocated, each at its peak",
+            "derived",
+            "c10/cuda/CUDACachingAllocator.cpp, replayed over the run",
+            numbers=f"{reserved:,} - {allocated:,}",
+        )
+    if plan.optimizer.startswith("paged") and plan.trains:
+        paged = paged_bytes(blocks_of(shape, plan), plan)
+        yield Term(
+            "paged optimizer states",
+            paged,
+            "cudaMallocManaged; on the GPU as long as there is room",
+            "exact",
+            "get_state_buffer of bitsandbytes",
+            numbers=f"{paged:,}",
+        )
+    context = context_bytes(device)
+    yield Term(
+        "context and modules of CUDA",
+        context.bytes,
+        f"measured, {context.low:,} to {context.high:,}",
+        "calibrated",
+        context.source,
+        numbers=f"{context.bytes:,}",
+    )
+
+
+#: What stays from one step to the next.
+_RESIDENT: Final = frozenset(
+    (
+        Component.WEIGHTS,
+        Component.QUANTIZATION,
+        Component.ADAPTERS,
+        Component.BUFFERS,
+        Component.OPTIMIZER,
+        Component.WORKSPACES,
+    )
+)
+
+
+def _resident(timeline: Timeline) -> int:
+    """Bytes of what stays, when the last step is over."""
+    over = [span.start for span in timeline.spans if span.name == Phase.BETWEEN]
+    at = over[-1] if over else len(timeline.live) - 1
+    return sum(a.bytes for a in timeline.alive_at(at) if a.component in _RESIDENT)
+
+
+def _last_step(timeline: Timeline) -> int:
+    """The event with which the last step begins."""
+    starts = [span.start for span in timeline.spans]
+    ends = [i for i, span in enumerate(timeline.spans) if span.name == Phase.BETWEEN]
+    if len(ends) < 2:
+        return next((s.start for s in timeline.spans if s.name == Phase.FORWARD), 0)
+    return starts[ends[-2] + 1]
+
+
+__all__ = [
+    "CACHED",
+    "Estimate",
+    "PhaseBytes",
+    "estimate",
+    "estimate_peaks",
+    "estimate_recording",
+    "has_flash",
+    "plan_on",
+    "process_on",
+    "with_workspaces",
+]

@@ -1,0 +1,153 @@
+"""Whether an estimate fits a GPU, and the largest batch or sequence that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.curve import Peaks
+from qtui_core.memory.device import Device
+from qtui_core.memory.estimate import Estimate, estimate, has_flash, process_on
+from qtui_core.memory.plan import RunPlan
+
+if TYPE_CHECKING:
+    from qtui_core.memory.shape import ModelShape
+
+Verdict = Literal["fits", "tight", "no"]
+Knob = Literal["batch", "seq"]
+
+#: Sequences are searched in steps of this, which kernels like and a tile of attention is.
+SEQUENCE_STEP: Final = 64
+_MOST: Final = {"batch": 1 << 20, "seq": 1 << 24}
+_FIELDS: Final = {"batch": "batch", "seq": "sequence"}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A verdict.
+
+    Attributes:
+        gpu: name of the device.
+        capacity_bytes: that it has for processes.
+        verdict: "fits" with the uncertainty of the estimate; "tight" where the tensors fit and
+            what the allocator keeps, or the uncertainty, may not; "no" where the tensors do not.
+        headroom_bytes: capacity less the process; negative where it is too small.
+    """
+
+    gpu: str
+    capacity_bytes: int
+    verdict: Verdict
+    headroom_bytes: int
+
+
+def fit_on(found: Estimate, device: Device, more: int = 0) -> Fit:
+    """The verdict on one device, whose context and workspaces take the place of the estimate's.
+    `more` bytes are what the plan takes there besides."""
+    headroom = device.capacity_bytes - process_on(found, device) - more
+    cached = (found.peak_reserved_bytes or found.peak_allocated_bytes) - found.peak_allocated_bytes
+    if headroom >= found.uncertainty_bytes:
+        verdict: Verdict = "fits"
+    elif headroom + cached >= 0:
+        verdict = "tight"
+    else:
+        verdict = "no"
+    return Fit(device.name, device.capacity_bytes, verdict, headroom)
+
+
+def fits(
+    found: Estimate, devices: Iterable[Device], peaks: Callable[[RunPlan], Peaks]
+) -> tuple[Fit, ...]:
+    """The verdicts on devices, the smallest first. `peaks` estimates a plan: what sdpa takes more
+    on devices without flash attention is the difference that its other kernel makes."""
+    more = 0
+    if found.plan.attention == "sdpa":
+        other = replace(found.plan, attention="efficient")
+        more = peaks(other).bytes - peaks(found.plan).bytes
+    return tuple(
+        fit_on(found, device, 0 if has_flash(device) else more)
+        for device in sorted(devices, key=lambda device: device.capacity_bytes)
+    )
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest value of an option that fits.
+
+    Attributes:
+        option: "--batch" or "--seq".
+        value: None where nothing fits.
+        gpu: where.
+        process_bytes: that the run takes with it; with the least value where nothing fits.
+        step: the value is a multiple of it.
+    """
+
+    option: str
+    value: int | None
+    gpu: str
+    process_bytes: int
+    step: int
+
+
+def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Largest:
+    """The largest batch or sequence whose verdict on a device is "fits".
+
+    Raises UsageError where the plan cannot be even at the least value.
+    """
+    step = SEQUENCE_STEP if knob == "seq" else 1
+    field = _FIELDS[knob]
+    taken: dict[int, int] = {}
+
+    def room(value: int) -> int | None:
+        """Bytes to spare beyond the uncertainty; None where the plan cannot be."""
+        try:
+            changes: dict[str, Any] = {field: value * step}
+            found = estimate(shape, replace(plan, **changes), device)
+        except UsageError:
+            if value == 1:
+                raise
+            return None
+        taken[value] = found.process_bytes
+        return device.capacity_bytes - found.process_bytes - found.uncertainty_bytes
+
+    value = last_that_fits(room, _MOST[knob] // step)
+    return Largest(
+        f"--{knob}",
+        None if value is None else value * step,
+        device.name,
+        taken[value or 1],
+        step,
+    )
+
+
+def last_that_fits(room: Callable[[int], int | None], most: int) -> int | None:
+    """The last of 1, 2, ... `most` with room of at least 0, for a room that falls; None where 1
+    has none. Memory is nearly a line in what is asked for, so that each guess is taken from a
+    line through two known points, and few are needed; every third halves what is left."""
+    spare = room(1)
+    if spare is None or spare < 0:
+        return None
+    low, low_room = 1, spare
+    high, high_room = 2, room(2)
+    while high_room is not None and high_room >= 0 and high < most:
+        slope = (low_room - high_room) / (high - low)
+        ahead = int(high_room / slope) if slope > 0 else most
+        low, low_room = high, high_room
+        high = min(most, low + max(1, min(ahead + 1, 31 * low)))
+        high_room = room(high)
+    if high_room is not None and high_room >= 0:
+        return high
+    turn = 0
+    while high - low > 1:
+        turn += 1
+        middle = (low + high) // 2
+        if high_room is not None and turn % 3:
+            share = low_room / (low_room - high_room)
+            middle = min(high - 1, max(low + 1, low + int(share * (high - low))))
+        spare = room(middle)
+        if spare is not None and spare >= 0:
+            low, low_room = middle, spare
+        else:
+            high, high_room = middle, spare
+    return low
