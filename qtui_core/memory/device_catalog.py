@@ -1,9 +1,10 @@
 """The GPUs, as data. Rates in 10^12 operations a second, dense, as the vendor states them: halves
 of figures that are stated with sparsity.
 
-Totals are MiB that nvidia-smi prints; `cuda` is what cudaMemGetInfo or deviceQuery gave in bytes,
-from public logs of drivers 450 to 580. What no log was found for is left out. GeForce cards halve
-their rate where products are added up in fp32, which is what torch does with fp16 and bf16.
+Totals are MiB that nvidia-smi prints, from public logs; those of V100 16GB, A10G and L40 are taken
+from their sisters. `cuda` is what cudaMemGetInfo or deviceQuery gave in bytes, where a log has it.
+GeForce cards halve their rate where products are added up in fp32, which is what torch does with
+fp16 and bf16.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ _NVIDIA: Final = (
     _nvidia("H200 SXM 141GB", (9, 0), 132, 1980, 141, 4800, 50, _H100_SXM,
             "NVIDIA H200 datasheet", 143771, aliases=("H200", "H200 SXM5")),
     _nvidia("GH200 96GB", (9, 0), 132, 1980, 96, 4000, 50, _H100_SXM,
-            "NVIDIA GH200 datasheet", 97871, aliases=("GH200", "GH200 480GB")),
+            "NVIDIA GH200 datasheet", 97871, aliases=("GH200", "GH200 480GB", "GH200 120GB")),
     _nvidia("GH200 144GB", (9, 0), 132, 1980, 144, 4900, 50, _H100_SXM,
             "NVIDIA GH200 datasheet", aliases=("GH200 144G HBM3e",)),
     _nvidia("B200", (10, 0), 148, 1965, 180, 7672, 126.5,
@@ -237,10 +238,14 @@ _NVIDIA: Final = (
             {"fp64": 1.25, "fp32": 75.0, "tf32": 1125.0, "fp16": 2250.0, "bf16": 2250.0,
              "fp8": 4500.0, "fp4": 13500.0, "int8": 125.0},
             "NVIDIA HGX B300 specifications, an eighth of the board", 275040,
-            note="sold as 270 and as 288 GB; 13 to 15 PFLOPS in fp4 are stated"),
+            note="sold as 270 and as 288 GB; 13 to 15 PFLOPS in fp4 are stated",
+            aliases=("B300 SXM6 AC",)),
     _nvidia("RTX PRO 6000 Blackwell", (12, 0), 188, 2617, 96, 1792, 128,
             _professional(126.0, 503.8, "fp8", "fp4"), _GEFORCE_50, 97887,
-            aliases=("RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000")),
+            note="rates of the Workstation Edition; Max-Q and Server Edition (1597 GB/s) have less",
+            aliases=("RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000",
+                     "RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+                     "RTX PRO 6000 Blackwell Server Edition")),
     _nvidia("RTX 5080", (12, 0), 84, 2617, 16, 960, 64, _geforce(56.3, 112.6, "fp8", "fp4"),
             _GEFORCE_50, 16303),
     _nvidia("RTX 5090", (12, 0), 170, 2407, 32, 1792, 96, _geforce(104.8, 209.5, "fp8", "fp4"),
