@@ -1,0 +1,227 @@
+"""States and temporaries against the optimizers that are installed."""
+
+from __future__ import annotations
+
+import weakref
+from importlib import import_module
+
+import bitsandbytes as bnb
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from qtui_core.memory.optimizer import shared_states, states_of, step_temporaries
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.record import Component
+from qtui_core.memory.storage import StoredTensor
+
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
+#: Around every border: 4,096 elements, blocks of 128 and 256, 100,000 elements.
+SHAPES = [(1,), (5, 7), (4095,), (4096,), (17, 241), (64, 65), (257, 16), (99_999,), (400, 250)]
+
+
+def trained(sizes, dtype="fp32", kind="linear"):
+    return StoredTensor(
+        f"weight{sizes}", sizes, dtype, Component.WEIGHTS, kind, True, loaded=dtype, prepared=dtype
+    )
+
+
+def plan_of(optimizer, loop="trainer"):
+    return resolve(RunPlan(method="full", optimizer=optimizer, loop=loop), "bf16")
+
+
+def parameter(sizes, dtype, device="cpu"):
+    weight = torch.nn.Parameter(torch.ones(sizes, dtype=TORCH[dtype], device=device))
+    weight.grad = torch.ones_like(weight)
+    return weight
+
+
+def tensors_in(state, *, steps):
+    """(elements, bytes) of the storages of the tensors of a state; `steps` is whether step
+    counters are on the device."""
+    leaves = []
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor) or (name == "step" and not steps):
+            continue
+        inner = getattr(value, "tensor_attrs", None)
+        leaves += [getattr(value, part) for part in inner] if inner else [value]
+    return sorted(leaf.untyped_storage().nbytes() for leaf in leaves)
+
+
+def ours(sizes, dtype, plan, kind="linear"):
+    return sorted(state.bytes for state in states_of(trained(sizes, dtype, kind), plan))
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused"])
+def test_adamw_of_torch(optimizer, sizes, dtype):
+    weight = parameter(sizes, dtype)
+    fused = optimizer == "adamw-fused"
+    chosen = torch.optim.AdamW([weight], foreach=not fused, fused=fused)
+    chosen.step()
+    real = tensors_in(chosen.state[weight], steps=fused)
+    assert ours(sizes, dtype, plan_of(optimizer)) == real
+
+
+def test_the_step_counter_is_on_the_device_for_the_fused_kernel_only(monkeypatch):
+    """On a device that is no CPU; "meta" stands in for it, once it passes as fit for the kernel."""
+    check = "_device_dtype_check_for_fused"
+    monkeypatch.setattr(import_module("torch.optim.adam"), check, lambda weight: None)
+    for fused, device in ((False, "cpu"), (True, "meta")):
+        weight = parameter((8, 8), "fp32", "meta")
+        group = torch.optim.AdamW([weight]).param_groups[0] | {"fused": fused}
+        chosen = torch.optim.AdamW([weight])
+        chosen._init_group(group, [], [], [], [], [], [])
+        assert chosen.state[weight]["step"].device.type == device
+
+
+def test_sgd_keeps_nothing():
+    weight = parameter((8, 8), "fp32")
+    chosen = torch.optim.SGD([weight], lr=0.1)
+    chosen.step()
+    assert not tensors_in(chosen.state[weight], steps=True)
+    assert not ours((8, 8), "fp32", plan_of("sgd"))
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_adamw_in_8_bits_of_bitsandbytes(sizes, dtype):
+    weight = parameter(sizes, dtype)
+    chosen = bnb.optim.AdamW8bit([weight])
+    chosen.init_state(chosen.param_groups[0], weight, 0, 0)
+    state = chosen.state[weight]
+    tables = [state.pop(name).numel() for name in ("qmap1", "qmap2") if name in state]
+    plan = plan_of("adamw8bit")
+    assert ours(sizes, dtype, plan) == tensors_in(state, steps=False)
+    shared = shared_states([trained(sizes, dtype)], plan)
+    assert [table.elements for table in shared] == tables
+
+
+def test_code_tables_of_8_bits_are_shared_by_all_tensors():
+    weights = [parameter((64, 64), "fp32") for _ in range(3)]
+    chosen = bnb.optim.AdamW8bit(weights)
+    for index, weight in enumerate(weights):
+        chosen.init_state(chosen.param_groups[0], weight, 0, index)
+    tables = {chosen.state[w][name].data_ptr() for w in weights for name in ("qmap1", "qmap2")}
+    assert len(tables) == 2
+
+
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize(("optimizer", "bits"), [("paged-adamw8bit", 8), ("paged-adamw", 32)])
+def test_paged_states_are_those_bitsandbytes_asks_managed_memory_for(
+    optimizer, bits, sizes, monkeypatch
+):
+    """On a device that is no CPU; "meta" stands in for it, and a list for managed memory."""
+    asked = []
+
+    def get_paged(*shape, dtype, device):
+        buffer = torch.empty(*shape, dtype=dtype, device=device)
+        asked.append(buffer.nbytes)
+        return buffer
+
+    monkeypatch.setattr(bnb.functional, "get_paged", get_paged)
+    monkeypatch.setattr(bnb.functional, "fill", lambda buffer, value: None)
+    weight = parameter(sizes, "bf16", "meta")
+    chosen = bnb.optim.AdamW([weight], optim_bits=bits, is_paged=True)
+    chosen.init_state(chosen.param_groups[0], weight, 0, 0)
+    real = {k: v for k, v in chosen.state[weight].items() if not k.startswith("qmap")}
+    plan = plan_of(optimizer)
+    states = states_of(trained(sizes, "bf16"), plan)
+    assert [state.bytes for state in states if state.paged] == asked
+    assert sorted(state.bytes for state in states) == tensors_in(real, steps=False)
+    assert all(state.allocated == 0 for state in states if state.paged)
+
+
+def test_the_trainer_keeps_states_of_embeddings_in_32_bits():
+    """transformers/trainer.py, create_optimizer: an override for each nn.Embedding."""
+    embedding = torch.nn.Embedding(64, 128)
+    manager = bnb.optim.GlobalOptimManager.get_instance()
+    manager.initialize()
+    try:
+        manager.register_module_override(embedding, "weight", {"optim_bits": 32})
+        embedding.weight.grad = torch.ones_like(embedding.weight)
+        chosen = bnb.optim.AdamW8bit(embedding.parameters())
+        chosen.check_overrides()
+        chosen.init_state(chosen.param_groups[0], embedding.weight, 0, 0)
+        real = tensors_in(chosen.state[embedding.weight], steps=False)
+    finally:
+        manager.initialize()
+    assert ours((64, 128), "fp32", plan_of("adamw8bit"), "embedding") == real
+    by_hand = ours((64, 128), "fp32", plan_of("adamw8bit", "manual"), "embedding")
+    assert by_hand == ours((64, 128), "fp32", plan_of("adamw8bit"))
+    assert not shared_states([trained((64, 128), "fp32", "embedding")], plan_of("adamw8bit"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_adamw_in_4_bits_of_torchao(sizes, dtype):
+    torchao = pytest.importorskip("torchao.optim")
+    weight = parameter(sizes, dtype)
+    chosen = torchao.AdamW4bit([weight])
+    state = {
+        "exp_avg": chosen._new_buffer(weight, True),
+        "exp_avg_sq": chosen._new_buffer(weight, False),
+    }
+    assert ours(sizes, dtype, plan_of("adamw4bit")) == tensors_in(state, steps=False)
+
+
+class Live(TorchDispatchMode):
+    """Bytes of the storages made while it is on: alive now, and at most."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self._watched = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _is_tensor(t)}
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if _is_tensor(tensor):
+                storage = tensor.untyped_storage()
+                key = storage._cdata
+                if key not in given and key not in self._watched:
+                    self._watched[key] = weakref.finalize(
+                        storage, self._gone, key, storage.nbytes()
+                    )
+                    self.now += storage.nbytes()
+                    self.peak = max(self.peak, self.now)
+        return result
+
+    def _gone(self, key, nbytes):
+        del self._watched[key]
+        self.now -= nbytes
+
+
+def _is_tensor(value):
+    return isinstance(value, torch.Tensor)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused", "sgd"])
+@pytest.mark.parametrize(
+    "dtypes", [("fp32", "fp32", "fp32"), ("bf16", "fp32", "bf16"), ("bf16", "bf16", "bf16")]
+)
+def test_what_a_step_allocates_meanwhile(optimizer, dtypes):
+    sizes = [(300, 20), (77,), (64, 64)]
+    weights = [parameter(s, d) for s, d in zip(sizes, dtypes, strict=True)]
+    kinds = {
+        "adamw": lambda: torch.optim.AdamW(weights, foreach=True),
+        "adamw-fused": lambda: torch.optim.AdamW(weights, fused=True),
+        "sgd": lambda: torch.optim.SGD(weights, lr=0.1, foreach=True),
+    }
+    chosen = kinds[optimizer]()
+    chosen.step()
+    with Live() as live:
+        chosen.step()
+    tensors = [trained(s, d) for s, d in zip(sizes, dtypes, strict=True)]
+    temporaries = list(step_temporaries(tensors, plan_of(optimizer)))
+    counter = 4  # the number 1 as a tensor, with which foreach counts the steps on the CPU
+    expected = sum(t.bytes for t in temporaries)
+    assert live.peak - expected in (0, counter)
+    assert live.now == 0
+    groups = [t.group for t in temporaries]
+    assert groups == sorted(groups)
+    assert len(set(groups)) == (len(set(dtypes)) if optimizer == "adamw" else 0)
