@@ -147,8 +147,22 @@ def _adapters(model: Any, plan: RunPlan) -> Any:
         lora_alpha=2 * plan.lora_rank,
         lora_dropout=plan.lora_dropout,
         target_modules=ALL_LINEAR if targets == [ALL_LINEAR] else targets,
+        exclude_modules=_not_linear(model),
         task_type="SEQ_2_SEQ_LM" if encoder_decoder else "CAUSAL_LM" if causal else None,
     )
+
+
+def _not_linear(model: nn.Module) -> list[str] | None:
+    """Modules that are linear ones by their class but give something else than a product, as the
+    router of Llama 4 does; adapters around them fail."""
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and type(module).forward is not nn.Linear.forward
+        and type(module).__module__.startswith("transformers.")
+    ]
+    return names or None
 
 
 def _norms_to_float32(model: nn.Module) -> None:

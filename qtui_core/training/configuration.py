@@ -45,10 +45,15 @@ def configuration_of(config: Mapping[str, Any]) -> Any:
         )
     try:
         built = CONFIG_MAPPING[kind].from_dict(_without_code(dict(config)))
-        return built.get_text_config() if hasattr(built, "get_text_config") else built
     except Exception as error:  # whatever a configuration makes of a constructor
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"transformers does not accept this config.json: {first}") from error
+    text = built.get_text_config()
+    if getattr(text, "is_encoder_decoder", False):
+        # Only labels are given, and the decoder reads them one place later, after this token.
+        if getattr(text, "decoder_start_token_id", None) is None:
+            text.decoder_start_token_id = text.pad_token_id or 0
+    return text
 
 
 def class_of(configuration: Any) -> Any:

@@ -17,6 +17,8 @@ from torch.nn import functional
 from qtui_core.memory.plan import AttentionKernel
 
 _HALF = (torch.float16, torch.bfloat16)
+#: The longest head of the flash kernel.
+_FLASH_HEAD = 256
 _composed = functional.scaled_dot_product_attention
 _aten = torch.ops.aten
 
@@ -45,13 +47,28 @@ class FakeAttention:
                 enable_gqa=enable_gqa,
             )  # fmt: skip
         query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-        if query.dtype in _HALF and attn_mask is None and self.kernel != "efficient":
+        if self.kernel != "efficient" and attn_mask is None and _flash_takes(query, key, value):
             return _flash(query, key, value, dropout_p, is_causal, scale)
         if enable_gqa and key.shape[1] != query.shape[1]:
             # The memory-efficient kernel takes as many heads of keys as of queries.
             groups = query.shape[1] // key.shape[1]
             key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+        if not _efficient_takes(query, value):
+            return _composed(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+
+def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """16 bits, and heads of one length of queries, keys and values (check_head_dim_size_flash)."""
+    size = query.shape[-1]
+    same = key.shape[-1] == value.shape[-1] == size
+    return query.dtype in _HALF and same and size <= _FLASH_HEAD
+
+
+def _efficient_takes(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Heads of whole 16 bytes (check_head_dim_size_mem_efficient)."""
+    step = 16 // query.element_size()
+    return query.shape[-1] % step == 0 and value.shape[-1] % step == 0
 
 
 def _autocast(*tensors: Any) -> tuple[Any, ...]:

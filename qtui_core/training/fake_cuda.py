@@ -19,6 +19,9 @@ from qtui_core.memory.plan import RunPlan
 from qtui_core.training import fake_guard
 from qtui_core.training.fake_attention import FakeAttention
 
+#: Of the GPU that is meant: Ampere, the oldest with bfloat16, flash attention and grouped products.
+_CAPABILITY = (8, 0)
+
 _library: torch.library.Library | None = None
 #: One for the process: libraries keep tables in their modules, and tensors of two modes do not mix.
 _mode = FakeTensorMode()
@@ -56,6 +59,7 @@ def _patch_torch() -> None:
 
     amp.amp_definitely_not_available = lambda: False
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True
+    torch.cuda.get_device_capability = lambda device=None: _CAPABILITY
     # The step counts of foreach AdamW are read from tensors on the CPU.
     adam._get_value = lambda value: 1.0 if isinstance(value, torch.Tensor) else value
     nn.Module._apply = _apply  # type: ignore[method-assign]

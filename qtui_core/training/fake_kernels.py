@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._meta_registrations import _create_grouped_mm_output_tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -92,8 +93,17 @@ def _gemm_4bit(
     return functional.linear(inputs, held[1], bias)
 
 
+def _grouped_mm(func: Any, first: Any, second: Any, offsets: Any = None, *rest: Any) -> Any:
+    """The fake form takes bfloat16 only, the kernels of torch 2.10 and later float32 and float16
+    too (_grouped_mm_validate_inputs in GroupedMMUtils.h), with an output of the same layout."""
+    if first.dtype == torch.bfloat16:
+        return func(first, second, offsets, *rest)
+    return _create_grouped_mm_output_tensor(first, second, offsets, first.dtype)
+
+
 _KERNELS: dict[str, Callable[..., Any]] = {
     "aten._scaled_dot_product_flash_attention_backward.default": _flash_backward,
     "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
     "bitsandbytes.gemm_4bit.default": _gemm_4bit,
+    "aten._grouped_mm.default": _grouped_mm,
 }
