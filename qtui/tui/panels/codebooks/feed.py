@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from qtui.engine.client import EngineClient, ProgressCallback
+from qtui.tui.panels.answers import Answers
 from qtui.tui.panels.codebooks.data import (
     Budget,
     CodeColumn,
@@ -16,7 +17,6 @@ from qtui.tui.panels.codebooks.data import (
 from qtui.tui.panels.quantize.data import ModelIndex, build
 from qtui.tui.panels.quantize.subject import Subject
 
-ANSWERS_KEPT = 64
 SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -26,7 +26,7 @@ class CodebooksFeed:
 
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
-        self._answers: dict[tuple[Any, ...], Any] = {}
+        self._answers = Answers()
 
     async def index(self, model: str) -> ModelIndex:
         """The tensors of a model, which is opened where no other panel has."""
@@ -58,7 +58,9 @@ class CodebooksFeed:
             )
             return columns, str(reply.data["sentence"])
 
-        return await self._remembered(("columns", model, subject, tuple(schemes), resized), ask)
+        return await self._answers.remembered(
+            ("columns", model, subject, tuple(schemes), resized), ask
+        )
 
     async def equal_bits(
         self, schemes: Sequence[str], shape: tuple[int, ...]
@@ -74,7 +76,7 @@ class CodebooksFeed:
             reply = await self.engine.request("bit_budget", params, kind=None)
             return tuple(build(Budget, budget) for budget in reply.data["budgets"])
 
-        return await self._remembered(("budgets", tuple(schemes), shape), ask)
+        return await self._answers.remembered(("budgets", tuple(schemes), shape), ask)
 
     async def sweep(
         self, name: str, nested_block: int, sizes: Sequence[int], shape: tuple[int, ...]
@@ -109,13 +111,4 @@ class CodebooksFeed:
             reply = await self.engine.request("nf4_construction", kind=None)
             return Construction.parse(reply.data)
 
-        return await self._remembered(("construction",), ask)
-
-    async def _remembered(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
-        if key in self._answers:
-            return self._answers[key]
-        answer = await ask()
-        self._answers[key] = answer
-        if len(self._answers) > ANSWERS_KEPT:
-            del self._answers[next(iter(self._answers))]
-        return answer
+        return await self._answers.remembered(("construction",), ask)

@@ -7,6 +7,7 @@ from typing import Any
 
 from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.report.numbers import format_bytes
+from qtui.tui.panels.answers import Answers
 from qtui.tui.panels.quantize.data import (
     Element,
     ErrorNumbers,
@@ -20,8 +21,6 @@ from qtui.tui.panels.quantize.subject import WEIGHT, Subject
 from qtui.tui.widgets.heatgrid import HeatGrid
 from qtui.tui.widgets.histogram import HistogramData
 
-ANSWERS_KEPT = 64
-
 
 class QuantizeFeed:
     """Answers of the engine by what was asked, so that going back to a scheme or a tensor
@@ -30,12 +29,12 @@ class QuantizeFeed:
 
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
-        self._answers: dict[tuple[Any, ...], Any] = {}
+        self.answers = Answers()
         self._captures: dict[str, int] = {}
 
     async def open(self, model: str, on_progress: ProgressCallback) -> ModelIndex:
         reply = await self.engine.request("open_model", {"model": model}, on_progress=on_progress)
-        self._answers.clear()
+        self.answers.clear()
         self._captures.clear()
         return ModelIndex.parse(reply.data)
 
@@ -73,7 +72,7 @@ class QuantizeFeed:
             columns = tuple((column, count) for column, count in reply.data["outlier_columns"])
             return build(TensorNumbers, {**reply.data, "outlier_columns": columns})
 
-        return await self.remembered(("numbers", model, subject), ask)
+        return await self.answers.remembered(("numbers", model, subject), ask)
 
     async def histogram(
         self, model: str, subject: Subject, bins: int, on_progress: ProgressCallback
@@ -88,7 +87,7 @@ class QuantizeFeed:
             low, high = reply.data["edges"]
             return HistogramData(low, high, reply.arrays["counts"].tolist())
 
-        return await self.remembered(("histogram", model, subject, bins), ask)
+        return await self.answers.remembered(("histogram", model, subject, bins), ask)
 
     async def errors(
         self, model: str, subject: Subject, scheme: str, on_progress: ProgressCallback
@@ -98,7 +97,7 @@ class QuantizeFeed:
             reply = await self.engine.request("measure", params, on_progress=on_progress)
             return build(ErrorNumbers, reply.data)
 
-        return await self.remembered(("errors", model, subject, scheme), ask)
+        return await self.answers.remembered(("errors", model, subject, scheme), ask)
 
     async def sentence(
         self, model: str, subject: Subject, schemes: Sequence[str], on_progress: ProgressCallback
@@ -130,7 +129,7 @@ class QuantizeFeed:
                 tuple(reply.arrays["peak_columns"].tolist()),
             )
 
-        return await self.remembered(("map", model, subject, request), ask)
+        return await self.answers.remembered(("map", model, subject, request), ask)
 
     async def element(
         self, model: str, subject: Subject, scheme: str, row: int, column: int
@@ -165,19 +164,7 @@ class QuantizeFeed:
         answered about an earlier capture of it is no longer true."""
         if self._captures.get(tensor) != number:
             self._captures[tensor] = number
-            for key in list(self._answers):
-                if any(_captured_of(part, tensor) for part in key):
-                    del self._answers[key]
-
-    async def remembered(self, key: tuple[Any, ...], ask: Callable[[], Any]) -> Any:
-        """The answer to what `key` names: the one from before, or that of `ask`."""
-        if key in self._answers:
-            return self._answers[key]
-        answer = await ask()
-        self._answers[key] = answer
-        if len(self._answers) > ANSWERS_KEPT:
-            del self._answers[next(iter(self._answers))]
-        return answer
+            self.answers.forget(lambda key: any(_captured_of(part, tensor) for part in key))
 
 
 def _captured_of(part: Any, tensor: str) -> bool:

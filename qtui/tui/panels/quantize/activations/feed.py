@@ -51,7 +51,7 @@ class ActivationsFeed:
             return Ranges.parse(scheme, reply.data)
 
         key = ("ranges", model, found.number, side, scheme)
-        return await self._feed.remembered(key, ask)
+        return await self._feed.answers.remembered(key, ask)
 
     async def outputs(
         self, model: str, found: Captured, schemes: tuple[str, ...], active: int, activity: Activity
@@ -69,7 +69,7 @@ class ActivationsFeed:
             return Outputs.parse(reply.data)
 
         key = ("outputs", model, found.number, schemes, active)
-        return await self._feed.remembered(key, ask)
+        return await self._feed.answers.remembered(key, ask)
 
 
 def _heard(activity: Activity, label: str) -> Callable[[float, object], None]:

@@ -59,5 +59,5 @@ async def _ask(
         return (await feed.engine.request(what, request, on_progress=heard)).data
 
     key = (what, look.model, look.subject, *params.values())
-    answer: dict[str, Any] = await feed.remembered(key, ask)
+    answer: dict[str, Any] = await feed.answers.remembered(key, ask)
     return answer
