@@ -87,6 +87,7 @@ class Attention:
         window: positions a query sees back; None for all.
         softcap: whether scores are capped by a tanh (Gemma 2), which takes eager attention.
         eager: whether the class knows no kernel of torch, so that "sdpa" is eager (Gemma 2).
+        table: which of the pairs of tables of positions it takes.
         chunk: positions of a chunk that queries see nothing outside of (Llama 4); None for all.
         clip: whether queries, keys and values are clipped in place (OLMo 1).
         causal: whether later positions are hidden.
@@ -116,6 +117,7 @@ class Attention:
     head_norms: tuple[Norm, ...] = ()
     unit_norm: bool = False
     eager: bool = False
+    table: int = 0
     chunk: int | None = None
     clip: bool = False
 
@@ -171,6 +173,7 @@ class Moe:
         intermediate: width of one expert.
         shared: what works on every token besides, and shared_gate, its gate, if any.
         extra: other parameters and buffers-as-parameters of the router.
+        normalized: whether the weights of the chosen experts are divided by their sum.
     """
 
     experts: int
@@ -184,6 +187,7 @@ class Moe:
     shared_gate: Linear | None = None
     extra: tuple[Parameter, ...] = ()
     style: str = "mixtral"
+    normalized: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,6 +235,8 @@ class ModelShape:
         embedding_modules: norms and projections between embedding and first layer.
         embedding_scale: whether embeddings are multiplied by a constant; logit_scale, logits by
             one; logit_softcap, logits capped by a tanh.
+        embedding_scales_itself: whether the module of the embedding does it (Gemma), and not the
+            model after it (Granite).
         embedding_dropout: of what enters the first layer.
         rotary_dims: elements of the tables of cosines; 0 where there are none.
         rotary_tables: how many pairs of tables there are (Gemma 3: one a kind of layer).
@@ -262,6 +268,7 @@ class ModelShape:
     head_modules: tuple[Module, ...] = ()
     embedding_modules: tuple[Module, ...] = ()
     embedding_scale: bool = False
+    embedding_scales_itself: bool = False
     logit_scale: bool = False
     logit_softcap: bool = False
     embedding_dropout: float = 0.0

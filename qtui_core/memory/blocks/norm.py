@@ -7,7 +7,7 @@ from typing import Final
 
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.norm import layer_norm, mean
-from qtui_core.memory.operations.pointwise import add_constant, mul, power, rsqrt
+from qtui_core.memory.operations.pointwise import add_constant, mul, power, rsqrt, subtract
 from qtui_core.memory.shape import Norm
 from qtui_core.memory.tape import Tape, Tensor
 
@@ -24,13 +24,47 @@ def normalize(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
 def root_mean_square(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
     """LlamaRMSNorm.forward: in float32, cast back, then times the weight."""
     given = hidden.dtype
-    hidden = tape.to(hidden, "fp32")
-    variance = mean(tape, power(tape, hidden), hidden.elements // spec.size)
-    hidden = mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
+    hidden = scaled(tape, spec.size, tape.to(hidden, "fp32"))
     weight = weights.weight(spec)
-    if weight is None:
-        return tape.to(hidden, given)
-    return mul(tape, weight, tape.to(hidden, given))
+    hidden = tape.to(hidden, given)
+    return hidden if weight is None else mul(tape, weight, hidden)
+
+
+def cast_last(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
+    """Olmo2RMSNorm.forward: times the weight before it is cast back."""
+    given = hidden.dtype
+    hidden = scaled(tape, spec.size, tape.to(hidden, "fp32"))
+    weight = weights.weight(spec)
+    assert weight is not None
+    return tape.to(mul(tape, weight, hidden), given)
+
+
+def one_plus(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
+    """Gemma2RMSNorm.forward: times one plus the weight, in float32, cast back last."""
+    output = scaled(tape, spec.size, tape.to(x, "fp32"))
+    weight = weights.weight(spec)
+    assert weight is not None
+    output = mul(tape, output, add_constant(tape, tape.to(weight, "fp32")))
+    return tape.to(output, x.dtype)
+
+
+def weight_last(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
+    """Llama4TextRMSNorm.forward: in float32, cast back, the weight as second factor."""
+    output = unit(tape, spec.size, x)
+    weight = weights.weight(spec)
+    assert weight is not None
+    return mul(tape, output, weight)
+
+
+def unit(tape: Tape, size: int, x: Tensor) -> Tensor:
+    """Llama4TextL2Norm.forward: in float32, cast back, without a weight."""
+    return tape.to(scaled(tape, size, tape.to(x, "fp32")), x.dtype)
+
+
+def scaled(tape: Tape, size: int, hidden: Tensor) -> Tensor:
+    """`hidden * rsqrt(hidden.pow(2).mean(-1, keepdim=True) + eps)`."""
+    variance = mean(tape, power(tape, hidden), hidden.elements // size)
+    return mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
 
 
 def layer(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
@@ -38,8 +72,35 @@ def layer(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
     return layer_norm(tape, x, weights.weight(spec), weights.bias(spec), spec.size)
 
 
+def layer_float32(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
+    """OlmoLayerNorm.forward: the kernel in float32, cast back."""
+    output = layer_norm(
+        tape, tape.to(x, "fp32"), weights.weight(spec), weights.bias(spec), spec.size
+    )
+    return tape.to(output, x.dtype)
+
+
+def layer_plain(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
+    """CohereLayerNorm.forward: written out in float32, times the weight, then cast back."""
+    given = hidden.dtype
+    hidden = tape.to(hidden, "fp32")
+    rows = hidden.elements // spec.size
+    average = mean(tape, hidden, rows)
+    variance = mean(tape, power(tape, subtract(tape, hidden, average)), rows)
+    hidden = mul(tape, subtract(tape, hidden, average), rsqrt(tape, add_constant(tape, variance)))
+    weight = weights.weight(spec)
+    assert weight is not None
+    hidden = mul(tape, tape.to(weight, "fp32"), hidden)
+    return tape.to(hidden, given)
+
+
 #: How each kind of norm runs.
 NORMS: Final[dict[str, Callable[[Tape, Weights, Norm, Tensor], Tensor]]] = {
     "rms": root_mean_square,
+    "rms-cast-last": cast_last,
+    "rms-one-plus": one_plus,
+    "rms-weight-last": weight_last,
     "layer": layer,
+    "layer-fp32": layer_float32,
+    "layer-plain": layer_plain,
 }

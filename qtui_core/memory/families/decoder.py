@@ -179,6 +179,7 @@ def routed(
     prefix: str,
     router: str,
     style: str,
+    normalized: bool,
     shared: Mlp | None = None,
     shared_gate: Linear | None = None,
 ) -> Moe:
@@ -199,6 +200,7 @@ def routed(
         shared=shared,
         shared_gate=shared_gate,
         style=style,
+        normalized=normalized,
     )
 
 
@@ -222,14 +224,14 @@ def decoder(
     rotary_tables: int = 1,
     rotary_kind: RotaryKind = "cast",
     embedding_scale: bool = False,
-    embedding_scale_buffer: bool = False,
+    embedding_scales_itself: bool = False,
     logit_scale: bool = False,
     logit_softcap: bool = False,
 ) -> ModelShape:
     """The whole model around its layers.
 
-    Inverse frequencies are kept for each pair of tables. `embedding_scale_buffer` is for classes
-    that keep the factor of their embeddings in a buffer, which has the type of the weights.
+    Inverse frequencies are kept for each pair of tables. `embedding_scales_itself` is for
+    embeddings that keep their factor in a buffer, which has the type of the weights.
     Raises UsageError for a rotation of an odd number of elements.
     """
     tied = config.flag("tie_word_embeddings", defaults.tied)
@@ -247,13 +249,14 @@ def decoder(
         final_norm=final_norm or Norm("model.norm", sizes.hidden),
         head=Linear("lm_head", sizes.hidden, sizes.vocabulary),
         tied=tied,
-        embedding_scale=embedding_scale,
+        embedding_scale=embedding_scale or embedding_scales_itself,
+        embedding_scales_itself=embedding_scales_itself,
         logit_scale=logit_scale,
         logit_softcap=logit_softcap,
         rotary_dims=rotary,
         rotary_tables=rotary_tables,
         rotary_kind=rotary_kind,
-        buffers=rotary_buffers(rotary) * rotary_tables + (SCALE_BUFFER,) * embedding_scale_buffer,
+        buffers=rotary_buffers(rotary) * rotary_tables + (SCALE_BUFFER,) * embedding_scales_itself,
         dtype=stored_dtype(config),
         max_positions=config.optional_size(
             "max_position_embeddings", defaults.positions, most=LARGEST_LENGTH

@@ -55,8 +55,7 @@ def gemma(config: Config) -> ModelShape:
         architecture="GemmaForCausalLM",
         defaults=_GEMMA,
         final_norm=Norm("model.norm", sizes.hidden, _KIND),
-        embedding_scale=True,
-        embedding_scale_buffer=True,
+        embedding_scales_itself=True,
     )
 
 
@@ -86,8 +85,7 @@ def gemma2(config: Config) -> ModelShape:
         architecture="Gemma2ForCausalLM",
         defaults=_GEMMA2,
         final_norm=Norm("model.norm", sizes.hidden, _KIND),
-        embedding_scale=True,
-        embedding_scale_buffer=True,
+        embedding_scales_itself=True,
         logit_softcap=config.number("final_logit_softcapping", 30.0) is not None,
     )
 
@@ -114,12 +112,17 @@ def gemma3_text(config: Config) -> ModelShape:
     )
     pattern = config.size("sliding_window_pattern", 6)
     kinds = kinds_of_layers(config, sizes.layers, _every(pattern, sizes.layers))
+    tables = sorted(set(kinds))
     return decoder(
         config,
         sizes,
         (
             Layer(
-                attention=replace(attend, window=window if kind == "sliding_attention" else None),
+                attention=replace(
+                    attend,
+                    window=window if kind == "sliding_attention" else None,
+                    table=tables.index(kind),
+                ),
                 mlp=gated_mlp(sizes),
                 norms=_four_norms(sizes),
                 arrangement="sandwich",
@@ -129,9 +132,8 @@ def gemma3_text(config: Config) -> ModelShape:
         architecture="Gemma3ForCausalLM",
         defaults=_GEMMA3,
         final_norm=Norm("model.norm", sizes.hidden, _KIND),
-        rotary_tables=len(set(kinds)),
-        embedding_scale=True,
-        embedding_scale_buffer=True,
+        rotary_tables=len(tables),
+        embedding_scales_itself=True,
         logit_softcap=config.number("final_logit_softcapping", None) is not None,
     )
 

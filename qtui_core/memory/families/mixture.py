@@ -61,6 +61,7 @@ def mixtral(config: Config) -> ModelShape:
             prefix="mlp",
             router="gate",
             style="mixtral",
+            normalized=True,
         ),
         norms=norm_pair(sizes),
     )
@@ -88,6 +89,7 @@ def granitemoe(config: Config) -> ModelShape:
             prefix="block_sparse_moe",
             router="router",
             style="granitemoe",
+            normalized=True,
         ),
         norms=norm_pair(sizes),
         residual_scale=True,

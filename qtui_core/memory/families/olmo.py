@@ -55,7 +55,7 @@ def olmo2(config: Config) -> ModelShape:
             out_bias=bias,
             query_norm=Norm("self_attn.q_norm", sizes.queries, kind),
             key_norm=Norm("self_attn.k_norm", sizes.keys, kind),
-            style="olmo2",
+            style="olmo",
         ),
         mlp=gated_mlp(sizes),
         norms=(

@@ -84,6 +84,7 @@ def qwen2_moe(config: Config) -> ModelShape:
         prefix="mlp",
         router="gate",
         style="qwen2_moe",
+        normalized=config.flag("norm_topk_prob", False),
         shared=gated_mlp(
             sizes,
             intermediate=config.size("shared_expert_intermediate_size", 5632),
@@ -123,6 +124,7 @@ def qwen3_moe(config: Config) -> ModelShape:
         prefix="mlp",
         router="gate",
         style="qwen3_moe",
+        normalized=config.flag("norm_topk_prob", False),
     )
     return decoder(
         config,
@@ -145,7 +147,6 @@ def _normed(config: Config, sizes: Sizes) -> Attention:
         out_bias=bias,
         query_norm=Norm("self_attn.q_norm", sizes.head_dim),
         key_norm=Norm("self_attn.k_norm", sizes.head_dim),
-        style="qwen3",
     )
 
 

@@ -12,6 +12,7 @@ from qtui_core.memory.tape import Gradients, Tape, Tensor, wider
 ADD: Final = Label("add")
 MUL: Final = Label("mul")
 NEG: Final = Label("neg")
+SUB: Final = Label("sub")
 POW: Final = Label("pow")
 RSQRT: Final = Label("rsqrt")
 CLONE: Final = Label("clone")
@@ -39,13 +40,25 @@ def mul(tape: Tape, a: Tensor, b: Tensor, label: Label = MUL) -> Tensor:
     a_wanted, b_wanted = a.requires_grad, b.requires_grad
 
     def backward(gradient: Tensor) -> Gradients:
-        of_a = tape.new(elements, wider(gradient.dtype, b_type), MUL) if a_wanted else None
         of_b = tape.new(elements, wider(gradient.dtype, a_type), MUL) if b_wanted else None
+        of_a = tape.new(elements, wider(gradient.dtype, b_type), MUL) if a_wanted else None
         return of_a, of_b
 
     node = tape.node("mul", (a, b), backward)
     tape.save(node, a if b_wanted else None, b if a_wanted else None)
     return tape.output(node, tape.new(elements, wider(a_type, b_type), label))
+
+
+def subtract(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    """`a - b`, the second broadcast; its gradient is negated in full before it is reduced."""
+    b_wanted = b.requires_grad
+
+    def backward(gradient: Tensor) -> Gradients:
+        negative = tape.new(gradient.elements, gradient.dtype, NEG) if b_wanted else None
+        return gradient, negative
+
+    node = tape.node("sub", (a, b), backward)
+    return tape.output(node, tape.new(a.elements, wider(a.dtype, b.dtype), SUB))
 
 
 def scale(tape: Tape, x: Tensor) -> Tensor:
