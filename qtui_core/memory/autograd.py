@@ -54,7 +54,8 @@ def backward(tape: Tape, loss: Tensor) -> None:
     events = tape.recorder.events
     before, tape.grad = (tape.grad, tape.path), False
     tape.operation("ones_like")
-    state = _Pass(root, tape.new(1, loss.dtype, ONES))
+    ones = tape.new(1, loss.dtype, ONES)
+    state = _Pass(root, ones)
     del root
     layer = tape.layer
     while state.ready:
@@ -65,6 +66,7 @@ def backward(tape: Tape, loss: Tensor) -> None:
         tape.path = node.module
         events.append((OPERATION, f"{node.name}_backward", node.module))
         _visit(tape, state, node)
+    del ones  # torch.autograd.backward holds the first gradient until the end
     tape.grad, tape.path = before
     if layer != OUTSIDE:
         tape.leave_layer(BACKWARD)

@@ -16,7 +16,6 @@ from qtui_core.memory.storage import StoredTensor
 from qtui_core.memory.tape import Buffer, Tape, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)
-LABELS: Final = Label("labels", Component.INPUTS)
 PADDING: Final = Label("attention_mask", Component.INPUTS)
 ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
@@ -48,35 +47,32 @@ def _load(tape: Tape, model: Model) -> None:
 
 
 def _train(tape: Tape, model: Model, steps: int) -> None:
-    """Steps of a loop as the Trainer has it, or one written by hand, in which the last outputs and
-    the last loss, and with them the graph, live until new ones take their names."""
+    """Steps of a loop as the Trainer has it, or one written by hand, in which the last outputs,
+    and with them the graph, live until new ones take their name."""
     plan = model.plan
     manual = plan.loop == "manual"
+    batch = _batch(tape, plan)
     optimizer = _Optimizer(model)
-    loss: Tensor | None = None
-    logits: Tensor | None = None
+    outputs: tuple[Tensor | None, Tensor] | None = None
     for _ in range(steps):
         for _ in range(plan.accumulation):
             tape.phase(Phase.FORWARD)
-            batch = _batch(tape, plan)
             tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
-            new_loss, new_logits = forward(tape, model, batch)
-            loss, logits = new_loss, new_logits
-            del new_loss, new_logits
+            loss, logits = forward(tape, model, batch)
+            outputs = (loss, logits) if manual else None
+            del logits
             tape.leave_autocast()
-            if not manual:
-                logits = None
             tape.phase(Phase.BACKWARD)
             assert loss is not None
             backward(tape, loss)
-            if not manual:
-                loss = None
+            del loss
         tape.phase(Phase.OPTIMIZER)
         optimizer.step(tape)
         for weights in model.sweep(tape):
             for _, tensor in weights.trained():
                 tensor.grad = None
         tape.phase(Phase.BETWEEN)
+    del outputs
 
 
 def _infer(tape: Tape, model: Model) -> None:
@@ -95,10 +91,10 @@ def _infer(tape: Tape, model: Model) -> None:
 
 
 def _batch(tape: Tape, plan: RunPlan) -> Batch:
+    """Token ids, which are the labels too, and the mask of padded sequences."""
     ids = tape.new(plan.tokens, "int64", IDS)
-    labels = tape.new(plan.tokens, "int64", LABELS) if plan.trains else ids
     padding = tape.new(plan.tokens, "int64", PADDING) if plan.padding_mask else None
-    return Batch(ids, labels, padding)
+    return Batch(ids, ids, padding)
 
 
 class _Optimizer:

@@ -11,6 +11,9 @@ from qtui_core.memory.tape import Tape, Tensor
 ARANGE: Final = Label("arange")
 ADD: Final = Label("add")
 COMPARISON: Final = Label("le")
+DIFFERENCE: Final = Label("sub")
+JOINED: Final = Label("cat")
+SUMS: Final = Label("cumsum")
 AND: Final = Label("bitwise_and")
 CHOICE: Final = Label("where")
 CAST: Final = Label("_to_copy")
@@ -56,6 +59,21 @@ def causal_mask(
     if eager:
         mask = tape.new(state.batch * square, dtype, CHOICE)
     return mask
+
+
+def look_for_packing(tape: Tape, state: Pass) -> None:
+    """find_packed_sequence_indices: whether the positions of a batch without padding jump."""
+    tape.operation("diff")
+    before_first = tape.new(state.batch, "int64", DIFFERENCE)
+    prepended = tape.new(state.tokens + state.batch, "int64", JOINED)
+    jumps = tape.new(state.tokens, "int64", DIFFERENCE)
+    del prepended
+    unequal = tape.new(state.tokens, "bool", COMPARISON)
+    numbers = tape.new(state.tokens, "int64", SUMS)
+    del unequal
+    last = tape.new(state.batch, "bool", COMPARISON)
+    every = tape.new(1, "bool", COMPARISON)
+    del last, every, numbers, jumps, before_first
 
 
 def _offset(tape: Tape, length: int) -> Tensor:

@@ -31,11 +31,17 @@ def linear(
     bias = None if bias is None else tape.cast_low(bias)
     tokens = x.elements // inputs
     x_wanted, weight_wanted = x.requires_grad, weight.requires_grad
+    # Generated code computes gradients in the order of the arguments' names: (mat1, mat2, self)
+    # of addmm, (mat2, self) of mm.
+    first = bias is not None
 
     def backward(gradient: Tensor) -> Gradients:
         dtype = gradient.dtype
-        of_x = tape.new(tokens * inputs, dtype, MM, view=True) if x_wanted else None
+        if first:
+            of_x = tape.new(tokens * inputs, dtype, MM, view=True) if x_wanted else None
         of_weight = tape.new(inputs * outputs, dtype, MM, view=True) if weight_wanted else None
+        if not first:
+            of_x = tape.new(tokens * inputs, dtype, MM, view=True) if x_wanted else None
         return of_x, of_weight, gradient  # that of the bias is summed by the engine
 
     node = tape.node("mm" if bias is None else "addmm", (x, weight, bias), backward)
@@ -53,8 +59,8 @@ def bmm(tape: Tape, a: Tensor, b: Tensor, elements: int) -> Tensor:
 
     def backward(gradient: Tensor) -> Gradients:
         dtype = gradient.dtype
-        of_a = tape.new(a_elements, dtype, BMM, view=True) if a_wanted else None
         of_b = tape.new(b_elements, dtype, BMM, view=True) if b_wanted else None
+        of_a = tape.new(a_elements, dtype, BMM, view=True) if a_wanted else None
         return of_a, of_b
 
     node = tape.node("bmm", (a, b), backward)
