@@ -21,6 +21,8 @@ _BY_ARRANGEMENT: Final[dict[str, Runner]] = {
 }
 
 _BY_STYLE: Final[dict[str, Runner]] = {
+    "gpt2": side_by_side.gpt2,
+    "gpt_bigcode": side_by_side.gpt2,
     "gpt_neox": side_by_side.gpt_neox,
     "phi": side_by_side.phi,
     "opt": side_by_side.opt,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from qtui_core.memory.blocks.attention import Attended, attend, llama
+from qtui_core.memory.blocks.attention import Attended, attend
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.rotary import rotate
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
-from qtui_core.memory.operations.pointwise import dropout, scale
+from qtui_core.memory.operations.pointwise import scale
 from qtui_core.memory.operations.views import cat, part, relaid, split
 from qtui_core.memory.shape import Attention
 from qtui_core.memory.tape import Tape, Tensor
@@ -17,7 +17,7 @@ from qtui_core.memory.tape import Tape, Tensor
 def gpt_neox(
     tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
 ) -> Attended:
-    """GPTNeoXAttention.forward and the dropout after it. The product lives as `qkv` until it
+    """GPTNeoXAttention.forward. The product lives as `qkv` until it
     returns."""
     assert spec.fused is not None
     qkv = project(tape, weights, spec.fused, hidden)
@@ -25,18 +25,17 @@ def gpt_neox(
     query, key, value = split(tape, relaid(tape, qkv), third, third, third)
     query, key = _rotated_first(tape, spec, query, key, *state.tables[0])
     output, scores = attend(tape, spec, query, key, value, state, heads_first=True)
-    output = project(tape, weights, spec.out, output)
-    return dropout(tape, output, spec.residual_dropout), scores
+    return project(tape, weights, spec.out, output), scores
 
 
 def phi(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """PhiAttention.forward and the dropout after it. What is rotated and what is not have names
+    """PhiAttention.forward. What is rotated and what is not have names
     until it returns, and with them the products they are views of."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
-    query = project(tape, weights, spec.query, hidden)
-    key = project(tape, weights, spec.key, hidden)
+    query = relaid(tape, project(tape, weights, spec.query, hidden))
+    key = relaid(tape, project(tape, weights, spec.key, hidden))
     value = project(tape, weights, spec.value, hidden)
     if spec.query_norm is not None and spec.key_norm is not None:
         query = normalize(tape, weights, spec.query_norm, query)
@@ -47,12 +46,11 @@ def phi(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pa
     query = cat(tape, query_rotated, query_passed)
     key = cat(tape, key_rotated, key_passed)
     output, scores = attend(tape, spec, query, key, value, state, heads_first=True)
-    output = project(tape, weights, spec.out, output)
-    return dropout(tape, output, spec.residual_dropout), scores
+    return project(tape, weights, spec.out, output), scores
 
 
 def opt(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """OPTAttention.forward and the dropout after it: queries are scaled before the scores."""
+    """OPTAttention.forward: queries are scaled before the scores."""
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -60,14 +58,18 @@ def opt(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pa
     key = project(tape, weights, spec.key, hidden)
     value = project(tape, weights, spec.value, hidden)
     output, scores = attend(tape, spec, query, key, value, state)
-    output = project(tape, weights, spec.out, output)
-    return dropout(tape, output, spec.residual_dropout), scores
+    return project(tape, weights, spec.out, output), scores
 
 
 def bert(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """BertSelfAttention.forward, then the dense layer and dropout of BertSelfOutput."""
-    output, scores = llama(tape, weights, spec, hidden, state)
-    return dropout(tape, output, spec.residual_dropout), scores
+    """BertSelfAttention.forward, without the dense layer, which is another module's."""
+    assert spec.query is not None
+    assert spec.key is not None
+    assert spec.value is not None
+    query = project(tape, weights, spec.query, hidden)
+    key = project(tape, weights, spec.key, hidden)
+    value = project(tape, weights, spec.value, hidden)
+    return attend(tape, spec, query, key, value, state)
 
 
 def _rotated_first(

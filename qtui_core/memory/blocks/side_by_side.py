@@ -10,7 +10,7 @@ from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import add, dropout
-from qtui_core.memory.shape import Layer, Mlp
+from qtui_core.memory.shape import Attention, Layer, Mlp
 from qtui_core.memory.tape import Tape, Tensor
 
 
@@ -21,6 +21,7 @@ def gpt_neox(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: P
     attended, _weights = attention_of(
         tape, weights, spec, normalize(tape, weights, before, hidden), state
     )
+    attended = dropped(tape, spec, attended)
     if spec.arrangement == "parallel":
         fed = feed_forward_of(tape, weights, spec, normalize(tape, weights, after, hidden))
         return add(tape, add(tape, fed, attended), hidden)
@@ -29,12 +30,25 @@ def gpt_neox(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: P
     return add(tape, fed, attended)
 
 
+def gpt2(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """GPT2Block.forward, and GPT-BigCode's. What each part gave keeps its name."""
+    residual = hidden
+    hidden = normalize(tape, weights, spec.norms[0], hidden)
+    attended, _weights = attention_of(tape, weights, spec, hidden, state)
+    hidden = add(tape, attended, residual)
+    residual = hidden
+    hidden = normalize(tape, weights, spec.norms[1], hidden)
+    fed = feed_forward_of(tape, weights, spec, hidden)
+    return add(tape, residual, fed)
+
+
 def phi(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     """PhiDecoderLayer.forward: one norm for both parts."""
     residual = hidden
     (norm,) = spec.norms
     hidden = normalize(tape, weights, norm, hidden)
     attended, _weights = attention_of(tape, weights, spec, hidden, state)
+    attended = dropped(tape, spec, attended)
     fed = feed_forward_of(tape, weights, spec, hidden)
     return add(tape, add(tape, attended, fed), residual)
 
@@ -44,14 +58,13 @@ def bert(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass)
     own, whose input the layer holds until it returns."""
     assert isinstance(spec.mlp, Mlp)
     assert spec.mlp.up is not None
-    first, second = spec.norms
     attended, _weights = attention_of(tape, weights, spec, hidden, state)
-    attended = normalize(tape, weights, first, add(tape, attended, hidden))
+    attended = _self_output(tape, weights, spec, attended, hidden)
     intermediate = project(tape, weights, spec.mlp.up, attended)
     intermediate = activation(tape, spec.mlp.activation, intermediate)
     output = project(tape, weights, spec.mlp.down, intermediate)
     output = dropout(tape, output, spec.mlp.dropout)
-    return normalize(tape, weights, second, add(tape, output, attended))
+    return normalize(tape, weights, spec.norms[1], add(tape, output, attended))
 
 
 def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -65,6 +78,7 @@ def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
     if before:
         hidden = normalize(tape, weights, first, hidden)
     hidden, _weights = attention_of(tape, weights, spec, hidden, state)
+    hidden = dropped(tape, spec, hidden)
     hidden = add(tape, residual, hidden)
     if not before:
         hidden = normalize(tape, weights, first, hidden)
@@ -79,3 +93,19 @@ def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
     if not before:
         hidden = normalize(tape, weights, second, hidden)
     return hidden
+
+
+def dropped(tape: Tape, spec: Layer, attended: Tensor) -> Tensor:
+    """What the attention of a layer gave, after the layer's dropout of it."""
+    assert isinstance(spec.attention, Attention)
+    return dropout(tape, attended, spec.attention.residual_dropout)
+
+
+def _self_output(
+    tape: Tape, weights: Weights, spec: Layer, attended: Tensor, hidden: Tensor
+) -> Tensor:
+    """BertSelfOutput.forward. What came from the attention lives as its argument."""
+    assert isinstance(spec.attention, Attention)
+    output = project(tape, weights, spec.attention.out, attended)
+    output = dropped(tape, spec, output)
+    return normalize(tape, weights, spec.norms[0], add(tape, output, hidden))

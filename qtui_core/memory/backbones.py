@@ -1,0 +1,199 @@
+"""The part of a model before its head, by family: embeddings, masks, layers and the last norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from qtui_core.memory.blocks.arrangements import run_layer
+from qtui_core.memory.blocks.linear import project
+from qtui_core.memory.blocks.masks import causal_mask, look_for_packing
+from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.rotary import tables
+from qtui_core.memory.blocks.state import Cache, Pass
+from qtui_core.memory.checkpoint import checkpoint
+from qtui_core.memory.model import Batch, Model
+from qtui_core.memory.operations.embedding import embedding
+from qtui_core.memory.operations.pointwise import add, dropout, scale
+from qtui_core.memory.record import Label
+from qtui_core.memory.shape import Attention, Embedding, Linear, Norm
+from qtui_core.memory.tape import Tape, Tensor
+
+ARANGE: Final = Label("arange")
+ADD: Final = Label("add")
+ONES: Final = Label("ones")
+CUMSUM: Final = Label("cumsum")
+GATHER: Final = Label("gather")
+
+
+def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """LlamaModel.forward: hidden states after the last norm."""
+    shape = model.shape
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    state.positions = arange(tape, state.queries)
+    make_masks(tape, state, inputs_embeds.dtype, batch.padding)
+    hidden = dropout(tape, inputs_embeds, shape.embedding_dropout)
+    if shape.rotary_dims:
+        state.tables = (tables(tape, state.queries, shape.rotary_dims, hidden.dtype),)
+    hidden = run_layers(tape, model, state, hidden)
+    return last_norm(tape, model, hidden)
+
+
+def gpt2(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """GPT2Model.forward, and GPT-BigCode's. The embeddings keep their names until it returns."""
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    state.positions = arange(tape, state.queries)
+    positions = model.shape.embeddings[1]
+    position_embeds = look_up(tape, model, positions, state.positions)
+    hidden = add(tape, inputs_embeds, position_embeds)
+    make_masks(tape, state, inputs_embeds.dtype, batch.padding)
+    hidden = dropout(tape, hidden, model.shape.embedding_dropout)
+    hidden = run_layers(tape, model, state, hidden)
+    return last_norm(tape, model, hidden)
+
+
+def opt(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """OPTDecoder.forward: positions are counted from a mask of floats, and embeddings may be
+    narrower than the layers."""
+    shape = model.shape
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    tape.operation("cumsum")
+    counted = batch.padding or tape.new(state.tokens, "fp32", ONES)
+    state.positions = tape.new(state.tokens, "int64", CUMSUM)
+    make_masks(tape, state, inputs_embeds.dtype, batch.padding, numbered=False)
+    shifted = tape.new(state.tokens, "int64", ADD)
+    pos_embeds = look_up(tape, model, shape.embeddings[1], shifted)
+    del shifted
+    for module in shape.embedding_modules:
+        assert isinstance(module, Linear)
+        inputs_embeds = project(tape, model.outside, module, inputs_embeds)
+    hidden = add(tape, inputs_embeds, pos_embeds)
+    hidden = run_layers(tape, model, state, hidden)
+    hidden = last_norm(tape, model, hidden)
+    for module in shape.head_modules:
+        assert isinstance(module, Linear)
+        hidden = project(tape, model.outside, module, hidden)
+    del counted
+    return hidden
+
+
+def bert(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """BertModel.forward: three embeddings are added, normed and dropped out."""
+    state = begin(model, batch, cache)
+    hidden = _bert_embeddings(tape, model, batch, state)
+    make_masks(tape, state, hidden.dtype, batch.padding, numbered=False)
+    return run_layers(tape, model, state, hidden)
+
+
+def _bert_embeddings(tape: Tape, model: Model, batch: Batch, state: Pass) -> Tensor:
+    """BertEmbeddings.forward, and RoBERTa's, which counts positions from the tokens that are not
+    padding."""
+    shape = model.shape
+    _, positions, types = shape.embeddings
+    tape.operation("gather")
+    counted = None
+    if shape.family == "roberta":
+        counted = tape.new(state.tokens, "int64", CUMSUM)
+    kinds = tape.new(state.queries if counted is None else state.tokens, "int64", GATHER)
+    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    type_embeds = look_up(tape, model, types, kinds, state.tokens)
+    embeddings = add(tape, inputs_embeds, type_embeds)
+    index = counted or tape.detach(kinds)
+    position_embeds = look_up(tape, model, positions, index)
+    embeddings = add(tape, embeddings, position_embeds)
+    (norm,) = shape.embedding_modules
+    assert isinstance(norm, Norm)
+    embeddings = normalize(tape, model.outside, norm, embeddings)
+    return dropout(tape, embeddings, shape.embedding_dropout)
+
+
+# ------------------------------------------------------------------ what they share
+
+
+def begin(model: Model, batch: Batch, cache: Cache | None) -> Pass:
+    """The state of a forward pass over a batch, after what is in the cache."""
+    plan = model.plan
+    queries = batch.ids.elements // plan.batch
+    before = 0 if cache is None else cache.length
+    return Pass(model.shape, plan, plan.batch, queries, before + queries, cache=cache)
+
+
+def arange(tape: Tape, length: int) -> Tensor:
+    """Numbers of the tokens, counted on from what is in the cache."""
+    tape.operation("arange")
+    plain = tape.new(length, "int64", ARANGE)
+    shifted = tape.new(length, "int64", ADD)
+    del plain
+    return shifted
+
+
+def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
+    """The token embedding. With checkpointing its output is made to need a gradient
+    (enable_input_require_grads, which transformers 5 always calls then)."""
+    embedded = look_up(tape, model, model.shape.embeddings[0], ids)
+    if model.plan.checkpointing and not embedded.requires_grad:
+        embedded.requires_grad = True
+    return scale(tape, embedded) if model.shape.embedding_scale else embedded
+
+
+def look_up(
+    tape: Tape, model: Model, spec: Embedding, indices: Tensor, times: int | None = None
+) -> Tensor:
+    """Rows of a table outside the layers. `times` is how many, where indices are expanded."""
+    before, tape.path = tape.path, spec.name
+    table = model.outside[f"{spec.name}.weight"]
+    if times is not None:
+        indices = tape.alias(indices, times)
+    result = embedding(tape, table, indices, spec.columns)
+    tape.path = before
+    return result
+
+
+def make_masks(
+    tape: Tape, state: Pass, dtype: str, padding: Tensor | None, *, numbered: bool = True
+) -> None:
+    """The masks that the kinds of layers need. `numbered` is whether the class hands the numbers of
+    the tokens on, in which packed sequences are then looked for."""
+    if numbered and padding is None and state.cache is None:
+        look_for_packing(tape, state)
+    windows = {
+        layer.attention.window
+        for layer in state.shape.layers
+        if isinstance(layer.attention, Attention)
+    }
+    if None in windows or not windows:
+        state.mask = causal_mask(tape, state, dtype, padding, None)
+    for window in windows - {None}:
+        state.window_mask = causal_mask(tape, state, dtype, padding, window)
+
+
+def run_layers(tape: Tape, model: Model, state: Pass, hidden: Tensor) -> Tensor:
+    """All layers after another, each a checkpoint where the plan says so."""
+    for index, layer in enumerate(model.shape.layers):
+        tape.enter_layer(index)
+        run = partial(run_layer, tape, model.layers[index], layer, state)
+        hidden = checkpoint(tape, run, hidden) if model.plan.checkpointing else run(hidden)
+    tape.leave_layer()
+    if state.cache is not None:
+        state.cache.length += state.queries
+    return hidden
+
+
+def last_norm(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
+    """The norm after the layers, if there is one."""
+    spec = model.shape.final_norm
+    return hidden if spec is None else normalize(tape, model.outside, spec, hidden)
+
+
+#: Families whose backbone is not Llama's.
+BACKBONES: Final[dict[str, Callable[[Tape, Model, Batch, Cache | None], Tensor]]] = {
+    "gpt2": gpt2,
+    "gpt_bigcode": gpt2,
+    "opt": opt,
+    "bert": bert,
+    "roberta": bert,
+}
