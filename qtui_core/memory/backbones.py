@@ -10,7 +10,7 @@ from qtui_core.memory.blocks.arrangements import run_layer
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.masks import causal_mask, look_for_packing
 from qtui_core.memory.blocks.norm import normalize
-from qtui_core.memory.blocks.rotary import tables
+from qtui_core.memory.blocks.rotary_kinds import tables_of
 from qtui_core.memory.blocks.state import Cache, Pass
 from qtui_core.memory.checkpoint import checkpoint
 from qtui_core.memory.model import Batch, Model
@@ -35,8 +35,7 @@ def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tens
     state.positions = arange(tape, state.queries)
     make_masks(tape, state, inputs_embeds.dtype, batch.padding)
     hidden = dropout(tape, inputs_embeds, shape.embedding_dropout)
-    if shape.rotary_dims:
-        state.tables = (tables(tape, state.queries, shape.rotary_dims, hidden.dtype),)
+    state.tables = tables_of(tape, shape, state.queries, hidden.dtype)
     hidden = run_layers(tape, model, state, hidden)
     return last_norm(tape, model, hidden)
 
@@ -61,13 +60,10 @@ def opt(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     shape = model.shape
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
-    tape.operation("cumsum")
-    counted = batch.padding or tape.new(state.tokens, "fp32", ONES)
-    state.positions = tape.new(state.tokens, "int64", CUMSUM)
+    mask = batch.padding or tape.new(state.tokens, "fp32", ONES)
+    state.positions = _counted(tape, mask)
     make_masks(tape, state, inputs_embeds.dtype, batch.padding, numbered=False)
-    shifted = tape.new(state.tokens, "int64", ADD)
-    pos_embeds = look_up(tape, model, shape.embeddings[1], shifted)
-    del shifted
+    pos_embeds = look_up(tape, model, shape.embeddings[1], tape.new(state.tokens, "int64", ADD))
     for module in shape.embedding_modules:
         assert isinstance(module, Linear)
         inputs_embeds = project(tape, model.outside, module, inputs_embeds)
@@ -77,8 +73,19 @@ def opt(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     for module in shape.head_modules:
         assert isinstance(module, Linear)
         hidden = project(tape, model.outside, module, hidden)
-    del counted
     return hidden
+
+
+def _counted(tape: Tape, mask: Tensor) -> Tensor:
+    """`(cumsum(mask) * mask - 1).long()`."""
+    tape.operation("cumsum")
+    sums = tape.new(mask.elements, mask.dtype, CUMSUM)
+    product = tape.new(mask.elements, mask.dtype, CUMSUM)
+    less = tape.new(mask.elements, mask.dtype, CUMSUM)
+    del product
+    positions = less if less.dtype == "int64" else tape.new(mask.elements, "int64", CUMSUM)
+    del sums
+    return positions
 
 
 def bert(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
@@ -134,10 +141,14 @@ def arange(tape: Tape, length: int) -> Tensor:
 def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
     """The token embedding. With checkpointing its output is made to need a gradient
     (enable_input_require_grads, which transformers 5 always calls then)."""
-    embedded = look_up(tape, model, model.shape.embeddings[0], ids)
+    shape = model.shape
+    embedded = look_up(tape, model, shape.embeddings[0], ids)
+    if shape.embedding_scales_itself:
+        embedded = scale(tape, embedded)
     if model.plan.checkpointing and not embedded.requires_grad:
         embedded.requires_grad = True
-    return scale(tape, embedded) if model.shape.embedding_scale else embedded
+    scaled_after = shape.embedding_scale and not shape.embedding_scales_itself
+    return scale(tape, embedded) if scaled_after else embedded
 
 
 def look_up(

@@ -10,6 +10,7 @@ from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import add, dropout
+from qtui_core.memory.operations.views import viewed
 from qtui_core.memory.shape import Attention, Layer, Mlp
 from qtui_core.memory.tape import Tape, Tensor
 
@@ -69,7 +70,8 @@ def bert(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass)
 
 def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
     """OPTDecoderLayer.forward, with norms before the parts or (350M) after the sums. The
-    feed-forward part is no module: what a step gives replaces what it took."""
+    feed-forward part is no module: what a step gives replaces what it took. It works on
+    `[tokens, hidden]`."""
     assert isinstance(spec.mlp, Mlp)
     assert spec.mlp.up is not None
     first, second = spec.norms
@@ -82,6 +84,7 @@ def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
     hidden = add(tape, residual, hidden)
     if not before:
         hidden = normalize(tape, weights, first, hidden)
+    hidden = viewed(tape, hidden)
     residual = hidden
     if before:
         hidden = normalize(tape, weights, second, hidden)
@@ -89,7 +92,7 @@ def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
     hidden = activation(tape, spec.mlp.activation, hidden)
     hidden = project(tape, weights, spec.mlp.down, hidden)
     hidden = dropout(tape, hidden, spec.mlp.dropout)
-    hidden = add(tape, residual, hidden)
+    hidden = viewed(tape, add(tape, residual, hidden))
     if not before:
         hidden = normalize(tape, weights, second, hidden)
     return hidden

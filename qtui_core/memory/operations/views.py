@@ -27,6 +27,17 @@ def part(tape: Tape, x: Tensor, elements: int) -> Tensor:
     return tape.output(node, _view(x, elements))
 
 
+def viewed(tape: Tape, x: Tensor) -> Tensor:
+    """`x.view(...)`, `x.reshape(...)` of what lies together. Its gradient is a view too, to which
+    nothing is added in place."""
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.alias(gradient),)
+
+    node = tape.node("view", (x,), backward)
+    return tape.output(node, _view(x, x.elements))
+
+
 def relaid(tape: Tape, x: Tensor) -> Tensor:
     """A view of all of `x` whose gradient comes in another order in memory and has to be copied,
     as behind `x.view(...).transpose(1, 2)` that is then split."""
@@ -77,6 +88,17 @@ def repeat(tape: Tape, x: Tensor, times: int) -> Tensor:
 
     node = tape.node("expand", (x,), backward)
     return tape.output(node, tape.new(elements * times, dtype, EXPAND))
+
+
+def transposed(tape: Tape, x: Tensor) -> Tensor:
+    """`x.view(...).transpose(1, 2)` of a product, whose gradient comes as the kernels of the
+    rotation make it, heads first, and so has to be copied to be seen as that of the product."""
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(gradient.elements, gradient.dtype, COPY),)
+
+    node = tape.node("transpose", (x,), backward)
+    return tape.output(node, _view(x, x.elements))
 
 
 def contiguous(tape: Tape, x: Tensor) -> Tensor:
