@@ -74,9 +74,17 @@ def command(
     if output is not None and output != STDOUT:
         check_target(output)
     chosen = choose_format(format, output)
-    from qtui.cli.memory_report import report_of
+    if trace and knob is not None:
+        raise UsageError("--max needs many estimates and --trace is slow: choose one.")
+    from qtui.cli.memory_report import chosen_device, report_on, report_on_trace
+    from qtui_core.models import open_model
 
-    report = report_of(model, plan, gpu=gpu, vram=vram, knob=knob, trace=trace)
+    device = chosen_device(gpu, vram)
+    with open_model(model) as source:
+        if trace:
+            report = report_on_trace(source, plan, device)
+        else:
+            report = report_on(source, plan, device, knob)
     document = memory_document(report, explain=explain)
     write_report(document, chosen, output, color=color, ascii=ascii)
     if report.asked is not None and report.fits[0].verdict == "no":

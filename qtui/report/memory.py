@@ -10,6 +10,7 @@ from qtui.report.memory_explain import explain_sections
 from qtui.report.memory_words import conclude_memory
 from qtui.report.numbers import format_bytes, format_count, plural
 from qtui_core.memory.advice import Advice, Cure
+from qtui_core.memory.compute import Compute
 from qtui_core.memory.devices import DEVICES
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Fit, Largest
@@ -33,7 +34,8 @@ def memory_document(report: MemoryReport, *, explain: bool) -> Document:
         sections.append(Section("The largest that fits", (_largest(report.largest),)))
     if report.fits:
         sections.append(Section("What it fits on", (_fits(report.fits, estimate),)))
-    sections.append(Section("Compute", tuple(_compute(report))))
+    if report.compute is not None:
+        sections.append(Section("Compute", (_compute(report, report.compute),)))
     sections.append(Section("What would save memory", tuple(_advice(report))))
     sections.append(Section("When memory runs out", (_cures(report.cures),)))
     if report.notes:
@@ -65,11 +67,11 @@ def memory_sections(report: MemoryReport) -> list[Section]:
 
 def _plan(report: MemoryReport) -> Facts:
     estimate = report.estimate
-    shape = estimate.shape
-    model = (
-        f"{shape.architecture}, {shape.parameters:,} parameters "
-        f"({format_count(shape.parameters)}), {plural(len(shape.layers), 'layer')}"
-    )
+    model, shape = report.architecture, estimate.shape
+    if shape is not None:
+        count = shape.parameters
+        layers = plural(len(shape.encoder) + len(shape.layers), "layer")
+        model += f", {count:,} parameters ({format_count(count)}), {layers}"
     origin = "a tape of the step" if estimate.origin == "tape" else "a trace of the real classes"
     return Facts(
         (
@@ -199,9 +201,8 @@ def _largest(largest: Largest) -> Facts:
 _TIMED = ("RTX 4090", "A100 80GB SXM", "H100 SXM")
 
 
-def _compute(report: MemoryReport) -> list[Block]:
+def _compute(report: MemoryReport, compute: Compute) -> Facts:
     """Operations by C = 6ND and as they are, and the least time on a device."""
-    compute = report.compute
     six = 6 * compute.matrix_parameters * compute.tokens
     pairs = [
         (
@@ -228,7 +229,7 @@ def _compute(report: MemoryReport) -> list[Block]:
                     "as long",
                 )
             )
-    return [Facts(tuple(pairs))]
+    return Facts(tuple(pairs))
 
 
 def _advice(report: MemoryReport) -> list[Block]:

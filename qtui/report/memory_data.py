@@ -18,25 +18,27 @@ class MemoryReport:
     """Everything a report of memory shows.
 
     Attributes:
-        model: as it was asked for; location: where it was found.
+        model: as it was asked for; location: where it was found; architecture: its class.
         estimate: the bytes.
         fits: on each GPU, the one that was asked for first, if any: then `asked` is its name.
         device: that was asked for, if any.
         advice: changes that save, best first.
         cures: for each kind of running out of memory.
+        compute: None where the model has no shape.
         largest: of a knob, where it was asked for.
         notes: what the reader should know of how it was made.
     """
 
     model: str
     location: str
+    architecture: str
     estimate: Estimate
     fits: tuple[Fit, ...]
     asked: str | None
     device: Device | None
     advice: tuple[Advice, ...]
     cures: tuple[Cure, ...]
-    compute: Compute
+    compute: Compute | None
     largest: Largest | None = None
     notes: tuple[str, ...] = ()
 
@@ -46,8 +48,8 @@ def memory_data(report: MemoryReport) -> dict[str, Any]:
     estimate = report.estimate
     return {
         "model": report.model,
-        "architecture": estimate.shape.architecture,
-        "parameters": estimate.shape.parameters,
+        "architecture": report.architecture,
+        "parameters": estimate.shape and estimate.shape.parameters,
         "origin": estimate.origin,
         "plan": asdict(estimate.plan),
         "resident_bytes": estimate.resident_bytes,
@@ -111,9 +113,11 @@ def memory_data(report: MemoryReport) -> dict[str, Any]:
     }
 
 
-def compute_data(report: MemoryReport) -> dict[str, Any]:
-    """Operations of a step, and the bound on its time on each GPU that has the type."""
+def compute_data(report: MemoryReport) -> dict[str, Any] | None:
+    """Operations of a step, and the bound on its time on the GPU that was asked for."""
     compute = report.compute
+    if compute is None:
+        return None
     return {
         "parameters_in_products": compute.matrix_parameters,
         "tokens": compute.tokens,
@@ -130,7 +134,7 @@ def compute_data(report: MemoryReport) -> dict[str, Any]:
 
 def seconds_on(report: MemoryReport, device: Device | None) -> float | None:
     """The bound on a step's time; None without a device, or where it has no units for the type."""
-    if device is None or report.compute.dtype not in device.rates:
+    if device is None or report.compute is None or report.compute.dtype not in device.rates:
         return None
     return report.compute.seconds_on(device)
 

@@ -1,1 +1,7 @@
 """Where the bytes of a run go, from its configuration alone. Standard library only."""
+
+from qtui_core.memory.estimate import Estimate, estimate
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.shape import ModelShape
+
+__all__ = ["Estimate", "ModelShape", "RunPlan", "estimate"]

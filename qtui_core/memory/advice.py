@@ -59,7 +59,9 @@ class Cure:
 
 def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
     """What saves memory, the most first. Changes that cannot be made, or save nothing to speak of,
-    are left out."""
+    are left out, and there is none for a model without a shape."""
+    if estimate.shape is None:
+        return ()
     base = estimator(estimate.plan)
     found = []
     for changes, cost in candidates(estimate.shape, estimate.plan):

@@ -20,7 +20,15 @@ from qtui_core.memory.record import ALLOCATE, PHASE, Component, Event, Label, Ph
 from qtui_core.memory.resident import paged_bytes
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.step import record_step
-from qtui_core.memory.terms import Basis, Symbols, Term, components_of, slack_term, terms_at
+from qtui_core.memory.terms import (
+    RESIDENT,
+    Basis,
+    Symbols,
+    Term,
+    components_of,
+    slack_term,
+    terms_at,
+)
 from qtui_core.memory.timeline import Timeline, read_timeline
 from qtui_core.memory.weights import blocks_of
 from qtui_core.memory.workspaces import context_bytes, cublas_workspace
@@ -48,7 +56,8 @@ class Estimate:
     """What a run needs. Bytes throughout.
 
     Attributes:
-        shape, plan, device: what it was made from; nothing of the plan is left open.
+        shape, plan, device: what it was made from; nothing of the plan is left open. A trace needs
+            no shape, and has none for a family that is not built in.
         resident_bytes: alive between two steps: weights, adapters, optimizer states, workspaces.
         peak_live_bytes, peak_allocated_bytes: the most at these levels.
         peak_reserved_bytes: of segments; None without the simulation of the allocator.
@@ -61,7 +70,7 @@ class Estimate:
         uncertainty_bytes: how far the process may be off for what was measured elsewhere.
     """
 
-    shape: ModelShape
+    shape: ModelShape | None
     plan: RunPlan
     device: Device | None
     resident_bytes: int
@@ -89,7 +98,7 @@ class Estimate:
     @cached_property
     def components(self) -> tuple[Term, ...]:
         """The terms by what they are for; they sum to peak_allocated_bytes."""
-        return components_of(self.terms, self._symbols)
+        return components_of(self.terms)
 
     @cached_property
     def curve(self) -> Curve:
@@ -152,7 +161,7 @@ def has_flash(device: Device | None) -> bool:
 
 def estimate_recording(
     recording: Recording,
-    shape: ModelShape,
+    shape: ModelShape | None,
     plan: RunPlan,
     device: Device | None = None,
     *,
@@ -237,7 +246,11 @@ def _phases(timeline: Timeline, levels: Sequence[int]) -> tuple[PhaseBytes, ...]
 
 
 def _beyond(
-    shape: ModelShape, plan: RunPlan, device: Device | None, allocated: int, reserved: int | None
+    shape: ModelShape | None,
+    plan: RunPlan,
+    device: Device | None,
+    allocated: int,
+    reserved: int | None,
 ) -> Iterator[Term]:
     """What comes on top of the peak of allocated bytes."""
     if reserved is not None:
@@ -249,7 +262,7 @@ def _beyond(
             "c10/cuda/CUDACachingAllocator.cpp, replayed over the run",
             numbers=f"{reserved:,} - {allocated:,}",
         )
-    if plan.optimizer.startswith("paged") and plan.trains:
+    if plan.optimizer.startswith("paged") and plan.trains and shape is not None:
         paged = paged_bytes(blocks_of(shape, plan), plan)
         yield Term(
             "paged optimizer states",
@@ -270,24 +283,11 @@ def _beyond(
     )
 
 
-#: What stays from one step to the next.
-_RESIDENT: Final = frozenset(
-    (
-        Component.WEIGHTS,
-        Component.QUANTIZATION,
-        Component.ADAPTERS,
-        Component.BUFFERS,
-        Component.OPTIMIZER,
-        Component.WORKSPACES,
-    )
-)
-
-
 def _resident(timeline: Timeline) -> int:
     """Bytes of what stays, when the last step is over."""
     over = [span.start for span in timeline.spans if span.name == Phase.BETWEEN]
     at = over[-1] if over else len(timeline.live) - 1
-    return sum(a.bytes for a in timeline.alive_at(at) if a.component in _RESIDENT)
+    return sum(a.bytes for a in timeline.alive_at(at) if a.component in RESIDENT)
 
 
 def _last_step(timeline: Timeline) -> int:

@@ -57,12 +57,14 @@ def fit_on(found: Estimate, device: Device, more: int = 0) -> Fit:
 
 
 def fits(
-    found: Estimate, devices: Iterable[Device], peaks: Callable[[RunPlan], Peaks]
+    found: Estimate,
+    devices: Iterable[Device],
+    peaks: Callable[[RunPlan], Peaks] | None = None,
 ) -> tuple[Fit, ...]:
     """The verdicts on devices, the smallest first. `peaks` estimates a plan: what sdpa takes more
     on devices without flash attention is the difference that its other kernel makes."""
     more = 0
-    if found.plan.attention == "sdpa":
+    if found.plan.attention == "sdpa" and peaks is not None:
         other = replace(found.plan, attention="efficient")
         more = peaks(other).bytes - peaks(found.plan).bytes
     return tuple(

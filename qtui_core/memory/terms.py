@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from functools import cached_property
 from math import prod
 from typing import Final, Literal
 
@@ -48,6 +48,22 @@ class Term:
     count: int = 1
 
 
+#: What stays from one step to the next.
+RESIDENT: Final = frozenset(
+    (
+        Component.WEIGHTS,
+        Component.QUANTIZATION,
+        Component.ADAPTERS,
+        Component.BUFFERS,
+        Component.OPTIMIZER,
+        Component.WORKSPACES,
+    )
+)
+#: What has the shapes of parameters.
+STANDING: Final = RESIDENT | {Component.GRADIENTS}
+#: Components whose labels are names, which say where they are.
+_NAMED: Final = RESIDENT | {Component.INPUTS}
+
 SLACK: Final = "unsplit rest of blocks"
 
 #: Component -> (how it is known, where from).
@@ -68,12 +84,17 @@ _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
 
 
 class Symbols:
-    """The sizes of a model and a plan by the letters that formulas use."""
+    """The sizes of a model and a plan by the letters that formulas use; those of the plan alone
+    where the shape is not known."""
 
-    def __init__(self, shape: ModelShape, plan: RunPlan) -> None:
-        values: dict[str, int] = {"N": plan.tokens, "h": shape.hidden, "V": shape.vocabulary}
-        means = {"N": "tokens, batch x sequence", "h": "hidden size", "V": "vocabulary"}
-        layer = shape.layers[0] if shape.layers else None
+    def __init__(self, shape: ModelShape | None, plan: RunPlan) -> None:
+        values: dict[str, int] = {"N": plan.tokens}
+        means = {"N": "tokens, batch x sequence"}
+        layer = None
+        if shape is not None:
+            values |= {"h": shape.hidden, "V": shape.vocabulary}
+            means |= {"h": "hidden size", "V": "vocabulary"}
+            layer = shape.layers[0] if shape.layers else None
         if layer is not None and isinstance(layer.mlp, Mlp):
             values["I"] = layer.mlp.down.inputs
             means["I"] = "MLP width"
@@ -92,37 +113,61 @@ class Symbols:
             means["r"] = "rank of adapters"
         self.values = values
         self.means = means
-        self._found = self._products()
 
-    def formula(self, nbytes: int) -> tuple[str, str] | None:
-        """(formula, the same with numbers) of a buffer's bytes; None where no product fits."""
-        names = self._found.get(nbytes)
-        if names is None:
+    def formula(self, nbytes: int, component: Component) -> tuple[str, str] | None:
+        """(formula, the same with numbers) of a buffer's bytes; None where no product fits. What
+        stands still is of the model's sizes, what flows of the tokens'. Of sizes that are equal
+        the first is written."""
+        found = self._standing if component in STANDING else self._flowing
+        entry = found.get(nbytes)
+        if entry is None:
             return None
-        factor = nbytes // prod(self.values[name] for name in names)
-        letters = " ".join(names)
+        factor, names = entry
         numbers = " x ".join(f"{self.values[name]:,}" for name in names)
-        return f"{factor} {letters}", f"{factor} x {numbers}"
+        return f"{factor} {' '.join(names)}", f"{factor} x {numbers}"
 
-    def _products(self) -> dict[int, tuple[str, ...]]:
-        """Bytes -> names, the shortest first: one to three symbols times 1, 2, 4 or 8 bytes."""
-        found: dict[int, tuple[str, ...]] = {}
-        names = tuple(name for name, value in self.values.items() if value > 1)
-        for count in (1, 2, 3):
-            for chosen in combinations_with_replacement(names, count):
-                if not _sensible(chosen):
-                    continue
-                size = prod(self.values[name] for name in chosen)
-                for factor in (2, 4, 1, 8):
-                    found.setdefault(factor * size, chosen)
+    @cached_property
+    def _standing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
+        """Bytes -> (factor, names) of parameters, their constants and their states."""
+        names = [name for name in self.values if name not in ("N", "S", "H")]
+        products = [(name,) for name in names]
+        products += [(x, y) for i, x in enumerate(names) for y in names[i:]]
+        return self._table(products, _STORED)
+
+    @cached_property
+    def _flowing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
+        """Bytes -> (factor, names) of what is made of tokens."""
+        widths = [name for name in self.values if name not in ("N", "S")]
+        products: list[tuple[str, ...]] = [("N",), *(("N", name) for name in widths)]
+        products += [("S", name) for name in widths]
+        products += [("N", "H", "S"), ("N", "S")] if "H" in widths else [("N", "S")]
+        products += [(x, y) for i, x in enumerate(widths) for y in widths[i:]]
+        return self._table(products, _COMPUTED)
+
+    def _table(
+        self, products: Iterable[tuple[str, ...]], factors: Mapping[str, tuple[int, int]]
+    ) -> dict[int, tuple[str, tuple[str, ...]]]:
+        found: dict[int, tuple[str, tuple[str, ...]]] = {}
+        for names in products:
+            size = prod(self.values[name] for name in names)
+            for text, (over, under) in factors.items():
+                found.setdefault(-(-over * size // under), (text, names))
         return found
 
 
-def _sensible(names: tuple[str, ...]) -> bool:
-    """Products that tensors have: tokens once, and three factors only for scores and heads."""
-    if len(names) < 3:
-        return names not in (("N", "N"), ("V", "V"), ("S",))
-    return names in (("N", "H", "S"), ("S", "S", "H"))
+#: Bytes an element is computed in.
+_COMPUTED: Final = {"2": (2, 1), "4": (4, 1), "1": (1, 1), "8": (8, 1)}
+#: Bytes an element is stored in: also half ones, an absmax for each 64 of one byte or four, the
+#: nested one for each 64 x 256, and those of 8-bit optimizers for each 256.
+_STORED: Final = {
+    **_COMPUTED,
+    "1/2": (1, 2),
+    "1/64": (1, 64),
+    "4/64": (4, 64),
+    "4/(64 x 256)": (4, 64 * 256),
+    "4/256": (4, 256),
+    "4/128": (4, 128),
+}
 
 
 def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
@@ -138,14 +183,14 @@ def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
     found = []
     for (component, name, asked), (nbytes, count) in groups.items():
         basis, source = _KNOWN[component]
-        formula, numbers = _counted(count, asked, nbytes, symbols)
+        formula, numbers = _counted(count, asked, nbytes, symbols.formula(asked, component))
         found.append(Term(name, nbytes, formula, basis, source, component.value, numbers, count))
     found.sort(key=lambda term: -term.bytes)
     found.sort(key=lambda term: order[Component(term.component)])
     return tuple(found)
 
 
-def components_of(terms: Iterable[Term], symbols: Symbols) -> tuple[Term, ...]:
+def components_of(terms: Iterable[Term]) -> tuple[Term, ...]:
     """The terms of each component as one, in the order of the stack. The formula is that of its
     parts, where these are few; of the largest and how many others there are, where not."""
     parts: dict[str, list[Term]] = {}
@@ -153,7 +198,6 @@ def components_of(terms: Iterable[Term], symbols: Symbols) -> tuple[Term, ...]:
         parts.setdefault(term.component, []).append(term)
     found = []
     for name, members in parts.items():
-        basis, source = _KNOWN[Component(name)]
         formulas = [_plain(term) for term in members[:3]]
         numbers = [term.numbers for term in members[:3]]
         if len(members) > 3:
@@ -165,8 +209,8 @@ def components_of(terms: Iterable[Term], symbols: Symbols) -> tuple[Term, ...]:
                 name,
                 sum(term.bytes for term in members),
                 " + ".join(formulas),
-                basis,
-                source,
+                members[0].basis,
+                members[0].source,
                 numbers=" + ".join(numbers),
                 count=sum(term.count for term in members),
             )
@@ -182,22 +226,11 @@ def slack_term(nbytes: int) -> Term:
         "blocks of more than 1 MiB are cut only where more than 1 MiB is left",
         "derived",
         "should_split in c10/cuda/CUDACachingAllocator.cpp",
+        SLACK,
         numbers=f"{nbytes:,}",
     )
 
 
-#: Components whose labels are names of parameters, which say where they are.
-_NAMED: Final = frozenset(
-    (
-        Component.WEIGHTS,
-        Component.QUANTIZATION,
-        Component.ADAPTERS,
-        Component.BUFFERS,
-        Component.OPTIMIZER,
-        Component.WORKSPACES,
-        Component.INPUTS,
-    )
-)
 _INDEX: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -209,8 +242,7 @@ def name_of(allocation: Allocation) -> str:
     return f"{_INDEX.sub('.*', label.what)} of {_INDEX.sub('.*', module)}"
 
 
-def _counted(count: int, asked: int, nbytes: int, symbols: Symbols) -> tuple[str, str]:
-    found = symbols.formula(asked)
+def _counted(count: int, asked: int, nbytes: int, found: tuple[str, str] | None) -> tuple[str, str]:
     formula, numbers = found or (f"{asked:,}", f"{asked:,}")
     if nbytes != count * asked:
         formula, numbers = f"r512({formula})", f"{nbytes // count:,}"

@@ -1,0 +1,48 @@
+"""A trace in a process of its own: `python -m qtui.engine.tracing`.
+
+Reads {"config", "plan"} as JSON from stdin and writes {"events", "origin"}, or {"error", "code"}
+with the sentence and its exit code, to what was stdout when it started; what libraries print goes
+to stderr. A trace changes torch for the whole process, so it shares none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from qtui_core.errors import QtuiError
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import ALLOCATE, Event, Label
+
+
+def main() -> None:
+    """One trace."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with answer:
+        json.dump(_trace(json.load(sys.stdin)), answer)
+
+
+def _trace(asked: dict[str, Any]) -> dict[str, Any]:
+    from qtui_core.training.trace import record
+
+    fields = asked["plan"]
+    plan = RunPlan(**{**fields, "lora_targets": tuple(fields["lora_targets"])})
+    try:
+        recording = record(asked["config"], plan)
+    except QtuiError as error:
+        return {"error": str(error), "code": error.exit_code}
+    return {"events": [_written(event) for event in recording.events], "origin": recording.origin}
+
+
+def _written(event: Event) -> list[Any]:
+    if event[0] != ALLOCATE:
+        return list(event)
+    label: Label = event[3]
+    return [*event[:3], label.what, label.component and label.component.value]
+
+
+if __name__ == "__main__":
+    main()
