@@ -36,7 +36,9 @@ def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tens
     make_masks(tape, state, inputs_embeds.dtype, batch.padding)
     hidden = dropout(tape, inputs_embeds, shape.embedding_dropout)
     state.tables = tables_of(tape, shape, state.queries, hidden.dtype)
-    hidden = run_layers(tape, model, state, hidden)
+    state.entering = hidden
+    del hidden
+    hidden = run_layers(tape, model, state)
     return last_norm(tape, model, hidden)
 
 
@@ -50,7 +52,9 @@ def gpt2(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     hidden = add(tape, inputs_embeds, position_embeds)
     make_masks(tape, state, inputs_embeds.dtype, batch.padding)
     hidden = dropout(tape, hidden, model.shape.embedding_dropout)
-    hidden = run_layers(tape, model, state, hidden)
+    state.entering = hidden
+    del hidden
+    hidden = run_layers(tape, model, state)
     return last_norm(tape, model, hidden)
 
 
@@ -68,7 +72,9 @@ def opt(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
         assert isinstance(module, Linear)
         inputs_embeds = project(tape, model.outside, module, inputs_embeds)
     hidden = add(tape, inputs_embeds, pos_embeds)
-    hidden = run_layers(tape, model, state, hidden)
+    state.entering = hidden
+    del hidden
+    hidden = run_layers(tape, model, state)
     hidden = last_norm(tape, model, hidden)
     for module in shape.head_modules:
         assert isinstance(module, Linear)
@@ -93,7 +99,9 @@ def bert(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     state = begin(model, batch, cache)
     hidden = _bert_embeddings(tape, model, batch, state)
     make_masks(tape, state, hidden.dtype, batch.padding, numbered=False)
-    return run_layers(tape, model, state, hidden)
+    state.entering = hidden
+    del hidden
+    return run_layers(tape, model, state)
 
 
 def _bert_embeddings(tape: Tape, model: Model, batch: Batch, state: Pass) -> Tensor:
@@ -182,8 +190,11 @@ def make_masks(
         state.window_mask = causal_mask(tape, state, dtype, padding, window)
 
 
-def run_layers(tape: Tape, model: Model, state: Pass, hidden: Tensor) -> Tensor:
-    """All layers after another, each a checkpoint where the plan says so."""
+def run_layers(tape: Tape, model: Model, state: Pass) -> Tensor:
+    """All layers after another, each a checkpoint where the plan says so. What enters the first is
+    taken from `state`, so that it is held no longer than by the loop of the real forward()."""
+    hidden, state.entering = state.entering, None
+    assert hidden is not None
     for index, layer in enumerate(model.shape.layers):
         tape.enter_layer(index)
         run = partial(run_layer, tape, model.layers[index], layer, state)

@@ -13,8 +13,8 @@ from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operations.attention import Heads, efficient, flash, softmax
 from qtui_core.memory.operations.linear import bmm
-from qtui_core.memory.operations.pointwise import add_constant, dropout, scale
-from qtui_core.memory.operations.views import contiguous, repeat, split
+from qtui_core.memory.operations.pointwise import add_constant, dropout, from_output, scale
+from qtui_core.memory.operations.views import contiguous, repeat, split, transposed
 from qtui_core.memory.record import Component, Label
 from qtui_core.memory.shape import Attention
 from qtui_core.memory.tape import Tape, Tensor
@@ -35,14 +35,19 @@ def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: 
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
+    rotated = spec.positions == "rope"
     query = project(tape, weights, spec.query, hidden)
+    if rotated:
+        query = transposed(tape, query)
     if spec.query_norm is not None:
         query = normalize(tape, weights, spec.query_norm, query)
     key = project(tape, weights, spec.key, hidden)
+    if rotated:
+        key = transposed(tape, key)
     if spec.key_norm is not None:
         key = normalize(tape, weights, spec.key_norm, key)
     value = project(tape, weights, spec.value, hidden)
-    if spec.positions == "rope":
+    if rotated:
         query, key = rotate(tape, query, key, *state.tables[0])
     output, scores = attend(tape, spec, query, key, value, state)
     return project(tape, weights, spec.out, output), scores
@@ -143,6 +148,10 @@ def eager(
     key_states = repeat(tape, key, times)
     value_states = repeat(tape, value, times)
     weights = scale(tape, bmm(tape, query, key_states, pairs * sizes.queries * sizes.keys))
+    if spec.softcap:
+        weights = scale(tape, weights)
+        weights = from_output(tape, "tanh", weights)
+        weights = scale(tape, weights)
     if mask is not None:
         weights = add_constant(tape, weights)
     weights = tape.to(softmax(tape, tape.to(weights, "fp32")), query.dtype)

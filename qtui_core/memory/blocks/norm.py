@@ -22,18 +22,24 @@ def normalize(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
 
 
 def root_mean_square(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
-    """LlamaRMSNorm.forward: in float32, cast back, then times the weight."""
+    """LlamaRMSNorm.forward: in float32, cast back, then times the weight. Its variance and what it
+    casts back keep their names until it returns."""
     given = hidden.dtype
-    hidden = scaled(tape, spec.size, tape.to(hidden, "fp32"))
+    hidden = tape.to(hidden, "fp32")
+    variance = mean(tape, power(tape, hidden), hidden.elements // spec.size)
+    hidden = mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
     weight = weights.weight(spec)
-    hidden = tape.to(hidden, given)
-    return hidden if weight is None else mul(tape, weight, hidden)
+    if weight is None:
+        return tape.to(hidden, given)
+    return mul(tape, weight, tape.to(hidden, given))
 
 
 def cast_last(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
     """Olmo2RMSNorm.forward: times the weight before it is cast back."""
     given = hidden.dtype
-    hidden = scaled(tape, spec.size, tape.to(hidden, "fp32"))
+    hidden = tape.to(hidden, "fp32")
+    variance = mean(tape, power(tape, hidden), hidden.elements // spec.size)
+    hidden = mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
     weight = weights.weight(spec)
     assert weight is not None
     return tape.to(mul(tape, weight, hidden), given)

@@ -35,6 +35,7 @@ class Pass:
         positions: numbers of the tokens, int64.
         cache: keys and values, in inference.
         encoded: what an encoder gave, for cross attention.
+        entering: what enters the first layer, until it does.
     """
 
     shape: ModelShape
@@ -48,6 +49,7 @@ class Pass:
     positions: Tensor | None = None
     cache: Cache | None = None
     encoded: Tensor | None = None
+    entering: Tensor | None = None
 
     @property
     def tokens(self) -> int:

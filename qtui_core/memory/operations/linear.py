@@ -26,9 +26,9 @@ def linear(
     Of the input only what the weight's gradient needs is saved, and the other way round. Both
     gradients come back as views, for tensors have three dimensions and weights are transposed.
     """
-    x = tape.cast_low(x)
+    bias = None if bias is None else tape.cast_low(bias)  # arguments are cast last to first
     weight = tape.cast_low(weight)
-    bias = None if bias is None else tape.cast_low(bias)
+    x = tape.cast_low(x)
     tokens = x.elements // inputs
     x_wanted, weight_wanted = x.requires_grad, weight.requires_grad
     # Generated code computes gradients in the order of the arguments' names: (mat1, mat2, self)
@@ -52,8 +52,8 @@ def linear(
 def bmm(tape: Tape, a: Tensor, b: Tensor, elements: int) -> Tensor:
     """`torch.matmul` of batches of matrices, to a result of `elements`. On autocast's 16-bit
     list."""
-    a = tape.cast_low(a)
     b = tape.cast_low(b)
+    a = tape.cast_low(a)
     a_elements, b_elements = a.elements, b.elements
     a_wanted, b_wanted = a.requires_grad, b.requires_grad
 

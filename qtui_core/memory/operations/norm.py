@@ -43,6 +43,8 @@ def layer_norm(
 ) -> Tensor:
     """`F.layer_norm` over the last `size` elements: saves its input, mean and reciprocal deviation
     (float32, one a row). On autocast's float32 list."""
+    bias = None if bias is None else tape.cast_high(bias)
+    weight = None if weight is None else tape.cast_high(weight)
     x = tape.cast_high(x)
     elements, dtype, rows = x.elements, x.dtype, x.elements // size
     x_wanted = x.requires_grad
