@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from qtui_core.errors import UsageError
 from qtui_core.memory.backbones import BACKBONES, decoder
+from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.linear import project
-from qtui_core.memory.blocks.loss import LOGITS, causal_loss, causal_loss_4_48
+from qtui_core.memory.blocks.loss import LOGITS, causal_loss, causal_loss_4_48, plain_loss
+from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.state import Cache
 from qtui_core.memory.model import Batch, Model
 from qtui_core.memory.operations.linear import linear
-from qtui_core.memory.operations.pointwise import scale
+from qtui_core.memory.operations.pointwise import from_output, scale
 from qtui_core.memory.record import Phase
+from qtui_core.memory.shape import Linear, Norm
 from qtui_core.memory.tape import Tape, Tensor
 
 
@@ -25,26 +29,50 @@ def forward(
         return None, logits
     tape.phase(Phase.LOSS)
     sequences = batch.ids.elements // plan.sequence
+    if shape.is_encoder or shape.encoder:
+        return plain_loss(tape, logits, batch.labels), logits
     compute = causal_loss_4_48 if plan.loss == "stock-4.48" else causal_loss
-    assert shape.head is not None
     return compute(tape, logits, batch.labels, sequences), logits
 
 
 def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     """Logits of all tokens; under inference of the last of each sequence alone (generate)."""
-    spec = model.shape.head
-    assert spec is not None
-    if not model.plan.trains:
+    shape = model.shape
+    spec = shape.head
+    if spec is None:
+        raise UsageError(
+            f"{shape.architecture} has no head and so no loss to train by. Name the class with a "
+            "head under architectures in config.json, such as BertForMaskedLM."
+        )
+    if shape.is_encoder:
+        hidden = _transformed(tape, model, hidden)
+    elif shape.head_scale:
+        hidden = scale(tape, hidden)
+    if not model.plan.trains and not shape.is_encoder:
         hidden = tape.alias(hidden, model.plan.batch * spec.inputs)
     if model.shape.tied:
         table = model.outside[f"{model.shape.embeddings[0].name}.weight"]
         tape.path = spec.name
-        bias = model.outside.find(f"{spec.name}.bias")
+        bias = model.outside.find(shape.head_bias or f"{spec.name}.bias")
         logits = linear(tape, hidden, table, bias, spec.inputs, spec.outputs, LOGITS)
         tape.path = ""
     else:
         logits = project(tape, model.outside, spec, hidden, LOGITS)
+    if model.shape.logit_softcap:
+        logits = scale(tape, logits)
+        logits = from_output(tape, "tanh", logits)
+        logits = scale(tape, logits)
     return scale(tape, logits) if model.shape.logit_scale else logits
+
+
+def _transformed(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
+    """BertPredictionHeadTransform.forward, and the same in RobertaLMHead."""
+    dense, norm = model.shape.head_modules[:2]
+    assert isinstance(dense, Linear)
+    assert isinstance(norm, Norm)
+    hidden = project(tape, model.outside, dense, hidden)
+    hidden = activation(tape, model.shape.head_activation, hidden)
+    return normalize(tape, model.outside, norm, hidden)
 
 
 __all__ = ["Batch", "Model", "forward"]

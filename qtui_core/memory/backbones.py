@@ -112,7 +112,7 @@ def _bert_embeddings(tape: Tape, model: Model, batch: Batch, state: Pass) -> Ten
     tape.operation("gather")
     counted = None
     if shape.family == "roberta":
-        counted = tape.new(state.tokens, "int64", CUMSUM)
+        counted = _counted_words(tape, state.tokens)
     kinds = tape.new(state.queries if counted is None else state.tokens, "int64", GATHER)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
     type_embeds = look_up(tape, model, types, kinds, state.tokens)
@@ -124,6 +124,26 @@ def _bert_embeddings(tape: Tape, model: Model, batch: Batch, state: Pass) -> Ten
     assert isinstance(norm, Norm)
     embeddings = normalize(tape, model.outside, norm, embeddings)
     return dropout(tape, embeddings, shape.embedding_dropout)
+
+
+def _counted_words(tape: Tape, tokens: int) -> Tensor:
+    """create_position_ids_from_input_ids of RoBERTa: `(cumsum(mask).type_as(mask) + past) * mask`
+    of the int32 mask of what is no padding, as int64, plus the padding's index."""
+    tape.operation("cumsum")
+    unequal = tape.new(tokens, "bool", CUMSUM)
+    mask = tape.new(tokens, "int32", CUMSUM)
+    del unequal
+    sums = tape.new(tokens, "int64", CUMSUM)
+    cast = tape.new(tokens, "int32", CUMSUM)
+    del sums
+    shifted = tape.new(tokens, "int32", CUMSUM)
+    del cast
+    product = tape.new(tokens, "int32", CUMSUM)
+    del shifted
+    long = tape.new(tokens, "int64", CUMSUM)
+    positions = tape.new(tokens, "int64", CUMSUM)
+    del long, product, mask
+    return positions
 
 
 # ------------------------------------------------------------------ what they share

@@ -38,6 +38,7 @@ def causal_loss_4_48(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> 
     return cross_entropy(tape, shifted_logits, shifted)
 
 
-def masked_loss(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
-    """ForMaskedLMLoss: logits in float32, labels as they are."""
-    return cross_entropy(tape, tape.to(logits, "fp32", UPCAST), labels)
+def plain_loss(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of BertForMaskedLM and T5ForConditionalGeneration: logits in the type they have,
+    labels as they are."""
+    return cross_entropy(tape, logits, labels)
