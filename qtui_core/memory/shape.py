@@ -88,7 +88,8 @@ class Attention:
         softcap: whether scores are capped by a tanh (Gemma 2), which takes eager attention.
         eager: whether the class knows no kernel of torch, so that "sdpa" is eager (Gemma 2).
         table: which of the pairs of tables of positions it takes.
-        chunk: positions of a chunk that queries see nothing outside of (Llama 4); None for all.
+        chunked: whether `window` is a chunk of the sequence that queries see nothing outside of
+            (Llama 4).
         clip: whether queries, keys and values are clipped in place (OLMo 1).
         causal: whether later positions are hidden.
         dropout: of the scores, in training; residual_dropout of the projection's result.
@@ -118,7 +119,7 @@ class Attention:
     unit_norm: bool = False
     eager: bool = False
     table: int = 0
-    chunk: int | None = None
+    chunked: bool = False
     clip: bool = False
 
 

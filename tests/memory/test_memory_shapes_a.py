@@ -210,7 +210,8 @@ def test_llama4_rotates_normalizes_and_chunks_where_the_class_does():
             assert (spec.positions == "rope") == bool(layer.self_attn.use_rope)
             assert spec.unit_norm == hasattr(layer.self_attn, "qk_norm")
             chunked = model.config.layer_types[index] == "chunked_attention"
-            assert spec.chunk == (model.config.attention_chunk_size if chunked else None)
+            assert spec.chunked == chunked
+            assert spec.window == (model.config.attention_chunk_size if chunked else None)
 
 
 def test_a_part_of_a_head_is_rotated_as_the_class_does():

@@ -18,9 +18,13 @@ _BY_ARRANGEMENT: Final[dict[str, Runner]] = {
     "pre": layer.pre,
     "sandwich": layer.sandwich,
     "post": layer.post,
+    "parallel": layer.parallel,
 }
 
 _BY_STYLE: Final[dict[str, Runner]] = {
+    "stablelm": layer.stablelm,
+    "llama4": layer.llama4,
+    "llama4-tuned": layer.llama4,
     "gpt2": side_by_side.gpt2,
     "gpt_bigcode": side_by_side.gpt2,
     "gpt_neox": side_by_side.gpt_neox,

@@ -154,7 +154,7 @@ def eager(
         weights = scale(tape, weights)
     if mask is not None:
         weights = add_constant(tape, weights)
-    weights = tape.to(softmax(tape, tape.to(weights, "fp32")), query.dtype)
+    weights = tape.to(softmax(tape, weights), query.dtype)
     weights = dropout(tape, weights, spec.dropout)
     output = bmm(tape, weights, value_states, pairs * sizes.queries * sizes.of_value)
     return contiguous(tape, output), weights

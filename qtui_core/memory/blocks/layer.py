@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from qtui_core.memory.blocks import moe
 from qtui_core.memory.blocks.attention import Attended
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.registry import ATTENTIONS, MLPS
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import add, scale
-from qtui_core.memory.shape import Layer
+from qtui_core.memory.shape import Layer, Moe
 from qtui_core.memory.tape import Tape, Tensor
 
 
@@ -65,6 +66,45 @@ def post(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass
     residual = hidden
     hidden = feed_forward_of(tape, weights, layer, hidden)
     hidden = normalize(tape, weights, layer.norms[1], hidden)
+    return add(tape, residual, hidden)
+
+
+def parallel(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """CohereDecoderLayer.forward: both parts of one norm; what each gives has a name until it
+    returns."""
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[0], hidden)
+    attended, _weights = attention_of(tape, weights, layer, hidden, state)
+    fed = feed_forward_of(tape, weights, layer, hidden)
+    return add(tape, add(tape, residual, attended), fed)
+
+
+def stablelm(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """StableLmDecoderLayer.forward: names are not used again, so that more lives until it
+    returns."""
+    if layer.arrangement == "parallel":
+        return parallel(tape, weights, layer, hidden, state)
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[0], hidden)
+    attended, _weights = attention_of(tape, weights, layer, hidden, state)
+    residual = add(tape, residual, attended)
+    fed = feed_forward_of(tape, weights, layer, normalize(tape, weights, layer.norms[1], residual))
+    return add(tape, residual, fed)
+
+
+def llama4(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Llama4TextDecoderLayer.forward: the router's logits, as `_`, and the attention's result have
+    names until it returns."""
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[0], hidden)
+    attended, _weights = attention_of(tape, weights, layer, hidden, state)
+    hidden = add(tape, residual, attended)
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[1], hidden)
+    if isinstance(layer.mlp, Moe):
+        hidden, _weights = moe.llama4(tape, weights, layer.mlp, hidden)
+    else:
+        hidden = feed_forward_of(tape, weights, layer, hidden)
     return add(tape, residual, hidden)
 
 

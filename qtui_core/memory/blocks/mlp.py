@@ -6,6 +6,7 @@ from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import dropout, mul
+from qtui_core.memory.operations.views import split
 from qtui_core.memory.shape import Mlp
 from qtui_core.memory.tape import Tape, Tensor
 
@@ -19,6 +20,15 @@ def gated(tape: Tape, weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
     product = mul(tape, activated, project(tape, weights, spec.up, x))
     del activated
     return project(tape, weights, spec.down, product)
+
+
+def fused(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
+    """Phi3MLP.forward, and the dropout after it: gate and up are halves of one product."""
+    assert spec.fused is not None
+    up = project(tape, weights, spec.fused, hidden)
+    gate, up = split(tape, up, up.elements // 2, up.elements // 2)
+    up = mul(tape, up, activation(tape, spec.activation, gate))
+    return dropout(tape, project(tape, weights, spec.down, up), spec.dropout)
 
 
 def plain(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:

@@ -40,10 +40,10 @@ def rotate(
     tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor
 ) -> tuple[Tensor, Tensor]:
     """apply_rotary_pos_emb of whole heads."""
-    return _rotated(tape, q, cosines, sines), _rotated(tape, k, cosines, sines)
+    return rotated(tape, q, cosines, sines), rotated(tape, k, cosines, sines)
 
 
-def _rotated(tape: Tape, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def rotated(tape: Tape, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """`x * cos + rotate_half(x) * sin`."""
     return add(tape, mul(tape, x, cosines), mul(tape, _half_turn(tape, x), sines))
 

@@ -12,6 +12,7 @@ from qtui_core.memory.tape import Gradients, Tape, Tensor, wider
 ADD: Final = Label("add")
 MUL: Final = Label("mul")
 NEG: Final = Label("neg")
+CLAMP: Final = Label("clamp_backward")
 SUB: Final = Label("sub")
 POW: Final = Label("pow")
 RSQRT: Final = Label("rsqrt")
@@ -70,6 +71,23 @@ def scale(tape: Tape, x: Tensor) -> Tensor:
 
     node = tape.node("mul", (x,), backward)
     return tape.output(node, tape.new(x.elements, x.dtype, MUL))
+
+
+def clamp_in_place(tape: Tape, x: Tensor) -> Tensor:
+    """`x.clamp_(min, max)`. What `x` was is copied for the gradient, which is masked by it."""
+    elements, dtype = x.elements, x.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        low = tape.new(elements, "bool", CLAMP)
+        high = tape.new(elements, "bool", CLAMP)
+        result = tape.new(elements, dtype, CLAMP)
+        del low, high
+        return (result,)
+
+    node = tape.node("clamp", (x,), backward)
+    if node is not None:
+        tape.save(node, tape.new(elements, dtype, CLONE))
+    return tape.output(node, Tensor(elements, dtype, x.buffer))
 
 
 def neg(tape: Tape, x: Tensor) -> Tensor:

@@ -1,0 +1,85 @@
+"""Rotary positions of families that compute them otherwise than Llama: in float32 (OLMo, Cohere),
+with complex numbers (Llama 4)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.memory.blocks.rotary import rotate, tables
+from qtui_core.memory.operations.pointwise import add, mul, neg
+from qtui_core.memory.operations.views import cat, part
+from qtui_core.memory.record import Label
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.tape import Tape, Tensor
+
+POSITIONS: Final = Label("_to_copy")
+FREQUENCIES: Final = Label("mul")
+ONES: Final = Label("ones_like")
+POLAR: Final = Label("polar")
+SCALED: Final = Label("mul")
+
+Pair = tuple[Tensor, Tensor]
+
+
+def tables_of(tape: Tape, shape: ModelShape, length: int, dtype: str) -> tuple[Pair, ...]:
+    """The tables of positions of a model whose hidden states have type `dtype`; of complex ones
+    both of a pair are the same. No pair where nothing is rotated."""
+    dims = shape.rotary_dims
+    if not dims:
+        return ()
+    if shape.rotary_kind == "complex":
+        table = _complex_table(tape, length, dims)
+        return ((table, table),)
+    if shape.rotary_kind == "float32":
+        dtype = "fp32"
+    return tuple(tables(tape, length, dims, dtype) for _ in range(shape.rotary_tables))
+
+
+def rotate_and_cast(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of OLMo: the tables are float32, and so are the results until both have
+    been made."""
+    given = q.dtype, k.dtype
+    q_embed, k_embed = rotate(tape, q, k, cosines, sines)
+    return tape.to(q_embed, given[0]), tape.to(k_embed, given[1])
+
+
+def rotate_in_float32(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of Cohere: queries and keys in float32, pairs of neighbours rotated."""
+    given = q.dtype
+    q = tape.to(q, "fp32")
+    k = tape.to(k, "fp32")
+    q_embed = add(tape, mul(tape, q, cosines), mul(tape, _turned(tape, q), sines))
+    k_embed = add(tape, mul(tape, k, cosines), mul(tape, _turned(tape, k), sines))
+    return tape.to(q_embed, given), tape.to(k_embed, given)
+
+
+def rotate_complex(tape: Tape, q: Tensor, k: Tensor, table: Tensor) -> Pair:
+    """apply_rotary_emb of Llama 4: two float32 elements are one complex number."""
+    given = q.dtype, k.dtype
+    q_complex = tape.to(q, "fp32")
+    k_complex = tape.to(k, "fp32")
+    q_out = mul(tape, q_complex, table)
+    k_out = mul(tape, k_complex, table)
+    return tape.to(q_out, given[0]), tape.to(k_out, given[1])
+
+
+def _turned(tape: Tape, x: Tensor) -> Tensor:
+    """rotate_half of Cohere: `stack([-x2, x1], dim=-1).flatten(-2)` of every second element."""
+    first = part(tape, x, x.elements // 2)
+    second = part(tape, x, x.elements // 2)
+    return cat(tape, neg(tape, second), first)
+
+
+def _complex_table(tape: Tape, length: int, dims: int) -> Tensor:
+    """Llama4TextRotaryEmbedding.forward: `[length, dims / 2]` complex numbers of 8 bytes, counted
+    as twice as many of float32."""
+    tape.operation("polar")
+    positions = tape.new(length, "fp32", POSITIONS)
+    freqs = tape.new(length * dims // 2, "fp32", FREQUENCIES)
+    del positions
+    ones = tape.new(length * dims // 2, "fp32", ONES)
+    freqs_cis = tape.new(length * dims, "fp32", POLAR)
+    del ones
+    freqs_cis = tape.new(length * dims, "fp32", SCALED)
+    del freqs
+    return freqs_cis
