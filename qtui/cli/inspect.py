@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from qtui.cli.options import appearance, report_format
+from qtui.cli.plan_options import given_options, plan_options
 from qtui.cli.progress import progress_on_stderr
 from qtui.report.files import check_target
 from qtui.report.inspection import inspection_document
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.inspection import Inspection
     from qtui_core.inspection.budget import Budget
+    from qtui_core.memory.plan import RunPlan
     from qtui_core.models import ModelSource
 
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
@@ -57,12 +59,14 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
     metavar="MODEL",
     help="Compare with this model: the same weights, quantized or trained further.",
 )
+@plan_options
 @report_format
 @appearance
 @click.pass_context
 def command(
     ctx: click.Context,
     model: str,
+    plan: RunPlan,
     schemes: str,
     tensors: str | None,
     full: bool,
@@ -83,6 +87,9 @@ def command(
 
     With --against, how far the weights of a second model are from those of MODEL: its quantized
     version (bitsandbytes, GPTQ, AWQ, compressed-tensors, FP8, GGUF), or the model after training.
+
+    The plan (--method and what follows) is of a run, whose memory the report has too; `qtui memory`
+    says more of it.
     """
     if full and headers:
         raise UsageError("--full reads every element and --headers reads none: choose one.")
@@ -133,6 +140,7 @@ def command(
 
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
+        document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
     write_report(document, chosen, output, color=color, ascii=ascii)
 
 
@@ -141,6 +149,8 @@ def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool)
         raise UsageError("--against compares values and --headers reads none: choose one.")
     if sensitivity:
         raise UsageError("--against compares two models and --sensitivity is of one: choose one.")
+    if given := given_options(ctx):
+        raise UsageError(f"--against compares weights, and {given[0]} is of a run: choose one.")
     if ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
         raise UsageError(
             "--against measures what the second model did, and --schemes what could be done: "
@@ -175,6 +185,28 @@ def _compare(
                 first, second, full=full, pattern=pattern, progress=progress
             )
         return comparison_document(comparison, all_tensors=all_tensors)
+
+
+def _with_memory(
+    document: Document, source: ModelSource, plan: RunPlan, *, asked: bool
+) -> Document:
+    """The report with the memory of the plan in it, or with the reason why it has none.
+
+    Raises UsageError where a plan was `asked` for that cannot be.
+    """
+    from qtui.cli.memory_report import report_on
+    from qtui.report.memory import with_memory, without_memory
+    from qtui_core.memory.shape import ModelShape
+
+    if source.config is None:
+        return without_memory(document, "there is no config.json to estimate it from")
+    try:
+        ModelShape.from_config(source.config)
+        return with_memory(document, report_on(source, plan))
+    except UsageError as error:
+        if asked:
+            raise
+        return without_memory(document, str(error))
 
 
 def _parse_schemes(texts: list[str]) -> list:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_choices import (
@@ -107,6 +108,15 @@ _ALL = (
     _number("--generate", "Tokens that an inference goes on for after its prompt."),
     _text("--torch", "VERSION", "Whose workspaces are meant."),
 )  # fmt: skip
+
+
+def given_options(ctx: click.Context) -> list[str]:
+    """The options of a plan that were typed."""
+    return [
+        option
+        for option, field in OPTIONS.items()
+        if ctx.get_parameter_source(field) is not ParameterSource.DEFAULT
+    ]
 
 
 def plan_options(command: Command) -> Command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
 from qtui.report.memory_data import MemoryReport, memory_data, seconds_on
@@ -48,21 +49,30 @@ def memory_document(report: MemoryReport, *, explain: bool) -> Document:
     )
 
 
-def memory_sections(report: MemoryReport) -> list[Section]:
-    """The parts that `qtui inspect` shows: plan, peak, phases."""
+def with_memory(document: Document, report: MemoryReport) -> Document:
+    """The report of an inspection with the memory of a plan in it: plan, peak and phases."""
     estimate = report.estimate
-    return [
-        Section(
-            "Memory of the plan",
-            (
-                _plan(report),
-                _levels(estimate),
-                _components(estimate),
-                _phases(estimate),
-                printable(conclude_memory(report)),
-            ),
-        )
-    ]
+    section = Section(
+        "Memory of a run",
+        (
+            printable(conclude_memory(report)),
+            _plan(report),
+            _levels(estimate),
+            _components(estimate),
+            _phases(estimate),
+        ),
+    )
+    return replace(
+        document,
+        sections=(*document.sections, section),
+        data={**document.data, "memory": memory_data(report)},
+    )
+
+
+def without_memory(document: Document, reason: str) -> Document:
+    """The report of an inspection with the reason why it says nothing of memory."""
+    section = Section("Memory of a run", (f"Not estimated: {printable(reason)}",))
+    return replace(document, sections=(*document.sections, section))
 
 
 def _plan(report: MemoryReport) -> Facts:
