@@ -58,8 +58,8 @@ def load(config: Mapping[str, Any], plan: RunPlan, device: torch.device | str) -
     configuration = configuration_of(config)
     configuration.use_cache = False
     implementation = "eager" if plan.attention == "eager" else "sdpa"
-    with torch.device(device), _default_dtype(DTYPES[plan.dtype or "fp32"]):
-        model = _construct(class_of(configuration), configuration, implementation)
+    with torch.device(device):
+        model = _construct(class_of(configuration), configuration, implementation, plan)
     if plan.quant is not None:
         quantize_linears(model, plan, device)
     return Built(model, configuration, stacks_of(model))
@@ -112,28 +112,17 @@ def stacks_of(model: nn.Module) -> list[tuple[nn.ModuleList, list[int]]]:
     return stacks
 
 
-def _construct(model_class: Any, configuration: Any, implementation: str) -> Any:
+def _construct(model_class: Any, configuration: Any, implementation: str, plan: RunPlan) -> Any:
+    dtype = DTYPES[plan.dtype or "fp32"]
     try:
-        return model_class._from_config(configuration, attn_implementation=implementation)
+        return model_class._from_config(
+            configuration, attn_implementation=implementation, dtype=dtype
+        )
     except (ValueError, ImportError) as error:
         if implementation == "eager" or "attention" not in str(error).lower():
             raise
         # Some families have the plain form only, and then run it whatever is asked for.
-        return model_class._from_config(configuration, attn_implementation="eager")
-
-
-class _default_dtype:
-    """torch's default floating type, for a while."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-
-    def __enter__(self) -> None:
-        self._before = torch.get_default_dtype()
-        torch.set_default_dtype(self._dtype)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_default_dtype(self._before)
+        return model_class._from_config(configuration, attn_implementation="eager", dtype=dtype)
 
 
 def _adapters(model: Any, plan: RunPlan) -> Any:

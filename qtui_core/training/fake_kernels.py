@@ -70,6 +70,14 @@ def _efficient_backward(
     return result
 
 
+def _softmax_backward(func: Any, grad: Any, output: Any, dim: int, dtype: Any) -> Any:
+    """Gradient times result, beforehand (softmax_backward_cuda_out in SoftMax.cu)."""
+    result = func(grad, output, dim, dtype)
+    held = torch.empty_like(output)
+    del held
+    return result
+
+
 def _gemm_4bit(
     func: Any,
     inputs: Any,
@@ -104,6 +112,7 @@ def _grouped_mm(func: Any, first: Any, second: Any, offsets: Any = None, *rest: 
 _KERNELS: dict[str, Callable[..., Any]] = {
     "aten._scaled_dot_product_flash_attention_backward.default": _flash_backward,
     "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
+    "aten._softmax_backward_data.default": _softmax_backward,
     "bitsandbytes.gemm_4bit.default": _gemm_4bit,
     "aten._grouped_mm.default": _grouped_mm,
 }

@@ -51,7 +51,9 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
 
 
 def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of the constants beside quantized weights: block maxima, tables, offsets."""
+    """(name, tensor) of the constants beside quantized weights: block maxima, tables, offsets, and
+    the table that bitsandbytes itself holds once block maxima have been quantized."""
+    nested = False
     for name, parameter in model.named_parameters():
         state = getattr(parameter, "quant_state", None)
         if state is None:
@@ -59,9 +61,14 @@ def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{name}.absmax", state.absmax
         yield f"{name}.code", state.code
         if state.nested:
+            nested = True
             yield f"{name}.offset", state.offset
             yield f"{name}.nested_absmax", state.state2.absmax
             yield f"{name}.nested_code", state.state2.code
+    if nested:
+        from bitsandbytes.functional import name2qmap
+
+        yield from name2qmap.items()
 
 
 def _compute_dtype(plan: RunPlan) -> torch.dtype:

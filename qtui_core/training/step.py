@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Label, Phase
@@ -78,19 +79,25 @@ def run_steps(
 
 @contextmanager
 def _losses_marked(model: Any, tracker: Tracker) -> Iterator[None]:
-    """The loss is a phase of its own, from the logits on."""
+    """The loss is a phase of its own, from the logits on: from the model's loss function where it
+    has one, else from the cross entropy that it calls itself."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    function = base.loss_function
+    own, plain = base.loss_function, functional.cross_entropy
 
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        tracker.phase(Phase.LOSS)
-        return function(*args, **kwargs)
+    def marked(function: Any) -> Any:
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            if tracker.at == Phase.FORWARD:
+                tracker.phase(Phase.LOSS)
+            return function(*args, **kwargs)
 
-    base.loss_function = marked
+        return compute
+
+    base.loss_function = marked(own)
+    functional.cross_entropy = marked(plain)
     try:
         yield
     finally:
-        base.loss_function = function
+        base.loss_function, functional.cross_entropy = own, plain
 
 
 @contextmanager

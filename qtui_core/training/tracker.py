@@ -31,6 +31,7 @@ class Tracker(TorchDispatchMode):
         events: of the recording so far, as qtui_core.memory.record has them.
         places: where in the model an operation belongs.
         live: bytes alive now.
+        at: the phase that has begun last.
     """
 
     def __init__(self, device_type: str, places: Places | None = None) -> None:
@@ -38,6 +39,7 @@ class Tracker(TorchDispatchMode):
         self.events: list[Event] = []
         self.places = places or Places()
         self.live = 0
+        self.at: Phase | None = None
         self._device = device_type
         self._alive: dict[int, _Storage] = {}
         self._count = 0
@@ -58,6 +60,7 @@ class Tracker(TorchDispatchMode):
 
     def phase(self, phase: Phase) -> None:
         """A phase begins."""
+        self.at = phase
         self.events.append((PHASE, phase))
         self._operation = None
 
