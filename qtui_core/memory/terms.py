@@ -8,7 +8,7 @@ plan's sizes that gives their bytes exactly.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -118,8 +118,12 @@ class Symbols:
         """(formula, the same with numbers) of a buffer's bytes; None where no product fits. What
         stands still is of the model's sizes, what flows of the tokens'. Of sizes that are equal
         the first is written."""
-        found = self._standing if component in STANDING else self._flowing
-        entry = found.get(nbytes)
+        entry = None
+        if component is Component.QUANTIZATION:
+            entry = self._constants.get(nbytes)
+        if entry is None:
+            found = self._standing if component in STANDING else self._flowing
+            entry = found.get(nbytes)
         if entry is None:
             return None
         factor, names = entry
@@ -127,12 +131,19 @@ class Symbols:
         return f"{factor} {' '.join(names)}", f"{factor} x {numbers}"
 
     @cached_property
+    def _constants(self) -> dict[int, tuple[str, tuple[str, ...]]]:
+        """Bytes -> (factor, names) of the constants of a quantized matrix."""
+        return self._table(_pairs(self._sizes), _CONSTANTS)
+
+    @cached_property
     def _standing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
-        """Bytes -> (factor, names) of parameters, their constants and their states."""
-        names = [name for name in self.values if name not in ("N", "S", "H")]
-        products = [(name,) for name in names]
-        products += [(x, y) for i, x in enumerate(names) for y in names[i:]]
-        return self._table(products, _STORED)
+        """Bytes -> (factor, names) of parameters and their states."""
+        single = [(name,) for name in self._sizes]
+        return self._table([*single, *_pairs(self._sizes)], _STORED)
+
+    @property
+    def _sizes(self) -> list[str]:
+        return [name for name in self.values if name not in ("N", "S", "H")]
 
     @cached_property
     def _flowing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -141,8 +152,7 @@ class Symbols:
         products: list[tuple[str, ...]] = [("N",), *(("N", name) for name in widths)]
         products += [("S", name) for name in widths]
         products += [("N", "H", "S"), ("N", "S")] if "H" in widths else [("N", "S")]
-        products += [(x, y) for i, x in enumerate(widths) for y in widths[i:]]
-        return self._table(products, _COMPUTED)
+        return self._table([*products, *_pairs(widths)], _COMPUTED)
 
     def _table(
         self, products: Iterable[tuple[str, ...]], factors: Mapping[str, tuple[int, int]]
@@ -157,17 +167,16 @@ class Symbols:
 
 #: Bytes an element is computed in.
 _COMPUTED: Final = {"2": (2, 1), "4": (4, 1), "1": (1, 1), "8": (8, 1)}
-#: Bytes an element is stored in: also half ones, an absmax for each 64 of one byte or four, the
-#: nested one for each 64 x 256, and those of 8-bit optimizers for each 256.
-_STORED: Final = {
-    **_COMPUTED,
-    "1/2": (1, 2),
-    "1/64": (1, 64),
-    "4/64": (4, 64),
-    "4/(64 x 256)": (4, 64 * 256),
-    "4/256": (4, 256),
-    "4/128": (4, 128),
-}
+#: Bytes an element is stored in: also half ones, and an absmax of four for each 256 or 128, as
+#: optimizers of 8 and 4 bits have them.
+_STORED: Final = {**_COMPUTED, "1/2": (1, 2), "4/256": (4, 256), "4/128": (4, 128)}
+#: Bytes of constants an element has: an absmax of one byte or four for each 64, and a nested one
+#: for each 256 of these.
+_CONSTANTS: Final = {"1/64": (1, 64), "4/64": (4, 64), "4/(64 x 256)": (4, 64 * 256)}
+
+
+def _pairs(names: Sequence[str]) -> list[tuple[str, ...]]:
+    return [(x, y) for i, x in enumerate(names) for y in names[i:]]
 
 
 def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
