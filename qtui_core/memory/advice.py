@@ -118,7 +118,7 @@ def _of_a_step(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
         yield {"loss": "chunked:256"}, "nothing in the result; a little time"
     if plan.loss != "fused" and shape.head is not None:
         yield {"loss": "fused"}, "a kernel to install (Liger)"
-    if plan.loop == "manual":
+    if plan.loop != "trainer":
         yield {"loop": "trainer"}, "nothing: `del outputs` before loss.backward()"
     if plan.accumulation > 1 and plan.method == "full":
         yield {"accumulation": 1}, "a smaller batch in all"

@@ -44,7 +44,9 @@ class RunPlan:
         loss: "stock" is the installed transformers, "stock-4.48" the older one that upcasts,
             "chunked:N" N tokens at a time (TRL), "fused" a kernel that keeps no logits (Liger).
         accumulation: micro batches a step.
-        loop: "trainer" lets go of the outputs before the backward pass; "manual" holds them.
+        loop: "trainer" lets go of the outputs before the backward pass; "manual", a step written
+            by hand as a function, holds them until it returns; "script", a loop at the top of a
+            program, until the next forward pass has made new ones.
         segments: of the allocator, "native" or "expandable".
         gpus: how many; zero: what of ZeRO or FSDP is sharded over them (0 nothing, 1 optimizer
             states, 2 gradients too, 3 parameters too).

@@ -12,7 +12,7 @@ Optimizer = Literal[
 ]
 KbitPrep = Literal["none", "norms", "all"]
 AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
-Loop = Literal["trainer", "manual"]
+Loop = Literal["trainer", "manual", "script"]
 Segments = Literal["native", "expandable"]
 
 METHODS: Final = get_args(Method)

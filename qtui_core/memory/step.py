@@ -20,7 +20,7 @@ PADDING: Final = Label("attention_mask", Component.INPUTS)
 ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
 
-def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
+def record_all(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
     """The events of a run of `steps` steps, from its load on, of every layer. The plan leaves
     nothing open (plan.resolve).
 
@@ -47,10 +47,9 @@ def _load(tape: Tape, model: Model) -> None:
 
 
 def _train(tape: Tape, model: Model, steps: int) -> None:
-    """Steps of a loop as the Trainer has it, or one written by hand, in which the last outputs,
-    and with them the graph, live until new ones take their name."""
+    """Steps as the Trainer does them, or written by hand: there the last outputs, and with them
+    the graph, live until the step returns or, in a script, until new ones take their name."""
     plan = model.plan
-    manual = plan.loop == "manual"
     batch = _batch(tape, plan)
     optimizer = _Optimizer(model)
     outputs: tuple[Tensor | None, Tensor] | None = None
@@ -59,7 +58,7 @@ def _train(tape: Tape, model: Model, steps: int) -> None:
             tape.phase(Phase.FORWARD)
             tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
             loss, logits = forward(tape, model, batch)
-            outputs = (loss, logits) if manual else None
+            outputs = None if plan.loop == "trainer" else (loss, logits)
             del logits
             tape.leave_autocast()
             tape.phase(Phase.BACKWARD)
@@ -71,6 +70,8 @@ def _train(tape: Tape, model: Model, steps: int) -> None:
         for weights in model.sweep(tape):
             for _, tensor in weights.trained():
                 tensor.grad = None
+        if plan.loop != "script":
+            outputs = None
         tape.phase(Phase.BETWEEN)
     del outputs
 
@@ -148,3 +149,6 @@ class _Optimizer:
     def _trained(self) -> Iterator[StoredTensor]:
         for weights in (self.model.outside, *self.model.layers):
             yield from (stored for stored, _ in weights.trained())
+
+
+record_step = record_all

@@ -87,7 +87,7 @@ def _route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
         values, index = top_k(tape, logits, chosen)
         values = tape.to(softmax(tape, values), hidden.dtype)
     else:
-        probabilities = softmax(tape, tape.to(logits, "fp32"))
+        probabilities = softmax(tape, logits)
         values, index = top_k(tape, probabilities, chosen)
         if spec.normalized:
             values = divide_in_place(tape, values, summed(tape, values, tokens))

@@ -18,6 +18,7 @@ RANDOM_STATE: Final = Label("philox seed and offset", Component.TEMPORARIES)
 WORKSPACE: Final = Label("attention backward workspace", Component.TEMPORARIES)
 SOFTMAX: Final = Label("_softmax")
 SOFTMAX_BACKWARD: Final = Label("_softmax_backward_data")
+SOFTMAX_PRODUCT: Final = Label("gradient times softmax", Component.TEMPORARIES)
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,22 @@ def efficient(
 
 
 def softmax(tape: Tape, x: Tensor) -> Tensor:
-    """`F.softmax(x, dtype=torch.float32)` of a float32 tensor; saves its result."""
+    """`F.softmax(x, dtype=torch.float32)`; saves its result. float16 is read as it is, other types
+    are cast first (Tensor softmax in ATen/native/SoftMax.cpp).
+
+    The kernel of the backward pass multiplies gradient and result beforehand, in memory of its own
+    (softmax_backward_cuda_out in ATen/native/cuda/SoftMax.cu).
+    """
+    if x.dtype != "fp16":
+        x = tape.to(x, "fp32")
     elements, dtype = x.elements, x.dtype
 
     def backward(gradient: Tensor) -> Gradients:
-        return (tape.new(elements, dtype, SOFTMAX_BACKWARD),)
+        of_x = tape.new(elements, dtype, SOFTMAX_BACKWARD)
+        _product = tape.new(elements, "fp32", SOFTMAX_PRODUCT)
+        return (of_x,)
 
     node = tape.node("_softmax", (x,), backward)
-    output = tape.new(elements, dtype, SOFTMAX)
+    output = tape.new(elements, "fp32", SOFTMAX)
     tape.save(node, output)
     return tape.output(node, output)
