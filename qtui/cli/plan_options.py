@@ -98,7 +98,7 @@ _ALL = (
     _switch("--padding-mask", "Sequences of a batch are padded to one length."),
     _text("--loss", "LOSS", "stock, stock-4.48 (upcasts logits), chunked:256 or fused."),
     _number("--accumulation", "Micro batches in a step."),
-    _choice("--loop", LOOPS, "manual keeps the outputs through the backward pass, script until the next."),
+    _choice("--loop", LOOPS, "manual holds the outputs through the backward pass, script longer."),
     _choice("--segments", SEGMENTS, "Of the allocator of CUDA memory."),
     _number("--gpus", "GPUs; figures are of one of them."),
     _number("--zero", "What ZeRO or FSDP shards: 1 optimizer states, 2 gradients too, 3 weights "

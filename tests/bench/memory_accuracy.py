@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 
-from measured_rows import MeasuredRow, measured_rows  # noqa: E402
+from measured_rows import MeasuredRow, measured_rows
 
-from qtui_core.memory.estimate import estimate  # noqa: E402
+from qtui_core.memory.estimate import estimate
 
 
 @dataclass(frozen=True)
