@@ -43,18 +43,30 @@ def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tens
 
 
 def gpt2(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """GPT2Model.forward, and GPT-BigCode's. The embeddings keep their names until it returns."""
+    """GPT2Model.forward. The embeddings keep their names until it returns; layers are handed the
+    numbers of the tokens."""
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
     state.positions = arange(tape, state.queries)
-    positions = model.shape.embeddings[1]
-    position_embeds = look_up(tape, model, positions, state.positions)
+    position_embeds = look_up(tape, model, model.shape.embeddings[1], state.positions)
     hidden = add(tape, inputs_embeds, position_embeds)
     make_masks(tape, state, inputs_embeds.dtype, batch.padding)
     hidden = dropout(tape, hidden, model.shape.embedding_dropout)
-    state.entering = hidden
-    del hidden
-    hidden = run_layers(tape, model, state)
+    hidden = run_layers(tape, model, state, hidden)
+    return last_norm(tape, model, hidden)
+
+
+def gpt_bigcode(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """GPTBigCodeModel.forward. As GPT-2, in another order, and layers are not handed the numbers of
+    the tokens."""
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    positions = arange(tape, state.queries)
+    make_masks(tape, state, inputs_embeds.dtype, batch.padding)
+    position_embeds = look_up(tape, model, model.shape.embeddings[1], positions)
+    hidden = add(tape, inputs_embeds, position_embeds)
+    hidden = dropout(tape, hidden, model.shape.embedding_dropout)
+    hidden = run_layers(tape, model, state, hidden)
     return last_norm(tape, model, hidden)
 
 
@@ -234,7 +246,7 @@ def last_norm(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
 #: Families whose backbone is not Llama's.
 BACKBONES: Final[dict[str, Callable[[Tape, Model, Batch, Cache | None], Tensor]]] = {
     "gpt2": gpt2,
-    "gpt_bigcode": gpt2,
+    "gpt_bigcode": gpt_bigcode,
     "opt": opt,
     "bert": bert,
     "roberta": bert,
