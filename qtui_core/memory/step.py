@@ -8,25 +8,55 @@ from typing import Final
 from qtui_core.memory.assemble import Batch, Model, forward
 from qtui_core.memory.autograd import backward
 from qtui_core.memory.blocks.state import Cache
+from qtui_core.memory.fold import fold
 from qtui_core.memory.optimizer import State, shared_states, states_of, step_temporaries
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Label, Phase, Recording
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.storage import StoredTensor
+from qtui_core.memory.stretch import NotPeriodic, peak_levels, stretch
 from qtui_core.memory.tape import Buffer, Tape, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)
 PADDING: Final = Label("attention_mask", Component.INPUTS)
+#: Layers built on either side of those that stand for others, until they are found to be alike.
+_MARGINS: Final = (1, 2)
+
 ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
 
 
-def record_all(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
-    """The events of a run of `steps` steps, from its load on, of every layer. The plan leaves
-    nothing open (plan.resolve).
+def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
+    """The events of a run of `steps` steps, from its load on. The plan leaves nothing open
+    (plan.resolve).
 
     The states of the optimizer exist from the second step on, so that is the first like all later
-    ones.
+    ones. Only as many layers are built as show the pattern; the events of the others are copies.
     """
+    for margin in _MARGINS:
+        folded = fold(shape, margin)
+        recording = record_all(folded.shape, plan, steps)
+        try:
+            return Recording(stretch(recording.events, folded.folds), recording.origin)
+        except NotPeriodic:
+            continue
+    return record_all(shape, plan, steps)
+
+
+def record_peaks(shape: ModelShape, plan: RunPlan, steps: int = 2) -> tuple[tuple[str, int], ...]:
+    """(phase, most bytes alive in it, each buffer rounded) of the run that `record_step` records,
+    in order, without the events of the layers that are not built."""
+    for margin in _MARGINS:
+        folded = fold(shape, margin)
+        recording = record_all(folded.shape, plan, steps)
+        try:
+            return tuple(peak_levels(recording.events, folded.folds))
+        except NotPeriodic:
+            continue
+    return tuple(peak_levels(record_all(shape, plan, steps).events, ()))
+
+
+def record_all(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
+    """The events of such a run with every layer built."""
     tape = Tape()
     model = Model(shape, plan)
     _load(tape, model)
@@ -149,6 +179,3 @@ class _Optimizer:
     def _trained(self) -> Iterator[StoredTensor]:
         for weights in (self.model.outside, *self.model.layers):
             yield from (stored for stored, _ in weights.trained())
-
-
-record_step = record_all

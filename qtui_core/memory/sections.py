@@ -1,0 +1,88 @@
+"""A recording in sections: work on one layer, or what lies outside of layers.
+
+Sections of layers that follow each other, up or down, are a sweep: the forward pass, the backward
+pass, the states of the optimizer, gradients let go. What is let go for all layers at once, outside
+of them, is a sweep too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from qtui_core.memory.record import ALLOCATE, FREE, LAYER, OUTSIDE, PHASE, Event
+
+
+@dataclass(slots=True, eq=False)
+class Section:
+    """Events of one layer in one sweep, or of none.
+
+    Attributes:
+        sweep: number of the sweep; OUTSIDE where it is of no layer.
+        layer: that it is of; OUTSIDE for none.
+        direction: of the mark that began it; empty where none did.
+        events: without that mark.
+        allocations: how many of them allocate.
+    """
+
+    sweep: int
+    layer: int
+    direction: str
+    events: list[Event] = field(default_factory=list)
+    allocations: int = 0
+
+
+#: Where a buffer was allocated: the section, and which of its allocations it is.
+Place = tuple[Section, int]
+
+
+def cut(events: Iterable[Event]) -> tuple[list[Section], dict[int, Place]]:
+    """The sections of a recording in order, and the place of each buffer by its id."""
+    knife = _Knife()
+    current = knife.begin(OUTSIDE, "")
+    places: dict[int, Place] = {}
+    inside = False
+    for event in events:
+        kind = event[0]
+        if kind == LAYER:
+            inside = event[1] != OUTSIDE
+            current = knife.begin(event[1], event[2])
+            continue
+        if kind == PHASE and inside:
+            inside = False
+            current = knife.begin(OUTSIDE, "")
+        if not inside:
+            owner = places[event[1]][0].layer if kind == FREE else OUTSIDE
+            if owner != current.layer:
+                current = knife.begin(owner, "")
+        if kind == ALLOCATE:
+            places[event[1]] = (current, current.allocations)
+            current.allocations += 1
+        current.events.append(event)
+    return knife.sections, places
+
+
+class _Knife:
+    """Begins sections, and tells where a sweep ends: where none of a layer comes between, or the
+    layers turn round."""
+
+    def __init__(self) -> None:
+        self.sections: list[Section] = []
+        self._sweep = -1
+        self._last = OUTSIDE
+        self._step = 0
+
+    def begin(self, layer: int, direction: str) -> Section:
+        if layer == OUTSIDE:
+            sweep = OUTSIDE
+        else:
+            step = layer - self._last
+            along = self._last != OUTSIDE and step != 0 and step * self._step >= 0
+            if not along:
+                self._sweep += 1
+            self._step = step if along else 0
+            sweep = self._sweep
+        self._last = layer
+        section = Section(sweep, layer, direction)
+        self.sections.append(section)
+        return section
