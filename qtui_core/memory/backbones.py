@@ -51,8 +51,9 @@ def gpt2(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     position_embeds = look_up(tape, model, model.shape.embeddings[1], state.positions)
     hidden = add(tape, inputs_embeds, position_embeds)
     make_masks(tape, state, inputs_embeds.dtype, batch.padding)
-    hidden = dropout(tape, hidden, model.shape.embedding_dropout)
-    hidden = run_layers(tape, model, state, hidden)
+    state.entering = dropout(tape, hidden, model.shape.embedding_dropout)
+    del hidden
+    hidden = run_layers(tape, model, state)
     return last_norm(tape, model, hidden)
 
 
@@ -65,8 +66,9 @@ def gpt_bigcode(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> 
     make_masks(tape, state, inputs_embeds.dtype, batch.padding)
     position_embeds = look_up(tape, model, model.shape.embeddings[1], positions)
     hidden = add(tape, inputs_embeds, position_embeds)
-    hidden = dropout(tape, hidden, model.shape.embedding_dropout)
-    hidden = run_layers(tape, model, state, hidden)
+    state.entering = dropout(tape, hidden, model.shape.embedding_dropout)
+    del hidden
+    hidden = run_layers(tape, model, state)
     return last_norm(tape, model, hidden)
 
 
