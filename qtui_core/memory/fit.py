@@ -130,6 +130,8 @@ def last_that_fits(room: Callable[[int], int | None], most: int) -> int | None:
     spare = room(1)
     if spare is None or spare < 0:
         return None
+    if most == 1:
+        return 1
     low, low_room = 1, spare
     high, high_room = 2, room(2)
     while high_room is not None and high_room >= 0 and high < most:

@@ -1,0 +1,149 @@
+"""Advice: what each change saves is what estimates of both plans differ by."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import click
+import pytest
+from test_memory_estimate import SHAPE
+
+from qtui.cli.plan_options import plan_options
+from qtui_core.memory import RunPlan, estimate
+from qtui_core.memory.advice import (
+    FRAGMENTATION,
+    advise,
+    candidates,
+    cures,
+    keeps_training,
+    worthwhile,
+)
+from qtui_core.memory.curve import Peaks
+from qtui_core.memory.estimate import estimate_peaks
+from qtui_core.memory.plan import resolve
+from qtui_core.memory.plan_text import OPTIONS, change, grouped
+
+PLANS = (
+    RunPlan(batch=4, sequence=512),
+    RunPlan(method="full", batch=3, sequence=512, loop="manual"),
+    RunPlan(method="lora", sequence=512, attention="eager", lora_dropout=0.1, adapter_dtype="fp32"),
+    RunPlan(method="full", dtype="fp32", sequence=512),
+    RunPlan(method="inference", batch=2, sequence=512),
+)
+
+
+def peaks(plan: RunPlan) -> Peaks:
+    return estimate_peaks(SHAPE, plan)
+
+
+def parse(options: str, plan: RunPlan) -> RunPlan:
+    """The plan that the command line makes of options, resolved."""
+    made: list[RunPlan] = []
+
+    @click.command()
+    @plan_options
+    def command(plan: RunPlan) -> None:
+        made.append(plan)
+
+    command.main(options.split(), standalone_mode=False)
+    return resolve(made[0], SHAPE.dtype)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.method)
+def test_savings_are_the_difference_of_two_estimates(plan):
+    found = estimate(SHAPE, plan)
+    advice = advise(found, peaks)
+    assert advice
+    before = estimate(SHAPE, plan, allocator=False)
+    for one in advice:
+        after = estimate(SHAPE, one.plan, allocator=False)
+        assert one.saves_bytes == before.peak_allocated_bytes - after.peak_allocated_bytes
+        assert one.peak_phase == after.peak_phase
+        for phase in before.phases:
+            saved = before.phase(phase.name) - after.phase(phase.name)
+            assert one.saves_by_phase[phase.name] == saved
+    assert [a.saves_bytes for a in advice] == sorted((a.saves_bytes for a in advice), reverse=True)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.method)
+def test_a_change_can_be_typed(plan):
+    """The options of the plan with those of the change behind them make the changed plan."""
+    before = resolve(plan, SHAPE.dtype)
+    typed = " ".join(options for _, options in grouped(before))
+    assert parse(typed, before) == before
+    for one in advise(estimate(SHAPE, plan), peaks):
+        assert parse(f"{typed} {one.change}", before) == one.plan
+
+
+def test_every_field_of_a_plan_has_an_option():
+    assert sorted(OPTIONS.values()) == sorted(field.name for field in fields(RunPlan))
+    assert change(PLANS[0], replace(PLANS[0], checkpointing=False)) == "--no-checkpointing"
+
+
+def test_changes_that_cannot_be_are_left_out():
+    plan = RunPlan(method="full", dtype="fp32", sequence=512, attention="sdpa")
+
+    def refuses_lora(changed: RunPlan) -> Peaks:
+        from qtui_core.errors import UsageError
+
+        if changed.adapts:
+            raise UsageError("No module is of that name.")
+        return peaks(changed)
+
+    methods = {one.plan.method for one in advise(estimate(SHAPE, plan), refuses_lora)}
+    assert methods == {"full"}
+
+
+def test_the_obvious_is_among_the_candidates():
+    full = resolve(RunPlan(method="full", batch=8, loop="manual"), "bf16")
+    changes = [changed for changed, _ in candidates(SHAPE, full)]
+    for wanted in (
+        {"checkpointing": True},
+        {"loss": "chunked:256"},
+        {"loop": "trainer"},
+        {"optimizer": "adamw8bit"},
+        {"batch": 4, "accumulation": 2},
+        {"method": "lora"},
+    ):
+        assert wanted in changes
+    eight = replace(full, gpus=8)
+    assert {"zero": 3} in [changed for changed, _ in candidates(SHAPE, eight)]
+    inference = resolve(RunPlan(method="inference"), "bf16")
+    assert {"quant": "nf4-dq"} in [changed for changed, _ in candidates(SHAPE, inference)]
+
+
+def test_cures_save_most_in_their_phase_and_train_the_same_where_that_helps():
+    plan = RunPlan(method="full", batch=8, sequence=512)
+    found = estimate(SHAPE, plan)
+    advice = advise(found, peaks)
+    by_kind = {cure.kind: cure for cure in cures(found, advice)}
+    assert set(by_kind) >= {"forward", "loss", "backward", "optimizer", FRAGMENTATION}
+    for kind, cure in by_kind.items():
+        assert cure.symptom
+        if kind == FRAGMENTATION:
+            continue
+        assert cure.needs_bytes == found.phase(kind)
+        same = [a for a in advice if keeps_training(found.plan, a.plan)]
+        helping = [a.saves_by_phase[kind] for a in same if a.saves_by_phase[kind] > 0]
+        if helping:
+            assert cure.saves_bytes == max(helping)
+    # AdamW's moments are what the optimizer step needs: the batch does not help there.
+    assert "--optimizer" in by_kind["optimizer"].change
+    assert "--batch" not in by_kind["optimizer"].change
+
+
+def test_fragmentation_is_what_the_allocator_keeps_and_expandable_segments_cure():
+    found = estimate(SHAPE, RunPlan(method="full", batch=3, sequence=1000))
+    other = estimate(SHAPE, replace(found.plan, segments="expandable"))
+    cure = cures(found, (), other)[-1]
+    assert cure.kind == FRAGMENTATION
+    assert cure.needs_bytes == found.peak_reserved_bytes - found.peak_allocated_bytes
+    assert cure.saves_bytes == max(0, found.peak_reserved_bytes - other.peak_reserved_bytes)
+
+
+def test_small_savings_are_not_worth_a_line():
+    found = estimate(SHAPE, PLANS[0])
+    advice = advise(found, peaks)
+    worth = worthwhile(advice, found.peak_allocated_bytes)
+    assert worth == tuple(a for a in advice if a.saves_bytes >= found.peak_allocated_bytes / 500)
+    assert len(worth) < len(advice)

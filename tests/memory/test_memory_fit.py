@@ -1,0 +1,118 @@
+"""Verdicts around their thresholds, and the largest that fits against trying every value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_memory_estimate import SHAPE
+
+from qtui_core.errors import UsageError
+from qtui_core.memory import RunPlan, estimate
+from qtui_core.memory.devices import DEVICES, device_of_memory, find_device
+from qtui_core.memory.estimate import estimate_peaks
+from qtui_core.memory.fit import fit_on, fits, largest, last_that_fits
+
+PLAN = RunPlan(method="full", batch=2, sequence=256)
+
+
+def test_verdicts_change_where_they_should():
+    found = estimate(SHAPE, PLAN)
+    process, spread = found.process_bytes, found.uncertainty_bytes
+    kept = found.peak_reserved_bytes - found.peak_allocated_bytes
+    assert kept > 0
+    for capacity, verdict in (
+        (process + spread, "fits"),
+        (process + spread - 1, "tight"),
+        (process, "tight"),
+        (process - kept, "tight"),
+        (process - kept - 1, "no"),
+    ):
+        fit = fit_on(found, device_of_memory(capacity))
+        assert (fit.verdict, fit.headroom_bytes) == (verdict, capacity - process)
+
+
+def test_the_catalogue_is_judged_smallest_first():
+    found = estimate(SHAPE, PLAN)
+    verdicts = fits(found, DEVICES, lambda plan: estimate_peaks(SHAPE, plan))
+    assert len(verdicts) == len(DEVICES) >= 25
+    capacities = [fit.capacity_bytes for fit in verdicts]
+    assert capacities == sorted(capacities)
+
+
+def test_devices_without_flash_attention_are_charged_for_the_other_kernel():
+    plan = RunPlan(method="full", batch=2, sequence=2048, loss="stock")
+    found = estimate(SHAPE, plan)
+    old, new = find_device("T4"), find_device("A10")
+    judged = {
+        fit.gpu: fit for fit in fits(found, (old, new), lambda plan: estimate_peaks(SHAPE, plan))
+    }
+    kernel = replace(found.plan, attention="efficient")
+    more = estimate_peaks(SHAPE, kernel).bytes - estimate_peaks(SHAPE, found.plan).bytes
+    assert more != 0
+    assert judged[old.name].headroom_bytes == fit_on(found, old).headroom_bytes - more
+    assert judged[new.name].headroom_bytes == fit_on(found, new).headroom_bytes
+
+
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=300),
+    st.integers(0, 10**11),
+)
+def test_the_last_that_fits_is_found_for_any_room_that_falls(steps, capacity):
+    taken: list[int] = []
+    rooms = []
+    for step in steps:
+        capacity -= step
+        rooms.append(capacity)
+
+    def room(value: int) -> int:
+        taken.append(value)
+        return rooms[value - 1]
+
+    wanted = max((i for i, spare in enumerate(rooms, start=1) if spare >= 0), default=None)
+    assert last_that_fits(room, len(rooms)) == wanted
+    assert len(taken) <= 40
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**9), st.integers(1, 10**7))
+def test_few_guesses_are_needed_where_room_is_a_line(slope, spare, most):
+    taken: list[int] = []
+
+    def room(value: int) -> int:
+        taken.append(value)
+        return spare - slope * (value - 1)
+
+    assert last_that_fits(room, most + 1) == min(most + 1, 1 + spare // slope)
+    assert len(taken) <= 14
+
+
+def test_where_a_plan_cannot_be_the_search_ends():
+    assert last_that_fits(lambda value: 5 if value < 7 else None, 1000) == 6
+    assert last_that_fits(lambda value: -1, 1000) is None
+
+
+@pytest.mark.parametrize("knob", ["batch", "seq"])
+def test_the_largest_fits_and_the_next_does_not(knob):
+    device = device_of_memory(1 << 30)
+    found = largest(SHAPE, PLAN, knob, device)
+    field = "sequence" if knob == "seq" else "batch"
+    assert found.value is not None
+    assert found.value % found.step == 0
+    fitting = estimate(SHAPE, replace(PLAN, **{field: found.value}), device)
+    assert fit_on(fitting, device).verdict == "fits"
+    assert fitting.process_bytes == found.process_bytes
+    next_one = estimate(SHAPE, replace(PLAN, **{field: found.value + found.step}), device)
+    assert fit_on(next_one, device).verdict != "fits"
+
+
+def test_where_not_even_one_fits():
+    found = largest(SHAPE, PLAN, "batch", device_of_memory(100 << 20))
+    assert found.value is None
+    assert found.process_bytes == estimate(SHAPE, replace(PLAN, batch=1)).process_bytes
+
+
+def test_a_plan_that_cannot_be_is_refused_before_anything_is_searched():
+    with pytest.raises(UsageError):
+        largest(SHAPE, RunPlan(method="full", quant="nf4"), "batch", find_device("T4"))
