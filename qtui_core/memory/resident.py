@@ -5,22 +5,24 @@ from __future__ import annotations
 
 from qtui_core.memory.optimizer import shared_states, states_of
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import Component
+from qtui_core.memory.record import Component, rounded
 from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.sharding import gradient_buckets, held_blocks, local_shape, updated
 from qtui_core.memory.weights import Block, allocated_by_component, blocks_of
 
 
 def resident_by_component(
     shape: ModelShape, plan: RunPlan, workspace_bytes: int = 0
 ) -> dict[Component, int]:
-    """Bytes on one GPU that holds the whole model, by what they are for, each tensor rounded as
-    the allocator does.
+    """Bytes on the GPU that holds most, by what they are for, each tensor rounded as the allocator
+    does. The buckets of DistributedDataParallel, which it keeps, count as gradients.
 
     Raises UsageError where no module is of the names that are to get adapters.
     """
-    blocks = blocks_of(shape, plan)
-    totals = allocated_by_component(blocks)
+    blocks = blocks_of(local_shape(shape, plan), plan)
+    totals = allocated_by_component(held_blocks(blocks, plan))
     totals[Component.OPTIMIZER] = optimizer_bytes(blocks, plan)
+    totals[Component.GRADIENTS] = sum(map(rounded, gradient_buckets(blocks, plan)))
     totals[Component.WORKSPACES] = workspace_bytes
     return totals
 
@@ -48,11 +50,11 @@ def _states(blocks: tuple[Block, ...], plan: RunPlan, *, paged: bool) -> int:
             if tensor.requires_grad:
                 held = sum(
                     state.bytes if paged else state.allocated
-                    for state in states_of(tensor, plan)
+                    for state in states_of(updated(tensor, plan), plan)
                     if state.paged == paged
                 )
                 total += held * len(block.prefixes)
     if not paged:
-        trained = (tensor for block in blocks for tensor in block.tensors if tensor.requires_grad)
+        trained = (updated(t, plan) for block in blocks for t in block.tensors if t.requires_grad)
         total += sum(state.allocated for state in shared_states(trained, plan))
     return total

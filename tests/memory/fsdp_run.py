@@ -1,0 +1,105 @@
+"""One of the processes of a real FSDP2 step on CPUs: every storage's bytes, phase by phase.
+
+    torchrun --nproc-per-node 2 fsdp_run.py JOB.json
+
+The job says `config` (of a Llama), `batch`, `sequence`, `checkpointing`, `method`, `output`.
+Each rank writes `output`.RANK: the most bytes alive in each phase of the second step, and what is
+alive between steps.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import transformers
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Storages(TorchDispatchMode):
+    """All storages seen, by what they hold now: FSDP empties and refills them in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.known = {}
+        self.peak = 0
+
+    def watch(self, tree):
+        for leaf in tree_leaves(tree):
+            if isinstance(leaf, DTensor):
+                leaf = leaf._local_tensor
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+                storage = leaf.untyped_storage()
+                self.known.setdefault(storage._cdata, weakref.ref(storage))
+
+    def now(self):
+        total = 0
+        for key, reference in list(self.known.items()):
+            storage = reference()
+            if storage is None:
+                del self.known[key]
+            else:
+                total += -(-storage.nbytes() // 512) * 512
+        return total
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.watch((args, kwargs, result))
+        self.peak = max(self.peak, self.now())
+        return result
+
+    def phase(self):
+        """The most bytes since the last call."""
+        peak, self.peak = max(self.peak, self.now()), self.now()
+        return peak
+
+
+def main(job):
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(**job["config"])
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if job["method"] == "lora":
+        import peft
+
+        model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear"))
+    if job["checkpointing"]:
+        model.gradient_checkpointing_enable()
+    model.train()
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    inner = model.get_base_model() if job["method"] == "lora" else model
+    for layer in inner.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, foreach=True)
+    storages = Storages()
+    storages.watch([*model.parameters(), *model.buffers()])
+    found = {}
+    with storages:
+        ids = torch.randint(0, config.vocab_size, (job["batch"], job["sequence"]))
+        for _ in range(2):
+            storages.phase()
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+            found["forward"] = storages.phase()
+            loss.backward()
+            found["backward"] = storages.phase()
+            del loss
+            optimizer.step()
+            found["optimizer"] = storages.phase()
+            optimizer.zero_grad()
+            storages.phase()
+            found["between steps"] = storages.now()
+    Path(f"{job['output']}.{dist.get_rank()}").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
