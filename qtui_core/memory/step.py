@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from qtui_core.memory.assemble import Batch, Model, forward
@@ -32,36 +34,46 @@ def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
     The states of the optimizer exist from the second step on, so that is the first like all later
     ones. Only as many layers are built as show the pattern; the events of the others are copies.
     """
-    for margin in _MARGINS:
-        folded = fold(shape, margin)
-        recording = record_all(folded.shape, plan, steps)
-        try:
-            return Recording(stretch(recording.events, folded.folds), recording.origin)
-        except NotPeriodic:
-            continue
-    return record_all(shape, plan, steps)
+    with _no_garbage():
+        for margin in _MARGINS:
+            folded = fold(shape, margin)
+            events = record_all(folded.shape, plan, steps).events
+            try:
+                return Recording(stretch(events, folded.folds), "tape")
+            except NotPeriodic:
+                continue
+        return record_all(shape, plan, steps)
 
 
-def record_peaks(shape: ModelShape, plan: RunPlan, steps: int = 2) -> tuple[tuple[str, int], ...]:
-    """(phase, most bytes alive in it, each buffer rounded) of the run that `record_step` records,
-    in order, without the events of the layers that are not built."""
-    for margin in _MARGINS:
-        folded = fold(shape, margin)
-        recording = record_all(folded.shape, plan, steps)
-        try:
-            return tuple(peak_levels(recording.events, folded.folds))
-        except NotPeriodic:
-            continue
-    return tuple(peak_levels(record_all(shape, plan, steps).events, ()))
+def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...]:
+    """(phase, most bytes alive in it, each buffer rounded) for the phases of a run, in order. The
+    step is one like all but the first; events of layers that are not built are not made.
+
+    Of a loop written by hand two steps are there, for the first leaves to the second what it
+    holds.
+    """
+    steps = 2 if plan.loop == "manual" else 1
+    with _no_garbage():
+        for margin in _MARGINS:
+            folded = fold(shape, margin)
+            events = record_all(folded.shape, plan, steps, steady=True).events
+            try:
+                return tuple(peak_levels(events, folded.folds))
+            except NotPeriodic:
+                continue
+        return tuple(peak_levels(record_all(shape, plan, steps, steady=True).events, ()))
 
 
-def record_all(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
-    """The events of such a run with every layer built."""
+def record_all(
+    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
+) -> Recording:
+    """The events of such a run with every layer built. `steady` is whether the states of the
+    optimizer are there before the first step."""
     tape = Tape()
     model = Model(shape, plan)
     _load(tape, model)
     if plan.trains:
-        _train(tape, model, steps)
+        _train(tape, model, steps, steady)
     else:
         _infer(tape, model)
     return Recording(tuple(tape.recorder.events), "tape")
@@ -76,12 +88,14 @@ def _load(tape: Tape, model: Model) -> None:
         weights.prepare(tape)
 
 
-def _train(tape: Tape, model: Model, steps: int) -> None:
+def _train(tape: Tape, model: Model, steps: int, steady: bool) -> None:
     """Steps as the Trainer does them, or written by hand: there the last outputs, and with them
     the graph, live until the step returns or, in a script, until new ones take their name."""
     plan = model.plan
     batch = _batch(tape, plan)
     optimizer = _Optimizer(model)
+    if steady:
+        optimizer.begin(tape)
     outputs: tuple[Tensor | None, Tensor] | None = None
     for _ in range(steps):
         for _ in range(plan.accumulation):
@@ -128,6 +142,19 @@ def _batch(tape: Tape, plan: RunPlan) -> Batch:
     return Batch(ids, ids, padding)
 
 
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Without the collector of cycles: tapes have none, and it would walk over tens of thousands of
+    events again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class _Optimizer:
     """The states of an optimizer, made in its first step, and what each step takes meanwhile."""
 
@@ -139,8 +166,7 @@ class _Optimizer:
     def step(self, tape: Tape) -> None:
         """`optimizer.step()`."""
         if not self.begun:
-            self._begin(tape)
-            self.begun = True
+            self.begin(tape)
         before: list[list[Buffer]] = []
         for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
             made = [
@@ -157,7 +183,9 @@ class _Optimizer:
             del made
         self._release(tape, before)
 
-    def _begin(self, tape: Tape) -> None:
+    def begin(self, tape: Tape) -> None:
+        """Makes the states."""
+        self.begun = True
         plan = self.model.plan
         self._keep(tape, shared_states(self._trained(), plan))
         for weights in self.model.sweep(tape):

@@ -8,6 +8,7 @@ section that frees a buffer of the layer before it does so in every copy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from qtui_core.memory.fold import Fold
 from qtui_core.memory.record import ALLOCATE, FREE, LAYER, OPERATION, OUTSIDE, PHASE, Event, rounded
@@ -128,6 +129,20 @@ def _sizes(section: Section) -> list[int]:
     return [event[2] for event in section.events if event[0] == ALLOCATE]
 
 
+class _Program(NamedTuple):
+    """What a section does, for any layer of its kind.
+
+    Attributes:
+        steps: (ALLOCATE, ordinal, bytes, label), (FREE, owner, ordinal, None), or (kind, 0, 0,
+            event) for other events. Ordinals count from 1; owner -1 is the section itself.
+        owners: sections whose buffers are freed: (sweep, layers up from this one, True), or
+            (sweep, number among all layers, False).
+    """
+
+    steps: list[tuple[int, int, int, Any]]
+    owners: tuple[tuple[int, int, bool], ...]
+
+
 class _Writer:
     """Writes sections, with new ids."""
 
@@ -140,6 +155,7 @@ class _Writer:
         self._outside: dict[int, int] = {}
         # Before the first id of each section, by sweep and number among all layers.
         self._bases: dict[tuple[int, int], int] = {}
+        self._programs: dict[int, _Program] = {}
         self._numbers = {OUTSIDE: OUTSIDE}
         self._rows: dict[int, Fold] = {}
         self._names: dict[int, tuple[str, int]] = {}
@@ -165,22 +181,59 @@ class _Writer:
         if layer == OUTSIDE:
             self._write_outside(section)
             return
+        program = self._programs.get(id(section))
+        if program is None:
+            program = self._programs[id(section)] = self._program(section)
         base = self._bases[section.sweep, number] = self._count
         self._count += section.allocations
+        bases = self._bases
+        before = [
+            bases[sweep, number + distance] if alike else bases[sweep, distance]
+            for sweep, distance, alike in program.owners
+        ]
+        before.append(base)
+        events: list[Event] = [
+            (ALLOCATE, base + x, y, z)
+            if kind == ALLOCATE
+            else (FREE, before[x] + y)
+            if kind == FREE
+            else z
+            for kind, x, y, z in program.steps
+        ]
         renamed = self._renaming(layer, number)
-        append = self.events.append
-        identity = base
+        if renamed is not None:
+            events = [
+                (OPERATION, e[1], e[2].replace(*renamed)) if e[0] == OPERATION else e
+                for e in events
+            ]
+        self.events += events
+
+    def _program(self, section: Section) -> _Program:
+        """The events of a section with ids as (owner, ordinal)."""
+        owners: dict[tuple[int, int, bool], int] = {}
+        steps: list[tuple[int, int, int, Any]] = []
+        ordinal = 0
         for event in section.events:
             kind = event[0]
             if kind == ALLOCATE:
-                identity += 1
-                append((ALLOCATE, identity, event[2], event[3]))
+                ordinal += 1
+                steps.append((ALLOCATE, ordinal, event[2], event[3]))
             elif kind == FREE:
-                append((FREE, self._identity(event[1], layer, number)))
-            elif kind == OPERATION and renamed is not None:
-                append((OPERATION, event[1], event[2].replace(*renamed)))
+                place, other = self._places[event[1]]
+                if place is section:
+                    steps.append((FREE, -1, other + 1, None))
+                    continue
+                if place.layer == OUTSIDE:
+                    self._bases[OUTSIDE, event[1]] = self._outside[event[1]]
+                    owner, other = (OUTSIDE, event[1], False), -1
+                elif self._rows[section.layer] is self._rows[place.layer]:
+                    owner = (place.sweep, place.layer - section.layer, True)
+                else:
+                    owner = (place.sweep, self._numbers[place.layer], False)
+                steps.append((FREE, owners.setdefault(owner, len(owners)), other + 1, None))
             else:
-                append(event)
+                steps.append((kind, 0, 0, event))
+        return _Program(steps, tuple(owners))
 
     def _write_outside(self, section: Section) -> None:
         for event in section.events:
@@ -189,20 +242,16 @@ class _Writer:
                 self._outside[event[1]] = self._count
                 self.events.append((ALLOCATE, self._count, event[2], event[3]))
             elif event[0] == FREE:
-                self.events.append((FREE, self._identity(event[1], OUTSIDE, OUTSIDE)))
+                self.events.append((FREE, self._identity(event[1])))
             else:
                 self.events.append(event)
 
-    def _identity(self, old: int, layer: int, number: int) -> int:
-        """The new id of a buffer that a section of `layer`, written as `number`, frees."""
+    def _identity(self, old: int) -> int:
+        """The new id of a buffer that is freed outside of layers."""
         place, ordinal = self._places[old]
         if place.layer == OUTSIDE:
             return self._outside[old]
-        if layer != OUTSIDE and self._rows[layer] is self._rows[place.layer]:
-            owner = number + place.layer - layer
-        else:
-            owner = self._numbers[place.layer]
-        return self._bases[place.sweep, owner] + ordinal + 1
+        return self._bases[place.sweep, self._numbers[place.layer]] + ordinal + 1
 
     def _renaming(self, layer: int, number: int) -> tuple[str, str] | None:
         """What stands in names of modules of the layer, and what is to."""
