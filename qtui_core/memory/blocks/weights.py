@@ -84,6 +84,12 @@ class Weights:
             )
         return found
 
+    def adapter(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """The two matrices of the adapter over the parameter `name` (lora_A, lora_B)."""
+        down = self.find(f"{name}.lora_A.{_ADAPTER}.weight")
+        up = self.find(f"{name}.lora_B.{_ADAPTER}.weight")
+        return None if down is None or up is None else (down, up)
+
     def weight(self, spec: Norm | Embedding) -> Tensor | None:
         """The weight of a norm or an embedding, None where it has none."""
         return self.tensors.get(f"{spec.name}.weight")
