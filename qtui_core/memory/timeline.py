@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from qtui_core.memory.record import (
     ALLOCATE,
@@ -38,9 +38,6 @@ STACK: Final = (
     Component.LOSS,
     Component.TEMPORARIES,
 )
-
-#: What a mark of a timeline is: the event number first.
-Entry = TypeVar("Entry", bound=tuple[Any, ...])
 
 
 class Allocation(NamedTuple):
@@ -82,23 +79,33 @@ class Span:
     stop: int
 
 
+#: (first event, one after the last, bytes, event of the allocation, phase and layer it was in,
+#: event of its operation or None, phase that it died in): an allocation as it is found, in a tuple
+#: because there are tens of thousands of which few are looked at.
+Life = tuple[int, int, int, Event, str, int, Event | None, str]
+
+
 @dataclass(frozen=True)
 class Timeline:
     """What one pass over the events of a recording finds.
 
     Attributes:
         live: bytes alive after each event, each buffer rounded up to 512.
-        allocations: all buffers, in the order they were freed, then those that never were.
+        lives: of all buffers, in the order they were freed, then those that never were.
         spans: the phases, in order.
-        operations: (event number, operation, module), in order.
-        layers: (event number, layer, direction), in order.
+        operations, layers: (event number, event) of each, in order.
     """
 
     live: list[int]
-    allocations: list[Allocation]
+    lives: list[Life]
     spans: tuple[Span, ...]
-    operations: list[tuple[int, str, str]]
-    layers: list[tuple[int, int, str]]
+    operations: list[tuple[int, Event]]
+    layers: list[tuple[int, Event]]
+
+    @cached_property
+    def allocations(self) -> list[Allocation]:
+        """All buffers, in the order of `lives`."""
+        return [_allocation(life) for life in self.lives]
 
     @property
     def peak(self) -> int:
@@ -107,7 +114,7 @@ class Timeline:
 
     def alive_at(self, number: int) -> list[Allocation]:
         """The buffers that are alive after an event."""
-        return [a for a in self.allocations if a[0] <= number < a[1]]
+        return [_allocation(life) for life in self.lives if life[0] <= number < life[1]]
 
     def phase_at(self, number: int) -> str:
         """The phase that an event belongs to; empty before the first."""
@@ -120,7 +127,7 @@ class Timeline:
         begun = next((s.start for s in self.spans if s.start <= number < s.stop), 0)
         if entry is None or entry[0] < begun:
             return ""
-        _, operation, module = entry
+        _, operation, module = entry[1]
         place = self._where(number)
         return " ".join(
             part for part in (operation, f"of {module}" if module else "", place) if part
@@ -128,9 +135,9 @@ class Timeline:
 
     def _where(self, number: int) -> str:
         entry = _last(self.layers, number)
-        if entry is None or entry[1] == OUTSIDE:
+        if entry is None or entry[1][1] == OUTSIDE:
             return ""
-        _, layer, direction = entry
+        _, layer, direction = entry[1]
         return f"in the backward of layer {layer}" if direction == BACKWARD else f"in layer {layer}"
 
 
@@ -140,43 +147,42 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
     Raises ValueError for events that are no history: a buffer freed that is not alive.
     """
     live: list[int] = []
-    done: list[Allocation] = []
-    open_: dict[object, tuple[int, int, int, Label, str, int, str, str]] = {}
+    done: list[Life] = []
+    open_: dict[object, tuple[int, int, Event, str, int, Event | None]] = {}
     spans: list[tuple[str, int]] = []
-    operations: list[tuple[int, str, str]] = []
-    layers: list[tuple[int, int, str]] = []
+    operations: list[tuple[int, Event]] = []
+    layers: list[tuple[int, Event]] = []
     total, phase, layer = 0, "", OUTSIDE
-    operation = module = ""
+    operation: Event | None = None
     remember, finish, take = live.append, done.append, open_.pop
-    for number, event in enumerate(events):
-        kind = event[0]
-        if kind == ALLOCATE:
-            size = -(-event[2] // 512) * 512
-            total += size
-            open_[event[1]] = (
-                number, size, event[2], event[3], phase, layer, operation, module,
-            )  # fmt: skip
-        elif kind == FREE:
-            begun = take(event[1], None)
-            if begun is None:
-                raise ValueError(f"event {number} frees buffer {event[1]}, which is not alive")
-            start, size, asked, label, born, where, name, place = begun
-            total -= size
-            finish(Allocation(start, number, size, asked, label, born, phase, where, name, place))
-        elif kind == OPERATION:
-            _, operation, module = event
-            operations.append((number, operation, module))
-        elif kind == LAYER:
-            layer = event[1]
-            layers.append((number, layer, event[2]))
-        elif kind == PHASE:
-            phase = str(event[1])
-            operation = module = ""
-            spans.append((phase, number))
-        remember(total)
+    number = 0
+    try:
+        for number, event in enumerate(events):
+            kind = event[0]
+            if kind == ALLOCATE:
+                size = -(-event[2] // 512) * 512
+                total += size
+                open_[event[1]] = (number, size, event, phase, layer, operation)
+            elif kind == FREE:
+                start, size, allocated, born, where, made = take(event[1])
+                total -= size
+                finish((start, number, size, allocated, born, where, made, phase))
+            elif kind == OPERATION:
+                operation = event
+                operations.append((number, event))
+            elif kind == LAYER:
+                layer = event[1]
+                layers.append((number, event))
+            elif kind == PHASE:
+                phase = str(event[1])
+                operation = None
+                spans.append((phase, number))
+            remember(total)
+    except KeyError as error:
+        raise ValueError(f"event {number} frees buffer {error}, which is not alive") from None
     end = len(events)
-    for start, size, asked, label, born, where, name, place in open_.values():
-        finish(Allocation(start, end, size, asked, label, born, "", where, name, place))
+    for start, size, allocated, born, where, made in open_.values():
+        finish((start, end, size, allocated, born, where, made, ""))
     bounds = [*(start for _, start in spans), end]
     return Timeline(
         live,
@@ -187,6 +193,18 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
     )
 
 
+def component_of(life: Life) -> Component:
+    """As labelled, else by its lifetime."""
+    component: Component | None = life[3][3].component
+    return component or by_lifetime(life[4], life[7])
+
+
+def _allocation(life: Life) -> Allocation:
+    start, stop, size, event, born, layer, made, died = life
+    operation, module = ("", "") if made is None else (made[1], made[2])
+    return Allocation(start, stop, size, event[2], event[3], born, died, layer, operation, module)
+
+
 _STANDING: Final = (Phase.LOAD.value, Phase.PREPARE.value)
 
 
@@ -194,14 +212,14 @@ _STANDING: Final = (Phase.LOAD.value, Phase.PREPARE.value)
 def by_lifetime(born: str, died: str) -> Component:
     """The component of a buffer that is not labelled with one, by the phases it was allocated and
     freed in; `died` is empty for never."""
+    if born == Phase.LOSS:
+        return Component.LOSS
     if died == born:
         return Component.TEMPORARIES
     if born in _STANDING:
         return Component.WEIGHTS
     if born == Phase.FORWARD:
         return Component.ACTIVATIONS
-    if born == Phase.LOSS:
-        return Component.ACTIVATIONS if died == Phase.BACKWARD else Component.LOSS
     if born == Phase.BACKWARD:
         return Component.GRADIENTS
     return Component.TEMPORARIES
@@ -216,7 +234,7 @@ def composition(alive: Sequence[Allocation]) -> dict[Component, int]:
     return {component: sums[component] for component in STACK if component in sums}
 
 
-def _last(entries: list[Entry], number: int) -> Entry | None:
+def _last(entries: list[tuple[int, Event]], number: int) -> tuple[int, Event] | None:
     """The last entry at or before an event."""
     index = bisect_right(entries, number, key=itemgetter(0))
     return entries[index - 1] if index else None
