@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_choices import ALL_LINEAR
 from qtui_core.training.configuration import class_of, configuration_of
 from qtui_core.training.quantized import quantize_linears, quantized_tensors
+from qtui_core.training.stacks import Stack, fold_layers, stacks_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _HALF = (torch.float16, torch.bfloat16)
@@ -30,13 +32,14 @@ class Built:
     Attributes:
         model: the class of transformers, or peft's wrapper around it after `prepare`.
         configuration: of transformers.
-        stacks: the rows of layers, encoder first where there are two, each with the indices its
-            layers have in the whole model.
+        stacks: the rows of layers.
+        folds: how they were left with few layers, where they were.
     """
 
     model: Any
     configuration: Any
-    stacks: list[tuple[nn.ModuleList, list[int]]] = field(default_factory=list)
+    stacks: list[Stack]
+    folds: tuple[Fold, ...] = ()
 
     @property
     def trained(self) -> list[torch.nn.Parameter]:
@@ -50,19 +53,27 @@ class Built:
         yield from quantized_tensors(self.model)
 
 
-def load(config: Mapping[str, Any], plan: RunPlan, device: torch.device | str) -> Built:
+def load(
+    config: Mapping[str, Any],
+    plan: RunPlan,
+    device: torch.device | str,
+    margin: int | None = None,
+) -> Built:
     """The base model with its weights as they are stored, quantized where the plan says.
 
-    `plan` is resolved. Raises ModelError for a configuration that transformers does not build.
+    `plan` is resolved. With a `margin`, of layers that are alike only a few are left, so many of
+    them around those that stand for others. Raises ModelError for a configuration that
+    transformers does not build.
     """
     configuration = configuration_of(config)
     configuration.use_cache = False
     implementation = "eager" if plan.attention == "eager" else "sdpa"
     with torch.device(device):
         model = _construct(class_of(configuration), configuration, implementation, plan)
+    folds = () if margin is None else fold_layers(model, configuration, margin)
     if plan.quant is not None:
         quantize_linears(model, plan, device)
-    return Built(model, configuration, stacks_of(model))
+    return Built(model, configuration, stacks_of(model), folds)
 
 
 def prepare(built: Built, plan: RunPlan) -> None:
@@ -92,24 +103,6 @@ def prepare(built: Built, plan: RunPlan) -> None:
     if plan.checkpointing and not model.is_gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
     built.model = model.train(plan.trains)
-
-
-def stacks_of(model: nn.Module) -> list[tuple[nn.ModuleList, list[int]]]:
-    """The rows of layers of a model, in the order they run, numbered through."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    found = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.ModuleList)
-        and len(module) > 0
-        and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
-    ]
-    stacks, start = [], 0
-    for layers in found:
-        stacks.append((layers, list(range(start, start + len(layers)))))
-        start += len(layers)
-    return stacks
 
 
 def _construct(model_class: Any, configuration: Any, implementation: str, plan: RunPlan) -> Any:

@@ -49,10 +49,10 @@ def configuration_of(config: Mapping[str, Any]) -> Any:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"transformers does not accept this config.json: {first}") from error
     text = built.get_text_config()
-    if getattr(text, "is_encoder_decoder", False):
+    decodes = getattr(text, "is_encoder_decoder", False)
+    if decodes and getattr(text, "decoder_start_token_id", None) is None:
         # Only labels are given, and the decoder reads them one place later, after this token.
-        if getattr(text, "decoder_start_token_id", None) is None:
-            text.decoder_start_token_id = text.pad_token_id or 0
+        text.decoder_start_token_id = text.pad_token_id or 0
     return text
 
 

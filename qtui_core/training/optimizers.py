@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,9 +48,13 @@ def _adamw4bit(parameters: Sequence[torch.nn.Parameter]) -> Any:
     return AdamW4bit(parameters, lr=_RATE)
 
 
-def optimizer_tensors(optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of an optimizer's states."""
-    for state in optimizer.state.values():
-        for name, value in state.items():
+def optimizer_tensors(
+    optimizer: Any, named: Iterable[tuple[str, torch.nn.Parameter]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg"; tables that 8-bit states
+    share are of no weight."""
+    tables = {id(table): name for name, table in getattr(optimizer, "name2qmap", {}).items()}
+    for parameter_name, parameter in named:
+        for name, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                yield name, value
+                yield tables.get(id(value)) or f"{parameter_name}.{name}", value

@@ -16,12 +16,15 @@ import torch
 from torch import nn
 
 from qtui_core.memory.record import BACKWARD, FORWARD, OUTSIDE
+from qtui_core.training.stacks import Stack, place_in
 
 
 class Places:
-    """The module that is at work, by its name in the model; "" outside of all."""
+    """The module that is at work, by its name in the model, or in its layer where it is of one;
+    "" outside of all."""
 
     def __init__(self) -> None:
+        self.stacks: Sequence[Stack] = ()
         self._stack: list[str] = []
         self._numbers: list[int] = [0]
         self._names: list[str] = [""]
@@ -35,9 +38,14 @@ class Places:
             return ""
         return self._names[bisect_right(self._numbers, node._sequence_nr()) - 1]
 
+    def of(self, name: str) -> tuple[int, str]:
+        """(layer, name in it) of what has a name in the model."""
+        return place_in(self.stacks, name)
+
     def watch(self, model: nn.Module) -> None:
         """Follows the modules of a model from now on."""
-        for name, module in model.named_modules():
+        for full, module in model.named_modules():
+            name = self.of(full)[1]
             module.register_forward_pre_hook(lambda _module, _args, name=name: self._enter(name))
             module.register_forward_hook(lambda *_: self._leave(), always_call=True)
 
@@ -54,19 +62,19 @@ class Places:
         self._names.append(self._stack[-1] if self._stack else "")
 
 
-def watch_layers(
-    layers: Sequence[nn.Module], indices: Sequence[int], announce: Callable[[int, str], None]
-) -> None:
+def watch_layers(stack: Stack, announce: Callable[[int, str], None]) -> None:
     """Calls `announce(index, direction)` when the forward of a layer begins, when its backward
     does, and with index OUTSIDE when the last forward, and the first layer's backward, are over.
 
     A forward that checkpointing runs again belongs to the backward of its layer and is not
     announced.
     """
-    for place, (layer, index) in enumerate(zip(layers, indices, strict=True)):
+    for place, layer in enumerate(stack.layers):
+        index = stack.start + place
         begins = _begins(index, announce, first=place == 0)
+        ends = _ends(index, announce, last=place == len(stack.layers) - 1)
         layer.register_forward_pre_hook(begins, with_kwargs=True)
-        layer.register_forward_hook(_ends(index, announce), always_call=True)
+        layer.register_forward_hook(ends, always_call=True)
 
 
 def _begins(
@@ -83,12 +91,13 @@ def _begins(
     return hook
 
 
-def _ends(index: int, announce: Callable[[int, str], None]) -> Callable[..., None]:
+def _ends(index: int, announce: Callable[[int, str], None], *, last: bool) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if torch._C._current_autograd_node() is not None:
             return
         _at_backward(output[0] if isinstance(output, tuple) else output, index, announce)
-        announce(OUTSIDE, FORWARD)
+        if last:
+            announce(OUTSIDE, FORWARD)
 
     return hook
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import Component, Label, Phase
+from qtui_core.memory.record import Component, Phase
 from qtui_core.training.build import DTYPES, Built
 from qtui_core.training.optimizers import optimizer_tensors
 from qtui_core.training.tracker import Tracker
@@ -71,8 +71,11 @@ def run_steps(
             del loss
             tracker.phase(Phase.OPTIMIZER)
             optimizer.step()
-            tracker.track(optimizer_tensors(optimizer), Label("state", Component.OPTIMIZER))
+            states = optimizer_tensors(optimizer, built.model.named_parameters())
+            tracker.track(states, Component.OPTIMIZER)
             optimizer.zero_grad(set_to_none=True)
+            if plan.loop != "script":
+                outputs = None
             tracker.phase(Phase.BETWEEN)
     return losses
 

@@ -6,54 +6,93 @@ allocation is recorded into the same format that the estimate writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import Component, Label, Phase, Recording
+from qtui_core.memory.record import Component, Event, Phase, Recording
+from qtui_core.memory.stretch import NotPeriodic, stretch
 from qtui_core.training import build
 from qtui_core.training.fake_cuda import fake_cuda
 from qtui_core.training.fake_kernels import FakeKernels
 from qtui_core.training.optimizers import make_optimizer
 from qtui_core.training.places import watch_layers
+from qtui_core.training.quantized import quantized_tensors
 from qtui_core.training.step import batch_of, run_steps
 from qtui_core.training.tracker import Tracker
 
+#: Margins of layers that are built around those that stand for others, until those are alike;
+#: None builds all.
+_MARGINS = (1, 2, 4, None)
+
 
 def record(
-    config: Mapping[str, Any], plan: RunPlan, device: str = "cuda", steps: int = 2
+    config: Mapping[str, Any],
+    plan: RunPlan,
+    device: str = "cuda",
+    steps: int = 2,
+    *,
+    whole: bool = False,
 ) -> Recording:
     """Loads, prepares and trains for `steps` steps, recording what is allocated on `device`:
     "cuda" over fake tensors, "cpu" over real ones.
+
+    Over fake tensors only as many layers are built as show which are alike, and their events
+    copied for the others, unless the `whole` model is wanted.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
     trace.
     """
     build.quiet()
     plan = resolve(plan, str(config.get("torch_dtype") or config.get("dtype") or "bf16"))
+    for margin in _MARGINS if device == "cuda" and not whole else (None,):
+        events, folds = _run(config, plan, device, steps, margin)
+        try:
+            return Recording(stretch(events, folds), "trace")
+        except NotPeriodic:
+            continue
+    raise AssertionError("a whole model needs no stretching")
+
+
+def _run(
+    config: Mapping[str, Any], plan: RunPlan, device: str, steps: int, margin: int | None
+) -> tuple[tuple[Event, ...], tuple[Fold, ...]]:
     tracker = Tracker(device)
     with ExitStack() as stack:
         if device == "cuda":
             stack.enter_context(fake_cuda(plan))
-        built = build.load(config, plan, device)
+        built = build.load(config, plan, device, margin)
+        tracker.places.stacks = built.stacks
         tracker.phase(Phase.LOAD)
-        _track(built, tracker, Component.WEIGHTS)
+        tracker.track(built.state(), _component(built))
         stack.enter_context(tracker)
         if device == "cuda":
             stack.enter_context(FakeKernels())
         tracker.phase(Phase.PREPARE)
         build.prepare(built, plan)
-        _track(built, tracker, Component.ADAPTERS)
+        tracker.track(built.state(), _component(built))
         batch = batch_of(built, plan, device)
-        tracker.track(batch.items(), Label("batch", Component.INPUTS))
+        tracker.track(batch.items(), Component.INPUTS)
         tracker.places.watch(built.model)
-        for layers, indices in built.stacks:
-            watch_layers(list(layers), indices, tracker.layer)
+        for layers in built.stacks:
+            watch_layers(layers, tracker.layer)
         optimizer = make_optimizer(plan, built.trained)
         run_steps(built, optimizer, plan, batch, tracker, steps)
-    return Recording(tuple(tracker.events), "trace")
+    return tracker.events(), built.folds
 
 
-def _track(built: build.Built, tracker: Tracker, component: Component) -> None:
-    tracker.track(built.state(), Label("weights", component))
+def _component(built: build.Built) -> Callable[[str], Component]:
+    """What each of the tensors that stand is for, by its name."""
+    constants = {name for name, _ in quantized_tensors(built.model)}
+    buffers = {name for name, _ in built.model.named_buffers()}
+
+    def component(name: str) -> Component:
+        if name in constants:
+            return Component.QUANTIZATION
+        if name in buffers:
+            return Component.BUFFERS
+        return Component.ADAPTERS if ".lora_" in name else Component.WEIGHTS
+
+    return component

@@ -8,14 +8,26 @@ are not counted. Bytes are those of the storage, before any rounding.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qtui_core.memory.record import ALLOCATE, FREE, LAYER, OPERATION, PHASE, Event, Label, Phase
+from qtui_core.memory.record import (
+    ALLOCATE,
+    FREE,
+    LAYER,
+    OPERATION,
+    OUTSIDE,
+    PHASE,
+    Component,
+    Event,
+    Label,
+    Phase,
+)
+from qtui_core.training.owners import STILL, mark_owners
 from qtui_core.training.places import Places
 
 _ADD = torch.ops.aten.add.Tensor
@@ -28,7 +40,6 @@ class Tracker(TorchDispatchMode):
     """Records events while it is entered; `track` records storages that exist already.
 
     Attributes:
-        events: of the recording so far, as qtui_core.memory.record has them.
         places: where in the model an operation belongs.
         live: bytes alive now.
         at: the phase that has begun last.
@@ -36,53 +47,81 @@ class Tracker(TorchDispatchMode):
 
     def __init__(self, device_type: str, places: Places | None = None) -> None:
         super().__init__()
-        self.events: list[Event] = []
         self.places = places or Places()
         self.live = 0
         self.at: Phase | None = None
         self._device = device_type
+        self._events: list[Event] = []
+        self._labels: dict[int, Label] = {}
+        self._layers: dict[int, int] = {}
+        self._sources: dict[int, int] = {}
         self._alive: dict[int, _Storage] = {}
         self._count = 0
         self._operation: tuple[str, str] | None = None
+        self._leaving: Event | None = None
         self._own_references = _UNKNOWN
 
     def calibrate(self) -> None:
         """Finds out how many references the engine's own addition itself holds to a gradient that
         nothing else refers to, with the modes that are entered now. Nothing of it is recorded.
         Call it once all modes are entered."""
-        kept = self._device, self.events
-        self._device, self.events, self._own_references = "none", [], _ASKING
+        kept = self._device, self._events
+        self._device, self._events, self._own_references = "none", [], _ASKING
         with torch.enable_grad():
             x = torch.ones(1, device=kept[0], requires_grad=True)
             twice = x.sin()
             (twice.cos() * twice.exp()).backward()
-        self._device, self.events = kept
+        self._device, self._events = kept
+
+    def events(self) -> tuple[Event, ...]:
+        """All that was recorded."""
+        labelled = [
+            (*event[:3], self._labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
+            for event in self._events
+        ]
+        return mark_owners(labelled, self._layers, self._sources)
 
     def phase(self, phase: Phase) -> None:
         """A phase begins."""
+        self._leave()
         self.at = phase
-        self.events.append((PHASE, phase))
+        self._events.append((PHASE, phase))
         self._operation = None
 
     def layer(self, index: int, direction: str) -> None:
-        """Work on a layer begins; an index as in the record."""
-        event = (LAYER, index, direction)
-        if next((e for e in reversed(self.events) if e[0] in (LAYER, PHASE)), None) != event:
-            self.events.append(event)
+        """Work on a layer begins; an index as in the record. What is let go before the next
+        operation still belongs to the layer that is left."""
+        self._leaving = None
+        if index == OUTSIDE:
+            self._leaving = (LAYER, index, direction)
+        else:
+            self._events.append((LAYER, index, direction))
             self._operation = None
 
-    def track(self, tensors: Iterable[tuple[str, torch.Tensor]], label: Label) -> None:
-        """Records storages that no operation made while this mode was entered, each labelled
-        with `label` and the name beside it. Those already recorded are relabelled."""
-        for name, tensor in tensors:
-            named = label._replace(what=name)
-            known = self._alive.get(tensor.untyped_storage()._cdata)
-            if known is None:
-                self._record(tensor, named)
-            else:
-                self.events[known.event] = (ALLOCATE, known.id, known.nbytes, named)
+    def _leave(self) -> None:
+        if self._leaving is not None:
+            self._events.append(self._leaving)
+            self._leaving = self._operation = None
+
+    def track(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        component: Component | Callable[[str], Component],
+    ) -> None:
+        """Names tensors that stand, and records those that no operation made while this mode was
+        entered. Names are those in the model, from which their layer is told."""
+        for full, tensor in tensors:
+            entry = self._record(tensor, None)
+            if entry is None or entry.id in self._labels:
+                continue
+            layer, name = self.places.of(full)
+            self._layers[entry.id] = layer
+            self._labels[entry.id] = Label(
+                name, component(full) if callable(component) else component
+            )
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._leave()
         if func is _ADD and _by_engine(args, kwargs):
             first = args[0]
             references = first._use_count()
@@ -93,54 +132,68 @@ class Tracker(TorchDispatchMode):
                 _ADD_IN_PLACE(*args)
                 return first
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        for place, leaf in enumerate(tree_leaves(result)):
             if isinstance(leaf, torch.Tensor):
-                self._record(leaf, None, func)
+                entry = self._record(leaf, func)
+                if entry is not None and self.at in STILL:
+                    self._remember_source(entry, args, place)
         return result
 
-    def _record(self, tensor: torch.Tensor, label: Label | None, func: Any = None) -> None:
+    def _record(self, tensor: torch.Tensor, func: Any) -> _Storage | None:
+        """The entry of a tensor's storage, which is recorded if it is new."""
         if tensor.device.type != self._device:
-            return
+            return None
         try:
             storage = tensor.untyped_storage()
         except NotImplementedError:  # a tensor of another layout has none
-            return
+            return None
         key = storage._cdata
+        known = self._alive.get(key)
         nbytes = storage.nbytes()
-        if key in self._alive or nbytes == 0:
-            return
-        if label is None:
+        if known is not None or nbytes == 0:
+            return known
+        name = ""
+        if func is not None:
             name = func.overloadpacket.__name__
             self._announce((name, self.places.current()))
-            label = Label(name)
         self._count += 1
-        entry = _Storage(self._count, nbytes, len(self.events))
-        self.events.append((ALLOCATE, entry.id, nbytes, label))
+        entry = _Storage(self._count, nbytes)
+        self._events.append((ALLOCATE, entry.id, nbytes, Label(name)))
         self.live += nbytes
         self._alive[key] = entry
         entry.reference = weakref.ref(storage, lambda _: self._free(key, entry))
+        return entry
+
+    def _remember_source(self, entry: _Storage, args: Any, place: int) -> None:
+        """What a storage was made from: of a list the tensor at its place, else the first."""
+        first = args[0] if args else None
+        if isinstance(first, list | tuple) and place < len(first):
+            first = first[place]
+        if isinstance(first, torch.Tensor) and first.device.type == self._device:
+            known = self._alive.get(first.untyped_storage()._cdata)
+            if known is not None and known is not entry:
+                self._sources.setdefault(entry.id, known.id)
 
     def _announce(self, operation: tuple[str, str]) -> None:
         if operation != self._operation:
             self._operation = operation
-            self.events.append((OPERATION, *operation))
+            self._events.append((OPERATION, *operation))
 
     def _free(self, key: int, entry: _Storage) -> None:
         if self._alive.get(key) is entry:
             del self._alive[key]
             self.live -= entry.nbytes
-            self.events.append((FREE, entry.id))
+            self._events.append((FREE, entry.id))
 
 
 class _Storage:
-    """One that is alive: its id and bytes, and where in the events it was recorded."""
+    """One that is alive: its id and bytes, and what tells of its end."""
 
-    __slots__ = ("event", "id", "nbytes", "reference")
+    __slots__ = ("id", "nbytes", "reference")
 
-    def __init__(self, number: int, nbytes: int, event: int) -> None:
+    def __init__(self, number: int, nbytes: int) -> None:
         self.id = number
         self.nbytes = nbytes
-        self.event = event
         self.reference: Any = None
 
 
@@ -171,13 +224,3 @@ def _is_dense(tensor: torch.Tensor) -> bool:
                 return False
             expected *= size
     return True
-
-
-def storages(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The first tensor of each storage."""
-    seen: set[int] = set()
-    for name, tensor in named:
-        key = tensor.untyped_storage()._cdata
-        if key not in seen:
-            seen.add(key)
-            yield name, tensor
