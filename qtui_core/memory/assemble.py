@@ -5,25 +5,31 @@ from __future__ import annotations
 from qtui_core.errors import UsageError
 from qtui_core.memory.backbones import BACKBONES, decoder
 from qtui_core.memory.blocks.activations import activation
+from qtui_core.memory.blocks.cache import Cache
+from qtui_core.memory.blocks.chunked_loss import chunked_loss
+from qtui_core.memory.blocks.fused_loss import fused_loss
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.loss import LOGITS, causal_loss, causal_loss_4_48, plain_loss
 from qtui_core.memory.blocks.norm import normalize
-from qtui_core.memory.blocks.state import Cache
 from qtui_core.memory.model import Batch, Model
 from qtui_core.memory.operations.linear import linear
 from qtui_core.memory.operations.pointwise import from_output, scale
+from qtui_core.memory.plan import chunk_of
 from qtui_core.memory.record import Phase
-from qtui_core.memory.shape import Linear, Norm
+from qtui_core.memory.shape import Linear, ModelShape, Norm
 from qtui_core.memory.tape import Tape, Tensor
 
 
 def forward(
     tape: Tape, model: Model, batch: Batch, cache: Cache | None = None
-) -> tuple[Tensor | None, Tensor]:
-    """`LlamaForCausalLM.forward`: the loss (None in inference) and the logits, in the phases
-    forward and loss."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """`LlamaForCausalLM.forward`: the loss (None in inference) and the logits (None where the loss
+    is computed without them), in the phases forward and loss."""
     shape, plan = model.shape, model.plan
     hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
+    if plan.trains and (plan.loss == "fused" or chunk_of(plan.loss)) and _is_causal(shape):
+        tape.phase(Phase.LOSS)
+        return _loss_without_logits(tape, model, hidden, batch), None
     logits = _head(tape, model, hidden)
     if not plan.trains:
         return None, logits
@@ -33,6 +39,25 @@ def forward(
         return plain_loss(tape, logits, batch.labels), logits
     compute = causal_loss_4_48 if plan.loss == "stock-4.48" else causal_loss
     return compute(tape, logits, batch.labels, sequences), logits
+
+
+def _is_causal(shape: ModelShape) -> bool:
+    return not shape.is_encoder and not shape.encoder
+
+
+def _loss_without_logits(tape: Tape, model: Model, hidden: Tensor, batch: Batch) -> Tensor:
+    """The losses that take the head's weight instead of its output."""
+    shape, plan = model.shape, model.plan
+    spec = shape.head
+    assert spec is not None
+    name = shape.embeddings[0].name if shape.tied else spec.name
+    table = model.outside[f"{name}.weight"]
+    bias = model.outside.find(shape.head_bias or f"{spec.name}.bias")
+    sequences = batch.ids.elements // plan.sequence
+    chunk = chunk_of(plan.loss)
+    if chunk is None:
+        return fused_loss(tape, hidden, table, batch.labels, sequences, spec.inputs)
+    return chunked_loss(tape, shape, hidden, table, bias, batch.labels, sequences, chunk)
 
 
 def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:

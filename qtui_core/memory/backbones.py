@@ -7,11 +7,12 @@ from functools import partial
 from typing import Final
 
 from qtui_core.memory.blocks.arrangements import run_layer
+from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.masks import causal_mask, look_for_packing
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.rotary_kinds import tables_of
-from qtui_core.memory.blocks.state import Cache, Pass
+from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.checkpoint import checkpoint
 from qtui_core.memory.model import Batch, Model
 from qtui_core.memory.operations.embedding import embedding

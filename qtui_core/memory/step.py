@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from qtui_core.memory.assemble import Batch, Model, forward
 from qtui_core.memory.autograd import backward
-from qtui_core.memory.blocks.state import Cache
-from qtui_core.memory.fold import fold
+from qtui_core.memory.blocks.cache import Cache
+from qtui_core.memory.fold import Fold, fold
 from qtui_core.memory.optimizer import State, shared_states, states_of, step_temporaries
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import Component, Label, Phase, Recording
+from qtui_core.memory.record import Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.storage import StoredTensor
 from qtui_core.memory.stretch import NotPeriodic, peak_levels, stretch
@@ -25,6 +25,8 @@ PADDING: Final = Label("attention_mask", Component.INPUTS)
 _MARGINS: Final = (1, 2)
 
 ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
+
+Read = TypeVar("Read")
 
 
 def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
@@ -47,7 +49,18 @@ def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
 
 def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...]:
     """(phase, most bytes alive in it, each buffer rounded) for the phases of a run, in order. The
-    step is one like all but the first; events of layers that are not built are not made.
+    step is one like all but the first; events of layers that are not built are not made."""
+    return record_repeated(shape, plan, lambda events, folds: tuple(peak_levels(events, folds)))
+
+
+def record_repeated(
+    shape: ModelShape,
+    plan: RunPlan,
+    read: Callable[[Sequence[Event], Sequence[Fold]], Read],
+) -> Read:
+    """What `read` makes of the events of the layers that were built and of how others are copies of
+    them; it may raise NotPeriodic, and is then given more layers. The step is one like all but the
+    first.
 
     Of a loop written by hand two steps are there, for the first leaves to the second what it
     holds.
@@ -58,10 +71,10 @@ def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...
             folded = fold(shape, margin)
             events = record_all(folded.shape, plan, steps, steady=True).events
             try:
-                return tuple(peak_levels(events, folded.folds))
+                return read(events, folded.folds)
             except NotPeriodic:
                 continue
-        return tuple(peak_levels(record_all(shape, plan, steps, steady=True).events, ()))
+        return read(record_all(shape, plan, steps, steady=True).events, ())
 
 
 def record_all(
@@ -72,11 +85,10 @@ def record_all(
     tape = Tape()
     model = Model(shape, plan)
     _load(tape, model)
-    if plan.trains:
-        _train(tape, model, steps, steady)
-    else:
-        _infer(tape, model)
-    return Recording(tuple(tape.recorder.events), "tape")
+    held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
+    recording = Recording(tuple(tape.recorder.events), "tape")
+    del held  # what the run still holds at its end is not freed in it
+    return recording
 
 
 def _load(tape: Tape, model: Model) -> None:
@@ -88,7 +100,7 @@ def _load(tape: Tape, model: Model) -> None:
         weights.prepare(tape)
 
 
-def _train(tape: Tape, model: Model, steps: int, steady: bool) -> None:
+def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     """Steps as the Trainer does them, or written by hand: there the last outputs, and with them
     the graph, live until the step returns or, in a script, until new ones take their name."""
     plan = model.plan
@@ -96,7 +108,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> None:
     optimizer = _Optimizer(model)
     if steady:
         optimizer.begin(tape)
-    outputs: tuple[Tensor | None, Tensor] | None = None
+    outputs: tuple[Tensor | None, Tensor | None] | None = None
     for _ in range(steps):
         for _ in range(plan.accumulation):
             tape.phase(Phase.FORWARD)
@@ -117,22 +129,31 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> None:
         if plan.loop != "script":
             outputs = None
         tape.phase(Phase.BETWEEN)
-    del outputs
+    return batch, optimizer, outputs
 
 
-def _infer(tape: Tape, model: Model) -> None:
-    """A prefill, and where tokens are generated the last of these steps, with a cache that holds
-    all before it."""
+def _infer(tape: Tape, model: Model) -> object:
+    """A prefill; and where tokens are generated, the last of these, with a cache that holds all
+    before it. Returns what is held at the end.
+
+    The cache grows by a token at a time (DynamicCache): of each layer the old tensor and the new
+    one are there together while one is copied into the other.
+    """
     plan = model.plan
     tape.grad = False
     tape.training = False
-    tape.phase(Phase.FORWARD)
-    cache = Cache()
     batch = _batch(tape, plan)
-    tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
-    forward(tape, model, batch, cache)
-    tape.leave_autocast()
+    cache = None if model.shape.is_encoder or model.shape.encoder else Cache()
+    for tokens in (plan.sequence, 1)[: 2 if plan.generate > 1 and cache is not None else 1]:
+        tape.phase(Phase.FORWARD)
+        if tokens == 1 and cache is not None:
+            batch = Batch(ids := tape.new(plan.batch, "int64", IDS), ids, batch.padding)
+            cache.lengthen(tape, plan.sequence + plan.generate - 1)
+        tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
+        forward(tape, model, batch, cache)
+        tape.leave_autocast()
     tape.phase(Phase.BETWEEN)
+    return batch, cache
 
 
 def _batch(tape: Tape, plan: RunPlan) -> Batch:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from qtui_core.memory.blocks.cache import cached
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.masks import is_eager
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.rotary import rotate
-from qtui_core.memory.blocks.state import Cache, Pass
+from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operations.attention import Heads, efficient, flash, softmax
 from qtui_core.memory.operations.linear import bmm
 from qtui_core.memory.operations.pointwise import add_constant, dropout, from_output, scale
 from qtui_core.memory.operations.views import contiguous, repeat, split, transposed
-from qtui_core.memory.record import Component, Label
+from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Attention
 from qtui_core.memory.tape import Tape, Tensor
 
-CACHE: Final = Label("key-value cache", Component.CACHE)
 BIAS: Final = Label("where")
 
 #: What an attention gives: its output, and the weights of eager attention, which nobody uses but
@@ -82,7 +82,7 @@ def attend(
     it found them, and then that has to be copied (`transpose(1, 2).contiguous()`).
     """
     if state.cache is not None:
-        key, value = cached(tape, state.cache, key, value)
+        key, value = cached(tape, state.cache, key, value, state.queries, spec.window)
     sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.kv_heads, spec.head_dim)
     mask = state.window_mask if spec.window is not None else state.mask
     if is_eager(state):
@@ -158,19 +158,3 @@ def eager(
     weights = dropout(tape, weights, spec.dropout)
     output = bmm(tape, weights, value_states, pairs * sizes.queries * sizes.of_value)
     return contiguous(tape, output), weights
-
-
-def cached(tape: Tape, cache: Cache, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """DynamicCache.update: what is new is kept, after what was there, in a tensor of its own."""
-    layer = tape.layer
-    if layer not in cache.keys:
-        cache.keys[layer], cache.values[layer] = key.buffer, value.buffer
-        return key, value
-    tape.operation("cat")
-    grown = []
-    for kept, new in ((cache.keys, key), (cache.values, value)):
-        elements = kept[layer].nbytes // SIZES[new.dtype] + new.elements
-        joined = tape.new(elements, new.dtype, CACHE)
-        kept[layer] = joined.buffer
-        grown.append(joined)
-    return grown[0], grown[1]

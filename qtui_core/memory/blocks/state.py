@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.tape import Buffer, Tensor
-
-
-@dataclass(slots=True)
-class Cache:
-    """Keys and values of the layers, by index (DynamicCache). Their buffers only: inference has
-    no gradients."""
-
-    length: int = 0
-    keys: dict[int, Buffer] = field(default_factory=dict)
-    values: dict[int, Buffer] = field(default_factory=dict)
+from qtui_core.memory.tape import Tensor
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Cross entropy."""
+"""Cross entropy and its parts."""
 
 from __future__ import annotations
 
@@ -14,28 +14,34 @@ NLL_BACKWARD: Final = Label("nll_loss_backward", Component.LOSS)
 
 
 def cross_entropy(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
-    """`F.cross_entropy(logits, labels)`: the logarithms of the softmax, then the mean of those of
-    the labels.
+    """`F.cross_entropy(logits, labels)`. On autocast's float32 list."""
+    return nll_loss(tape, log_softmax(tape, logits), labels)
 
-    Under autocast only the second is on the float32 list here: the first is given the type of the
-    logits (cross_entropy_loss in aten/src/ATen/native/LossNLL.cpp)."""
+
+def log_softmax(tape: Tape, logits: Tensor) -> Tensor:
+    """`F.log_softmax(logits, dim=-1)`; saves its result. On autocast's float32 list."""
+    logits = tape.cast_high(logits)
     elements, dtype = logits.elements, logits.dtype
 
-    def of_logits(gradient: Tensor) -> Gradients:
+    def backward(gradient: Tensor) -> Gradients:
         return (tape.new(elements, dtype, LOG_SOFTMAX_BACKWARD),)
 
-    node = tape.node("_log_softmax", (logits,), of_logits)
+    node = tape.node("_log_softmax", (logits,), backward)
     logarithms = tape.new(elements, dtype, LOG_SOFTMAX)
     tape.save(node, logarithms)
-    logarithms = tape.cast_high(tape.output(node, logarithms))
-    averaged = logarithms.dtype
+    return tape.output(node, logarithms)
 
-    def of_logarithms(gradient: Tensor) -> Gradients:
-        return (tape.new(elements, averaged, NLL_BACKWARD),)
 
-    node = tape.node("nll_loss_forward", (logarithms,), of_logarithms)
+def nll_loss(tape: Tape, logarithms: Tensor, labels: Tensor) -> Tensor:
+    """`F.nll_loss(logarithms, labels)`: their mean or sum, one element, and the weight of all."""
+    elements, dtype = logarithms.elements, logarithms.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, dtype, NLL_BACKWARD),)
+
+    node = tape.node("nll_loss_forward", (logarithms,), backward)
     tape.save(node, logarithms, labels)
-    loss = tape.new(1, averaged, NLL)
-    weight = tape.new(1, averaged, NLL)
+    loss = tape.new(1, dtype, NLL)
+    weight = tape.new(1, dtype, NLL)
     tape.save(node, weight)
     return tape.output(node, loss)

@@ -1,0 +1,100 @@
+"""The loss a chunk of tokens at a time, each a checkpoint, so that the logits of all tokens never
+exist together (TRL 1.9, trl/trainer/sft_trainer.py: _chunk, _chunked_cross_entropy_loss)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from qtui_core.memory.checkpoint import checkpoint
+from qtui_core.memory.operations.linear import linear
+from qtui_core.memory.operations.loss import log_softmax, nll_loss
+from qtui_core.memory.operations.norm import total
+from qtui_core.memory.operations.pointwise import add, from_output, mul, neg, scale
+from qtui_core.memory.operations.views import part
+from qtui_core.memory.record import Component, Label
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.tape import Gradients, Tape, Tensor
+
+CHUNK: Final = Label("logits of a chunk", Component.LOSS)
+ROWS: Final = Label("index", Component.LOSS)
+ROWS_BACKWARD: Final = Label("new_zeros", Component.LOSS)
+LABELS: Final = Label("labels of a chunk", Component.LOSS)
+COUNT: Final = Label("zeros", Component.LOSS)
+FLAGS: Final = Label("eq", Component.LOSS)
+
+
+def chunked_loss(
+    tape: Tape,
+    shape: ModelShape,
+    hidden: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    batch: int,
+    chunk: int,
+) -> Tensor:
+    """The loss of hidden states `[batch, sequence, hidden]` under the head `table`, `chunk` tokens
+    at a time. Tokens without a label would be left out; all but the last of each sequence are
+    taken to have one."""
+    tokens = labels.elements - batch
+    tape.operation("ne")
+    valid = tape.new(tokens, "bool", FLAGS)
+    correct, entropy = tape.new(1, "fp32", COUNT), tape.new(1, "fp32", COUNT)
+    order = tape.new(tokens, "int64", LABELS)
+    rows = _rows(tape, part(tape, hidden, tokens * shape.hidden), order)
+    ordered = tape.new(tokens, "int64", LABELS)
+    loss = tape.new(1, "fp32", COUNT)
+    for start in range(0, tokens, chunk):
+        count = min(chunk, tokens - start)
+        taken = part(tape, rows, count * shape.hidden)
+        run = partial(_chunk, tape, shape, table, bias, tape.alias(ordered, count))
+        of_chunk = checkpoint(tape, run, taken)
+        loss = add(tape, loss, of_chunk)
+    del valid, correct, entropy
+    return scale(tape, loss)
+
+
+def _chunk(
+    tape: Tape,
+    shape: ModelShape,
+    table: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    hidden: Tensor,
+) -> Tensor:
+    """Logits in float32, from a float32 copy of the whole head; with the loss, the number of right
+    guesses and the entropy are computed, whose graph nobody runs backward."""
+    tokens = hidden.elements // shape.hidden
+    own_bias = None if bias is None else tape.to(bias, "fp32")
+    hidden_32, table_32 = tape.to(hidden, "fp32"), tape.to(table, "fp32")
+    logits = linear(tape, hidden_32, table_32, None, shape.hidden, shape.vocabulary, CHUNK)
+    del hidden_32, table_32
+    if own_bias is not None:
+        logits = add(tape, logits, own_bias)
+        del own_bias
+    if shape.logit_scale:
+        logits = scale(tape, logits)
+    if shape.logit_softcap:
+        logits = scale(tape, from_output(tape, "tanh", scale(tape, logits)))
+    logarithms = log_softmax(tape, logits)
+    loss = nll_loss(tape, logarithms, labels)
+    tape.operation("argmax")
+    guesses = tape.new(tokens, "int64", LABELS)
+    del guesses
+    product = mul(tape, from_output(tape, "exp", logarithms), logarithms)
+    entropy = neg(tape, total(tape, product, tokens))
+    del product, entropy
+    return loss
+
+
+def _rows(tape: Tape, x: Tensor, order: Tensor) -> Tensor:
+    """`x[order]`: a copy. Its gradient is put into zeros of `x`'s size."""
+    elements = x.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, gradient.dtype, ROWS_BACKWARD),)
+
+    node = tape.node("index", (x,), backward)
+    tape.save(node, order)
+    return tape.output(node, tape.new(elements, x.dtype, ROWS))
