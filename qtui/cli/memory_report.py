@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -84,7 +83,7 @@ def _report(source: ModelSource, found: Estimate, plan: RunPlan, knob: Knob | No
     shape, device = found.shape, found.device
     advice: tuple[Advice, ...] = ()
     verdicts = fits(found, DEVICES)
-    expandable = most = None
+    most = None
     if shape is not None:
 
         @cache
@@ -93,8 +92,6 @@ def _report(source: ModelSource, found: Estimate, plan: RunPlan, knob: Knob | No
 
         advice = advise(found, peaks)
         verdicts = fits(found, DEVICES, peaks)
-        if found.plan.segments == "native":
-            expandable = estimate(shape, replace(found.plan, segments="expandable"), device)
         if knob is not None and device is not None:
             most = largest(shape, plan, knob, device)
     if device is not None:
@@ -108,7 +105,7 @@ def _report(source: ModelSource, found: Estimate, plan: RunPlan, knob: Knob | No
         asked=None if device is None else device.name,
         device=device,
         advice=worthwhile(advice, found.peak_allocated_bytes),
-        cures=cures(found, advice, expandable),
+        cures=cures(found, advice),
         compute=None if shape is None else compute_of(shape, found.plan),
         largest=most,
         notes=tuple(_notes(source, found)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.allocator import AllocatorSettings
 from qtui_core.memory.curve import Peaks
 from qtui_core.memory.plan import RunPlan, chunk_of, resolve
 from qtui_core.memory.plan_text import change
@@ -22,6 +23,9 @@ Estimator = Callable[[RunPlan], Peaks]
 
 #: What a change must save to be worth a line: one part in this many of the peak.
 _WORTH: Final = 500
+
+#: What the allocator must keep for expandable segments to be tried: one part in this many.
+_KEPT_WORTH: Final = 20
 
 
 @dataclass(frozen=True)
@@ -212,12 +216,9 @@ _FRAGMENTED: Final = (
 )
 
 
-def cures(
-    estimate: Estimate, advice: Sequence[Advice], expandable: Estimate | None = None
-) -> tuple[Cure, ...]:
+def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
     """For each place where a run can run out of memory, the change that saves most there and
-    trains the same; one that trains something else where no other helps. `expandable` is the
-    estimate with expandable segments, which is what cures fragmentation."""
+    trains the same; one that trains something else where no other helps."""
     found = []
     for phase in estimate.phases:
         symptom = _SYMPTOMS.get(Phase(phase.name))
@@ -234,19 +235,18 @@ def cures(
             )
         )
     if estimate.peak_reserved_bytes is not None:
-        saved = 0
-        if expandable is not None and expandable.peak_reserved_bytes is not None:
-            saved = estimate.peak_reserved_bytes - expandable.peak_reserved_bytes
-        found.append(
-            Cure(
-                FRAGMENTATION,
-                _FRAGMENTED,
-                estimate.peak_reserved_bytes - estimate.peak_allocated_bytes,
-                "--segments expandable" if saved > 0 else "",
-                max(0, saved),
-            )
-        )
+        found.append(_of_fragmentation(estimate, estimate.peak_reserved_bytes))
     return tuple(found)
+
+
+def _of_fragmentation(estimate: Estimate, reserved: int) -> Cure:
+    """What the allocator keeps beyond what is allocated, and what segments that grow would save of
+    it: a part of the whole that is not worth a line is not looked into."""
+    kept, saved = reserved - estimate.peak_allocated_bytes, 0
+    if estimate.plan.segments == "native" and kept * _KEPT_WORTH > reserved:
+        saved = max(0, reserved - estimate.reserved_with(AllocatorSettings("expandable")))
+    change = "--segments expandable" if saved else ""
+    return Cure(FRAGMENTATION, _FRAGMENTED, kept, change, saved)
 
 
 def _best(plan: RunPlan, advice: Sequence[Advice], phase: str) -> Advice | None:

@@ -11,6 +11,7 @@ import pytest
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.devices import find_device
 from qtui_core.memory.estimate import (
     estimate_peaks,
@@ -62,6 +63,8 @@ PLANS = {
     "full": RunPlan(method="full", batch=2, sequence=160),
     "full, checkpoints": RunPlan(method="full", sequence=512, checkpointing=True),
     "full, held outputs": RunPlan(method="full", sequence=320, loop="manual"),
+    "full, a script": RunPlan(method="full", sequence=320, loop="script"),
+    "full, sharded": RunPlan(method="full", sequence=320, gpus=4, zero=3),
     "full, fused": RunPlan(method="full", sequence=64, optimizer="adamw-fused"),
     "full, 8 bits": RunPlan(method="full", sequence=64, optimizer="adamw8bit"),
     "accumulated": RunPlan(method="lora", sequence=64, accumulation=3),
@@ -87,7 +90,8 @@ def test_components_and_terms_sum_to_the_peak(plan):
 def test_levels_are_in_order_and_the_live_one_is_a_plain_recount(plan):
     found = estimate(SHAPE, plan)
     resolved = resolve(plan, SHAPE.dtype)
-    events = with_workspaces(record_step(SHAPE, resolved).events, resolved)
+    recording = record_on_one_gpu(SHAPE, resolved, record_step)
+    events = with_workspaces(recording.events, resolved)
     assert found.peak_live_bytes == live_peak(events)
     assert found.resident_bytes <= found.peak_live_bytes <= found.peak_allocated_bytes
     assert found.peak_allocated_bytes <= found.peak_reserved_bytes < found.process_bytes
