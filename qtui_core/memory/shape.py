@@ -175,6 +175,8 @@ class Moe:
         shared: what works on every token besides, and shared_gate, its gate, if any.
         extra: other parameters and buffers-as-parameters of the router.
         normalized: whether the weights of the chosen experts are divided by their sum.
+        groups, chosen_groups: where experts are chosen from the best groups alone (DeepSeek), how
+            many groups there are, and of these the best; 0 where all are in question.
     """
 
     experts: int
@@ -189,6 +191,8 @@ class Moe:
     extra: tuple[Parameter, ...] = ()
     style: str = "mixtral"
     normalized: bool = False
+    groups: int = 0
+    chosen_groups: int = 0
 
 
 @dataclass(frozen=True)

@@ -281,6 +281,8 @@ def test_t5_scales_what_enters_the_head_only_where_its_embeddings_were_tied():
         (V3 | {"num_experts_per_tok": 17}, "num_experts_per_tok"),
         (V3 | {"num_key_value_heads": 2}, "heads of keys"),
         (V2 | {"topk_method": "noaux_tc"}, "noaux_tc"),
+        (V3 | {"n_group": 3}, "n_group"),
+        (V3 | {"topk_group": 9}, "topk_group"),
         (V2 | {"num_experts_per_tok": None}, "num_experts_per_tok"),
         (T5 | {"feed_forward_proj": "relu-gated"}, "feed_forward_proj"),
     ],

@@ -7,8 +7,10 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.memory.blocks.activations import activation
+from qtui_core.memory.blocks.deepseek_router import route
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.mlp import gated
+from qtui_core.memory.blocks.moe_adapters import Folded
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.attention import softmax
 from qtui_core.memory.operations.linear import bmm, linear
@@ -23,7 +25,7 @@ from qtui_core.memory.operations.routing import (
 )
 from qtui_core.memory.operations.views import split
 from qtui_core.memory.record import Label
-from qtui_core.memory.shape import Moe
+from qtui_core.memory.shape import Moe, Parameter
 from qtui_core.memory.tape import Tape, Tensor
 
 SORT: Final = Label("sort")
@@ -60,6 +62,14 @@ def qwen2(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
     return add(tape, output, shared)
 
 
+def deepseek(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
+    """DeepseekV3MoE.forward, and that of V2: shared experts after the others."""
+    assert spec.shared is not None
+    _logits, top_weights, top_index = route(tape, weights, spec, hidden)
+    output = _experts(tape, weights, spec, hidden, top_index, top_weights)
+    return add(tape, output, gated(tape, weights, spec.shared, hidden))
+
+
 def llama4(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Llama4TextMoe.forward: every expert works on every token, weighted by its score, of which
     all but the chosen are zero. The result, and the logits of the router."""
@@ -80,8 +90,9 @@ def _route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     tape.path = spec.router.name.removesuffix(".weight")
     tokens = hidden.elements // spec.hidden
     chosen = tokens * spec.top_k
-    weight = weights[spec.router.name]
-    logits = linear(tape, hidden, weight, None, spec.hidden, spec.experts)
+    assert isinstance(spec.router, Parameter)
+    router = Folded(tape, weights, spec.router)
+    logits = linear(tape, hidden, router.weight(tape), None, spec.hidden, spec.experts)
     if spec.style == "granitemoe":
         logits = tape.to(logits, "fp32")
         values, index = top_k(tape, logits, chosen)
@@ -104,6 +115,9 @@ def _experts(
     before = tape.path
     tape.path = spec.stacked[0].name.rpartition(".")[0]
     rows = top_index.elements
+    gate_up_spec, down_spec = spec.stacked
+    down = Folded(tape, weights, down_spec)
+    gate_up = Folded(tape, weights, gate_up_spec)
     inner, outer = spec.intermediate, spec.hidden
     tape.operation("sort")
     sorted_ids = tape.new(rows, "int64", SORT)
@@ -114,15 +128,17 @@ def _experts(
     ids = tape.new(rows, "int32", CAST)
     counts = tape.new(spec.experts, "int32", COUNTS)
     offsets = tape.new(spec.experts, "int32", OFFSETS)
-    gate_up, down = (weights[parameter.name] for parameter in spec.stacked)
-    projected = grouped_product(tape, selected, gate_up, offsets, 2 * inner, outer)
+    up_weight = gate_up.weight(tape)
+    projected = grouped_product(tape, selected, up_weight, offsets, 2 * inner, outer)
     projected = _gated(tape, spec, projected)
-    projected = grouped_product(tape, projected, down, offsets, outer, inner)
+    down_weight = down.weight(tape)
+    projected = grouped_product(tape, projected, down_weight, offsets, outer, inner)
     weighted = mul(tape, projected, row_weights)
     inverse = _inverse(tape, order)
     weighted = lookup(tape, weighted, inverse, rows * outer)
     final = summed(tape, weighted, hidden.elements)
     del sorted_ids, order, selected, row_weights, ids, counts, offsets
+    del up_weight, down_weight, gate_up, down
     result = tape.to(final, hidden.dtype)
     tape.path = before
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qtui_core.memory.blocks import attention, attention_kinds, mlp, moe, partly_rotated
+from qtui_core.memory.blocks import attention, attention_kinds, latent, mlp, moe, partly_rotated
 from qtui_core.memory.blocks.attention import Attended
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
@@ -28,6 +28,8 @@ ATTENTIONS: Final[dict[str, Callable[[Tape, Weights, Any, Tensor, Pass], Attende
     "phi": partly_rotated.phi,
     "opt": partly_rotated.opt,
     "bert": partly_rotated.bert,
+    "deepseek_v2": latent.latent,
+    "deepseek_v3": latent.latent,
 }
 
 #: How each style of feed-forward part runs.
@@ -38,6 +40,8 @@ MLPS: Final[dict[str, Callable[[Tape, Weights, Any, Tensor], Tensor]]] = {
     "granitemoe": moe.mixtral,
     "qwen3_moe": moe.mixtral,
     "qwen2_moe": moe.qwen2,
+    "deepseek_v2": moe.deepseek,
+    "deepseek_v3": moe.deepseek,
     "gpt2": mlp.plain,
     "gpt_bigcode": mlp.plain,
     "gpt_neox": mlp.plain,

@@ -94,6 +94,7 @@ def _deepseek(
             f"num_experts_per_tok is {chosen}, of n_routed_experts {count:,}; it must say how "
             "many of them work on a token."
         )
+    groups, chosen_groups = _groups(config, family, count)
     width = config.size("moe_intermediate_size", expert_width)
     shared_width = width * config.size("n_shared_experts", shared, most=LARGEST_COUNT)
     moe_layer = Layer(
@@ -110,7 +111,10 @@ def _deepseek(
             ),
             activation=activation,
             shared=_gated("mlp.shared_experts", hidden, shared_width, bias, activation),
-            style=_routing(config, family),
+            style=family,
+            normalized=family == "deepseek_v3" and config.flag("norm_topk_prob", True),
+            groups=groups,
+            chosen_groups=chosen_groups,
         ),
         norms=norms,
     )
@@ -188,17 +192,28 @@ def _gated(prefix: str, hidden: int, inner: int, bias: bool, activation: str) ->
     )
 
 
-def _routing(config: Config, family: str) -> str:
-    """The style of the router: V2 chooses among all or among groups, V3 always among groups and
-    may norm the weights."""
-    if family == "deepseek_v3":
-        return family if config.flag("norm_topk_prob", True) else f"{family}_unnormed"
+def _groups(config: Config, family: str, experts: int) -> tuple[int, int]:
+    """How many groups of experts there are and how many are chosen from; zeros where V2 chooses
+    among all experts.
+
+    Raises UsageError for groups that experts cannot be put in.
+    """
     method = config.text("topk_method", "greedy")
-    if method not in ("greedy", "group_limited_greedy"):
+    if family == "deepseek_v2" and method not in ("greedy", "group_limited_greedy"):
         raise config.refuse(
             f"topk_method is {method!r}; DeepSeek V2 knows greedy and group_limited_greedy."
         )
-    return family if method == "greedy" else f"{family}_grouped"
+    if family == "deepseek_v2" and method == "greedy":
+        return 0, 0
+    defaults = (None, None) if family == "deepseek_v2" else (8, 4)
+    groups = config.optional_size("n_group", defaults[0], most=LARGEST_COUNT)
+    chosen = config.optional_size("topk_group", defaults[1], most=LARGEST_COUNT)
+    if groups is None or chosen is None or chosen > groups or experts % groups:
+        raise config.refuse(
+            f"of n_group {groups} groups of {experts:,} experts, topk_group {chosen} are to be "
+            "chosen; groups must be equal, and no more chosen than there are."
+        )
+    return groups, chosen
 
 
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {

@@ -62,6 +62,20 @@ def subtract(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     return tape.output(node, tape.new(a.elements, wider(a.dtype, b.dtype), SUB))
 
 
+def mul_complex(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
+    """`x * table` of complex numbers, each counted as two of float32. For the gradient the
+    conjugate of the table is written out."""
+    elements, numbers = x.elements, table.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        _conjugate = tape.new(numbers, "fp32", CLONE)
+        return (tape.new(elements, "fp32", MUL),)
+
+    node = tape.node("mul", (x,), backward)
+    tape.save(node, table)
+    return tape.output(node, tape.new(elements, "fp32", MUL))
+
+
 def scale(tape: Tape, x: Tensor) -> Tensor:
     """`x * c` or `x / c` for a Python number. The number is a CPU tensor, which hooks of a
     checkpoint do not see."""

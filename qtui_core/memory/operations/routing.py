@@ -21,6 +21,7 @@ CLONE: Final = Label("clone")
 DIV: Final = Label("div")
 NEG: Final = Label("neg")
 MUL: Final = Label("mul")
+FILL: Final = Label("masked_fill")
 
 
 def top_k(tape: Tape, x: Tensor, elements: int) -> tuple[Tensor, Tensor]:
@@ -117,3 +118,27 @@ def divide_in_place(tape: Tape, x: Tensor, divisor: Tensor) -> Tensor:
         original = tape.new(elements, dtype, CLONE)
         tape.save(node, original, divisor)
     return tape.output(node, Tensor(elements, dtype, x.buffer))
+
+
+def gather(tape: Tape, x: Tensor, indices: Tensor) -> Tensor:
+    """`x.gather(1, indices)`. Its gradient is scattered into zeros."""
+    full, dtype = x.elements, x.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(full, dtype, ZEROS),)
+
+    node = tape.node("gather", (x,), backward)
+    tape.save(node, indices)
+    return tape.output(node, tape.new(indices.elements, dtype, INDEX))
+
+
+def masked_fill(tape: Tape, x: Tensor, mask: Tensor) -> Tensor:
+    """`x.masked_fill(mask, number)`."""
+    elements, dtype = x.elements, x.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, dtype, FILL),)
+
+    node = tape.node("masked_fill", (x,), backward)
+    tape.save(node, mask)
+    return tape.output(node, tape.new(elements, dtype, FILL))

@@ -101,6 +101,17 @@ def transposed(tape: Tape, x: Tensor) -> Tensor:
     return tape.output(node, _view(x, x.elements))
 
 
+def expand(tape: Tape, x: Tensor, elements: int) -> Tensor:
+    """`x.expand(...)` to `elements`, a view. Its gradient is summed back."""
+    given = x.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(given, gradient.dtype, SUM),)
+
+    node = tape.node("expand", (x,), backward)
+    return tape.output(node, _view(x, elements))
+
+
 def contiguous(tape: Tape, x: Tensor) -> Tensor:
     """`x.contiguous()` of a transposed tensor: a copy."""
     node = tape.node("clone", (x,), lambda gradient: (gradient,))
