@@ -92,7 +92,8 @@ def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:
     chunk = chunk_of(plan.loss)
     if chunk is not None:
         letters["C"] = min(chunk, plan.tokens)
-        formula, reason = "12CV", "12 bytes a logit, for C tokens at a time"
+        formula = max(_chunked(plan), key=lambda text: evaluate(text, letters))
+        reason = "head in float32, and logits of C tokens at a time in float32"
     elif plan.loss == "fused":
         letters["C"] = fused_chunk(plan.tokens, shape.vocabulary, shape.hidden)
         size = 4 if _is_wide(plan) and not plan.autocast else 2
@@ -103,7 +104,7 @@ def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:
         reason = "logits in 16 bits, raised to float32, and three more of float32"
     else:
         logits = 4 if _is_wide(plan) and not plan.autocast else 2
-        held = logits if plan.loop == "manual" else 0
+        held = logits if plan.loop != "trainer" else 0
         formula = f"{12 + held}NV"
         reason = "log-probabilities, their gradient and that of the logits in float32" + (
             "; the logits, which the loop still holds" if held else ""
@@ -158,6 +159,15 @@ def loss_peak(shape: ModelShape, plan: RunPlan, resident: int) -> tuple[Form, ..
     stands = Form("what stands", "", resident, "weights, adapters, optimizer states")
     inputs = Form("inputs", "8N", 8 * letters["N"], "token ids")
     return (stands, inputs, layers, *outside, loss_hump(shape, plan))
+
+
+def _chunked(plan: RunPlan) -> tuple[str, ...]:
+    """Moments of which the fullest counts. TRL raises the head to float32 for each chunk. Frozen,
+    four tensors of logits meet. Of a head that trains there are two gradients beside three of
+    logits, this chunk's and the sum of those before; in float32 the first sum is a third."""
+    if plan.method != "full":
+        return ("16CV",) if _is_wide(plan) else ("4Vh + 16CV",)
+    return ("8Vh + 12CV", "12Vh") if _is_wide(plan) else ("10Vh + 12CV",)
 
 
 def optimizer_step(trained: int, plan: RunPlan) -> tuple[Form, ...]:

@@ -184,13 +184,17 @@ def test_a_fused_loss_holds_logits_of_some_tokens_only():
     assert fused < stock / 20
 
 
-def test_a_chunked_loss_does_not_grow_with_the_tokens():
-    shape = llama(1, vocab_size=100)
-    short, long = (
-        loss_hump(shape, plan_of(1, method="full", loss="chunked:64", sequence=s)).bytes
-        for s in (64, 4096)
-    )
-    assert short == long == 12 * 100 * 64
+@pytest.mark.parametrize("chunk", [24, 64])
+@pytest.mark.parametrize("name", ["lora", "full, 16 bits", "full, 32 bits", "qlora, prepared"])
+def test_a_chunked_loss_does_not_grow_with_the_tokens(name, chunk):
+    shape = llama(7)
+    chosen = {"loss": f"chunked:{chunk}", "loop": "trainer", "checkpointing": True}
+    plan = plan_of(7, **(VARIANTS[name] | chosen))
+    forms = loss_peak(shape, plan, resident_bytes(shape, plan))
+    measured = peaks_on_the_tape(shape, plan)[Phase.BACKWARD]
+    assert sum(form.bytes for form in forms) == pytest.approx(measured, rel=0.01)
+    longer = plan_of(7, sequence=4096, **(VARIANTS[name] | chosen))
+    assert loss_hump(shape, longer).bytes == loss_hump(shape, plan).bytes
 
 
 @pytest.mark.parametrize(
