@@ -138,13 +138,19 @@ _CONTEXT: Final = Calibrated(
 _CONTEXT_ADA: Final = Calibrated(
     426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
 )
+#: The same 140.875 MiB after a training step in 69 runs on a T4, in two sessions with torch 2.10
+#: (CUDA 12.8) and 2.14 (CUDA 13.0); 104.875 MiB before the first kernel (measurements that
+#: fitcheck-llm 0.3.1 ships, cuda_context_mib; tests/memory/measured holds 57 of them).
+_CONTEXT_T4: Final = Calibrated(
+    147_718_144, 104 * MIB, 141 * MIB, "69 runs on a T4, torch 2.10 and 2.14"
+)
+
+_CONTEXTS: Final = {"RTX 6000 Ada": _CONTEXT_ADA, "T4": _CONTEXT_T4}
 
 
 def context_bytes(device: Device | None = None) -> Calibrated:
     """What a process takes of a device besides what torch reserves."""
-    if device is not None and device.name == "RTX 6000 Ada":
-        return _CONTEXT_ADA
-    return _CONTEXT
+    return _CONTEXT if device is None else _CONTEXTS.get(device.name, _CONTEXT)
 
 
 def process_bytes(reserved: int, device: Device | None = None) -> Calibrated:
