@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from qtui.report.document import Document
 from qtui.report.files import write_whole
@@ -48,9 +49,7 @@ def write_report(
         write_whole(output, _render(document, format, ascii))
         return
     if format == "text":
-        from qtui.report.text import write_text
-
-        write_text(document, sys.stdout, color=color, ascii=ascii or not _writes_unicode())
+        _write_text(document, sys.stdout, color, ascii or not _writes_unicode())
     else:
         if not _writes_unicode():
             # The other faces are data and UTF-8 by definition, whatever the locale.
@@ -71,7 +70,7 @@ def _render(document: Document, format: str, ascii: bool) -> str:
         return to_json(document, ascii=ascii)
     if format == "markdown":
         from qtui.report.markdown import to_markdown
-        from qtui.report.text import to_ascii
+        from qtui.report.plain import to_ascii
 
         return to_ascii(to_markdown(document)) if ascii else to_markdown(document)
     if format == "html":
@@ -81,8 +80,17 @@ def _render(document: Document, format: str, ascii: bool) -> str:
         return page.encode("ascii", "xmlcharrefreplace").decode() if ascii else page
     import io
 
+    buffer = io.StringIO()
+    _write_text(document, buffer, "none", ascii)
+    return buffer.getvalue()
+
+
+def _write_text(document: Document, stream: TextIO, color: str, ascii: bool) -> None:
+    from qtui.report.plain import is_plain, to_plain
+
+    if is_plain(stream, color):
+        stream.write(to_plain(document, ascii=ascii))
+        return
     from qtui.report.text import write_text
 
-    buffer = io.StringIO()
-    write_text(document, buffer, color="none", ascii=ascii)
-    return buffer.getvalue()
+    write_text(document, stream, color=color, ascii=ascii)

@@ -1,4 +1,5 @@
-"""The text face: rich tables in a terminal, whole lines in a pipe, ASCII on request."""
+"""The text face: rich tables in a terminal, and in a pipe that has colour or a width. In others
+it is qtui.report.plain that writes the same lines."""
 
 from __future__ import annotations
 
@@ -15,10 +16,8 @@ from rich.text import Text
 from qtui.report.columns import GAP, INDENT, lay_out, with_bars
 from qtui.report.document import Document, Facts, HeatMap, Picture, Table, Tone
 from qtui.report.heatmap import draw_lines
+from qtui.report.plain import PIPE_WIDTH, draw_bar, to_ascii
 
-#: A pipe has no width; tables there are as wide as their cells and are never folded.
-PIPE_WIDTH = 400
-BAR_CELLS = 16
 BOLD, DIM = Style(bold=True), Style(dim=True)
 
 _TONES: dict[Tone, Style] = {
@@ -28,12 +27,6 @@ _TONES: dict[Tone, Style] = {
     "bad": Style(color="red"),
     "dim": DIM,
 }
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-#: What `--ascii` writes for the few characters beyond ASCII that reports use.
-_ASCII = str.maketrans(
-    {"–": "-", "—": "-", "×": "x", "−": "-", "≈": "~", "σ": "sigma", "…": "...", "·": ".",
-     "±": "+-", "²": "^2", "≤": "<=", "≥": ">=", "→": "->", "∞": "inf", "½": "1/2"}
-)  # fmt: skip
 
 
 def write_text(
@@ -76,11 +69,6 @@ def _width_of_a_pipe() -> int:
     """COLUMNS, where the reader at the other end set it."""
     columns = os.environ.get("COLUMNS", "")
     return min(PIPE_WIDTH, max(20, int(columns))) if columns.isdecimal() else PIPE_WIDTH
-
-
-def to_ascii(text: str) -> str:
-    """Only ASCII: known characters by their usual spelling, others as escapes."""
-    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def _print(document: Document, console: Console, ascii: bool) -> None:
@@ -137,12 +125,3 @@ def _print_heat_map(heat: HeatMap, console: Console, ascii: bool) -> None:
 
 def _print_line(line: str, style: Style, console: Console) -> None:
     console.print(Text(line, style=style), no_wrap=True, overflow="ignore", crop=False)
-
-
-def draw_bar(share: float, ascii: bool, cells: int = BAR_CELLS) -> str:
-    """A horizontal bar of `share` (0..1) of `cells` character cells."""
-    share = min(1.0, max(0.0, share))
-    if ascii:
-        return "#" * round(share * cells)
-    eighths = round(share * cells * 8)
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtui.report.columns import lay_out
-from qtui.report.document import Column, Document
+from qtui.report.document import Column, Document, Facts, HeatMap, Picture, Section, Table
 from qtui.report.json_face import to_json
 from qtui.report.markdown import escape
 from qtui.report.numbers import format_bytes, format_count
-from qtui.report.text import draw_bar, to_ascii
+from qtui.report.plain import draw_bar, to_ascii, to_plain
+from qtui.report.text import write_text
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,30 @@ def test_bars():
     assert draw_bar(0.5, ascii=False) == "█" * 8
     assert draw_bar(0.0, ascii=False) == ""
     assert draw_bar(7.0, ascii=True) == "#" * 16
+
+
+@pytest.mark.parametrize("ascii", [False, True])
+def test_a_pipe_without_rich_has_the_lines_that_rich_would_write(ascii, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = Table(
+        (Column("tensor", key=True), Column("bits", numeric=True)),
+        (("模型.weight", "4"), ("b", "16.25")),
+        bars=(0.3, 1.0),
+        bar_title="share",
+        note="A note – with a dash.",
+    )
+    document = Document(
+        "qtui: a report",
+        (
+            Section("Facts", (Facts((("a name", "1,536"), ("模", "2"))), "A sentence.", table)),
+            Section("A map", (HeatMap((("row", (0.0, 0.4, 1.0)),), "Dark is much."),)),
+            Section("Empty", (Facts(()), Picture("<svg/>", "left out"))),
+        ),
+        "It means this.",
+    )
+    stream = io.StringIO()
+    write_text(document, stream, ascii=ascii)
+    assert to_plain(document, ascii=ascii) == stream.getvalue()
 
 
 def test_ascii_knows_what_reports_write():
