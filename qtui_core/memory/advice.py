@@ -24,8 +24,9 @@ Estimator = Callable[[RunPlan], Peaks]
 #: What a change must save to be worth a line: one part in this many of the peak.
 _WORTH: Final = 500
 
-#: What the allocator must keep for expandable segments to be tried: one part in this many.
-_KEPT_WORTH: Final = 20
+#: What the allocator must keep for expandable segments to be tried, which takes as long as all
+#: other changes together: one part in this many.
+_KEPT_WORTH: Final = 10
 
 
 @dataclass(frozen=True)
