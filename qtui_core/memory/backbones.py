@@ -26,6 +26,7 @@ ADD: Final = Label("add")
 ONES: Final = Label("ones")
 CUMSUM: Final = Label("cumsum")
 GATHER: Final = Label("gather")
+ALIBI: Final = Label("alibi")
 
 
 def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
@@ -161,6 +162,45 @@ def _counted_words(tape: Tape, tokens: int) -> Tensor:
     return positions
 
 
+def bloom(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """BloomModel.forward: embeddings are normed, and scores get a bias by distance."""
+    shape = model.shape
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    (norm,) = shape.embedding_modules
+    assert isinstance(norm, Norm)
+    hidden = normalize(tape, model.outside, norm, inputs_embeds)
+    state.alibi = _alibi(tape, state, hidden.dtype, batch.padding)
+    make_masks(tape, state, inputs_embeds.dtype, batch.padding, numbered=False)
+    state.entering = hidden
+    del hidden
+    hidden = run_layers(tape, model, state)
+    hidden = last_norm(tape, model, hidden)
+    state.outputs = None
+    return hidden
+
+
+def _alibi(tape: Tape, state: Pass, dtype: str, padding: Tensor | None) -> Tensor:
+    """The slope of each head times the number of each key, float32, cast to `dtype`. Slopes are
+    made of the powers of a base for the largest power of two of heads, and of those between."""
+    attention = state.shape.layers[0].attention
+    heads, keys = attention.heads, state.keys
+    tape.operation("pow")
+    slopes = tape.new(heads, "fp32", ALIBI)
+    if padding is None:
+        numbers = tape.new(keys, "int64", ALIBI)
+        product = tape.new(heads * keys, "fp32", ALIBI)
+        del numbers
+        result = tape.new(state.batch * heads * keys, "fp32", ALIBI)
+        del product
+    else:
+        numbers = tape.new(state.batch * keys, "int64", ALIBI)
+        result = tape.new(state.batch * heads * keys, "fp32", ALIBI)
+        del numbers
+    del slopes
+    return tape.to(result, dtype)
+
+
 # ------------------------------------------------------------------ what they share
 
 
@@ -207,21 +247,28 @@ def look_up(
     return result
 
 
+#: Families that make the mask of all positions even where every layer has a window.
+_ALWAYS_BOTH_MASKS: Final = ("gemma2", "gemma3_text", "cohere2", "llama4_text")
+
+
 def make_masks(
     tape: Tape, state: Pass, dtype: str, padding: Tensor | None, *, numbered: bool = True
 ) -> None:
     """The masks that the kinds of layers need. `numbered` is whether the class hands the numbers of
     the tokens on, in which packed sequences are then looked for."""
-    if numbered and padding is None and state.cache is None:
-        look_for_packing(tape, state)
+    looks = numbered and padding is None and state.cache is None
     windows = {
         layer.attention.window
         for layer in state.shape.layers
         if isinstance(layer.attention, Attention)
     }
-    if None in windows or not windows:
+    if None in windows or not windows or state.shape.family in _ALWAYS_BOTH_MASKS:
+        if looks:
+            look_for_packing(tape, state)
         state.mask = causal_mask(tape, state, dtype, padding, None)
     for window in windows - {None}:
+        if looks:
+            look_for_packing(tape, state)
         state.window_mask = causal_mask(tape, state, dtype, padding, window)
 
 
@@ -251,6 +298,7 @@ BACKBONES: Final[dict[str, Callable[[Tape, Model, Batch, Cache | None], Tensor]]
     "gpt2": gpt2,
     "gpt_bigcode": gpt_bigcode,
     "opt": opt,
+    "bloom": bloom,
     "bert": bert,
     "roberta": bert,
 }

@@ -36,21 +36,23 @@ def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: 
     assert spec.key is not None
     assert spec.value is not None
     rotated = spec.positions == "rope"
-    query = project(tape, weights, spec.query, hidden)
-    if rotated:
-        query = transposed(tape, query)
+    query = heads(tape, state, project(tape, weights, spec.query, hidden), rotated)
     if spec.query_norm is not None:
         query = normalize(tape, weights, spec.query_norm, query)
-    key = project(tape, weights, spec.key, hidden)
-    if rotated:
-        key = transposed(tape, key)
+    key = heads(tape, state, project(tape, weights, spec.key, hidden), rotated)
     if spec.key_norm is not None:
         key = normalize(tape, weights, spec.key_norm, key)
-    value = project(tape, weights, spec.value, hidden)
+    value = heads(tape, state, project(tape, weights, spec.value, hidden), False)
     if rotated:
         query, key = rotate(tape, query, key, *state.tables[0])
     output, scores = attend(tape, spec, query, key, value, state)
     return project(tape, weights, spec.out, output), scores
+
+
+def heads(tape: Tape, state: Pass, x: Tensor, rotated: bool) -> Tensor:
+    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`. Behind a rotation, and in eager
+    attention, gradients come heads first and have to be copied."""
+    return transposed(tape, x) if rotated or is_eager(state) else x
 
 
 def gpt2(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
@@ -86,7 +88,7 @@ def attend(
     sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.kv_heads, spec.head_dim)
     mask = state.window_mask if spec.window is not None else state.mask
     if is_eager(state):
-        return eager(tape, spec, query, key, value, mask, sizes)
+        return eager(tape, spec, query, key, value, mask, sizes, heads_first)
     output = kernel(tape, query, key, value, mask, sizes, state)
     if heads_first and flashes(tape, query.dtype, mask, sizes, state):
         output = contiguous(tape, output)
@@ -140,6 +142,7 @@ def eager(
     value: Tensor,
     mask: Tensor | None,
     sizes: Heads,
+    heads_first: bool = False,
 ) -> Attended:
     """eager_attention_forward: the matrix of scores, its softmax in float32 and in the type of the
     queries, which it returns too."""
@@ -147,7 +150,7 @@ def eager(
     pairs = sizes.batch * sizes.heads
     key_states = repeat(tape, key, times)
     value_states = repeat(tape, value, times)
-    weights = scale(tape, bmm(tape, query, key_states, pairs * sizes.queries * sizes.keys))
+    weights = scale(tape, _scores(tape, query, key_states, sizes, heads_first))
     if spec.softcap:
         weights = scale(tape, weights)
         weights = from_output(tape, "tanh", weights)
@@ -156,5 +159,18 @@ def eager(
         weights = add_constant(tape, weights)
     weights = tape.to(softmax(tape, weights), query.dtype)
     weights = dropout(tape, weights, spec.dropout)
+    if times == 1:
+        value_states = contiguous(tape, value_states)
     output = bmm(tape, weights, value_states, pairs * sizes.queries * sizes.of_value)
-    return contiguous(tape, output), weights
+    return contiguous(tape, transposed(tape, output)), weights
+
+
+def _scores(tape: Tape, query: Tensor, key: Tensor, sizes: Heads, heads_first: bool) -> Tensor:
+    """`torch.matmul(query, key.transpose(2, 3))`. Its factors are made contiguous: those that are
+    views of products, not what has been put together or repeated."""
+    elements = sizes.batch * sizes.heads * sizes.queries * sizes.keys
+    if heads_first:
+        return bmm(tape, query, key, elements)
+    if sizes.heads == sizes.kv_heads:
+        return bmm(tape, contiguous(tape, query), contiguous(tape, key), elements)
+    return bmm(tape, contiguous(tape, query), key, elements)

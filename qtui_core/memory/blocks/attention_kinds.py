@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui_core.memory.blocks.attention import Attended, attend
+from qtui_core.memory.blocks.attention import Attended, attend, heads
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.norm import normalize, unit
 from qtui_core.memory.blocks.rotary import rotate, rotated
@@ -28,7 +28,7 @@ LOGARITHM: Final = Label("log1p")
 
 def gemma3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
     """Gemma3Attention.forward: three products, then norms of queries and keys."""
-    query, key, value = _projected(tape, weights, spec, hidden)
+    query, key, value = _projected(tape, weights, spec, hidden, state)
     assert spec.query_norm is not None
     assert spec.key_norm is not None
     query = normalize(tape, weights, spec.query_norm, query)
@@ -54,13 +54,14 @@ def olmo(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
         query = clamp_in_place(tape, query)
         key = clamp_in_place(tape, key)
         value = clamp_in_place(tape, value)
+    query, key, value = _seen_as_heads(tape, state, query, key, value)
     query, key = rotate_and_cast(tape, query, key, *state.tables[0])
     return _finished(tape, weights, spec, query, key, value, state)
 
 
 def cohere(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
     """CohereAttention.forward, Cohere2Attention.forward."""
-    query, key, value = _projected(tape, weights, spec, hidden)
+    query, key, value = _projected(tape, weights, spec, hidden, state)
     if spec.query_norm is not None and spec.key_norm is not None:
         query = normalize(tape, weights, spec.query_norm, query)
         key = normalize(tape, weights, spec.key_norm, key)
@@ -72,7 +73,7 @@ def cohere(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state:
 def llama4(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
     """Llama4TextAttention.forward: complex rotation, then length one; or neither, and queries
     scaled by their position."""
-    query, key, value = _projected(tape, weights, spec, hidden)
+    query, key, value = _projected(tape, weights, spec, hidden, state)
     if spec.positions == "rope":
         query, key = rotate_complex(tape, query, key, state.tables[0][0])
     if spec.unit_norm:
@@ -97,6 +98,7 @@ def phi3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
     query = part(tape, qkv, queries)
     key = part(tape, qkv, keys)
     value = part(tape, qkv, keys)
+    query, key, value = _seen_as_heads(tape, state, query, key, value)
     query, key = _partly_rotated(tape, spec, query, key, *state.tables[0])
     output, scores = attend(tape, spec, query, key, value, state, heads_first=True)
     output = project(tape, weights, spec.out, output)
@@ -107,7 +109,13 @@ def stablelm(
     tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
 ) -> Attended:
     """StableLmAttention.forward. What is rotated and what is not have names until it returns."""
-    query, key, value = _projected(tape, weights, spec, hidden)
+    assert spec.query is not None
+    assert spec.key is not None
+    assert spec.value is not None
+    query = project(tape, weights, spec.query, hidden)
+    key = project(tape, weights, spec.key, hidden)
+    value = project(tape, weights, spec.value, hidden)
+    query, key, value = _seen_as_heads(tape, state, query, key, value)
     if spec.head_norms:
         query = _each_head(tape, weights, spec.head_norms[: spec.heads], query)
         key = _each_head(tape, weights, spec.head_norms[spec.heads :], key)
@@ -119,16 +127,26 @@ def stablelm(
     return _finished(tape, weights, spec, query, key, value, state, heads_first=True)
 
 
-def _projected(
-    tape: Tape, weights: Weights, spec: Attention, hidden: Tensor
+def _seen_as_heads(
+    tape: Tape, state: Pass, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values."""
+    """Views as heads, after all three have been made."""
+    query = heads(tape, state, query, True)
+    key = heads(tape, state, key, True)
+    return query, key, heads(tape, state, value, False)
+
+
+def _projected(
+    tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each seen as heads at once."""
+    rotated = spec.positions == "rope" and spec.style != "llama4"
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
-    query = project(tape, weights, spec.query, hidden)
-    key = project(tape, weights, spec.key, hidden)
-    value = project(tape, weights, spec.value, hidden)
+    query = heads(tape, state, project(tape, weights, spec.query, hidden), rotated)
+    key = heads(tape, state, project(tape, weights, spec.key, hidden), rotated)
+    value = heads(tape, state, project(tape, weights, spec.value, hidden), False)
     return query, key, value
 
 

@@ -15,6 +15,8 @@ DIFFERENCE: Final = Label("sub")
 JOINED: Final = Label("cat")
 SUMS: Final = Label("cumsum")
 AND: Final = Label("bitwise_and")
+ONES: Final = Label("new_ones")
+ZERO: Final = Label("zeros")
 CHOICE: Final = Label("where")
 CAST: Final = Label("_to_copy")
 LOOKUP: Final = Label("index")
@@ -30,7 +32,7 @@ def causal_mask(
     number, in the type of the model.
     """
     eager = is_eager(state)
-    windowed = window is not None and state.keys >= window
+    windowed = window is not None and (eager or state.keys >= window)
     if not eager and padding is None and not windowed:
         return None
     if not eager and padding is None and state.queries == 1 and not windowed:
@@ -44,20 +46,37 @@ def causal_mask(
     head_positions = tape.new(1, "int64", ARANGE)
     query_positions = _offset(tape, state.queries)
     key_positions = _offset(tape, state.keys)
-    mask = tape.new(square, "bool", COMPARISON)
-    if windowed or attended is not None:
-        mask = tape.new(square, "bool", AND)  # with a mask of one element that is all true
     if windowed:
-        near = tape.new(square, "bool", COMPARISON)
+        mask = _window(tape, state)
+        causal = tape.new(square, "bool", COMPARISON)
         mask = tape.new(square, "bool", AND)
-        del near
+        del causal
+    else:
+        mask = tape.new(square, "bool", COMPARISON)
+    if attended is not None:
+        mask = tape.new(square, "bool", AND)  # with a mask of one element that is all true
     if attended is not None:
         looked_up = tape.new(state.batch * state.keys, "bool", LOOKUP)
         mask = tape.new(state.batch * square, "bool", AND)
         del looked_up
     del batch_positions, head_positions, query_positions, key_positions, attended
     if eager:
+        zero = tape.new(1, dtype, ZERO)
+        lowest = tape.new(1, dtype, ZERO)
         mask = tape.new(state.batch * square, dtype, CHOICE)
+        del zero, lowest
+    return mask
+
+
+def _window(tape: Tape, state: Pass) -> Tensor:
+    """sliding_window_overlay, and'ed with a mask of one element that is all true."""
+    square = state.queries * state.keys
+    every = tape.new(1, "bool", ONES)
+    earliest = tape.new(state.queries, "int64", DIFFERENCE)
+    near = tape.new(square, "bool", COMPARISON)
+    del earliest
+    mask = tape.new(square, "bool", AND)
+    del near, every
     return mask
 
 

@@ -69,8 +69,9 @@ def unit(tape: Tape, size: int, x: Tensor) -> Tensor:
 
 def scaled(tape: Tape, size: int, hidden: Tensor) -> Tensor:
     """`hidden * rsqrt(hidden.pow(2).mean(-1, keepdim=True) + eps)`."""
-    variance = mean(tape, power(tape, hidden), hidden.elements // size)
-    return mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
+    rows = hidden.elements // size
+    inverse = rsqrt(tape, add_constant(tape, mean(tape, power(tape, hidden), rows)))
+    return mul(tape, hidden, inverse)
 
 
 def layer(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
