@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import click
@@ -79,6 +80,8 @@ def command(
     from qtui.cli.memory_report import chosen_device, report_on, report_on_trace
     from qtui_core.models import open_model
 
+    # Nothing here makes cycles, and the collector would walk over a hundred thousand events.
+    gc.disable()
     device = chosen_device(gpu, vram)
     with open_model(model) as source:
         if trace:
