@@ -18,6 +18,7 @@ from qtui_core.memory.model import Batch, Model
 from qtui_core.memory.operations.embedding import embedding
 from qtui_core.memory.operations.pointwise import add, dropout, scale
 from qtui_core.memory.record import Label
+from qtui_core.memory.reentrant import checkpoint_reentrant
 from qtui_core.memory.shape import Attention, Embedding, Linear, Norm
 from qtui_core.memory.tape import Tape, Tensor
 
@@ -170,35 +171,48 @@ def bloom(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor
     (norm,) = shape.embedding_modules
     assert isinstance(norm, Norm)
     hidden = normalize(tape, model.outside, norm, inputs_embeds)
-    state.alibi = _alibi(tape, state, hidden.dtype, batch.padding)
+    slopes = _slopes(tape, shape.layers[0].attention.heads)
+    state.alibi = _alibi(tape, state, slopes, hidden.dtype, batch.padding)
     make_masks(tape, state, inputs_embeds.dtype, batch.padding, numbered=False)
     state.entering = hidden
     del hidden
     hidden = run_layers(tape, model, state)
     hidden = last_norm(tape, model, hidden)
     state.outputs = None
+    del slopes
     return hidden
 
 
-def _alibi(tape: Tape, state: Pass, dtype: str, padding: Tensor | None) -> Tensor:
-    """The slope of each head times the number of each key, float32, cast to `dtype`. Slopes are
-    made of the powers of a base for the largest power of two of heads, and of those between."""
-    attention = state.shape.layers[0].attention
-    heads, keys = attention.heads, state.keys
+def _slopes(tape: Tape, heads: int) -> Tensor:
+    """_get_alibi_slopes, float32: powers of a base for the largest power of two of heads, and of
+    another for the rest."""
     tape.operation("pow")
-    slopes = tape.new(heads, "fp32", ALIBI)
-    if padding is None:
-        numbers = tape.new(keys, "int64", ALIBI)
-        product = tape.new(heads * keys, "fp32", ALIBI)
-        del numbers
-        result = tape.new(state.batch * heads * keys, "fp32", ALIBI)
-        del product
-    else:
+    power = 1 << (heads.bit_length() - 1)
+    _base = tape.new(1, "fp32", ALIBI)
+    _powers = tape.new(power, "int32", ALIBI)
+    slopes = tape.new(power, "fp32", ALIBI)
+    if power != heads:
+        _extra = tape.new(1, "fp32", ALIBI)
+        _more = tape.new(heads - power, "int32", ALIBI)
+        rest = tape.new(heads - power, "fp32", ALIBI)
+        slopes = tape.new(heads, "fp32", ALIBI)
+        del rest
+    return slopes
+
+
+def _alibi(tape: Tape, state: Pass, slopes: Tensor, dtype: str, padding: Tensor | None) -> Tensor:
+    """The slope of each head times the number of each key, float32, cast to `dtype`."""
+    heads, keys = slopes.elements, state.keys
+    tape.operation("mul")
+    if padding is not None:
         numbers = tape.new(state.batch * keys, "int64", ALIBI)
-        result = tape.new(state.batch * heads * keys, "fp32", ALIBI)
+        product = tape.new(state.batch * heads * keys, "fp32", ALIBI)
         del numbers
-    del slopes
-    return tape.to(result, dtype)
+        return tape.to(product, dtype)
+    numbers = tape.new(keys, "int64", ALIBI)
+    product = tape.new(heads * keys, "fp32", ALIBI)
+    del numbers
+    return tape.to(tape.new(state.batch * heads * keys, "fp32", ALIBI), dtype)
 
 
 # ------------------------------------------------------------------ what they share
@@ -277,10 +291,11 @@ def run_layers(tape: Tape, model: Model, state: Pass) -> Tensor:
     taken from `state`, so that it is held no longer than by the loop of the real forward()."""
     hidden, state.entering = state.entering, None
     assert hidden is not None
+    again = checkpoint_reentrant if model.plan.reentrant else checkpoint
     for index, layer in enumerate(model.shape.layers):
         tape.enter_layer(index)
         run = partial(run_layer, tape, model.layers[index], layer, state)
-        hidden = checkpoint(tape, run, hidden) if model.plan.checkpointing else run(hidden)
+        hidden = again(tape, run, hidden) if model.plan.checkpointing else run(hidden)
     tape.leave_layer()
     if state.cache is not None:
         state.cache.length += state.queries

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from qtui_core.memory.blocks import layer, side_by_side
+from qtui_core.memory.blocks import bloom, layer, side_by_side
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.shape import Layer
@@ -22,6 +22,7 @@ _BY_ARRANGEMENT: Final[dict[str, Runner]] = {
 }
 
 _BY_STYLE: Final[dict[str, Runner]] = {
+    "bloom": bloom.layer,
     "stablelm": layer.stablelm,
     "llama4": layer.llama4,
     "llama4-tuned": layer.llama4,

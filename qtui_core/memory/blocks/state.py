@@ -26,6 +26,9 @@ class Pass:
         positions: numbers of the tokens, int64.
         cache: keys and values, in inference.
         encoded: what an encoder gave, for cross attention.
+        alibi: the bias of scores by distance, `[batch * heads, 1, keys]`.
+        outputs: what the last layer gave besides its hidden states, which the loop over layers
+            holds until the next has given its own (BLOOM).
         entering: what enters the first layer, until it does.
     """
 
@@ -40,6 +43,8 @@ class Pass:
     positions: Tensor | None = None
     cache: Cache | None = None
     encoded: Tensor | None = None
+    alibi: Tensor | None = None
+    outputs: Tensor | None = None
     entering: Tensor | None = None
 
     @property
