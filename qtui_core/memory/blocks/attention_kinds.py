@@ -178,9 +178,10 @@ def _partly_rotated(
 
 
 def _apart(tape: Tape, spec: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of every head that is rotated, and the rest."""
+    """The part of every head that is rotated, and the rest. A slice of all is the tensor itself."""
     turned = x.elements // spec.head_dim * spec.rotary_dims
-    return part(tape, x, turned), part(tape, x, x.elements - turned)
+    whole = turned == x.elements
+    return x if whole else part(tape, x, turned), part(tape, x, x.elements - turned)
 
 
 def _each_head(tape: Tape, weights: Weights, norms: tuple[Norm, ...], x: Tensor) -> Tensor:

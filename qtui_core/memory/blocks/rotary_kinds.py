@@ -10,10 +10,11 @@ from qtui_core.memory.operations.pointwise import add, mul, neg
 from qtui_core.memory.operations.views import cat, part
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.tape import Tape, Tensor
+from qtui_core.memory.tape import Gradients, Tape, Tensor
 
 POSITIONS: Final = Label("_to_copy")
 FREQUENCIES: Final = Label("mul")
+CONJUGATE: Final = Label("clone")
 ONES: Final = Label("ones_like")
 POLAR: Final = Label("polar")
 SCALED: Final = Label("mul")
@@ -58,9 +59,23 @@ def rotate_complex(tape: Tape, q: Tensor, k: Tensor, table: Tensor) -> Pair:
     given = q.dtype, k.dtype
     q_complex = tape.to(q, "fp32")
     k_complex = tape.to(k, "fp32")
-    q_out = mul(tape, q_complex, table)
-    k_out = mul(tape, k_complex, table)
+    q_out = _times(tape, q_complex, table)
+    k_out = _times(tape, k_complex, table)
     return tape.to(q_out, given[0]), tape.to(k_out, given[1])
+
+
+def _times(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
+    """The product of complex numbers. Its gradient is that with the conjugate of the table, which
+    is made first."""
+    elements, numbers = x.elements, table.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        _conjugate = tape.new(numbers, "fp32", CONJUGATE)
+        return (tape.new(elements, "fp32", SCALED),)
+
+    node = tape.node("mul", (x,), backward)
+    tape.save(node, table)
+    return tape.output(node, tape.new(elements, "fp32", SCALED))
 
 
 def _turned(tape: Tape, x: Tensor) -> Tensor:
