@@ -87,6 +87,25 @@ def step_temporaries(trained: Iterable[StoredTensor], plan: RunPlan) -> Iterator
         yield Temporary(f"{tensor.name}.exp_avg_sq_sqrt", tensor.bytes, groups[tensor.dtype])
 
 
+def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary, ...]:
+    """What the update of one tensor allocates and frees again before the next is updated: at its
+    fullest all of these, made in this order.
+
+    AdamW in 4 bits of torchao is compiled. For each moment its kernels unpack the codes, then
+    write scales, the moment in float32 and an int64 index for each new code. That is what Inductor
+    makes for a CPU; on a GPU it may fuse more and need less.
+    """
+    if plan.optimizer != "adamw4bit" or not _in_4_bits(tensor):
+        return ()
+    n = tensor.elements
+    parts = {"codes": n, "scale": 4 * n // _BLOCK_4BIT, "moment": 4 * n, "index": 8 * n}
+    return tuple(
+        Temporary(f"{tensor.name}.{moment}.{part}", nbytes, 0)
+        for part, nbytes in parts.items()
+        for moment in ("exp_avg", "exp_avg_sq")
+    )
+
+
 def _adamw(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
     """torch.optim.AdamW: two moments in the type of the parameter; the step counter is on the
     CPU (torch/optim/adam.py, _init_group)."""
@@ -131,14 +150,18 @@ def _in_8_bits(tensor: StoredTensor, plan: RunPlan) -> bool:
 def _adamw_4bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
     """torchao: two elements a byte, a float32 scale for each 128, and a table of 16 codes, for
     each moment; other tensors keep moments in their own type (optim/adam.py, _new_buffer)."""
-    n = tensor.elements
-    if n < _SMALLEST_4BIT or n % _BLOCK_4BIT:
+    if not _in_4_bits(tensor):
         yield from _adamw(tensor, plan)
         return
+    n = tensor.elements
     for moment in ("exp_avg", "exp_avg_sq"):
         yield State(f"{tensor.name}.{moment}.codes", n // 2, "uint8")
         yield State(f"{tensor.name}.{moment}.scale", n // _BLOCK_4BIT, "fp32")
         yield State(f"{tensor.name}.{moment}.qmap", 16, "fp32")
+
+
+def _in_4_bits(tensor: StoredTensor) -> bool:
+    return tensor.elements >= _SMALLEST_4BIT and tensor.elements % _BLOCK_4BIT == 0
 
 
 def _sgd(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:

@@ -11,7 +11,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qtui_core.memory.optimizer import shared_states, states_of, step_temporaries
+from qtui_core.memory.optimizer import (
+    passing_temporaries,
+    shared_states,
+    states_of,
+    step_temporaries,
+)
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.record import Component
 from qtui_core.memory.storage import StoredTensor
@@ -166,6 +171,31 @@ def test_adamw_in_4_bits_of_torchao(sizes, dtype):
         "exp_avg_sq": chosen._new_buffer(weight, False),
     }
     assert ours(sizes, dtype, plan_of("adamw4bit")) == tensors_in(state, steps=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TORCH)
+@pytest.mark.parametrize("sizes", [(512, 256), (64, 250), (3000,)])
+def test_what_a_compiled_step_in_4_bits_allocates_meanwhile(sizes, dtype):
+    """As the profiler of torch counts it on a CPU."""
+    torchao = pytest.importorskip("torchao.optim")
+    weight = parameter(sizes, dtype)
+    chosen = torchao.AdamW4bit([weight])
+    chosen.step()
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        chosen.step()
+    moves = [
+        (event.start_ns(), event.nbytes())
+        for event in profiler.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
+    live = peak = 0
+    for _, nbytes in sorted(moves, key=lambda move: move[0]):
+        live += nbytes
+        peak = max(peak, live)
+    ours = passing_temporaries(trained(sizes, dtype), plan_of("adamw4bit"))
+    assert peak == pytest.approx(sum(t.bytes for t in ours), abs=64)
+    assert bool(ours) == (sizes != (3000,))
 
 
 class Live(TorchDispatchMode):
