@@ -261,8 +261,8 @@ def look_up(
     return result
 
 
-#: Families that make the mask of all positions even where every layer has a window.
-_ALWAYS_BOTH_MASKS: Final = ("gemma2", "gemma3_text", "cohere2", "llama4_text")
+#: Families that make both masks, whether layers use them or not.
+_ALWAYS_BOTH_MASKS: Final = ("gemma2", "gemma3_text", "cohere2", "llama4_text", "qwen2_moe")
 
 
 def make_masks(
@@ -276,7 +276,10 @@ def make_masks(
         for layer in state.shape.layers
         if isinstance(layer.attention, Attention)
     }
-    if None in windows or not windows or state.shape.family in _ALWAYS_BOTH_MASKS:
+    both = state.shape.family in _ALWAYS_BOTH_MASKS
+    if state.shape.family == "qwen2_moe" and windows == {None}:
+        windows.add(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
+    if None in windows or not windows or both:
         if looks:
             look_for_packing(tape, state)
         state.mask = causal_mask(tape, state, dtype, padding, None)
