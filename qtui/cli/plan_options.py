@@ -13,6 +13,7 @@ from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_choices import (
     ATTENTION_KERNELS,
     KBIT_PREPARATIONS,
+    KERNELS,
     LOOPS,
     METHODS,
     OPTIMIZERS,
@@ -94,9 +95,14 @@ _ALL = (
     _choice("--optimizer", OPTIMIZERS, "adamw is torch's on lists of tensors (foreach)."),
     _switch("--checkpointing", "Recompute each layer in the backward pass. "
             "[default: on for qlora]"),
+    _switch("--reentrant", "Checkpoints are of the older kind, the default of transformers 4."),
+    _choice("--kernels", KERNELS, "fused takes norms, rotations and 4-bit adapters from Unsloth."),
     _choice("--attention", ATTENTION_KERNELS, "sdpa lets torch choose its kernel."),
+    _switch("--repeat-kv", "Grouped keys and values are copied to all heads, as in transformers "
+            "before 4.48."),
     _switch("--padding-mask", "Sequences of a batch are padded to one length."),
-    _text("--loss", "LOSS", "stock, stock-4.48 (upcasts logits), chunked:256 or fused."),
+    _text("--loss", "LOSS", "stock, stock-4.48 (upcasts logits), chunked:256, fused (keeps no "
+          "logits), in-place or in-place-4.48 (its gradient is written over the logits)."),
     _number("--accumulation", "Micro batches in a step."),
     _choice("--loop", LOOPS, "manual holds the outputs through the backward pass, script longer."),
     _choice("--segments", SEGMENTS, "Of the allocator of CUDA memory."),

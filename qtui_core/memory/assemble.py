@@ -9,7 +9,7 @@ from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.blocks.chunked_loss import chunked_loss
 from qtui_core.memory.blocks.fused_loss import fused_loss
 from qtui_core.memory.blocks.linear import project
-from qtui_core.memory.blocks.loss import LOGITS, causal_loss, causal_loss_4_48, plain_loss
+from qtui_core.memory.blocks.loss import LOGITS, LOSSES, UPCAST, causal_loss, plain_loss
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.model import Batch, Model
 from qtui_core.memory.operations.linear import linear
@@ -37,8 +37,9 @@ def forward(
     sequences = batch.ids.elements // plan.sequence
     if shape.is_encoder or shape.encoder:
         return plain_loss(tape, logits, batch.labels), logits
-    compute = causal_loss_4_48 if plan.loss == "stock-4.48" else causal_loss
-    return compute(tape, logits, batch.labels, sequences), logits
+    if plan.loss == "in-place":  # before 4.46 forward() itself makes logits float32
+        logits = tape.to(logits, "fp32", UPCAST)
+    return LOSSES.get(plan.loss, causal_loss)(tape, logits, batch.labels, sequences), logits
 
 
 def _is_causal(shape: ModelShape) -> bool:

@@ -51,12 +51,23 @@ def backward(tape: Tape, loss: Tensor) -> None:
     root = loss.node
     if root is None:
         return
-    events = tape.recorder.events
     before, tape.grad = (tape.grad, tape.path), False
     tape.operation("ones_like")
     ones = tape.new(1, loss.dtype, ONES)
-    state = _Pass(root, ones)
-    del root
+    propagate(tape, root, ones)
+    del ones  # torch.autograd.backward holds the first gradient until the end
+    tape.grad, tape.path = before
+    if tape.layer != OUTSIDE:
+        tape.leave_layer(BACKWARD)
+
+
+def propagate(tape: Tape, root: Node, first: Tensor) -> None:
+    """Runs all nodes from `root` on, whose output has the gradient `first`. A node that runs a
+    region again calls this from inside a backward pass."""
+    before, tape.grad = (tape.grad, tape.path), False
+    events = tape.recorder.events
+    state = _Pass(root, first)
+    del root, first
     layer = tape.layer
     while state.ready:
         node = heappop(state.ready)[1]
@@ -66,10 +77,7 @@ def backward(tape: Tape, loss: Tensor) -> None:
         tape.path = node.module
         events.append((OPERATION, f"{node.name}_backward", node.module))
         _visit(tape, state, node)
-    del ones  # torch.autograd.backward holds the first gradient until the end
     tape.grad, tape.path = before
-    if layer != OUTSIDE:
-        tape.leave_layer(BACKWARD)
 
 
 def _dependencies(root: Node) -> dict[Node | Tensor, int]:
@@ -125,12 +133,13 @@ def _run(tape: Tape, node: Node, slots: Slots) -> Slots:
     """The gradients of a node's inputs, from those of its outputs, which live until then."""
     region = node.region
     if region is None:
+        tape.held = node.saved  # type: ignore[assignment]
         results = _call(node, slots)
     else:
-        taken = take(tape, region, node.saved)  # type: ignore[arg-type]
+        tape.held = take(tape, region, node.saved)  # type: ignore[arg-type, assignment]
         del region
         results = _call(node, slots)
-        del taken
+    tape.held = []
     for position, edge in enumerate(node.edges):
         if edge is None:
             results[position] = None

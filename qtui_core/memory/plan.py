@@ -9,6 +9,7 @@ from qtui_core.memory.dtypes import dtype_of
 from qtui_core.memory.plan_choices import (
     AttentionKernel,
     KbitPrep,
+    Kernels,
     Loop,
     Method,
     Optimizer,
@@ -37,12 +38,23 @@ class RunPlan:
             of linear modules, or "all-linear".
         optimizer: "adamw" is the one that works on lists of tensors (foreach).
         checkpointing: recompute each layer in the backward pass (not reentrant).
+        reentrant: whether checkpoints are of the older kind (use_reentrant=True), as the Trainer of
+            transformers 4 has them unless told otherwise.
+        kernels: "fused" takes norms, rotations and adapters over 4-bit weights from Unsloth, which
+            work in place where they can (fms-acceleration's fused-ops-and-kernels); with them
+            weights of norms are not trained.
         attention: "sdpa" lets torch choose, which is flash where it can be; "flash" the package
             flash-attn or that backend; "efficient" the memory-efficient backend (what a T4 or a
             padding mask gets); "eager" the matrix of scores.
+        repeat_kv: whether grouped keys and values are copied to all heads before the kernel, as in
+            transformers before 4.48: with sdpa in all models, with flash in Mistral, Mixtral,
+            Qwen 2 and Phi-3.
         padding_mask: whether sequences of a batch are padded to one length with a mask.
         loss: "stock" is the installed transformers, "stock-4.48" the older one that upcasts,
-            "chunked:N" N tokens at a time (TRL), "fused" a kernel that keeps no logits (Liger).
+            "chunked:N" N tokens at a time (TRL), "fused" a kernel that keeps no logits (Liger);
+            "in-place" a kernel that writes the gradient over the logits (Unsloth's, put in place
+            of CrossEntropyLoss), "in-place-4.48" the same in place of the loss function that
+            transformers has had since 4.46.
         accumulation: micro batches a step.
         loop: "trainer" lets go of the outputs before the backward pass; "manual", a step written
             by hand as a function, holds them until it returns; "script", a loop at the top of a
@@ -69,7 +81,10 @@ class RunPlan:
     adapter_dtype: str | None = None
     optimizer: Optimizer = "adamw"
     checkpointing: bool | None = None
+    reentrant: bool = False
+    kernels: Kernels = "torch"
     attention: AttentionKernel = "sdpa"
+    repeat_kv: bool = False
     padding_mask: bool = False
     loss: str = "stock"
     accumulation: int = 1
@@ -117,7 +132,7 @@ def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
         autocast_dtype=dtype_of(plan.autocast_dtype),
         quant=None if quant == "none" else quant,
         autocast=quantized if plan.autocast is None else plan.autocast,
-        kbit_prep=plan.kbit_prep or ("all" if quantized else "none"),
+        kbit_prep=plan.kbit_prep or ("all" if quantized and plan.kernels == "torch" else "none"),
         adapter_dtype=dtype_of(plan.adapter_dtype or "fp32"),
         lora_targets=parse_targets(",".join(plan.lora_targets)),
         loss=parse_loss(plan.loss),

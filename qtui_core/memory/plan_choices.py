@@ -14,6 +14,7 @@ KbitPrep = Literal["none", "norms", "all"]
 AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
 Loop = Literal["trainer", "manual", "script"]
 Segments = Literal["native", "expandable"]
+Kernels = Literal["torch", "fused"]
 
 METHODS: Final = get_args(Method)
 OPTIMIZERS: Final = get_args(Optimizer)
@@ -21,10 +22,11 @@ KBIT_PREPARATIONS: Final = get_args(KbitPrep)
 ATTENTION_KERNELS: Final = get_args(AttentionKernel)
 LOOPS: Final = get_args(Loop)
 SEGMENTS: Final = get_args(Segments)
+KERNELS: Final = get_args(Kernels)
 #: How frozen weights can be stored by bitsandbytes; "-dq" quantizes the block maxima once more.
 QUANTS: Final = ("nf4", "nf4-dq", "fp4", "fp4-dq", "int8")
 #: Losses by name; a chunk's tokens follow "chunked" after a colon.
-LOSSES: Final = ("stock", "stock-4.48", "chunked", "fused")
+LOSSES: Final = ("stock", "stock-4.48", "chunked", "fused", "in-place", "in-place-4.48")
 #: Every linear layer but the one that gives logits.
 ALL_LINEAR: Final = "all-linear"
 
@@ -64,7 +66,8 @@ def parse_loss(text: str) -> str:
     name, colon, tokens = text.strip().lower().partition(":")
     if name not in LOSSES or (colon and name != "chunked"):
         raise UsageError(
-            f"{text!r} is no loss that is known; use stock, stock-4.48, chunked:256 or fused."
+            f"{text!r} is no loss that is known; use stock, stock-4.48, chunked:256, fused, "
+            "in-place or in-place-4.48."
         )
     if name != "chunked":
         return name

@@ -10,6 +10,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan_choices import (
     ATTENTION_KERNELS,
     KBIT_PREPARATIONS,
+    KERNELS,
     LOOPS,
     METHODS,
     OPTIMIZERS,
@@ -60,6 +61,7 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
             f"the model has {len(shape.layers)}."
         )
     _check_positions(shape, plan)
+    _check_fused(shape, plan)
     if shape.is_encoder and plan.generate:
         raise UsageError(
             "An encoder does not generate tokens, so there is no cache to hold; leave out the "
@@ -79,6 +81,7 @@ def _check_choices(plan: RunPlan) -> None:
     _among("k-bit preparation", plan.kbit_prep, KBIT_PREPARATIONS)
     _among("optimizer", plan.optimizer, OPTIMIZERS)
     _among("attention", plan.attention, ATTENTION_KERNELS)
+    _among("set of kernels", plan.kernels, KERNELS)
     _among("loop", plan.loop, LOOPS)
     _among("kind of segments", plan.segments, SEGMENTS)
     if re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\d+)?(\+\w+)?", plan.torch) is None:
@@ -139,6 +142,11 @@ def _check_kernels(plan: RunPlan) -> None:
             "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or "
             "--attention sdpa."
         )
+    if plan.kernels == "fused" and plan.quant is not None and plan.kbit_prep != "none":
+        raise UsageError(
+            "Fused kernels write the gradient of a 4-bit layer over its 16-bit input, which k-bit "
+            "preparation makes float32; use --kbit-prep none, or --kernels torch."
+        )
 
 
 def _check_parallel(plan: RunPlan) -> None:
@@ -181,6 +189,15 @@ def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
         raise UsageError(
             f"The model has learned {shape.max_positions:,} positions, and {length:,} tokens are "
             f"asked for; use --seq {shape.max_positions} or less."
+        )
+
+
+def _check_fused(shape: ModelShape, plan: RunPlan) -> None:
+    styles = {layer.attention.style for layer in shape.layers}
+    if plan.kernels == "fused" and styles != {"llama"}:
+        raise UsageError(
+            f"Fused kernels are made for layers of Llama's kind, and {shape.architecture} has "
+            "others; use --kernels torch."
         )
 
 

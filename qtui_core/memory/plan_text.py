@@ -33,7 +33,10 @@ GROUPS: Final = {
     "step": {
         "--optimizer": "optimizer",
         "--checkpointing": "checkpointing",
+        "--reentrant": "reentrant",
+        "--kernels": "kernels",
         "--attention": "attention",
+        "--repeat-kv": "repeat_kv",
         "--padding-mask": "padding_mask",
         "--loss": "loss",
     },

@@ -212,12 +212,15 @@ class Tape:
         training: whether dropout works.
         layer: index of the layer at work, OUTSIDE for none.
         path: name of the module at work; inside a layer, relative to it.
+        held: while a backward function runs, the buffers that its node saved, in order. It reads
+            them before it does anything else that runs nodes.
     """
 
     __slots__ = (
         "autocast",
         "casts",
         "grad",
+        "held",
         "layer",
         "path",
         "recomputing",
@@ -239,6 +242,7 @@ class Tape:
         self.recomputing: Region | None = None
         # Casts of trained leaves that autocast keeps until it is left, by the leaf's id.
         self.casts: dict[int, Tensor] = {}
+        self.held: list[Buffer] = []
 
     # ------------------------------------------------------------------ marks
 

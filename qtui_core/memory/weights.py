@@ -189,10 +189,16 @@ def _parameter(
         _bias_in_steps(plan, loaded) if quantized else prepared,
         Component.WEIGHTS,
         kind,
-        requires_grad=plan.method == "full",
+        requires_grad=plan.method == "full" and not _untrained(plan, kind),
         loaded=loaded,
         prepared=prepared,
     )
+
+
+def _untrained(plan: RunPlan, kind: Kind) -> bool:
+    """Whether a parameter gets no gradient in a full fine-tuning: weights of norms under fused
+    kernels (backward of Fast_RMS_Layernorm), which the optimizer then passes over."""
+    return kind == "norm" and plan.kernels == "fused"
 
 
 def _bias_in_steps(plan: RunPlan, loaded: str) -> str:

@@ -94,7 +94,12 @@ def _plan_a100(cells: dict[str, str]) -> RunPlan:
     """A Trainer with packed sequences, adapters in float32; "foak" and "liger" fuse the loss."""
     quantized = cells["method"] == "qlora"
     config = cells["note"].partition(";")[0].partition("=")[2]
-    fused = "foak" in config or "liger" in config
+    fused = "foak" in config
+    loss = "stock-4.48"
+    if fused:
+        loss = "fused" if "liger" in config else "in-place"
+        if "tf4.48" in cells["stack"] and loss == "in-place":
+            loss = "in-place-4.48"
     return RunPlan(
         method=cells["method"],
         batch=int(cells["micro_batch"]),
@@ -107,8 +112,12 @@ def _plan_a100(cells: dict[str, str]) -> RunPlan:
         lora_targets=tuple(
             name for name in cells["lora_targets"].split() if name != "c_attn"
         ) or ("all-linear",),
+        lora_dropout=0.1 if cells["lora_r"] else 0.0,
         checkpointing=True,
+        reentrant=True,
+        kernels="fused" if fused else "torch",
         attention="flash",
-        loss="fused" if fused else "stock-4.48",
+        repeat_kv="tf4.45" in cells["stack"],
+        loss=loss,
         torch="2.4",
     )  # fmt: skip

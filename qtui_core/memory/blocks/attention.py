@@ -107,7 +107,7 @@ def kernel(
     """sdpa_attention_forward, and the choice of torch among its kernels: flash in 16 bits without
     a mask, else the memory-efficient one. Under a mask transformers expands keys and values to all
     heads; the mask is made additive for each call."""
-    if mask is not None and sizes.kv_heads != sizes.heads:
+    if (mask is not None or state.plan.repeat_kv) and sizes.kv_heads != sizes.heads:
         times = sizes.heads // sizes.kv_heads
         key, value = repeat(tape, key, times), repeat(tape, value, times)
         sizes = Heads(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtui_core.memory.blocks import moe
+from qtui_core.memory.blocks import fused_kernels, moe
 from qtui_core.memory.blocks.attention import Attended
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.registry import ATTENTIONS, MLPS
@@ -21,12 +21,16 @@ def attention_of(
 ) -> Attended:
     """The layer's attention to `hidden`."""
     spec: Any = layer.attention
+    if state.plan.kernels == "fused" and spec.style == "llama":
+        return fused_kernels.attention(tape, weights, spec, hidden, state)
     return ATTENTIONS[spec.style](tape, weights, spec, hidden, state)
 
 
 def feed_forward_of(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
     """The layer's feed-forward part of `hidden`."""
     spec: Any = layer.mlp
+    if weights.plan.kernels == "fused" and spec.style == "llama":
+        return fused_kernels.feed_forward(tape, weights, spec, hidden)
     return MLPS[spec.style](tape, weights, spec, hidden)
 
 

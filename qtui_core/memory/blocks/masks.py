@@ -32,6 +32,8 @@ def causal_mask(
     number, in the type of the model.
     """
     eager = is_eager(state)
+    if state.plan.attention == "flash" and padding is None:
+        return None  # flash attention is told the window, and that it is causal
     windowed = window is not None and (eager or state.keys >= window)
     if not eager and padding is None and not windowed:
         return None

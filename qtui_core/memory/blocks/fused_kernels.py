@@ -1,0 +1,69 @@
+"""Parts of a layer under `RunPlan.kernels` "fused": norms and rotations that work in place, and
+adapters over 4-bit weights as one function. What has no such kernel runs as ever."""
+
+from __future__ import annotations
+
+from qtui_core.memory.blocks.attention import Attended, attend
+from qtui_core.memory.blocks.linear import project
+from qtui_core.memory.blocks.mlp import gated
+from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.state import Pass
+from qtui_core.memory.blocks.weights import Weights
+from qtui_core.memory.operations.fused import rope
+from qtui_core.memory.operations.fused_lora import Adapted, gated_mlp, several, single
+from qtui_core.memory.shape import Attention, Linear, Mlp
+from qtui_core.memory.tape import Tape, Tensor
+
+
+def attention(
+    tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
+) -> Attended:
+    """LlamaAttention.forward whose products, where all three have adapters, are made at once, and
+    whose queries and keys are rotated in place."""
+    query, key, value = _projected(tape, weights, spec, hidden)
+    if spec.query_norm is not None:
+        query = normalize(tape, weights, spec.query_norm, query)
+    if spec.key_norm is not None:
+        key = normalize(tape, weights, spec.key_norm, key)
+    if spec.positions == "rope":
+        query, key = rope(tape, query), rope(tape, key)
+    output, scores = attend(tape, spec, query, key, value, state)
+    own = _adapted(weights, spec.out)
+    if own is None:
+        return project(tape, weights, spec.out, output), scores
+    tape.operation("LoRA_W")
+    return single(tape, output, own, weights.plan.lora_dropout), scores
+
+
+def feed_forward(tape: Tape, weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
+    """LlamaMLP.forward, in one where all three layers have adapters and the function is SiLU."""
+    gate, up, down = (
+        None if layer is None else _adapted(weights, layer)
+        for layer in (spec.gate, spec.up, spec.down)
+    )
+    if gate is None or up is None or down is None or spec.activation not in ("silu", "swish"):
+        return gated(tape, weights, spec, x)
+    return gated_mlp(tape, x, gate, up, down, weights.plan.lora_dropout)
+
+
+def _projected(
+    tape: Tape, weights: Weights, spec: Attention, hidden: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    assert spec.query is not None
+    assert spec.key is not None
+    assert spec.value is not None
+    parts = (spec.query, spec.key, spec.value)
+    adapted = [own for part in parts if (own := _adapted(weights, part)) is not None]
+    if len(adapted) == len(parts):
+        query, key, value = several(tape, hidden, adapted, weights.plan.lora_dropout)
+    else:
+        query, key, value = (project(tape, weights, part, hidden) for part in parts)
+    return query, key, value
+
+
+def _adapted(weights: Weights, spec: Linear) -> Adapted | None:
+    """The layer for a kernel that takes its adapter along: one over a 4-bit weight."""
+    own = weights.linear(spec)
+    if own.down is None or own.up is None or own.quant in (None, "int8"):
+        return None
+    return Adapted(spec.inputs, spec.outputs, weights.plan.lora_rank, own.down, own.up)

@@ -1,0 +1,83 @@
+"""Kernels that write over what they are given, as Unsloth has them and plugins take them from there
+(fused-ops-and-kernels of fms-acceleration): a norm, a rotation and a cross entropy that need no
+second tensor of the size of the first for their gradient."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.memory.record import Component, Label
+from qtui_core.memory.tape import Gradients, Tape, Tensor
+
+NORM: Final = Label("fast_rms_layernorm")
+LOSSES: Final = Label("losses", Component.LOSS)
+LOGSUMEXP: Final = Label("logsumexp", Component.LOSS)
+COUNT: Final = Label("count_nonzero", Component.LOSS)
+
+#: The most columns that one program of the cross-entropy kernel reads; wider vocabularies are read
+#: in several, each with a logarithm of its own (MAX_FUSED_SIZE in unsloth/kernels/utils.py).
+_WIDEST: Final = 65536
+
+
+def rms_norm(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor:
+    """Fast_RMS_Layernorm (unsloth/kernels/rms_layernorm.py): saves its input as it is, and the
+    reciprocal root mean square of each row in float32. Its gradient is written over that of its
+    output; the weight gets none."""
+    node = tape.node("fast_rms_layernorm", (x,), _over)
+    output = tape.new(x.elements, x.dtype, NORM)
+    roots = tape.new(x.elements // size, "fp32", NORM)
+    tape.save(node, x, weight, roots)
+    return tape.output(node, output)
+
+
+def rope(tape: Tape, x: Tensor) -> Tensor:
+    """Fast_RoPE_Embedding (unsloth/kernels/rope_embedding.py): rotates in place, forward and
+    backward. The tables are kept but for their own sake."""
+    node = tape.node("fast_rope_embedding", (x,), _over)
+    return tape.output(node, Tensor(x.elements, x.dtype, x.buffer))
+
+
+def cross_entropy_in_place(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """Fast_CrossEntropyLoss (unsloth/kernels/cross_entropy_loss.py), and the mean of its losses:
+    saves logits, labels and the logarithm of the sum of each row; the gradient is written over the
+    logits."""
+    elements, dtype = logits.elements, logits.dtype
+    rows = labels.elements
+    chunks = -(-(elements // rows) // _WIDEST)
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (Tensor(elements, dtype, tape.held[0]),)
+
+    node = tape.node("Fast_CrossEntropyLoss", (logits,), backward)
+    losses = tape.new(rows, "fp32", LOSSES)
+    logarithms = tape.new(rows * chunks, "fp32", LOGSUMEXP)
+    if chunks > 1:
+        logarithms = tape.new(rows, "fp32", LOGSUMEXP)
+    tape.save(node, logits, logarithms, labels)
+    losses = tape.output(node, losses)
+    tape.operation("count_nonzero")
+    labelled = tape.new(rows, "bool", COUNT)
+    count = tape.new(1, "int64", COUNT)
+    del labelled
+    return _mean(tape, losses, count)
+
+
+def _mean(tape: Tape, losses: Tensor, count: Tensor) -> Tensor:
+    """`losses.sum() / count`."""
+    rows = losses.elements
+
+    def of_losses(gradient: Tensor) -> Gradients:
+        return (tape.alias(gradient, rows),)
+
+    def of_sum(gradient: Tensor) -> Gradients:
+        return (tape.new(1, "fp32", LOSSES),)
+
+    node = tape.node("sum", (losses,), of_losses)
+    total = tape.output(node, tape.new(1, "fp32", LOSSES))
+    node = tape.node("div", (total,), of_sum)
+    tape.save(node, count)
+    return tape.output(node, tape.new(1, "fp32", LOSSES))
+
+
+def _over(gradient: Tensor) -> Gradients:
+    return (gradient,)
