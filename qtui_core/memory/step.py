@@ -62,10 +62,9 @@ def record_repeated(
     them; it may raise NotPeriodic, and is then given more layers. The step is one like all but the
     first.
 
-    Of a loop written by hand two steps are there, for the first leaves to the second what it
-    holds.
+    Of a script two steps are there, for the first leaves to the second what it holds.
     """
-    steps = 2 if plan.loop == "manual" else 1
+    steps = 2 if plan.loop == "script" else 1
     with _no_garbage():
         for margin in _MARGINS:
             folded = fold(shape, margin)
@@ -102,7 +101,8 @@ def _load(tape: Tape, model: Model) -> None:
 
 def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     """Steps as the Trainer does them, or written by hand: there the last outputs, and with them
-    the graph, live until the step returns or, in a script, until new ones take their name."""
+    the graph, live until the step returns or, in a script, until new ones take their name. Returns
+    what is held at the end."""
     plan = model.plan
     batch = _batch(tape, plan)
     optimizer = _Optimizer(model)

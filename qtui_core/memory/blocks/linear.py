@@ -39,8 +39,20 @@ def base(
     label: Label = MM,
 ) -> Tensor:
     """The layer without its adapter."""
+    if own.quant is None and spec.bias_apart and own.bias is not None:
+        product = linear(tape, x, own.weight, None, spec.inputs, spec.outputs, label)
+        return add(tape, product, own.bias)
     if own.quant is None:
-        return linear(tape, x, own.weight, own.bias, spec.inputs, spec.outputs, label)
+        return linear(
+            tape,
+            x,
+            own.weight,
+            own.bias,
+            spec.inputs,
+            spec.outputs,
+            label,
+            transposed=spec.transposed,
+        )
     if own.quant == "int8":
         return linear_int8(tape, spec, own, x)
     return linear_4bit(tape, plan, spec, own, x)

@@ -19,16 +19,22 @@ def linear(
     inputs: int,
     outputs: int,
     label: Label = MM,
+    *,
+    transposed: bool = False,
 ) -> Tensor:
-    """`F.linear(x, weight, bias)`, also `torch.addmm` of a Conv1D: `[tokens, inputs]` to
-    `[tokens, outputs]`. On autocast's 16-bit list.
+    """`F.linear(x, weight, bias)`, or where the weight is stored `transposed` (Conv1D)
+    `torch.addmm(bias, x, weight)`: `[tokens, inputs]` to `[tokens, outputs]`. On autocast's 16-bit
+    list, which casts the last argument first.
 
     Of the input only what the weight's gradient needs is saved, and the other way round. Both
     gradients come back as views, for tensors have three dimensions and weights are transposed.
     """
-    bias = None if bias is None else tape.cast_low(bias)  # arguments are cast last to first
+    if bias is not None and not transposed:
+        bias = tape.cast_low(bias)
     weight = tape.cast_low(weight)
     x = tape.cast_low(x)
+    if bias is not None and transposed:
+        bias = tape.cast_low(bias)
     tokens = x.elements // inputs
     x_wanted, weight_wanted = x.requires_grad, weight.requires_grad
     # Generated code computes gradients in the order of the arguments' names: (mat1, mat2, self)

@@ -1,0 +1,249 @@
+"""A recording of few layers that is stretched to all is the recording of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qtui_core.memory.fold import Fold, fold
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.record import (
+    ALLOCATE,
+    BACKWARD,
+    FORWARD,
+    FREE,
+    LAYER,
+    OPERATION,
+    OUTSIDE,
+    PHASE,
+    Event,
+    Label,
+    rounded,
+)
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.step import record_all, record_peaks, record_step
+from qtui_core.memory.stretch import NotPeriodic, peak_levels, stretch
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_head": 4,
+    "n_positions": 64,
+    "vocab_size": 300,
+    "resid_pdrop": 0.1,
+    "torch_dtype": "float32",
+}
+GEMMA3 = {
+    "model_type": "gemma3_text",
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 300,
+    "sliding_window": 16,
+    "torch_dtype": "bfloat16",
+}
+
+PLANS = {
+    "full": RunPlan(method="full", checkpointing=False),
+    "full, checkpoints, tied": RunPlan(method="full", checkpointing=True),
+    "full, autocast": RunPlan(method="full", dtype="fp32", autocast=True),
+    "full, script": RunPlan(method="full", loop="script"),
+    "full, eager": RunPlan(method="full", attention="eager", padding_mask=True),
+    "lora": RunPlan(method="lora", lora_dropout=0.1),
+    "lora, accumulated": RunPlan(method="lora", accumulation=2, checkpointing=True),
+    "lora, some targets": RunPlan(method="lora", lora_targets=("q_proj", "c_attn")),
+    "qlora": RunPlan(method="qlora", lora_dropout=0.1),
+    "qlora, no autocast": RunPlan(method="qlora", autocast=False, checkpointing=False),
+    "qlora, int8": RunPlan(method="qlora", quant="int8", optimizer="adamw8bit"),
+    "qlora, norms, chunks": RunPlan(method="qlora", kbit_prep="norms", loss="chunked:16"),
+    "inference": RunPlan(method="inference"),
+    "generation": RunPlan(method="inference", generate=20, quant="nf4"),
+}
+
+
+def shape_of(config: dict[str, object], layers: int) -> ModelShape:
+    key = "n_layer" if config["model_type"] == "gpt2" else "num_hidden_layers"
+    tied = {"tie_word_embeddings": True} if layers % 2 else {}
+    return ModelShape.from_config({**config, key: layers, **tied})
+
+
+def planned(plan: RunPlan, shape: ModelShape) -> RunPlan:
+    return resolve(replace(plan, batch=2, sequence=32), shape.dtype)
+
+
+def numbered(events: tuple[Event, ...]) -> list[Event]:
+    """Events with ids counted in the order of allocation."""
+    ids: dict[int, int] = {}
+    found: list[Event] = []
+    for event in events:
+        if event[0] == ALLOCATE:
+            ids[event[1]] = len(ids)
+            found.append((ALLOCATE, ids[event[1]], *event[2:]))
+        elif event[0] == FREE:
+            found.append((FREE, ids[event[1]]))
+        else:
+            found.append(event)
+    return found
+
+
+def levels(events: tuple[Event, ...]) -> list[tuple[str, int]]:
+    """(phase, most bytes alive), one event after the other."""
+    found: list[tuple[str, int]] = []
+    sizes: dict[int, int] = {}
+    live = 0
+    for event in events:
+        if event[0] == PHASE:
+            found.append((str(event[1]), live))
+        elif event[0] == ALLOCATE:
+            sizes[event[1]] = rounded(event[2])
+            live += sizes[event[1]]
+            found[-1] = (found[-1][0], max(found[-1][1], live))
+        elif event[0] == FREE:
+            live -= sizes.pop(event[1])
+    return found
+
+
+@pytest.mark.parametrize("layers", range(3, 9))
+@pytest.mark.parametrize("name", PLANS)
+def test_a_stretched_recording_is_that_of_all_layers(name: str, layers: int) -> None:
+    for config in (LLAMA, GPT2):
+        if config is GPT2 and PLANS[name].method == "qlora" and layers > 5:
+            continue  # seconds without a case more
+        shape = shape_of(config, layers)
+        plan = planned(PLANS[name], shape)
+        every = record_all(shape, plan).events
+        assert numbered(record_step(shape, plan).events) == numbered(every)
+        folded = fold(shape)
+        assert folded.folds[0].total == layers
+        few = record_all(folded.shape, plan).events
+        assert list(peak_levels(few, folded.folds)) == levels(every)
+
+
+def test_few_layers_are_built_of_many() -> None:
+    folded = fold(shape_of(LLAMA, 80))
+    assert len(folded.shape.layers) == 4
+    assert folded.folds == (Fold(start=0, built=4, template=2, period=1, copies=76),)
+
+
+@pytest.mark.parametrize("layers", [15, 17, 26])
+def test_layers_of_two_kinds_are_repeated_by_periods(layers: int) -> None:
+    """Five layers of Gemma 3 with a window, then one without."""
+    shape = shape_of(GEMMA3, layers)
+    plan = planned(RunPlan(method="full", checkpointing=True), shape)
+    folded = fold(shape)
+    assert folded.folds[0].period == 6
+    assert len(folded.shape.layers) < layers
+    every = record_all(shape, plan).events
+    assert numbered(record_step(shape, plan).events) == numbered(every)
+
+
+def test_an_unlike_beginning_and_end_are_built() -> None:
+    """Every way to fold leaves layers that, unfolded, are the original ones."""
+    shape = shape_of(LLAMA, 3)
+    a, b = shape.layers[0], shape_of({**LLAMA, "intermediate_size": 96}, 3).layers[0]
+    for rows in (
+        (b, b, *[a] * 9),
+        (*[a] * 9, b),
+        (b, *[a] * 9, b, a),
+        (a, b) * 6,
+        (a, b, b) * 5,
+        (a,),
+        (a, b, a),
+    ):
+        folded = fold(replace(shape, layers=rows))
+        row = folded.folds[0]
+        kept = folded.shape.layers
+        period = kept[row.template : row.template + row.period]
+        end = row.template + row.period
+        assert kept[:end] + period * row.copies + kept[end:] == rows
+        assert row.total == len(rows)
+
+
+def test_peaks_are_those_of_the_second_step() -> None:
+    for name, plan in PLANS.items():
+        shape = shape_of(LLAMA, 8)
+        resolved = planned(plan, shape)
+        most: dict[str, int] = {}
+        for phase, level in levels(record_step(shape, resolved).events):
+            most[phase] = max(most.get(phase, 0), level)
+        found: dict[str, int] = {}
+        for phase, level in record_peaks(shape, resolved):
+            found[phase] = max(found.get(phase, 0), level)
+        assert set(found) == set(most), name
+        for phase in set(most) - {"load", "prepare"}:
+            assert found[phase] == most[phase], (name, phase)
+
+
+def test_layers_that_allocate_differently_are_refused() -> None:
+    label = Label("x")
+    events: list[Event] = [(PHASE, "forward")]
+    for layer, size in enumerate((8, 8, 9, 8)):
+        events += [(LAYER, layer, FORWARD), (ALLOCATE, layer + 1, size, label)]
+    folds = (Fold(start=0, built=4, template=2, period=1, copies=3),)
+    with pytest.raises(NotPeriodic):
+        stretch(events, folds)
+    with pytest.raises(NotPeriodic):
+        list(peak_levels(events, folds))
+
+
+def test_names_of_modules_get_the_numbers_of_their_layers() -> None:
+    label = Label("x")
+    events: list[Event] = [(PHASE, "forward")]
+    for layer in range(4):
+        events += [
+            (LAYER, layer, FORWARD),
+            (OPERATION, "mm", f"base.model.layers.{layer}.mlp.experts.{layer}.w1"),
+            (ALLOCATE, layer + 1, 512, label),
+        ]
+    events.append((LAYER, OUTSIDE, FORWARD))
+    events += [(FREE, layer + 1) for layer in reversed(range(4))]
+    folds = (Fold(start=0, built=4, template=2, period=1, copies=2),)
+    found = stretch(events, folds, ("model.layers",))
+    names = [event[2] for event in found if event[0] == OPERATION]
+    assert names[2:4] == [
+        "base.model.layers.2.mlp.experts.2.w1",
+        "base.model.layers.3.mlp.experts.2.w1",
+    ]
+    assert names[5] == "base.model.layers.5.mlp.experts.3.w1"
+    assert [e[1] for e in found if e[0] == LAYER] == [0, 1, 2, 3, 4, 5, OUTSIDE]
+    freed = [e[1] for e in found if e[0] == FREE]
+    assert freed == sorted(freed, reverse=True)
+    assert len(freed) == 6
+
+
+def test_what_is_let_go_for_all_layers_outside_of_them_is_let_go_for_the_copies() -> None:
+    """In the order of the layers, up or down; and by the layer after the one it was made in."""
+    label = Label("x")
+    events: list[Event] = [(PHASE, "forward")]
+    for layer in range(4):
+        events += [(LAYER, layer, FORWARD), (ALLOCATE, 10 + layer, 1024, label)]
+        events += [(ALLOCATE, 20 + layer, 512, label)]
+        if layer:
+            events.append((FREE, 20 + layer - 1))
+    events += [(LAYER, OUTSIDE, FORWARD), (PHASE, "backward"), (FREE, 23)]
+    for layer in reversed(range(4)):
+        events += [(LAYER, layer, BACKWARD), (ALLOCATE, 30 + layer, 2048, label)]
+    events += [(LAYER, OUTSIDE, BACKWARD), (PHASE, "optimizer")]
+    events += [(FREE, 10 + layer) for layer in range(4)]
+    events += [(FREE, 30 + layer) for layer in reversed(range(4))]
+    folds = (Fold(start=0, built=4, template=2, period=1, copies=6),)
+    found = stretch(events, folds)
+    assert levels(found) == list(peak_levels(events, folds))
+    assert levels(found)[0] == ("forward", 10 * 1024 + 2 * 512)
+    assert levels(found)[1] == ("backward", 10 * 1024 + 10 * 2048)
+    alive = {e[1] for e in found if e[0] == ALLOCATE} - {e[1] for e in found if e[0] == FREE}
+    assert not alive

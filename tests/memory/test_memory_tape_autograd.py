@@ -1,0 +1,392 @@
+"""The tape against torch itself: the same small graphs, and what the CPU allocator of torch saw
+while they ran (torch.profiler). Engine, checkpoints and operations in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+from qtui_core.memory.autograd import backward
+from qtui_core.memory.checkpoint import checkpoint
+from qtui_core.memory.operations.attention import softmax
+from qtui_core.memory.operations.embedding import embedding
+from qtui_core.memory.operations.linear import bmm, linear
+from qtui_core.memory.operations.loss import cross_entropy
+from qtui_core.memory.operations.norm import layer_norm, mean
+from qtui_core.memory.operations.pointwise import (
+    add,
+    add_constant,
+    from_input,
+    from_output,
+    mul,
+    neg,
+    power,
+    rsqrt,
+    scale,
+)
+from qtui_core.memory.operations.views import cat, contiguous, part, repeat, split
+from qtui_core.memory.record import ALLOCATE, FREE, Label
+from qtui_core.memory.tape import Tape, Tensor
+
+#: Kernels of the CPU take a few numbers here and there.
+SMALL = 64
+
+BATCH, LENGTH, WIDTH, WORDS = 2, 128, 64, 500
+ROWS = BATCH * LENGTH
+X = ROWS * WIDTH
+
+
+def real_levels(run: Callable[[], object]) -> list[int]:
+    """Bytes alive after each allocation while `run` runs, above those before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept = run()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    del kept
+    return levels([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
+
+
+def tape_levels(run: Callable[[Tape], object], tape: Tape) -> list[int]:
+    """The same of a tape."""
+    events = tape.recorder.events
+    begun = len(events)
+    sizes = {e[1]: e[2] for e in events if e[0] == ALLOCATE}
+    kept = run(tape)
+    changes = []
+    for event in list(events)[begun:]:
+        if event[0] == ALLOCATE:
+            sizes[event[1]] = event[2]
+            changes.append(event[2])
+        elif event[0] == FREE:
+            changes.append(-sizes[event[1]])
+    del kept
+    return levels(changes)
+
+
+def levels(changes: list[int]) -> list[int]:
+    live, found = 0, []
+    for change in changes:
+        if abs(change) > SMALL:
+            live += change
+            if change > 0:
+                found.append(live)
+    return found
+
+
+def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def leaf(tape: Tape, elements: int, dtype: str = "fp32", trained: bool = True) -> Tensor:
+    return tape.leaf(elements, dtype, Label("leaf"), trained)
+
+
+Case = tuple[Callable[[], object], Callable[[Tape], object], Tape]
+
+
+def mean_square(x: torch.Tensor) -> torch.Tensor:
+    return x.pow(2).mean()
+
+
+def tape_mean_square(tape: Tape, x: Tensor) -> Tensor:
+    return mean(tape, power(tape, x), 1)
+
+
+def shared_weight() -> Case:
+    """Gradients that are views are added out of place, the second of a weight too."""
+    weight, x = parameter(WIDTH, WIDTH), torch.randn(BATCH, LENGTH, WIDTH)
+
+    def run() -> object:
+        hidden = functional.silu(functional.linear(x, weight))
+        hidden = hidden + functional.linear(hidden, weight)
+        loss = mean_square(hidden)
+        del hidden
+        loss.backward()
+        return loss
+
+    tape = Tape()
+    w, given = leaf(tape, WIDTH * WIDTH), leaf(tape, X, trained=False)
+
+    def taped(tape: Tape) -> object:
+        hidden = from_input(tape, "silu", linear(tape, given, w, None, WIDTH, WIDTH))
+        hidden = add(tape, hidden, linear(tape, hidden, w, None, WIDTH, WIDTH))
+        loss = tape_mean_square(tape, hidden)
+        del hidden
+        backward(tape, loss)
+        return loss
+
+    return run, taped, tape
+
+
+def second_step() -> Case:
+    """A gradient that is there already is added to in place."""
+    weight, x = parameter(WIDTH, WIDTH), torch.randn(BATCH, LENGTH, WIDTH)
+
+    def run() -> object:
+        for _ in range(2):
+            loss = mean_square(functional.linear(x, weight))
+            loss.backward()
+        return loss
+
+    tape = Tape()
+    w, given = leaf(tape, WIDTH * WIDTH), leaf(tape, X, trained=False)
+
+    def taped(tape: Tape) -> object:
+        for _ in range(2):
+            loss = tape_mean_square(tape, linear(tape, given, w, None, WIDTH, WIDTH))
+            backward(tape, loss)
+        return loss
+
+    return run, taped, tape
+
+
+def biased() -> Case:
+    weight, bias = parameter(3 * WIDTH, WIDTH), parameter(3 * WIDTH)
+    x = parameter(BATCH, LENGTH, WIDTH)
+
+    def run() -> object:
+        loss = mean_square(functional.linear(x, weight, bias))
+        loss.backward()
+        return loss
+
+    tape = Tape()
+    w, b = leaf(tape, 3 * WIDTH * WIDTH), leaf(tape, 3 * WIDTH)
+    given = leaf(tape, X)
+
+    def taped(tape: Tape) -> object:
+        loss = tape_mean_square(tape, linear(tape, given, w, b, WIDTH, 3 * WIDTH))
+        backward(tape, loss)
+        return loss
+
+    return run, taped, tape
+
+
+def norm(dtype: torch.dtype, short: str) -> Case:
+    """Casts, broadcasts, and gradients brought back to size and type by the engine."""
+    weight = parameter(WIDTH, dtype=dtype)
+    x = parameter(BATCH, LENGTH, WIDTH, dtype=dtype)
+
+    def normed(hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden.to(torch.float32)
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        hidden = hidden * torch.rsqrt(variance + 1e-6)
+        return weight * hidden.to(dtype)
+
+    def run() -> object:
+        loss = mean_square(normed(x).to(torch.float32))
+        loss.backward()
+        return loss
+
+    tape = Tape()
+    w, given = leaf(tape, WIDTH, short), leaf(tape, X, short)
+
+    def tape_normed(tape: Tape, hidden: Tensor) -> Tensor:
+        hidden = tape.to(hidden, "fp32")
+        variance = mean(tape, power(tape, hidden), ROWS)
+        hidden = mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
+        return mul(tape, w, tape.to(hidden, short))
+
+    def taped(tape: Tape) -> object:
+        loss = tape_mean_square(tape, tape.to(tape_normed(tape, given), "fp32"))
+        backward(tape, loss)
+        return loss
+
+    return run, taped, tape
+
+
+def tied() -> Case:
+    """The weight of an embedding and of a head: three of its size are there at once."""
+    table, ids = parameter(WORDS, WIDTH), torch.randint(0, WORDS, (BATCH, LENGTH))
+
+    def run() -> object:
+        logits = functional.linear(functional.embedding(ids, table), table)
+        loss = functional.cross_entropy(logits.view(-1, WORDS), ids.view(-1))
+        del logits
+        loss.backward()
+        return loss
+
+    tape = Tape()
+    w, tokens = leaf(tape, WORDS * WIDTH), tape.new(ROWS, "int64", Label("ids"))
+
+    def taped(tape: Tape) -> object:
+        hidden = [embedding(tape, w, tokens, WIDTH)]
+        logits = linear(tape, hidden.pop(), w, None, WIDTH, WORDS)
+        loss = cross_entropy(tape, logits, tokens)
+        del logits
+        backward(tape, loss)
+        return loss
+
+    return run, taped, tape
+
+
+def rotation() -> Case:
+    """Parts of a tensor, whose gradients are of its size and added in place."""
+    x, cosines = parameter(BATCH, LENGTH, WIDTH), torch.randn(LENGTH, WIDTH)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        first = x[..., : WIDTH // 2]
+        second = x[..., WIDTH // 2 :]
+        return torch.cat((-second, first), dim=-1)
+
+    tape = Tape()
+    given, table = leaf(tape, X), leaf(tape, LENGTH * WIDTH, trained=False)
+
+    def tape_turned(tape: Tape, x: Tensor) -> Tensor:
+        first, second = part(tape, x, X // 2), part(tape, x, X // 2)
+        return cat(tape, neg(tape, second), first)
+
+    def taped(tape: Tape) -> object:
+        turned = mul(tape, given, table)
+        turned = add(tape, turned, mul(tape, tape_turned(tape, given), table))
+        loss = tape_mean_square(tape, turned)
+        del turned
+        backward(tape, loss)
+        return loss
+
+    def run() -> object:
+        rotated = x * cosines
+        rotated = rotated + turned(x) * cosines
+        loss = mean_square(rotated)
+        del rotated
+        loss.backward()
+        return loss
+
+    return run, taped, tape
+
+
+def attention() -> Case:
+    """Scores written out, queries, keys and values from one product, keys of fewer heads."""
+    heads, size = 4, 16
+    weight, x = parameter(2 * WIDTH, WIDTH), torch.randn(BATCH, LENGTH, WIDTH)
+    width = heads * size
+
+    def attended(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = functional.linear(x, weight).split([width, width // 2, width // 2], dim=-1)
+        q = q.view(BATCH, LENGTH, heads, size).transpose(1, 2)
+        k = k.view(BATCH, LENGTH, heads // 2, size).transpose(1, 2)
+        v = v.view(BATCH, LENGTH, heads // 2, size).transpose(1, 2)
+        k = k.repeat_interleave(2, 1)
+        v = v.repeat_interleave(2, 1)
+        scores = torch.matmul(q, k.transpose(2, 3)) * 0.25
+        scores = functional.softmax(scores, dim=-1)
+        return torch.matmul(scores, v)
+
+    def run() -> object:
+        return attended(x).sum()
+
+    tape = Tape()
+    w, given = leaf(tape, 2 * WIDTH * WIDTH), leaf(tape, X, trained=False)
+
+    def tape_attended(tape: Tape, x: Tensor) -> Tensor:
+        q, k, v = split(tape, linear(tape, x, w, None, WIDTH, 2 * width), X, X // 2, X // 2)
+        k = repeat(tape, k, 2)
+        v = repeat(tape, v, 2)
+        # Sequences and heads of queries do not lie together: the product copies them first.
+        scores = bmm(tape, contiguous(tape, q), k, BATCH * heads * LENGTH * LENGTH)
+        scores = scale(tape, scores)
+        scores = softmax(tape, scores)
+        return bmm(tape, scores, v, X)
+
+    def taped(tape: Tape) -> object:
+        return mean(tape, tape_attended(tape, given), 1)
+
+    return run, taped, tape
+
+
+def layer_normed() -> Case:
+    module = nn.LayerNorm(WIDTH, elementwise_affine=False)
+    x = parameter(BATCH, LENGTH, WIDTH)
+
+    def run() -> object:
+        loss = mean_square(functional.gelu(torch.tanh(module(x))))
+        loss.backward()
+        return loss
+
+    tape = Tape()
+    given = leaf(tape, X)
+
+    def taped(tape: Tape) -> object:
+        hidden = [layer_norm(tape, given, None, None, WIDTH)]
+        hidden = [from_output(tape, "tanh", hidden.pop())]
+        hidden = [from_input(tape, "gelu", hidden.pop())]
+        loss = tape_mean_square(tape, hidden.pop())
+        backward(tape, loss)
+        return loss
+
+    return run, taped, tape
+
+
+def checkpointed(layers: int) -> Case:
+    """Layers that are computed again, up to the last tensor that they save."""
+    ups = [parameter(3 * WIDTH, WIDTH) for _ in range(layers)]
+    downs = [parameter(WIDTH, 3 * WIDTH) for _ in range(layers)]
+    x = torch.randn(BATCH, LENGTH, WIDTH)
+
+    def layer(up: torch.Tensor, down: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        residual = hidden
+        hidden = functional.linear(hidden, up)
+        hidden = functional.silu(hidden)
+        hidden = functional.linear(hidden, down)
+        return residual + hidden
+
+    def run() -> object:
+        hidden = x
+        for up, down in zip(ups, downs, strict=True):
+            hidden = torch_checkpoint(
+                partial(layer, up, down), hidden, use_reentrant=False, preserve_rng_state=False
+            )
+        loss = mean_square(hidden)
+        del hidden
+        loss.backward()
+        return loss
+
+    tape = Tape()
+    given = leaf(tape, X, trained=False)
+    pairs = [(leaf(tape, 3 * WIDTH * WIDTH), leaf(tape, 3 * WIDTH * WIDTH)) for _ in range(layers)]
+
+    def tape_layer(tape: Tape, up: Tensor, down: Tensor, hidden: Tensor) -> Tensor:
+        residual = hidden
+        hidden = linear(tape, hidden, up, None, WIDTH, 3 * WIDTH)
+        hidden = from_input(tape, "silu", hidden)
+        hidden = linear(tape, hidden, down, None, 3 * WIDTH, WIDTH)
+        return add(tape, residual, hidden)
+
+    def taped(tape: Tape) -> object:
+        hidden = given
+        for up, down in pairs:
+            hidden = checkpoint(tape, partial(tape_layer, tape, up, down), hidden)
+        loss = tape_mean_square(tape, hidden)
+        del hidden
+        backward(tape, loss)
+        return loss
+
+    return run, taped, tape
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "shared weight": shared_weight,
+    "second step": second_step,
+    "bias": biased,
+    "norm of float32": partial(norm, torch.float32, "fp32"),
+    "norm of bfloat16": partial(norm, torch.bfloat16, "bf16"),
+    "tied embedding": tied,
+    "rotation": rotation,
+    "attention, forward": attention,
+    "layer norm": layer_normed,
+    "one checkpoint": partial(checkpointed, 1),
+    "three checkpoints": partial(checkpointed, 3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_tape_allocates_and_frees_as_torch_does(name: str) -> None:
+    run, taped, tape = CASES[name]()
+    real = real_levels(run)
+    assert len(real) > 4
+    assert tape_levels(taped, tape) == real
