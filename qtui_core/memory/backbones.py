@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -11,6 +12,7 @@ from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.masks import causal_mask, look_for_packing
 from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.rotary import tables
 from qtui_core.memory.blocks.rotary_kinds import tables_of
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.checkpoint import checkpoint
@@ -36,7 +38,7 @@ def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tens
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
     state.positions = arange(tape, state.queries)
-    make_masks(tape, state, inputs_embeds.dtype, batch.padding)
+    _unused = make_masks(tape, state, inputs_embeds.dtype, batch.padding)
     hidden = dropout(tape, inputs_embeds, shape.embedding_dropout)
     state.tables = tables_of(tape, shape, state.queries, hidden.dtype)
     state.entering = hidden
@@ -183,6 +185,55 @@ def bloom(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor
     return hidden
 
 
+def falcon(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
+    """FalconModel.forward: a mask is always made, and the tables of rotation too."""
+    attention = model.shape.layers[0].attention
+    assert isinstance(attention, Attention)
+    state = begin(model, batch, cache)
+    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    dtype = inputs_embeds.dtype
+    if attention.positions == "alibi":
+        state.alibi = _alibi_of_mask(tape, state, attention.heads, dtype, batch.padding)
+    state.positions = arange(tape, state.queries)
+    state.mask = causal_mask(tape, state, dtype, batch.padding, None, always=True)
+    if state.alibi is not None and state.mask is not None:
+        state.mask = _with_alibi(tape, state.mask, state.alibi, dtype)
+    state.tables = (tables(tape, state.queries, attention.head_dim, dtype),)
+    state.entering = inputs_embeds
+    hidden = run_layers(tape, model, state)
+    return last_norm(tape, model, hidden)
+
+
+def _alibi_of_mask(
+    tape: Tape, state: Pass, heads: int, dtype: str, padding: Tensor | None
+) -> Tensor:
+    """build_alibi_tensor of Falcon: bfloat16 slopes times the numbers of a mask of ones."""
+    rows = state.batch * state.keys
+    mask = padding or tape.new(rows, "int64", ONES)
+    slopes = _slopes(tape, heads)
+    sums = tape.new(rows, "int64", CUMSUM)
+    less = tape.new(rows, "int64", CUMSUM)
+    del sums
+    numbers = tape.new(rows, "int64", CUMSUM)
+    del less
+    rounded = tape.new(heads, "bf16", ALIBI)
+    alibi = tape.new(heads * rows, "bf16", ALIBI)
+    del rounded, slopes, numbers, mask
+    return tape.to(alibi, dtype)
+
+
+def _with_alibi(tape: Tape, mask: Tensor, alibi: Tensor, dtype: str) -> Tensor:
+    """The mask added to scores, with alibi in it: `[batch, heads, queries, keys]`."""
+    tape.operation("masked_fill")
+    added = tape.new(mask.elements, dtype, ALIBI)
+    scaled = tape.new(alibi.elements, dtype, ALIBI)
+    hidden = tape.new(mask.elements, "bool", ALIBI)
+    keys = math.isqrt(mask.elements)
+    result = tape.new(alibi.elements * keys, dtype, ALIBI)
+    del added, scaled, hidden
+    return result
+
+
 def _slopes(tape: Tape, heads: int) -> Tensor:
     """_get_alibi_slopes, float32: powers of a base for the largest power of two of heads, and of
     another for the rest."""
@@ -267,26 +318,37 @@ _ALWAYS_BOTH_MASKS: Final = ("gemma2", "gemma3_text", "cohere2", "llama4_text", 
 
 def make_masks(
     tape: Tape, state: Pass, dtype: str, padding: Tensor | None, *, numbered: bool = True
-) -> None:
-    """The masks that the kinds of layers need. `numbered` is whether the class hands the numbers of
-    the tokens on, in which packed sequences are then looked for."""
+) -> list[Tensor | None]:
+    """The masks that the kinds of layers need, and those that the class makes besides, which live
+    as long as its forward(): they are returned. `numbered` is whether the class hands the numbers
+    of the tokens on, in which packed sequences are then looked for."""
     looks = numbered and padding is None and state.cache is None
     windows = {
         layer.attention.window
         for layer in state.shape.layers
         if isinstance(layer.attention, Attention)
     }
-    both = state.shape.family in _ALWAYS_BOTH_MASKS
-    if state.shape.family == "qwen2_moe" and windows == {None}:
-        windows.add(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
-    if None in windows or not windows or both:
+    unused: list[Tensor | None] = []
+    for window in _masks_made(state.shape.family, windows):
         if looks:
             look_for_packing(tape, state)
-        state.mask = causal_mask(tape, state, dtype, padding, None)
-    for window in windows - {None}:
-        if looks:
-            look_for_packing(tape, state)
-        state.window_mask = causal_mask(tape, state, dtype, padding, window)
+        mask = causal_mask(tape, state, dtype, padding, window)
+        if window not in windows and windows:
+            unused.append(mask)
+        elif window is None:
+            state.mask = mask
+        else:
+            state.window_mask = mask
+    return unused
+
+
+def _masks_made(family: str, windows: set[int | None]) -> list[int | None]:
+    """The windows of the masks that a family makes, in order."""
+    both = family in _ALWAYS_BOTH_MASKS
+    made: list[int | None] = [None] if None in windows or not windows or both else []
+    if family == "qwen2_moe" and windows == {None}:
+        made.append(0)  # Qwen2MoeConfig: sliding_window is 0 unless use_sliding_window
+    return made + [window for window in windows if window is not None]
 
 
 def run_layers(tape: Tape, model: Model, state: Pass) -> Tensor:
@@ -317,6 +379,7 @@ BACKBONES: Final[dict[str, Callable[[Tape, Model, Batch, Cache | None], Tensor]]
     "gpt_bigcode": gpt_bigcode,
     "opt": opt,
     "bloom": bloom,
+    "falcon": falcon,
     "bert": bert,
     "roberta": bert,
 }

@@ -16,13 +16,15 @@ from typing import Literal
 @dataclass(frozen=True)
 class Linear:
     """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` where `transposed`
-    (Conv1D of GPT-2)."""
+    (Conv1D of GPT-2). `bias_apart` is whether the bias is added after the product, as an operation
+    of its own (Falcon)."""
 
     name: str
     inputs: int
     outputs: int
     bias: bool = False
     transposed: bool = False
+    bias_apart: bool = False
 
 
 @dataclass(frozen=True)

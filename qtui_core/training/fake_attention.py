@@ -47,13 +47,19 @@ class FakeAttention:
                 enable_gqa=enable_gqa,
             )  # fmt: skip
         query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-        if self.kernel != "efficient" and attn_mask is None and _flash_takes(query, key, value):
+        same = enable_gqa or key.shape[1] == query.shape[1]
+        if (
+            same
+            and self.kernel != "efficient"
+            and attn_mask is None
+            and _flash_takes(query, key, value)
+        ):
             return _flash(query, key, value, dropout_p, is_causal, scale)
         if enable_gqa and key.shape[1] != query.shape[1]:
             # The memory-efficient kernel takes as many heads of keys as of queries.
             groups = query.shape[1] // key.shape[1]
             key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
-        if not _efficient_takes(query, value):
+        if key.shape[1] != query.shape[1] or not _efficient_takes(query, value):
             return _composed(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
         return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
 

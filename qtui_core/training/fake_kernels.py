@@ -109,10 +109,27 @@ def _grouped_mm(func: Any, first: Any, second: Any, offsets: Any = None, *rest: 
     return _create_grouped_mm_output_tensor(first, second, offsets, first.dtype)
 
 
+def _summed_into_zeros(in_place: Any) -> Callable[..., Any]:
+    """Backward formulas of lookups write into the zeros they have just made, unless these are of a
+    subclass of tensors, as fake ones are (index_backward, gather_backward and
+    value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp)."""
+
+    def kernel(func: Any, zeros: Any, *rest: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
+            return func(zeros, *rest, **named)
+        in_place(zeros, *rest, **named)
+        return zeros
+
+    return kernel
+
+
 _KERNELS: dict[str, Callable[..., Any]] = {
     "aten._scaled_dot_product_flash_attention_backward.default": _flash_backward,
     "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
     "aten._softmax_backward_data.default": _softmax_backward,
     "bitsandbytes.gemm_4bit.default": _gemm_4bit,
     "aten._grouped_mm.default": _grouped_mm,
+    "aten.index_put.default": _summed_into_zeros(_aten.index_put_.default),
+    "aten.scatter_add.default": _summed_into_zeros(_aten.scatter_add_.default),
+    "aten.scatter.src": _summed_into_zeros(_aten.scatter_.src),
 }

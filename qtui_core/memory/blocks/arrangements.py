@@ -23,6 +23,8 @@ _BY_ARRANGEMENT: Final[dict[str, Runner]] = {
 
 _BY_STYLE: Final[dict[str, Runner]] = {
     "bloom": bloom.layer,
+    "falcon": side_by_side.falcon,
+    "falcon_grouped": side_by_side.falcon,
     "stablelm": layer.stablelm,
     "llama4": layer.llama4,
     "llama4-tuned": layer.llama4,

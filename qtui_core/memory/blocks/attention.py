@@ -116,10 +116,10 @@ def kernel(
     query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
     if flashes(tape, query.dtype, mask, sizes, state):
         return flash(tape, query, key, value, sizes)
-    bias = None
-    if mask is not None:
+    bias = mask
+    if mask is not None and mask.dtype == "bool":
         tape.operation("where")
-        bias = tape.new(mask.elements, query.dtype, BIAS)
+        bias = tape.new(sizes.batch * sizes.queries * sizes.keys, query.dtype, BIAS)
     return efficient(tape, query, key, value, sizes, bias)
 
 

@@ -23,10 +23,17 @@ LOOKUP: Final = Label("index")
 
 
 def causal_mask(
-    tape: Tape, state: Pass, dtype: str, padding: Tensor | None, window: int | None
+    tape: Tape,
+    state: Pass,
+    dtype: str,
+    padding: Tensor | None,
+    window: int | None,
+    *,
+    always: bool = False,
 ) -> Tensor | None:
     """create_causal_mask, and that with a sliding window. None where the kernel needs none: for
-    kernels of torch without padding whose window reaches over all keys.
+    kernels of torch without padding whose window reaches over all keys, unless the class asks for
+    one `always` (Falcon).
 
     A bool mask `[batch or 1, queries, keys]`; under eager attention the same with 0 and the lowest
     number, in the type of the model.
@@ -35,9 +42,9 @@ def causal_mask(
     if state.plan.attention == "flash" and padding is None:
         return None  # flash attention is told the window, and that it is causal
     windowed = window is not None and (eager or state.keys >= window)
-    if not eager and padding is None and not windowed:
+    if not eager and padding is None and not windowed and not always:
         return None
-    if not eager and padding is None and state.queries == 1 and not windowed:
+    if not eager and padding is None and state.queries == 1 and not windowed and not always:
         return None
     square = state.queries * state.keys
     tape.operation("bitwise_and")

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qtui_core.memory.blocks import attention, attention_kinds, latent, mlp, moe, partly_rotated
+from qtui_core.memory.blocks import (
+    attention,
+    attention_kinds,
+    falcon,
+    latent,
+    mlp,
+    moe,
+    partly_rotated,
+)
 from qtui_core.memory.blocks.attention import Attended
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
@@ -28,6 +36,8 @@ ATTENTIONS: Final[dict[str, Callable[[Tape, Weights, Any, Tensor, Pass], Attende
     "phi": partly_rotated.phi,
     "opt": partly_rotated.opt,
     "bert": partly_rotated.bert,
+    "falcon": falcon.attention,
+    "falcon_grouped": falcon.attention,
     "deepseek_v2": latent.latent,
     "deepseek_v3": latent.latent,
 }
@@ -46,4 +56,5 @@ MLPS: Final[dict[str, Callable[[Tape, Weights, Any, Tensor], Tensor]]] = {
     "gpt_bigcode": mlp.plain,
     "gpt_neox": mlp.plain,
     "phi": mlp.plain,
+    "falcon": mlp.plain,
 }

@@ -12,7 +12,7 @@ from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import add, dropout
 from qtui_core.memory.operations.views import viewed
 from qtui_core.memory.shape import Attention, Layer, Mlp
-from qtui_core.memory.tape import Tape, Tensor
+from qtui_core.memory.tape import Gradients, Tape, Tensor
 
 
 def gpt_neox(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -98,6 +98,26 @@ def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
     return hidden
 
 
+def falcon(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """FalconDecoderLayer.forward. The attention's result is added to that of the feed-forward part
+    in place."""
+    assert isinstance(spec.attention, Attention)
+    residual = hidden
+    normed = normalize(tape, weights, spec.norms[0], hidden)
+    two = spec.arrangement == "parallel" and len(spec.norms) == 2
+    mlp_normed = normalize(tape, weights, spec.norms[1], hidden) if two else normed
+    attended, _weights = attention_of(tape, weights, spec, normed, state)
+    if spec.arrangement != "parallel":
+        dropped = dropout(tape, attended, spec.attention.residual_dropout)
+        residual = add(tape, residual, dropped)
+        del dropped
+        mlp_normed = normalize(tape, weights, spec.norms[1], residual)
+    output = feed_forward_of(tape, weights, spec, mlp_normed)
+    if spec.arrangement == "parallel":
+        output = _added(tape, output, attended)
+    return add(tape, residual, dropout(tape, output, spec.dropout))
+
+
 def dropped(tape: Tape, spec: Layer, attended: Tensor) -> Tensor:
     """What the attention of a layer gave, after the layer's dropout of it."""
     assert isinstance(spec.attention, Attention)
@@ -112,3 +132,13 @@ def _self_output(
     output = project(tape, weights, spec.attention.out, attended)
     output = dropped(tape, spec, output)
     return normalize(tape, weights, spec.norms[0], add(tape, output, hidden))
+
+
+def _added(tape: Tape, x: Tensor, other: Tensor) -> Tensor:
+    """`x += other`. Where `x` is of a narrower type the sum is cast to it in place."""
+
+    def backward(gradient: Tensor) -> Gradients:
+        return gradient, gradient
+
+    node = tape.node("add_", (x, other), backward)
+    return tape.output(node, Tensor(x.elements, x.dtype, x.buffer))

@@ -46,15 +46,19 @@ def falcon(config: Config) -> ModelShape:
         raise config.refuse(f"{kv_heads} heads of keys do not divide {heads} heads.")
     parallel = config.flag("parallel_attn", True)
     dims = 0 if alibi else head_dim
+
+    def product(name: str, inputs: int, outputs: int) -> Linear:
+        return Linear(name, inputs, outputs, bias, bias_apart=bias)
+
     layer = Layer(
         attention=Attention(
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
-            fused=Linear(
-                "self_attention.query_key_value", hidden, hidden + 2 * kv_heads * head_dim, bias
+            fused=product(
+                "self_attention.query_key_value", hidden, hidden + 2 * kv_heads * head_dim
             ),
-            out=Linear("self_attention.dense", hidden, hidden, bias),
+            out=product("self_attention.dense", hidden, hidden),
             positions="alibi" if alibi else "rope",
             rotary_dims=dims,
             dropout=config.probability("attention_dropout"),
@@ -63,8 +67,8 @@ def falcon(config: Config) -> ModelShape:
             style="falcon_grouped" if grouped else "falcon",
         ),
         mlp=Mlp(
-            up=Linear("mlp.dense_h_to_4h", hidden, inner, bias),
-            down=Linear("mlp.dense_4h_to_h", inner, hidden, bias),
+            up=product("mlp.dense_h_to_4h", hidden, inner),
+            down=product("mlp.dense_4h_to_h", inner, hidden),
             activation=config.text("activation", "gelu"),
             style="falcon",
         ),
