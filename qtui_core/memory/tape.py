@@ -97,9 +97,21 @@ class Tensor:
         view: of a gradient, whether another tensor holds its bytes too (the base of a view), so
             that nothing may be added to it in place.
         grad: of a leaf, its accumulated gradient.
+        flat: whether it is a matrix `[tokens, elements]`, and not `[sequences, tokens, elements]`:
+            the gradient that a product gives for it is no view then.
     """
 
-    __slots__ = ("buffer", "dtype", "elements", "grad", "index", "node", "requires_grad", "view")
+    __slots__ = (
+        "buffer",
+        "dtype",
+        "elements",
+        "flat",
+        "grad",
+        "index",
+        "node",
+        "requires_grad",
+        "view",
+    )
 
     def __init__(
         self,
@@ -117,6 +129,7 @@ class Tensor:
         self.node: Node | None = None
         self.index = 0
         self.grad: Tensor | None = None
+        self.flat = False
 
 
 #: What a backward function gives: a gradient, or None, for each input.

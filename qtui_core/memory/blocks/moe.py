@@ -23,7 +23,7 @@ from qtui_core.memory.operations.routing import (
     summed,
     top_k,
 )
-from qtui_core.memory.operations.views import split
+from qtui_core.memory.operations.views import split, transposed
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Moe, Parameter
 from qtui_core.memory.tape import Tape, Tensor
@@ -42,9 +42,17 @@ COPY: Final = Label("clone")
 Routed = tuple[Tensor, Tensor, Tensor]
 
 
+def _rows(tape: Tape, hidden: Tensor) -> Tensor:
+    """`hidden.view(-1, hidden_size)`: tokens of all sequences one after another."""
+    rows = tape.alias(hidden)
+    rows.flat = True
+    return rows
+
+
 def mixtral(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
     """MixtralSparseMoeBlock.forward, also that of Qwen 3 and GraniteMoe. The logits of the router
     live as `_` until it returns."""
+    hidden = _rows(tape, hidden)
     _logits, top_weights, top_index = _route(tape, weights, spec, hidden)
     return _experts(tape, weights, spec, hidden, top_index, top_weights)
 
@@ -53,6 +61,7 @@ def qwen2(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Tensor:
     """Qwen2MoeSparseMoeBlock.forward: a shared expert before the others, with a gate."""
     assert spec.shared is not None
     assert spec.shared_gate is not None
+    hidden = _rows(tape, hidden)
     shared = gated(tape, weights, spec.shared, hidden)
     _logits, top_weights, top_index = _route(tape, weights, spec, hidden)
     output = _experts(tape, weights, spec, hidden, top_index, top_weights)
@@ -75,12 +84,13 @@ def llama4(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Ten
     all but the chosen are zero. The result, and the logits of the router."""
     assert spec.shared is not None
     tokens = hidden.elements // spec.hidden
+    hidden = _rows(tape, hidden)
     scores, logits = _scores(tape, weights, spec, hidden)
     routed_in = repeat_rows(tape, hidden, spec.experts)
     routed_in = mul(tape, routed_in, _transposed(tape, scores))
     routed_out = _stacked(tape, weights, spec, routed_in)
     output = gated(tape, weights, spec.shared, hidden)
-    total = summed(tape, routed_out, tokens * spec.hidden)
+    total = summed(tape, transposed(tape, routed_out), tokens * spec.hidden)
     return _added(tape, output, total), logits
 
 
@@ -136,11 +146,10 @@ def _experts(
     weighted = mul(tape, projected, row_weights)
     inverse = _inverse(tape, order)
     weighted = lookup(tape, weighted, inverse, rows * outer)
-    final = summed(tape, weighted, hidden.elements)
-    del sorted_ids, order, selected, row_weights, ids, counts, offsets
-    del up_weight, down_weight, gate_up, down
+    final = summed(tape, transposed(tape, weighted), hidden.elements)
     result = tape.to(final, hidden.dtype)
     tape.path = before
+    del sorted_ids, order, selected, row_weights, ids, counts, offsets, up_weight, down_weight
     return result
 
 

@@ -37,6 +37,7 @@ def linear(
         bias = tape.cast_low(bias)
     tokens = x.elements // inputs
     x_wanted, weight_wanted = x.requires_grad, weight.requires_grad
+    flat = x.flat
     # Generated code computes gradients in the order of the arguments' names: (mat1, mat2, self)
     # of addmm, (mat2, self) of mm.
     first = bias is not None
@@ -44,10 +45,10 @@ def linear(
     def backward(gradient: Tensor) -> Gradients:
         dtype = gradient.dtype
         if first:
-            of_x = tape.new(tokens * inputs, dtype, MM, view=True) if x_wanted else None
+            of_x = tape.new(tokens * inputs, dtype, MM, view=not flat) if x_wanted else None
         of_weight = tape.new(inputs * outputs, dtype, MM, view=True) if weight_wanted else None
         if not first:
-            of_x = tape.new(tokens * inputs, dtype, MM, view=True) if x_wanted else None
+            of_x = tape.new(tokens * inputs, dtype, MM, view=not flat) if x_wanted else None
         return of_x, of_weight, gradient  # that of the bias is summed by the engine
 
     node = tape.node("mm" if bias is None else "addmm", (x, weight, bias), backward)

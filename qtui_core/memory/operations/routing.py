@@ -71,15 +71,15 @@ def grouped_product(
 
 
 def summed(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """`x.view(...).sum(dim)`, of `elements`; autocast makes the result float32. The gradient is
-    expanded, and copied to be seen without the added dimension."""
+    """`x.sum(dim)`, of `elements`; autocast makes the result float32. The gradient is expanded, a
+    view."""
     full, given = x.elements, x.dtype
     dtype = given if tape.autocast is None else "fp32"
 
     def backward(gradient: Tensor) -> Gradients:
         if gradient.dtype != given:
             gradient = tape.new(elements, given, Label("_to_copy"))
-        return (tape.new(full, given, CLONE),)
+        return (tape.alias(gradient, full),)
 
     node = tape.node("sum", (x,), backward)
     return tape.output(node, tape.new(elements, dtype, SUM))
