@@ -143,6 +143,7 @@ def _not_linear(model: nn.Module) -> list[str] | None:
         if isinstance(module, nn.Linear)
         and type(module).forward is not nn.Linear.forward
         and type(module).__module__.startswith("transformers.")
+        and not type(module).__name__.endswith("Linear")  # FalconLinear gives a product
     ]
     return names or None
 
