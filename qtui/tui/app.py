@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -109,12 +110,28 @@ class QtuiApp(App[None], inherit_bindings=False):
 
         return EngineClient(log=log_file().with_name("engine.log"), on_state=self._engine_state)
 
+    @cached_property
+    def estimator(self) -> EngineClient:
+        """The child process that estimates memory, without torch. It starts on its first
+        request."""
+        from qtui.engine.client import EngineClient
+
+        return EngineClient(
+            (sys.executable, "-P", "-m", "qtui.engine.estimator"),
+            log=log_file().with_name("estimator.log"),
+            on_state=self._estimator_state,
+        )
+
+    def _estimator_state(self, state: EngineState, detail: str) -> None:
+        log.info("estimator %s %s", state, detail)
+
     def _engine_state(self, state: EngineState, detail: str) -> None:
         log.info("engine %s %s", state, detail)
 
     async def on_unmount(self) -> None:
-        if "engine" in self.__dict__:
-            await self.engine.close()
+        for name in ("engine", "estimator"):
+            if name in self.__dict__:
+                await getattr(self, name).close()
 
     # Screens and panels
 

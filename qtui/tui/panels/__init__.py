@@ -42,7 +42,7 @@ PANELS: tuple[PanelEntry, ...] = (
     PanelEntry(1, "formats", "Formats", f"{_HERE}.formats.panel:FormatsPanel"),
     PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize.panel:QuantizePanel"),
     PanelEntry(3, "codebooks", "Codebooks", f"{_HERE}.codebooks.panel:CodebooksPanel"),
-    PanelEntry(4, "memory", "Memory", f"{_UPCOMING}MemoryPanel"),
+    PanelEntry(4, "memory", "Memory", f"{_HERE}.memory.panel:MemoryPanel"),
     PanelEntry(5, "train", "Train", f"{_UPCOMING}TrainPanel"),
     PanelEntry(6, "numerics", "Numerics", f"{_UPCOMING}NumericsPanel"),
     PanelEntry(7, "hardware", "Hardware", f"{_UPCOMING}HardwarePanel"),

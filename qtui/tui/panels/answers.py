@@ -27,6 +27,10 @@ class Answers:
             del self._answers[next(iter(self._answers))]
         return answer
 
+    def known(self, key: Key) -> Any:
+        """The answer from before; None without one."""
+        return self._answers.get(key)
+
     def forget(self, is_outdated: Callable[[Key], bool]) -> None:
         """What is no longer true."""
         self._answers = {k: answer for k, answer in self._answers.items() if not is_outdated(k)}

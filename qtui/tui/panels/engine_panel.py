@@ -8,7 +8,7 @@ from typing import Any
 
 from textual.worker import Worker
 
-from qtui.engine.client import EngineLost, EngineState, RequestCancelled
+from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
 from qtui.tui.messages import ModelFailed
 from qtui.tui.panels.base import Panel
 from qtui_core.errors import ModelError, QtuiError, UsageError
@@ -30,10 +30,15 @@ class EnginePanel(Panel):
         self._queues: dict[str, list[Work]] = {}
 
     def on_mount(self) -> None:
-        self._unsubscribe = self.qtui.engine.subscribe(self._engine_changed)
+        self._unsubscribe = self.engine.subscribe(self._engine_changed)
 
     def on_unmount(self) -> None:
         self._unsubscribe()
+
+    @property
+    def engine(self) -> EngineClient:
+        """The process that the panel asks."""
+        return self.qtui.engine
 
     def do(self, work: Work, group: str) -> None:
         """Run what waits for the engine; newer work of the group takes its place."""
@@ -46,7 +51,7 @@ class EnginePanel(Panel):
             except EngineLost as error:
                 # Told already where it was lost just now, but not where it was asked again;
                 # and an engine that was closed or restarted is not lost.
-                if self.qtui.engine.state is EngineState.LOST:
+                if self.engine.state is EngineState.LOST:
                     self.engine_lost(str(error))
             except UsageError as error:
                 self.refused(str(error))

@@ -17,17 +17,6 @@ class UpcomingPanel(Panel):
         yield Static(f"Not built yet. {self.WILL_SHOW}", classes="upcoming")
 
 
-class MemoryPanel(UpcomingPanel):
-    PANEL_ID = "memory"
-    TITLE = "Memory"
-    NUMBER = 4
-    HELP = "Not built yet."
-    WILL_SHOW = (
-        "This panel will show the predicted memory curve of one fine-tuning step, by component, "
-        "and which GPUs it fits."
-    )
-
-
 class TrainPanel(UpcomingPanel):
     PANEL_ID = "train"
     TITLE = "Train"

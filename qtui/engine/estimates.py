@@ -1,0 +1,409 @@
+"""What the estimator can be asked: the memory of a plan on a model, what surrounds it, what fits.
+
+A subject is named by `model`, as the user typed it, or by `case`, one of the worked cases. Its
+shape is read once. Plans and devices come and go as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+from qtui.engine.protocol import Array
+from qtui.engine.task import Result, Task
+from qtui.report.memory_data import MemoryReport, memory_data
+from qtui.report.memory_words import conclude_memory
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.memory.advice import advise, cures, worthwhile
+from qtui_core.memory.compute import compute_of
+from qtui_core.memory.curve import Curve, Peaks
+from qtui_core.memory.devices import DEVICES, Device, device_of_memory, find_device
+from qtui_core.memory.estimate import Estimate, estimate, estimate_recording, plan_on
+from qtui_core.memory.families import UnknownFamily
+from qtui_core.memory.fit import fit_on, fits
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.presets import CASES, case_of, figures_of
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.sketch import sketch
+from qtui_core.memory.terms import Term
+from qtui_core.models import open_model
+from qtui_core.telemetry.device import read_devices
+
+#: The estimates of as many plans are kept, for what is asked about them next.
+_KEPT = 4
+
+#: A subject's name, the plan, and the device's name and capacity.
+Key = tuple[str, RunPlan, tuple[str, int] | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A model by the name it was asked for, and its configuration. `shape` is None for a family
+    that has none built in; `why` says so."""
+
+    name: str
+    location: str
+    config: Mapping[str, Any]
+    shape: ModelShape | None
+    why: str = ""
+    architecture: str = ""
+    quantized: bool = False
+
+    def known_shape(self) -> ModelShape:
+        """Raises UnknownFamily without one."""
+        if self.shape is None:
+            raise UnknownFamily(self.why)
+        return self.shape
+
+
+class Estimates:
+    """Shapes and estimates that were asked for, so that what follows does not begin anew."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[tuple[str, str], Subject] = {}
+        self._found: dict[Key, Estimate] = {}
+
+    def subject(self, params: Mapping[str, Any]) -> Subject:
+        """Raises ModelError for a model that cannot be had, UsageError for a configuration that
+        makes no sense."""
+        case, model = params.get("case") or "", str(params.get("model") or "")
+        key = ("case", case) if case else ("model", model)
+        if key not in self._subjects:
+            self._subjects[key] = _of_case(case) if case else _of_model(model)
+        return self._subjects[key]
+
+    def forget(self, model: str) -> None:
+        """The model may be another one by now."""
+        self._subjects.pop(("model", model), None)
+
+    def full(self, subject: Subject, plan: RunPlan, device: Device | None) -> Estimate:
+        """The whole estimate, remembered."""
+        key = (subject.name, plan, device and (device.name, device.capacity_bytes))
+        found = self._found.pop(key, None)
+        if found is None or found.shape is not subject.shape:
+            found = estimate(subject.known_shape(), plan, device)
+        self._found[key] = found
+        while len(self._found) > _KEPT:
+            del self._found[next(iter(self._found))]
+        return found
+
+
+def _of_model(model: str) -> Subject:
+    with open_model(model) as source:
+        if source.config is None:
+            raise ModelError(
+                f"{source.id} has no config.json, from which memory is estimated; give a folder "
+                "or a hub id that has one."
+            )
+        shape, why = None, ""
+        try:
+            shape = ModelShape.from_config(source.config)
+        except UnknownFamily as error:
+            why = str(error)
+        architecture = source.architecture or "a model"
+        quantized = source.quantization is not None
+        return Subject(
+            source.id, source.location, source.config, shape, why, architecture, quantized
+        )
+
+
+def _of_case(key: str) -> Subject:
+    case = case_of(key)
+    shape = ModelShape.from_config(case.config)
+    return Subject(case.title, case.source, case.config, shape, architecture=shape.architecture)
+
+
+# What is asked
+
+
+def open_subject(estimates: Estimates, task: Task) -> Result:
+    """What is known of a model before any plan."""
+    if not task.params.get("case"):
+        estimates.forget(task.text("model"))
+    subject = estimates.subject(task.params)
+    shape = subject.shape
+    return Result(
+        {
+            "id": subject.name,
+            "location": subject.location,
+            "architecture": subject.architecture,
+            "parameters": None if shape is None else shape.parameters,
+            "layers": None if shape is None else len(shape.layers),
+            "dtype": None if shape is None else shape.dtype,
+            "max_positions": None if shape is None else shape.max_positions,
+            "quantized": subject.quantized,
+            "notes": [] if shape is None else list(shape.notes),
+            "unknown": subject.why,
+        }
+    )
+
+
+def first(estimates: Estimates, task: Task) -> Result:
+    """The curve of tensors: what a knob that is being turned is answered with."""
+    subject, plan, device = _asked(estimates, task)
+    drawn = sketch(subject.known_shape(), plan, device)
+    return _with_curve(
+        drawn.curve,
+        {
+            "stage": "first",
+            "origin": "tape",
+            "plan": dataclasses.asdict(drawn.plan),
+            "resident_bytes": drawn.curve.totals[-1],
+            "peak_live_bytes": drawn.peaks.bytes,
+            "peak_allocated_bytes": drawn.peaks.bytes,
+            "peak_reserved_bytes": None,
+            "process_bytes": drawn.process_bytes,
+            "uncertainty_bytes": 0,
+            "peak_phase": drawn.peaks.phase,
+            "peak_operation": "",
+            "components": [],
+            "beyond": [],
+            "phases": [
+                {"name": name, "live_bytes": most, "allocated_bytes": most, "operation": ""}
+                for name, most in drawn.peaks.by_phase.items()
+            ],
+            "fit": None,
+        },
+    )
+
+
+def full(estimates: Estimates, task: Task) -> Result:
+    """The whole estimate."""
+    subject, plan, device = _asked(estimates, task)
+    found = estimates.full(subject, plan, device)
+    return _answer(found, sketch(subject.known_shape(), plan, device).curve)
+
+
+def trace(estimates: Estimates, task: Task) -> Result:
+    """The same from the classes of transformers, in a process of their own."""
+    from qtui.cli.tracing import trace as record
+
+    subject, plan, device = _asked(estimates, task)
+    stored = subject.config.get("dtype") or subject.config.get("torch_dtype")
+    if subject.shape is not None:
+        stored = subject.shape.dtype
+    resolved = plan_on(resolve(plan, None if stored is None else str(stored)), device)
+    recording = record(subject.config, resolved)
+    task.check()
+    found = estimate_recording(recording, subject.shape, resolved, device)
+    return _answer(found, found.curve)
+
+
+def around(estimates: Estimates, task: Task) -> Result:
+    """What would save memory, what the plan fits, what to do when it does not."""
+    subject, plan, device = _asked(estimates, task)
+    found = estimates.full(subject, plan, device)
+    shape = subject.known_shape()
+    known: dict[RunPlan, Peaks] = {}
+
+    def peaks(changed: RunPlan) -> Peaks:
+        task.check()
+        if changed not in known:
+            known[changed] = sketch(shape, changed, device).peaks
+        return known[changed]
+
+    advice = advise(found, peaks)
+    verdicts = fits(found, DEVICES, peaks)
+    task.check()
+    near = [device] if device is not None else []
+    for params in task.params.get("live", ()):
+        here = _device(params)
+        if here is not None and here.name not in {each.name for each in near}:
+            near.append(here)
+    named = {each.name for each in near}
+    verdicts = (
+        *(fit_on(found, each) for each in near),
+        *(fit for fit in verdicts if fit.gpu not in named),
+    )
+    report = MemoryReport(
+        model=subject.name,
+        location=subject.location,
+        architecture=subject.architecture,
+        estimate=found,
+        fits=verdicts,
+        asked=None if device is None else device.name,
+        device=device,
+        advice=worthwhile(advice, found.peak_allocated_bytes),
+        cures=cures(found, advice),
+        compute=compute_of(shape, found.plan),
+        notes=shape.notes,
+    )
+    return Result(
+        {
+            "sentence": conclude_memory(report),
+            "advice": [
+                {
+                    "change": line.change,
+                    "plan": dataclasses.asdict(line.plan),
+                    "saves_bytes": line.saves_bytes,
+                    "cost": line.cost,
+                    "peak_phase": line.peak_phase,
+                }
+                for line in report.advice
+            ],
+            "fits": [dataclasses.asdict(fit) for fit in report.fits],
+            "cures": [dataclasses.asdict(cure) for cure in report.cures],
+            "report": memory_data(report),
+        }
+    )
+
+
+def fit_map(estimates: Estimates, task: Task) -> Result:
+    """Which batches and sequences (both rising) fit a device. Peaks come first, cell by cell, and
+    then verdicts from whole estimates, but only along the edges of what fits: more tokens never
+    need less."""
+    subject, plan, device = _asked(estimates, task)
+    shape = subject.known_shape()
+    batches, sequences = task.params["batches"], task.params["sequences"]
+    needs: dict[tuple[int, int], int] = {}
+
+    def cell(column: int, row: int) -> RunPlan:
+        changes: dict[str, Any] = {"batch": batches[row], "sequence": sequences[column]}
+        return dataclasses.replace(plan, **changes)
+
+    def tell(column: int, row: int, **known: Any) -> None:
+        task.progress(0.0, {"batch": batches[row], "sequence": sequences[column], **known})
+
+    for row in range(len(batches)):
+        for column in range(len(sequences)):
+            task.check()
+            try:
+                drawn = sketch(shape, cell(column, row), device)
+            except UsageError:
+                tell(column, row, peak_live_bytes=None)
+                continue
+            needs[column, row] = drawn.process_bytes
+            tell(column, row, peak_live_bytes=drawn.peaks.bytes)
+    if device is None:
+        return Result({})
+    room = device.capacity_bytes
+
+    @cache
+    def verdict(column: int, row: int) -> str:
+        task.check()
+        if needs[column, row] > room:
+            return "no"  # without what the allocator keeps
+        return fit_on(estimate(shape, cell(column, row), device), device).verdict
+
+    fitting = tight = len(batches)
+    for column in range(len(sequences)):
+        rows = [row for row in range(len(batches)) if (column, row) in needs]
+        of_column = partial(verdict, column)
+        fitting = _edge(rows[:fitting], ("fits",), of_column)
+        tight = _edge(rows[:tight], ("fits", "tight"), of_column)
+        for at, row in enumerate(rows):
+            word = "fits" if at < fitting else "tight" if at < tight else "no"
+            tell(column, row, verdict=word)
+    return Result({})
+
+
+def _edge(rows: list[int], wanted: tuple[str, ...], verdict: Callable[[int], str]) -> int:
+    """How many of the first rows have a wanted verdict, by bisection."""
+    low, high = 0, len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        if verdict(rows[middle]) in wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def devices(estimates: Estimates, task: Task) -> Result:
+    """The GPUs of this machine."""
+    return Result({"devices": [dataclasses.asdict(device) for device in read_devices()]})
+
+
+def cases(estimates: Estimates, task: Task) -> Result:
+    """The worked cases with our figures, one after the other."""
+    for case in CASES:
+        task.check()
+        figures = [dataclasses.asdict(figure) for figure in figures_of(case)]
+        task.progress(0.0, {"case": case.key, "figures": figures})
+    return Result({})
+
+
+def _asked(estimates: Estimates, task: Task) -> tuple[Subject, RunPlan, Device | None]:
+    plan = dict(task.params["plan"])
+    plan["lora_targets"] = tuple(plan["lora_targets"])
+    return estimates.subject(task.params), RunPlan(**plan), _device(task.params.get("device"))
+
+
+def _device(params: Mapping[str, Any] | None) -> Device | None:
+    """A device by its name in the catalogue; of this machine, with what is free on it."""
+    if params is None:
+        return None
+    name, capacity, label = params.get("name"), params.get("capacity"), params.get("label")
+    try:
+        found = find_device(name) if name else device_of_memory(capacity)
+    except UsageError:
+        if capacity is None:
+            raise
+        found = device_of_memory(capacity)
+    if capacity is not None:
+        found = dataclasses.replace(found, allocatable=capacity)
+    return dataclasses.replace(found, name=label) if label else found
+
+
+def _answer(found: Estimate, curve: Curve) -> Result:
+    fit = None if found.device is None else dataclasses.asdict(fit_on(found, found.device))
+    return _with_curve(
+        curve,
+        {
+            "stage": "full",
+            "origin": found.origin,
+            "plan": dataclasses.asdict(found.plan),
+            "resident_bytes": found.resident_bytes,
+            "peak_live_bytes": found.peak_live_bytes,
+            "peak_allocated_bytes": found.peak_allocated_bytes,
+            "peak_reserved_bytes": found.peak_reserved_bytes,
+            "process_bytes": found.process_bytes,
+            "uncertainty_bytes": found.uncertainty_bytes,
+            "peak_phase": found.peak_phase,
+            "peak_operation": found.peak_operation,
+            "components": [_term(term) for term in found.components],
+            "beyond": [_term(term) for term in found.beyond],
+            "phases": [dataclasses.asdict(phase) for phase in found.phases],
+            "fit": fit,
+        },
+    )
+
+
+def _with_curve(curve: Curve, data: dict[str, Any]) -> Result:
+    flat = array("q", (nbytes for row in curve.bytes for nbytes in row))
+    return Result(
+        {
+            **data,
+            "curve": {
+                "positions": list(curve.positions),
+                "components": [component.value for component in curve.components],
+                "bands": [[span.name, span.start, span.stop] for span in curve.spans],
+            },
+        },
+        {"curve": Array("<i8", (len(flat),), flat.tobytes())},
+    )
+
+
+def _term(term: Term) -> dict[str, Any]:
+    return {
+        "name": term.name,
+        "bytes": term.bytes,
+        "formula": term.formula,
+        "basis": term.basis,
+    }
+
+
+#: Lanes: "quick" is what a key waits for, "view" what follows it, "background" what may take long.
+OPERATIONS = {
+    "open": (open_subject, "quick"),
+    "first": (first, "quick"),
+    "devices": (devices, "quick"),
+    "full": (full, "view"),
+    "around": (around, "view"),
+    "map": (fit_map, "background"),
+    "cases": (cases, "background"),
+    "trace": (trace, "trace"),
+}

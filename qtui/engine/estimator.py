@@ -1,0 +1,27 @@
+"""The estimator's child process: `python -m qtui.engine.estimator`.
+
+It answers what the Memory panel asks, as the engine answers other panels, and speaks as the engine
+does. It is a process of its own because estimates are plain Python: it needs no torch, so that it
+answers a moment after it was started, and no key waits for it or for the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from qtui.engine.estimates import OPERATIONS, Estimates
+from qtui.engine.task import Operation
+from qtui.engine.worker import main
+
+
+def build_operations() -> Mapping[str, Operation]:
+    """The operations by name, bound to one set of models."""
+    estimates = Estimates()
+    return {
+        name: Operation(partial(run, estimates), lane) for name, (run, lane) in OPERATIONS.items()
+    }
+
+
+if __name__ == "__main__":
+    main(build_operations)

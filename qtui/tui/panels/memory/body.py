@@ -1,0 +1,169 @@
+"""How the Memory panel is laid out at each size."""
+
+from __future__ import annotations
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, Vertical
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Input, Label
+
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Draw, Put, TextLine, TextPicture
+from qtui.tui.panels.memory.form import PlanForm
+from qtui.tui.panels.memory.picture import CurvePicture
+from qtui.tui.panels.memory.shown import ViewName
+from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.field import Field
+from qtui.tui.widgets.task_title import TaskTitle
+
+WIDE = 110
+SHORT = 26
+VERY_TALL = 40
+
+
+class MemoryBody(Container):
+    """The form at the left; at its right the levels, the picture, and on a tall screen the numbers
+    behind it."""
+
+    DEFAULT_CSS = """
+    MemoryBody {
+        #memory-top { height: 1; margin: 0 0 1 0; }
+        #memory-typing { display: none; height: 1; margin: 0 0 1 0; padding: 0 1; }
+        #memory-what { width: auto; padding: 0 1 0 0; color: $quiet; }
+        #memory-field { width: 1fr; background: $panel; }
+        &.-typing #memory-top { display: none; }
+        &.-typing #memory-typing { display: block; }
+        #memory-main { height: 1fr; }
+        PlanForm { width: 34; padding: 0 1 0 1; }
+        #memory-centre { width: 1fr; padding: 0 1 0 0; }
+        TaskTitle { padding: 0; }
+        #memory-levels { height: 3; }
+        #memory-picture, CurvePicture { height: 1fr; }
+        #memory-numbers { height: 9; margin: 1 0 0 0; }
+        &.-narrow PlanForm { width: 30; padding: 0 1 0 0; }
+        &.-narrow #memory-numbers, &.-short #memory-numbers { display: none; }
+        &.-very-tall #memory-numbers { height: 12; }
+        &.-short #memory-top, &.-short #memory-typing { margin: 0; }
+        &.-curve #memory-picture { display: none; }
+        &.-text CurvePicture, &.-text #memory-numbers { display: none; }
+        &.-text.-short #memory-levels { height: 2; }
+    }
+    """
+
+    class Typed(Message):
+        """A value was typed; nobody knows yet whether it is one."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(classes="-curve")
+        self.drawing = drawing
+        glyphs = drawing.glyphs
+        self.tabs = ViewTabs([view.value for view in ViewName], glyphs.pointer)
+        self.what = Label("", id="memory-what", markup=False)
+        self.field = Field(compact=True, select_on_focus=True, id="memory-field")
+        self.form = PlanForm(drawing)
+        self.title_line = TaskTitle()
+        self.title_line.line_glyph = glyphs.baseline
+        self.title_line.ellipsis = glyphs.ellipsis
+        self.levels = TextPicture(drawing)
+        self.levels.id = "memory-levels"
+        self.levels.can_focus = False
+        self.curve = CurvePicture(drawing)
+        self.picture = TextPicture(drawing)
+        self.picture.id = "memory-picture"
+        self.numbers = TextPicture(drawing)
+        self.numbers.id = "memory-numbers"
+        self.numbers.can_focus = False
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="memory-top"):
+            yield self.tabs
+        with Horizontal(id="memory-typing"):
+            yield self.what
+            yield self.field
+        with Horizontal(id="memory-main"):
+            yield self.form
+            with Vertical(id="memory-centre"):
+                yield self.title_line
+                yield self.levels
+                yield self.curve
+                yield self.picture
+                yield self.numbers
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        self.set_class(width < WIDE, "-narrow")
+        self.set_class(height < SHORT, "-short")
+        self.set_class(height >= VERY_TALL, "-very-tall")
+
+    # Typing
+
+    @property
+    def typing(self) -> bool:
+        """Whether keys are text for the field."""
+        return self.field.has_focus
+
+    def start_typing(self, what: str, text: str) -> None:
+        self.add_class("-typing")
+        self.what.update(what)
+        self.field.value = text
+        self.screen.set_focus(self.field)
+
+    def stop_typing(self) -> None:
+        self.remove_class("-typing")
+        self.focus_form()
+
+    @on(Input.Submitted, "#memory-field")
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.post_message(self.Typed(event.value))
+
+    # Where the focus is
+
+    def focus_form(self) -> None:
+        self.screen.set_focus(self.form)
+
+    @property
+    def main(self) -> Widget:
+        """The picture of the view that is shown."""
+        return self.curve if self.has_class("-curve") else self.picture
+
+    def focus_picture(self) -> None:
+        self.screen.set_focus(self.main)
+
+    # What is shown
+
+    def show_curve(self) -> None:
+        """The curve stands in the middle; `curve` draws it."""
+        self.remove_class("-text")
+        self.add_class("-curve")
+
+    def show_text(self, draw: Draw) -> None:
+        """A picture of texts stands there."""
+        self.remove_class("-curve")
+        self.add_class("-text")
+        self.picture.show(draw)
+
+    def show_message(self, text: str) -> None:
+        """A message in place of the picture."""
+
+        def draw(canvas: Canvas) -> list[TextLine]:
+            lines = text.split("\n")
+            above = max(0, (canvas.height - len(lines)) // 2)
+            return [
+                *([] for _ in range(above)),
+                *([Put(max(0, (canvas.width - len(line)) // 2), line, "quiet")] for line in lines),
+            ]
+
+        self.show_text(draw)
+
+    def redraw(self) -> None:
+        """The colours of the terminal changed."""
+        self.curve.redraw()
+        for part in (self.form, self.levels, self.picture, self.numbers):
+            part.refresh()

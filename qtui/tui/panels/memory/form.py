@@ -1,0 +1,131 @@
+"""The plan as a form: one field a line, the chosen one marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.drawn import DrawnLines
+from qtui.tui.widgets.line import Line, shortened
+
+LABELS = 15
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A line: `chosen` values were set by someone, others are as usual for the method."""
+
+    key: str
+    label: str
+    group: str
+    value: str
+    chosen: bool
+
+
+class PlanForm(DrawnLines, can_focus=True):
+    """Fields under the headings of their groups; without headings, and scrolled, on a screen that
+    is too low for them."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "form--heading", "form--label", "form--value", "form--usual", "form--cursor",
+        "form--mark",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    PlanForm {
+        & > .form--heading { color: $primary; text-style: bold; }
+        & > .form--label { color: $quiet; }
+        & > .form--value { color: $foreground; text-style: bold; }
+        & > .form--usual { color: $foreground; }
+        & > .form--mark { color: $primary; text-style: bold; }
+        & > .form--cursor { background: $cursor; }
+        &:nocolor > .form--cursor { text-style: reverse; }
+        &:ansi > .form--cursor { text-style: reverse; }
+    }
+    """
+
+    class Clicked(Message):
+        """A field was clicked; `again` where it was the chosen one already."""
+
+        def __init__(self, index: int, again: bool) -> None:
+            super().__init__()
+            self.index = index
+            self.again = again
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.drawing = drawing
+        self._fields: Sequence[FormField] = ()
+        self._cursor = 0
+        self._lines: list[str | int] = []
+
+    def show(self, fields: Sequence[FormField], cursor: int) -> None:
+        """The fields, of which that at `cursor` is chosen."""
+        self._fields, self._cursor = fields, cursor
+        self._arrange()
+
+    def on_resize(self) -> None:
+        self._arrange()
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+    def _arrange(self) -> None:
+        """What stands on each line: a heading or the index of a field."""
+        lines: list[str | int] = []
+        group = ""
+        for index, field in enumerate(self._fields):
+            if field.group != group:
+                group = field.group
+                lines.append(group)
+            lines.append(index)
+        height = self.size.height
+        if len(lines) > height:
+            lines = [line for line in lines if isinstance(line, int)]
+        if len(lines) > height and self._cursor in lines:
+            at = lines.index(self._cursor)
+            first = max(0, min(at - height // 2, len(lines) - height))
+            lines = lines[first : first + height]
+        self._lines = lines
+        self.refresh()
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"form--{name}", partial=True)
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        line = Line(width, self.base_style)
+        if y >= len(self._lines):
+            return line.strip()
+        entry = self._lines[y]
+        if isinstance(entry, str):
+            line.put(1, entry, self._style("heading"))
+            return line.strip()
+        field, here = self._fields[entry], entry == self._cursor
+        glyphs = self.drawing.glyphs
+        if here:
+            line.put(0, glyphs.pointer, self._style("mark"))
+        line.put(1, shortened(field.label, LABELS - 2, glyphs.ellipsis), self._style("label"))
+        value = shortened(field.value, width - LABELS - 1, glyphs.ellipsis)
+        line.put(LABELS, value, self._style("value" if field.chosen else "usual"))
+        if here and self.has_focus:
+            line.paint(0, width, self._style("cursor"))
+        return line.strip()
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        offset = event.get_content_offset(self)
+        if offset is None or not 0 <= offset.y < len(self._lines):
+            return
+        entry = self._lines[offset.y]
+        if isinstance(entry, int):
+            self.post_message(self.Clicked(entry, entry == self._cursor))
