@@ -59,6 +59,7 @@ def _patch_torch() -> None:
 
     amp.amp_definitely_not_available = lambda: False
     torch.cuda.is_bf16_supported = lambda including_emulation=True: True
+    torch.cuda.synchronize = lambda device=None: None
     torch.cuda.get_device_capability = lambda device=None: _CAPABILITY
     # The step counts of foreach AdamW are read from tensors on the CPU.
     adam._get_value = lambda value: 1.0 if isinstance(value, torch.Tensor) else value

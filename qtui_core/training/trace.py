@@ -6,13 +6,14 @@ allocation is recorded into the same format that the estimate writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import Component, Event, Phase, Recording
+from qtui_core.memory.record import ALLOCATE, FREE, Component, Event, Phase, Recording
 from qtui_core.memory.stretch import NotPeriodic, stretch
 from qtui_core.training import build
 from qtui_core.training.fake_cuda import fake_cuda
@@ -50,10 +51,26 @@ def record(
     for margin in _MARGINS if device == "cuda" and not whole else (None,):
         events, folds = _run(config, plan, device, steps, margin)
         try:
-            return Recording(stretch(events, folds), "trace")
+            stretched = stretch(events, folds)
         except NotPeriodic:
             continue
+        if _frees_what_lives(stretched):
+            return Recording(stretched, "trace")
     raise AssertionError("a whole model needs no stretching")
+
+
+def _frees_what_lives(events: tuple[Event, ...]) -> bool:
+    """Whether each storage is freed once, and after it was allocated. Where one lives on through
+    many layers its copies may not be told apart, and more layers have to be built."""
+    alive: set[int] = set()
+    for event in events:
+        if event[0] == ALLOCATE:
+            alive.add(event[1])
+        elif event[0] == FREE:
+            if event[1] not in alive:
+                return False
+            alive.remove(event[1])
+    return True
 
 
 def _run(
@@ -63,7 +80,8 @@ def _run(
     with ExitStack() as stack:
         if device == "cuda":
             stack.enter_context(fake_cuda(plan))
-        built = build.load(config, plan, device, margin)
+        with _told_as(ModelError, "transformers cannot build the model of this config.json"):
+            built = build.load(config, plan, device, margin)
         tracker.places.stacks = built.stacks
         tracker.phase(Phase.LOAD)
         tracker.track(built.state(), _component(built))
@@ -71,7 +89,8 @@ def _run(
         if device == "cuda":
             stack.enter_context(FakeKernels())
         tracker.phase(Phase.PREPARE)
-        build.prepare(built, plan)
+        with _told_as(UsageError, "The model cannot be prepared as the plan asks"):
+            build.prepare(built, plan)
         tracker.track(built.state(), _component(built))
         batch = batch_of(built, plan, device)
         tracker.track(batch.items(), Component.INPUTS)
@@ -79,8 +98,22 @@ def _run(
         for layers in built.stacks:
             watch_layers(layers, tracker.layer)
         optimizer = make_optimizer(plan, built.trained)
-        run_steps(built, optimizer, plan, batch, tracker, steps)
+        with _told_as(QtuiError, f"A step of {type(built.model).__name__} failed"):
+            run_steps(built, optimizer, plan, batch, tracker, steps)
     return tracker.events(), built.folds
+
+
+@contextmanager
+def _told_as(kind: type[QtuiError], what: str) -> Iterator[None]:
+    """Failures of the libraries as a sentence. They raise whatever a configuration or a plan makes
+    of their constructors and functions."""
+    try:
+        yield
+    except QtuiError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise kind(f"{what}: {type(error).__name__}: {first}") from error
 
 
 def _component(built: build.Built) -> Callable[[str], Component]:
