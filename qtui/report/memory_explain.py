@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from qtui.report.document import Column, Facts, Section, Table
+from qtui.report.document import Block, Column, Facts, Section, Table
 from qtui.report.numbers import format_bytes
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.terms import Symbols, Term
 from qtui_core.models.quoting import printable
+
+if TYPE_CHECKING:
+    from qtui_core.memory.formulas import Form
+    from qtui_core.memory.plan import RunPlan
+    from qtui_core.memory.shape import ModelShape
 
 #: Terms that a table lists before the rest is summed up.
 LISTED = 40
@@ -33,7 +39,75 @@ def explain_sections(estimate: Estimate) -> list[Section]:
             ),
         ),
         Section("From the peak to the process", (_terms(estimate.beyond, estimate.process_bytes),)),
+        *_in_closed_form(estimate),
     ]
+
+
+def _in_closed_form(estimate: Estimate) -> list[Section]:
+    """What can be written as a formula of a step, where the model is built as Llama is: what a
+    layer saves, and the whole of what is alive when the loss is at its fullest."""
+    from qtui_core.memory.closed_forms import loss_peak, saved_by_layer
+
+    shape, plan = estimate.shape, estimate.plan
+    if shape is None or not plan.trains or plan.gpus > 1:
+        return []
+    blocks: list[Block] = []
+    saved = saved_by_layer(shape, plan)
+    if saved is not None:
+        again = "A layer saves, when it is computed again:" if plan.checkpointing else ""
+        blocks += [again or "A layer saves for its backward pass:", _forms(saved)]
+    fullest = loss_peak(shape, plan, estimate.resident_bytes)
+    if fullest is not None:
+        blocks += ["When the backward pass of the loss is at its fullest:", _forms(fullest)]
+    if not blocks:
+        return []
+    forms = (*(saved or ()), *(fullest or ()))
+    return [Section("In closed form", (*blocks, _letters(forms, shape, plan)))]
+
+
+#: Letters of closed forms that the terms of buffers do not have.
+_LETTERS = {
+    "B": "sequences",
+    "C": "tokens of a chunk of the loss",
+    "D": "rotated elements of a head",
+    "L": "layers",
+    "P": "weights of the linear layers of a layer",
+    "Z": "sequence, rounded up to 32",
+    "m": "inputs of all adapters of a layer",
+    "n": "the same without the attention's output",
+    "s": "inputs and outputs of all adapters of a layer",
+    "t": "adapters in a layer",
+    "u": "inputs of adapters, those that several share once",
+    "x": "inputs of the adapters on queries, keys and values",
+}
+
+
+def _letters(forms: Sequence[Form], shape: ModelShape, plan: RunPlan) -> Facts:
+    """What the letters stand for that are not among the symbols above."""
+    from qtui_core.memory.formulas import letters_of
+
+    values = letters_of(shape, plan) or {}
+    used = {letter for form in forms for letter in form.formula}
+    return Facts(
+        tuple(
+            (letter, f"{values[letter]:,}  {meaning}")
+            for letter, meaning in _LETTERS.items()
+            if letter in used and letter in values
+        )
+    )
+
+
+def _forms(forms: Sequence[Form]) -> Table:
+    return Table(
+        columns=(
+            Column("what", key=True),
+            Column("formula"),
+            Column("bytes", numeric=True),
+            Column("because"),
+        ),
+        rows=tuple((f.name, f.formula or "–", f"{f.bytes:,}", f.reason) for f in forms),
+        note=f"They sum to {sum(form.bytes for form in forms):,} bytes.",
+    )
 
 
 def _terms(terms: Sequence[Term], whole: int) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 
@@ -30,7 +32,9 @@ def modules_of(*args: str) -> set[str]:
     return set(done.stdout.rsplit("MODULES", 1)[1].split())
 
 
-@pytest.mark.parametrize("args", [("--help",), ("--version",), ("inspect", "--help")])
+@pytest.mark.parametrize(
+    "args", [("--help",), ("--version",), ("inspect", "--help"), ("memory", "--help")]
+)
 def test_help_and_version_load_nothing_heavy(args):
     assert modules_of(*args).isdisjoint(HEAVY)
 
@@ -49,6 +53,43 @@ def test_measuring_weights_needs_numpy_and_no_torch(checkpoint):
 
 def test_a_value_in_every_format_needs_no_numpy():
     assert modules_of("formats", "0.1", "--json").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("format", ["text", "json", "markdown", "html"])
+def test_an_estimate_of_memory_loads_nothing_heavy(checkpoint, format):
+    config = checkpoint / "config.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "vocab_size": 128}
+    config.write_text(json.dumps({"model_type": "llama", **sizes, **heads}))
+    loaded = modules_of("memory", str(config), "--explain", "--format", format)
+    assert loaded.isdisjoint(HEAVY - {"rich"})
+
+
+def test_a_report_in_a_pipe_is_written_without_the_console_of_rich():
+    code = (
+        "import sys; sys.argv = ['qtui', 'memory', 'demo']\n"
+        "from qtui.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('MODULES', *sys.modules)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert "At the peak" in done.stdout
+    assert "rich.console" not in done.stdout.rsplit("MODULES", 1)[1].split()
+
+
+@pytest.mark.parametrize("module", ["memory.estimate", "memory.fit", "memory.advice"])
+def test_the_estimate_is_standard_library_only(module):
+    code = (
+        f"import sys; import qtui_core.{module}; "
+        "print(*{m.partition('.')[0] for m in sys.modules} - sys.stdlib_module_names)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    extra = {name for name in done.stdout.split() if not name.startswith("_")}
+    assert extra <= {"qtui_core", "sitecustomize", "usercustomize"}
 
 
 def test_the_exact_formats_are_standard_library_only():
