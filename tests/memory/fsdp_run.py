@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 fsdp_run.py JOB.json
 
-The job says `config` (of a Llama), `batch`, `sequence`, `checkpointing`, `method`, `output`.
+The job says `config`, `layers` (their name in the model), `batch`, `sequence`, `checkpointing`,
+`method` and `output`.
 Each rank writes `output`.RANK: the most bytes alive in each phase of the second step, and what is
 alive between steps.
 """
@@ -75,7 +76,7 @@ def main(job):
     model.train()
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     inner = model.get_base_model() if job["method"] == "lora" else model
-    for layer in inner.model.layers:
+    for layer in inner.get_submodule(job["layers"]):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     trained = [p for p in model.parameters() if p.requires_grad]
