@@ -49,7 +49,7 @@ def plan_of(row, **more):
 
 @pytest.mark.parametrize("row", rows("A100"), ids=lambda row: row["id"])
 def test_rows_of_an_a100_between_steps(row):
-    """34 rows. What is missing are the inputs, which their Trainer still holds: 8 bytes a token
+    """What is missing are the inputs, which their Trainer still holds: 8 bytes a token
     for each of three tensors."""
     prepared = "norms" if row["method"] == "qlora" else "none"
     plan = plan_of(row, dtype="bf16", kbit_prep=prepared)
