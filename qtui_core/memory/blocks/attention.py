@@ -116,7 +116,7 @@ def kernel(
     query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
     if flashes(tape, query.dtype, mask, sizes, state):
         return flash(tape, query, key, value, sizes)
-    bias = mask
+    bias = None if mask is None else tape.cast_low(mask)
     if mask is not None and mask.dtype == "bool":
         tape.operation("where")
         bias = tape.new(sizes.batch * sizes.queries * sizes.keys, query.dtype, BIAS)

@@ -77,4 +77,8 @@ def _composed(
     if state.mask is not None:
         tape.operation("where")
         bias = tape.new(sizes.batch * sizes.queries * sizes.keys, query.dtype, BIAS)
-    return clone(tape, composed(tape, query, key, value, sizes, bias))
+    # Autocast has done its casts at the call and is left alone inside.
+    autocast, tape.autocast = tape.autocast, None
+    output = clone(tape, composed(tape, query, key, value, sizes, bias))
+    tape.autocast = autocast
+    return output
