@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from qtui_core.memory.allocator import AllocatorSettings, simulate
+from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.curve import Curve, Peaks, draw, read_peaks
 from qtui_core.memory.device import Device
@@ -72,6 +72,8 @@ class Estimate:
         timeline: of all events; `peak` is the one after which the most is alive.
         origin: "tape" or "trace".
         uncertainty_bytes: how far the process may be off for what was measured elsewhere.
+        retries: times that the device had no more and the allocator gave back what no one used,
+            which takes time; 0 where the run does not fit even so.
     """
 
     shape: ModelShape | None
@@ -88,6 +90,7 @@ class Estimate:
     phases: tuple[PhaseBytes, ...]
     origin: str
     uncertainty_bytes: int
+    retries: int
     events: Sequence[Event] = field(repr=False, compare=False)
     timeline: Timeline = field(repr=False, compare=False)
     peak: int = field(repr=False, compare=False)
@@ -211,12 +214,12 @@ def estimate_recording(
     timeline = read_timeline(events)
     levels = [max(timeline.live[span.start : span.stop]) for span in timeline.spans]
     live = max(levels, default=0)
-    reserved = None
+    reserved, retries = None, 0
     if allocator:
-        run = simulate(events, AllocatorSettings(plan.segments))
+        run = _replay(events, plan, device)
         # Recordings begin with a phase, so that phases are spans.
         levels = [phase.peak.allocated for phase in run.phases]
-        reserved = run.peak.reserved
+        reserved, retries = run.peak.reserved, run.retries
     allocated = max(levels, default=0)
     phases = _phases(timeline, levels)
     span = timeline.spans[levels.index(allocated)]
@@ -238,10 +241,22 @@ def estimate_recording(
         phases=phases,
         origin=recording.origin,
         uncertainty_bytes=context_bytes(device).uncertainty,
+        retries=retries,
         events=events,
         timeline=timeline,
         peak=peak,
     )
+
+
+def _replay(events: Sequence[Event], plan: RunPlan, device: Device | None) -> AllocatorRun:
+    """The allocator's run. On a device it can reserve no more than that has beside its context;
+    what does not fit even so is replayed as if there were no end, to say what it would take."""
+    if device is not None:
+        capacity = device.capacity_bytes - context_bytes(device).bytes
+        run = simulate(events, AllocatorSettings(plan.segments, capacity))
+        if run.out_of_memory is None:
+            return run
+    return simulate(events, AllocatorSettings(plan.segments))
 
 
 def with_workspaces(
