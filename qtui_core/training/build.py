@@ -18,6 +18,7 @@ from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_choices import ALL_LINEAR
 from qtui_core.training.configuration import class_of, configuration_of
+from qtui_core.training.losses import set_loss
 from qtui_core.training.quantized import quantize_linears, quantized_tensors
 from qtui_core.training.stacks import Stack, fold_layers, stacks_of
 
@@ -81,7 +82,8 @@ def prepare(built: Built, plan: RunPlan) -> None:
     import peft
 
     model = built.model
-    again = {"use_reentrant": False}
+    again = {"use_reentrant": plan.reentrant}
+    set_loss(model, plan)
     if plan.kbit_prep == "all":
         model = peft.prepare_model_for_kbit_training(
             model,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -41,24 +42,14 @@ def run_steps(
     """Takes steps under the tracker, which is entered already, and gives their losses (None on
     fake tensors). Nothing is collected as garbage meanwhile: what only a cycle keeps alive stays,
     as it does for a while in a real run."""
-    device = batch["input_ids"].device.type
-    autocast: Callable[[], AbstractContextManager[Any]] = (
-        (lambda: torch.autocast(device, dtype=DTYPES[plan.autocast_dtype]))
-        if plan.autocast
-        else nullcontext
-    )
     losses: list[float | None] = []
     outputs = None
-    with (
-        _no_garbage(),
-        torch.autograd.set_multithreading_enabled(False),
-        _losses_marked(built.model, tracker),
-    ):
+    with _undisturbed(), _losses_marked(built.model, tracker):
         tracker.calibrate()
         for _ in range(steps):
             for _ in range(plan.accumulation):
                 tracker.phase(Phase.FORWARD)
-                with autocast():
+                with _autocast(plan, batch):
                     outputs = built.model(**batch)
                 loss = outputs.loss
                 if plan.loop == "trainer":
@@ -78,6 +69,29 @@ def run_steps(
                 outputs = None
             tracker.phase(Phase.BETWEEN)
     return losses
+
+
+def run_prefill(
+    built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], tracker: Tracker
+) -> None:
+    """The prompt of an inference: no gradients, a cache, logits of the last token of each sequence
+    where the class can leave the others out."""
+    del batch["labels"]
+    settings: dict[str, Any] = {"use_cache": True} if built.model.can_generate() else {}
+    if "logits_to_keep" in inspect.signature(built.model.forward).parameters:
+        settings["logits_to_keep"] = 1
+    with _undisturbed(), torch.no_grad():
+        tracker.phase(Phase.FORWARD)
+        with _autocast(plan, batch):
+            outputs = built.model(**batch, **settings)
+        del outputs
+        tracker.phase(Phase.BETWEEN)
+
+
+def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:
+    if not plan.autocast:
+        return nullcontext()
+    return torch.autocast(batch["input_ids"].device.type, dtype=DTYPES[plan.autocast_dtype])
 
 
 @contextmanager
@@ -104,12 +118,14 @@ def _losses_marked(model: Any, tracker: Tracker) -> Iterator[None]:
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
+def _undisturbed() -> Iterator[None]:
+    """No collection of garbage, and the backward pass in this thread, where modes are entered."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
-        yield
+        with torch.autograd.set_multithreading_enabled(False):
+            yield
     finally:
         if enabled:
             gc.enable()

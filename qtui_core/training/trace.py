@@ -18,10 +18,11 @@ from qtui_core.memory.stretch import NotPeriodic, stretch
 from qtui_core.training import build
 from qtui_core.training.fake_cuda import fake_cuda
 from qtui_core.training.fake_kernels import FakeKernels
+from qtui_core.training.limits import check_traceable
 from qtui_core.training.optimizers import make_optimizer
 from qtui_core.training.places import watch_layers
 from qtui_core.training.quantized import quantized_tensors
-from qtui_core.training.step import batch_of, run_steps
+from qtui_core.training.step import batch_of, run_prefill, run_steps
 from qtui_core.training.tracker import Tracker
 
 #: Margins of layers that are built around those that stand for others, until those are alike;
@@ -48,6 +49,8 @@ def record(
     """
     build.quiet()
     plan = resolve(plan, str(config.get("torch_dtype") or config.get("dtype") or "bf16"))
+    if device == "cuda":
+        check_traceable(plan)
     for margin in _MARGINS if device == "cuda" and not whole else (None,):
         events, folds = _run(config, plan, device, steps, margin)
         try:
@@ -97,9 +100,12 @@ def _run(
         tracker.places.watch(built.model)
         for layers in built.stacks:
             watch_layers(layers, tracker.layer)
-        optimizer = make_optimizer(plan, built.trained)
         with _told_as(QtuiError, f"A step of {type(built.model).__name__} failed"):
-            run_steps(built, optimizer, plan, batch, tracker, steps)
+            if plan.trains:
+                optimizer = make_optimizer(plan, built.trained)
+                run_steps(built, optimizer, plan, batch, tracker, steps)
+            else:
+                run_prefill(built, plan, batch, tracker)
     return tracker.events(), built.folds
 
 
