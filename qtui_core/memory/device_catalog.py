@@ -2,7 +2,8 @@
 of figures that are stated with sparsity.
 
 Totals are MiB that nvidia-smi prints, from public logs; those of V100 16GB, A10G and L40 are taken
-from their sisters. `cuda` is what cudaMemGetInfo or deviceQuery gave in bytes, where a log has it.
+from their sisters. `cuda` is what cudaMemGetInfo or deviceQuery gave in bytes, where a log has it; of the
+A100 SXM4 80GB, 79.25 GiB of an error message of torch.
 GeForce cards halve their rate where products are added up in fp32, which is what torch does with
 fp16 and bf16.
 """
@@ -165,7 +166,7 @@ _NVIDIA: Final = (
             {"fp64": 0.42, "fp32": 13.4, "fp16": 53.8, "int8": 215.2, "int4": 430.3},
             "NVIDIA Turing architecture white paper", 11264),
     _nvidia("A100 SXM4 80GB", (8, 0), 108, 1410, 80, 2039, 40, _A100, _A100_SHEET, 81920,
-            aliases=("A100", "A100 80GB")),
+            85094039552, aliases=("A100", "A100 80GB")),
     _nvidia("A100 SXM4 40GB", (8, 0), 108, 1410, 40, 1555, 40, _A100, _A100_SHEET, 40960,
             42298834944, aliases=("A100 40GB",)),
     _nvidia("A100 PCIe 80GB", (8, 0), 108, 1410, 80, 1935, 40, _A100, _A100_SHEET, 81920,
