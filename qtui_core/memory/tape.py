@@ -26,13 +26,14 @@ How to write an operation (operations/*.py). A function of the tape and its tens
   `tape.output(node, tensor, index)`.
 - A gradient that is a view of what a kernel made (a transpose, a reshape back to three dimensions)
   is marked `view=True`: the engine then does not add to it in place.
+- What `backward` has to hand on that was saved it finds in `tape.held`.
 - `tape.alias(x, elements)` is a view without a node, for a tensor that is used once. A view used
   more than once, or a part of a tensor, needs operations/views.py.
 
 How to write a block (blocks/*.py). A function of the tape, the spec from shape.py, the weights and
 tensors, in the order of the real forward(); with its names for locals, because their lifetimes are
-the point. `del` what the real code rebinds or leaves early. `with tape.module("self_attn")` says
-whose operations follow.
+the point. `del` what the real code rebinds or leaves early. `tape.path` is
+the name of the module whose operations follow.
 
 Autocast is `tape.autocast`, the 16-bit type or None; operations of its lists call
 `tape.cast_low` and `tape.cast_high` on their inputs.
@@ -44,175 +45,19 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.record import (
-    ALLOCATE,
-    BACKWARD,
-    FORWARD,
-    FREE,
-    LAYER,
-    OPERATION,
-    OUTSIDE,
-    PHASE,
-    Event,
-    Label,
+from qtui_core.memory.record import FORWARD, LAYER, OPERATION, OUTSIDE, PHASE, Label
+from qtui_core.memory.tensors import (
+    Buffer,
+    Edge,
+    Gradients,
+    Node,
+    Recorder,
+    Region,
+    StopRecompute,
+    Tensor,
 )
 
 TO_COPY: Final = Label("_to_copy")
-
-
-class Recorder:
-    """Writes the events. `count` is the last id given."""
-
-    __slots__ = ("count", "events")
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.count = 0
-
-
-class Buffer:
-    """Bytes that are allocated as long as anything refers to this object."""
-
-    __slots__ = ("id", "nbytes", "recorder")
-
-    def __init__(self, recorder: Recorder, nbytes: int, label: Label) -> None:
-        self.recorder = recorder
-        self.nbytes = nbytes
-        self.id = recorder.count = recorder.count + 1
-        recorder.events.append((ALLOCATE, self.id, nbytes, label))
-
-    def __del__(self) -> None:
-        self.recorder.events.append((FREE, self.id))
-
-
-class Tensor:
-    """A tensor without values.
-
-    Attributes:
-        elements: how many.
-        dtype: short name of their type (dtypes.SIZES).
-        buffer: where its bytes are; views share it.
-        requires_grad: whether a gradient for it is wanted.
-        node: the operation that made it, None for a leaf; `index` is which of its outputs this is.
-        view: of a gradient, whether another tensor holds its bytes too (the base of a view), so
-            that nothing may be added to it in place.
-        grad: of a leaf, its accumulated gradient.
-        flat: whether it is a matrix `[tokens, elements]`, and not `[sequences, tokens, elements]`:
-            the gradient that a product gives for it is no view then.
-    """
-
-    __slots__ = (
-        "buffer",
-        "dtype",
-        "elements",
-        "flat",
-        "grad",
-        "index",
-        "node",
-        "requires_grad",
-        "view",
-    )
-
-    def __init__(
-        self,
-        elements: int,
-        dtype: str,
-        buffer: Buffer,
-        requires_grad: bool = False,
-        view: bool = False,
-    ) -> None:
-        self.elements = elements
-        self.dtype = dtype
-        self.buffer = buffer
-        self.requires_grad = requires_grad
-        self.view = view
-        self.node: Node | None = None
-        self.index = 0
-        self.grad: Tensor | None = None
-        self.flat = False
-
-
-#: What a backward function gives: a gradient, or None, for each input.
-Gradients = tuple[Tensor | None, ...]
-
-#: Where a gradient goes: (node or leaf, which of its outputs, elements and type it must have).
-Edge = tuple["Node | Tensor", int, int, str]
-
-
-class Node:
-    """An operation that the backward pass will run.
-
-    Attributes:
-        sequence: order of creation; the backward pass runs the highest first.
-        edges: where the gradients of its inputs go, None for inputs without.
-        backward: gradients of the outputs to gradients of the inputs.
-        outputs: how many it has; with more than one, `backward` takes a list.
-        saved: buffers kept for `backward`, or, inside a checkpoint, numbers of those in `region`.
-        layer, module: whose it is.
-    """
-
-    __slots__ = (
-        "backward",
-        "edges",
-        "layer",
-        "module",
-        "name",
-        "outputs",
-        "region",
-        "saved",
-        "sequence",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        sequence: int,
-        edges: list[Edge | None],
-        backward: Callable[..., Gradients],
-        outputs: int,
-        layer: int,
-        module: str,
-    ) -> None:
-        self.name = name
-        self.sequence = sequence
-        self.edges = edges
-        self.backward = backward
-        self.outputs = outputs
-        self.layer = layer
-        self.module = module
-        self.saved: list[Buffer] | list[int] = []
-        self.region: Region | None = None
-
-
-class Region:
-    """What one checkpoint covers (torch.utils.checkpoint, use_reentrant=False). See checkpoint.py.
-
-    Attributes:
-        function, inputs: what is run again; they live until the last node of the region that
-            saved something has run.
-        saved: how many tensors its nodes saved.
-        recomputed: these tensors, once it has run again; each is let go as its node takes it.
-    """
-
-    __slots__ = ("autocast", "function", "inputs", "layer", "recomputed", "saved")
-
-    def __init__(
-        self,
-        function: Callable[..., Tensor],
-        inputs: tuple[Tensor, ...],
-        autocast: str | None,
-        layer: int,
-    ) -> None:
-        self.function = function
-        self.inputs = inputs
-        self.autocast = autocast
-        self.layer = layer
-        self.saved = 0
-        self.recomputed: list[Buffer | None] | None = None
-
-
-class StopRecompute(Exception):
-    """All that a region saved has been recomputed: the rest of its forward pass is not run."""
 
 
 class Tape:
@@ -275,10 +120,6 @@ class Tape:
     def operation(self, name: str) -> None:
         """An operation begins that makes no node."""
         self.recorder.events.append((OPERATION, name, self.path))
-
-    def module(self, name: str) -> Module:
-        """For `with`: what follows is of the module `name`, inside the one at work."""
-        return Module(self, name)
 
     # ------------------------------------------------------------------ tensors
 
@@ -412,36 +253,16 @@ class Tape:
         self.casts = {}
 
 
-class Module:
-    """The scope of a module; made by `Tape.module`."""
-
-    __slots__ = ("_before", "_name", "_tape")
-
-    def __init__(self, tape: Tape, name: str) -> None:
-        self._tape = tape
-        self._name = name
-
-    def __enter__(self) -> None:
-        tape = self._tape
-        self._before = tape.path
-        tape.path = f"{self._before}.{self._name}" if self._before else self._name
-
-    def __exit__(self, *_: object) -> None:
-        self._tape.path = self._before
-
-
 def wider(a: str, b: str) -> str:
     """The type that two floating types are promoted to: float32 unless they are the same."""
     return a if a == b else "fp32"
 
 
 __all__ = [
-    "BACKWARD",
     "Buffer",
     "Edge",
     "Gradients",
     "Label",
-    "Module",
     "Node",
     "Recorder",
     "Region",
