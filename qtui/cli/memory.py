@@ -88,7 +88,7 @@ def command(
             report = report_on_trace(source, plan, device)
         else:
             report = report_on(source, plan, device, knob)
-    document = memory_document(report, explain=explain)
+    document = memory_document(report, explain=explain, picture=chosen == "html")
     write_report(document, chosen, output, color=color, ascii=ascii)
     if report.asked is not None and report.fits[0].verdict == "no":
         ctx.exit(DOES_NOT_FIT)

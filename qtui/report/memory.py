@@ -21,13 +21,19 @@ from qtui_core.models.quoting import printable
 _TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
 
 
-def memory_document(report: MemoryReport, *, explain: bool) -> Document:
-    """`explain` adds every term with its formula, its numbers and its source."""
+def memory_document(report: MemoryReport, *, explain: bool, picture: bool = False) -> Document:
+    """`explain` adds every term with its formula, its numbers and its source; `picture` the curve,
+    for the face that can show one."""
     estimate = report.estimate
+    drawn: tuple[Block, ...] = ()
+    if picture:
+        from qtui.report.memory_picture import curve_picture
+
+        drawn = (curve_picture(estimate.curve),)
     sections = [
         Section("Plan", (_plan(report),)),
         Section("At the peak", (_levels(estimate), _components(estimate))),
-        Section("By phase", (_phases(estimate),)),
+        Section("By phase", (_phases(estimate), *drawn)),
     ]
     if explain:
         sections += explain_sections(estimate)
@@ -208,7 +214,7 @@ def _largest(largest: Largest) -> Facts:
 
 
 #: GPUs whose time is shown where none was asked for.
-_TIMED = ("RTX 4090", "A100 80GB SXM", "H100 SXM")
+_TIMED = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")
 
 
 def _compute(report: MemoryReport, compute: Compute) -> Facts:
