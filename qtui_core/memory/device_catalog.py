@@ -2,8 +2,8 @@
 of figures that are stated with sparsity.
 
 Totals are MiB that nvidia-smi prints, from public logs; those of V100 16GB, A10G and L40 are taken
-from their sisters. `cuda` is what cudaMemGetInfo or deviceQuery gave in bytes, where a log has it; of the
-A100 SXM4 80GB, 79.25 GiB of an error message of torch.
+from their sisters. `cuda` is what cudaMemGetInfo or deviceQuery gave in bytes, where a log has it,
+and of the A100 SXM4 80GB the 79.25 GiB of an error message of torch.
 GeForce cards halve their rate where products are added up in fp32, which is what torch does with
 fp16 and bf16.
 """
