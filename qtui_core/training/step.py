@@ -80,6 +80,8 @@ def run_prefill(
     settings: dict[str, Any] = {"use_cache": True} if built.model.can_generate() else {}
     if "logits_to_keep" in inspect.signature(built.model.forward).parameters:
         settings["logits_to_keep"] = 1
+    if built.model.config.is_encoder_decoder:
+        settings["decoder_input_ids"] = batch["input_ids"][:, :1]
     with _undisturbed(), torch.no_grad():
         tracker.phase(Phase.FORWARD)
         with _autocast(plan, batch):
