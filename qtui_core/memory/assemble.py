@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.backbone_t5 import t5
 from qtui_core.memory.backbones import BACKBONES, decoder
 from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.cache import Cache
@@ -26,7 +27,9 @@ def forward(
     """`LlamaForCausalLM.forward`: the loss (None in inference) and the logits (None where the loss
     is computed without them), in the phases forward and loss."""
     shape, plan = model.shape, model.plan
-    hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
+    hidden = (t5 if shape.encoder else BACKBONES.get(shape.family, decoder))(
+        tape, model, batch, cache
+    )
     if plan.trains and (plan.loss == "fused" or chunk_of(plan.loss)) and _is_causal(shape):
         tape.phase(Phase.LOSS)
         return _loss_without_logits(tape, model, hidden, batch), None

@@ -80,6 +80,18 @@ def scaled(tape: Tape, size: int, hidden: Tensor) -> Tensor:
     return mul(tape, hidden, inverse)
 
 
+def promoted(tape: Tape, weights: Weights, spec: Norm, hidden: Tensor) -> Tensor:
+    """T5LayerNorm.forward: the input as it is times a float32 factor gives float32, which is cast
+    to the weight's type where that has 16 bits."""
+    weight = weights.weight(spec)
+    assert weight is not None
+    variance = mean(tape, power(tape, tape.to(hidden, "fp32")), hidden.elements // spec.size)
+    hidden = mul(tape, hidden, rsqrt(tape, add_constant(tape, variance)))
+    if weight.dtype in ("bf16", "fp16"):
+        hidden = tape.to(hidden, weight.dtype)
+    return mul(tape, weight, hidden)
+
+
 def layer(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
     """nn.LayerNorm: one kernel."""
     return layer_norm(tape, x, weights.weight(spec), weights.bias(spec), spec.size)
@@ -113,6 +125,7 @@ NORMS: Final[dict[str, Callable[[Tape, Weights, Norm, Tensor], Tensor]]] = {
     "rms-cast-last": cast_last,
     "rms-one-plus": one_plus,
     "rms-weight-last": weight_last,
+    "rms-promoted": promoted,
     "layer": layer,
     "layer-fp32": layer_float32,
     "layer-plain": layer_plain,

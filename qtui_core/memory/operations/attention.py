@@ -80,8 +80,12 @@ def efficient(
     tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None
 ) -> Tensor:
     """Memory-efficient attention (attention_backward.cu), for float32 and under a mask. Keys and
-    values are those of all heads; `mask`, additive, is saved too."""
+    values are those of all heads; `mask`, additive, is saved too. Where the mask needs a gradient
+    (the biases of T5) it is made for every head, with rows of whole 16 elements."""
     dtype = q.dtype
+    of_pairs = 0
+    if mask is not None and mask.requires_grad:
+        of_pairs = sizes.batch * sizes.heads * sizes.queries * _up(sizes.keys, 16)
     if sizes.kv_heads != sizes.heads:
         k = repeat(tape, k, sizes.heads // sizes.kv_heads)
         v = repeat(tape, v, sizes.heads // sizes.kv_heads)
@@ -95,6 +99,7 @@ def efficient(
         of_q = tape.new(q_size, dtype, EFFICIENT_BACKWARD)
         of_k = tape.new(k_size, dtype, EFFICIENT_BACKWARD)
         of_v = tape.new(v_size, dtype, EFFICIENT_BACKWARD)
+        of_mask = tape.new(of_pairs, dtype, EFFICIENT_BACKWARD) if of_pairs else None
         if half:
             _delta = tape.new(pairs * queries, "fp32", WORKSPACE)
             _accumulators = tape.new(workspace, "fp32", WORKSPACE)
@@ -104,9 +109,9 @@ def efficient(
             del product
             _contiguous = tape.new(pairs * queries, "fp32", WORKSPACE)
             del delta
-        return of_q, of_k, of_v
+        return of_q, of_k, of_v, of_mask
 
-    node = tape.node("_scaled_dot_product_efficient_attention", (q, k, v), backward)
+    node = tape.node("_scaled_dot_product_efficient_attention", (q, k, v, mask), backward)
     output = tape.new(pairs * queries * sizes.of_value, dtype, EFFICIENT)
     sums = tape.new(pairs * _up(queries, 32), "fp32", EFFICIENT)
     seed = tape.new(1, "int64", RANDOM_STATE)

@@ -1,0 +1,182 @@
+"""T5: attention with relative positions, to the sequence itself or to what an encoder gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from qtui_core.memory.blocks.activations import activation
+from qtui_core.memory.blocks.linear import project
+from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.relative import relative_bias
+from qtui_core.memory.blocks.state import Pass
+from qtui_core.memory.blocks.weights import Weights
+from qtui_core.memory.operations.attention import Heads, efficient
+from qtui_core.memory.operations.pointwise import add, clone, dropout, mul
+from qtui_core.memory.operations.views import expand
+from qtui_core.memory.record import Label
+from qtui_core.memory.shape import Attention, Layer, Mlp
+from qtui_core.memory.tape import Gradients, Tape, Tensor
+
+ZEROS: Final = Label("zeros")
+ARANGE: Final = Label("arange")
+COMPARISON: Final = Label("ge")
+CHOICE: Final = Label("where")
+
+
+@dataclass(slots=True)
+class Biases:
+    """What the first layer made for all: the bias of scores by relative position, and that of
+    scores to the encoder, which is zero."""
+
+    own: Tensor | None = None
+    cross: Tensor | None = None
+
+
+def layer(
+    tape: Tape,
+    weights: Weights,
+    spec: Layer,
+    state: Pass,
+    given: Biases,
+    made: Biases,
+    hidden: Tensor,
+) -> Tensor:
+    """T5Block.forward. `given` are the biases of the layers before; those that come out are put
+    into `made`."""
+    assert isinstance(spec.attention, Attention)
+    hidden, own = _attended(tape, weights, spec, 0, spec.attention, state, given.own, hidden)
+    cross = None
+    if spec.cross is not None:
+        hidden, cross = _attended(tape, weights, spec, 1, spec.cross, state, given.cross, hidden)
+    output = _fed(tape, weights, spec, hidden)
+    if tape.recomputing is None:
+        made.own, made.cross = own, cross
+    return output
+
+
+def _attended(
+    tape: Tape,
+    weights: Weights,
+    layer: Layer,
+    place: int,
+    spec: Attention,
+    state: Pass,
+    bias: Tensor | None,
+    hidden: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """T5LayerSelfAttention.forward and T5LayerCrossAttention.forward."""
+    normed = normalize(tape, weights, layer.norms[place], hidden)
+    source = state.encoded if place == 1 and state.encoded is not None else normed
+    output, bias = _attention(tape, weights, spec, normed, source, state, bias)
+    return add(tape, hidden, dropout(tape, output, layer.dropout)), bias
+
+
+def _attention(
+    tape: Tape,
+    weights: Weights,
+    spec: Attention,
+    hidden: Tensor,
+    source: Tensor,
+    state: Pass,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """T5Attention.forward under SDPA, whose mask is the bias and so forbids flash attention."""
+    assert spec.query is not None
+    assert spec.key is not None
+    assert spec.value is not None
+    query = project(tape, weights, spec.query, hidden)
+    key = project(tape, weights, spec.key, source)
+    value = project(tape, weights, spec.value, source)
+    relative = bool(spec.extra) or (bias is not None and source is hidden)
+    if bias is None:
+        bias = _made(tape, weights, spec, query.dtype, state)
+    sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.heads, spec.head_dim)
+    output = _scored(tape, spec, query, key, value, bias, sizes, state, relative=relative)
+    return project(tape, weights, spec.out, output), bias
+
+
+def _made(tape: Tape, weights: Weights, spec: Attention, dtype: str, state: Pass) -> Tensor:
+    """The bias of the first layer: relative positions where it has a table, else zeros, which need
+    a gradient under checkpointing."""
+    if spec.extra:
+        return relative_bias(tape, weights, spec, state)
+    tape.operation("zeros")
+    zeros = tape.new(spec.heads * state.queries * state.keys, dtype, ZEROS)
+    if tape.training and state.plan.checkpointing and tape.grad:
+        zeros.requires_grad = True
+    return zeros
+
+
+def _scored(
+    tape: Tape,
+    spec: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    sizes: Heads,
+    state: Pass,
+    *,
+    relative: bool,
+) -> Tensor:
+    """sdpa_attention_forward with create_position_bias_mask: later positions are hidden in the
+    bias, which is made to lie as the kernel reads it."""
+    mask = bias
+    if spec.causal:
+        mask = _hidden_later(tape, bias, state.queries * state.keys, state)
+    if relative:
+        mask = clone(tape, mask)
+    mask = tape.cast_low(mask)
+    query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
+    if sizes.batch > 1:
+        mask = expand(tape, mask, mask.elements * sizes.batch)
+    return efficient(tape, query, key, value, sizes, mask)
+
+
+def _hidden_later(tape: Tape, bias: Tensor, square: int, state: Pass) -> Tensor:
+    """`where(queries >= keys, bias, lowest)`."""
+    elements = bias.elements
+    tape.operation("ge")
+    rows = tape.new(state.queries, "int64", ARANGE)
+    columns = tape.new(state.keys, "int64", ARANGE)
+    allowed = tape.new(square, "bool", COMPARISON)
+    del rows, columns
+
+    def backward(gradient: Tensor) -> Gradients:
+        _zero = tape.new(1, gradient.dtype, CHOICE)
+        return (tape.new(elements, gradient.dtype, CHOICE),)
+
+    _lowest = tape.new(1, bias.dtype, CHOICE)
+    node = tape.node("where", (bias,), backward)
+    tape.save(node, allowed)
+    return tape.output(node, tape.new(elements, bias.dtype, CHOICE))
+
+
+def _fed(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
+    """T5LayerFF.forward."""
+    assert isinstance(layer.mlp, Mlp)
+    forwarded = normalize(tape, weights, layer.norms[-1], hidden)
+    forwarded = _dense(tape, weights, layer.mlp, forwarded)
+    return add(tape, hidden, dropout(tape, forwarded, layer.dropout))
+
+
+def _dense(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
+    """T5DenseActDense.forward and T5DenseGatedActDense.forward. What enters the last product is
+    cast to the type of its weight."""
+    given = hidden
+    assert spec.up is not None
+    if spec.gate is None:
+        hidden = project(tape, weights, spec.up, hidden)
+        hidden = activation(tape, spec.activation, hidden)
+    else:
+        gate = activation(tape, spec.activation, project(tape, weights, spec.gate, hidden))
+        linear = project(tape, weights, spec.up, hidden)
+        hidden = mul(tape, gate, linear)
+    hidden = dropout(tape, hidden, spec.dropout)
+    dtype = weights.linear(spec.down).weight.dtype
+    if dtype in ("fp32", "bf16", "fp16"):
+        hidden = tape.to(hidden, dtype)
+    hidden = project(tape, weights, spec.down, hidden)
+    del given
+    return hidden
