@@ -225,7 +225,7 @@ def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
         symptom = _SYMPTOMS.get(Phase(phase.name))
         if symptom is None:
             continue
-        best = _best(estimate.plan, advice, phase.name)
+        best = _best(estimate.plan, advice, phase.name, phase.allocated_bytes)
         found.append(
             Cure(
                 phase.name,
@@ -250,8 +250,8 @@ def _of_fragmentation(estimate: Estimate, reserved: int) -> Cure:
     return Cure(FRAGMENTATION, _FRAGMENTED, kept, change, saved)
 
 
-def _best(plan: RunPlan, advice: Sequence[Advice], phase: str) -> Advice | None:
-    helping = [a for a in advice if a.saves_by_phase.get(phase, 0) > 0]
+def _best(plan: RunPlan, advice: Sequence[Advice], phase: str, needs: int) -> Advice | None:
+    helping = [a for a in advice if a.saves_by_phase.get(phase, 0) * _WORTH >= needs]
     same = [a for a in helping if keeps_training(plan, a.plan)]
     return max(same or helping, key=lambda a: a.saves_by_phase[phase], default=None)
 

@@ -113,6 +113,8 @@ class Symbols:
             means["r"] = "rank of adapters"
         self.values = values
         self.means = means
+        # Bytes of an element of what is quantized, which is nearly all there is.
+        self._packed = "" if plan.quant is None else "1" if plan.quant == "int8" else "1/2"
 
     def formula(self, nbytes: int, component: Component) -> tuple[str, str] | None:
         """(formula, the same with numbers) of a buffer's bytes; None where no product fits. What
@@ -139,7 +141,8 @@ class Symbols:
     def _standing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
         """Bytes -> (factor, names) of parameters and their states."""
         single = [(name,) for name in self._sizes]
-        return self._table([*single, *_pairs(self._sizes)], _STORED)
+        factors = {self._packed: _STORED[self._packed], **_STORED} if self._packed else _STORED
+        return self._table(_pairs(self._sizes), factors) | self._table(single, factors)
 
     @property
     def _sizes(self) -> list[str]:
@@ -149,18 +152,20 @@ class Symbols:
     def _flowing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
         """Bytes -> (factor, names) of what is made of tokens."""
         widths = [name for name in self.values if name not in ("N", "S")]
-        products: list[tuple[str, ...]] = [("N",), *(("N", name) for name in widths)]
+        products: list[tuple[str, ...]] = [("N", name) for name in widths]
         products += [("S", name) for name in widths]
         products += [("N", "H", "S"), ("N", "S")] if "H" in widths else [("N", "S")]
-        return self._table([*products, *_pairs(widths)], _COMPUTED)
+        found = self._table([*products, *_pairs(widths)], _COMPUTED)
+        return found | self._table([("N",)], _COMPUTED)
 
     def _table(
         self, products: Iterable[tuple[str, ...]], factors: Mapping[str, tuple[int, int]]
     ) -> dict[int, tuple[str, tuple[str, ...]]]:
         found: dict[int, tuple[str, tuple[str, ...]]] = {}
-        for names in products:
-            size = prod(self.values[name] for name in names)
-            for text, (over, under) in factors.items():
+        sizes = [(names, prod(self.values[name] for name in names)) for names in products]
+        # The usual bytes of an element first: 2 N I is meant where 8 N h is as many.
+        for text, (over, under) in factors.items():
+            for names, size in sizes:
                 found.setdefault(-(-over * size // under), (text, names))
         return found
 

@@ -145,6 +145,22 @@ def test_formulas_are_of_the_sizes_that_a_tensor_has():
     assert symbols.formula(12345, Component.WEIGHTS) is None
 
 
+def test_of_several_readings_the_usual_one_is_written():
+    """In a Llama of 1 B the MLP is 4 h wide and keys a quarter of h."""
+    shape = ModelShape.from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
+    plain = Symbols(shape, resolve(RunPlan(method="lora", sequence=1000), "bf16"))
+    for component, nbytes, formula in (
+        (Component.WEIGHTS, 2 * 2048 * 8192, "2 h I"),
+        (Component.WEIGHTS, 2 * 2048 * 512, "2 h k"),
+        (Component.ACTIVATIONS, 2 * 1000 * 8192, "2 N I"),
+        (Component.ACTIVATIONS, 4 * 1000 * 2048, "4 N h"),
+    ):
+        assert plain.formula(nbytes, component)[0] == formula
+    packed = Symbols(shape, resolve(RunPlan(sequence=1000), "bf16"))
+    assert packed.formula(2048 * 8192 // 2, Component.WEIGHTS)[0] == "1/2 h I"
+    assert packed.formula(4 * 2048 * 128256, Component.WEIGHTS)[0] == "4 h V"
+
+
 def test_full_training_in_bfloat16_holds_what_the_arithmetic_says():
     """Two bytes a weight, four of AdamW's moments; the loss holds log-probabilities and two
     gradients in float32 when its backward pass is at its widest."""
