@@ -84,8 +84,8 @@ def without_memory(document: Document, reason: str) -> Document:
 def _plan(report: MemoryReport) -> Facts:
     estimate = report.estimate
     model, shape = report.architecture, estimate.shape
-    if shape is not None:
-        count = shape.parameters
+    count = report.parameters
+    if shape is not None and count is not None:
         layers = plural(len(shape.encoder) + len(shape.layers), "layer")
         model += f", {count:,} parameters ({format_count(count)}), {layers}"
     origin = "a tape of the step" if estimate.origin == "tape" else "a trace of the real classes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from qtui_core.memory.advice import Advice, Cure
@@ -42,6 +43,12 @@ class MemoryReport:
     largest: Largest | None = None
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def parameters(self) -> int | None:
+        """Of the model; None where it has no shape."""
+        shape = self.estimate.shape
+        return None if shape is None else shape.parameters
+
 
 def memory_data(report: MemoryReport) -> dict[str, Any]:
     """The `memory` object of the JSON."""
@@ -49,7 +56,7 @@ def memory_data(report: MemoryReport) -> dict[str, Any]:
     return {
         "model": report.model,
         "architecture": report.architecture,
-        "parameters": estimate.shape and estimate.shape.parameters,
+        "parameters": report.parameters,
         "origin": estimate.origin,
         "plan": asdict(estimate.plan),
         "resident_bytes": estimate.resident_bytes,
