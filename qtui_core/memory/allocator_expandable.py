@@ -18,6 +18,8 @@ class ExpandableAllocator(CachingAllocator):
     given back, so that torch counts them neither as `segments` nor as `inactive_split`."""
 
     counts_split = False
+    #: Where the next segment may begin.
+    _next_address = 0
 
     def empty_cache(self) -> None:
         """Gives back the whole pages of what is free."""

@@ -2,12 +2,16 @@
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.8 to 2.13). Not modelled: other
 streams, private pools of CUDA graphs, garbage_collection_threshold, roundup_power2_divisions.
-cudaMalloc is taken to give rising addresses, which only decides between free blocks of equal size.
+
+cudaMalloc is taken to give falling addresses, which decides between free blocks of equal size. With
+them the reserved bytes of all 20 plans measured on a T4 whose weights are not quantized come out to
+14 MiB, of 14 to the byte; with rising ones 8 are 46 to 512 MiB off.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Final
 
 from qtui_core.memory.allocator_blocks import (
     LARGE_SEGMENT,
@@ -22,6 +26,9 @@ from qtui_core.memory.allocator_blocks import (
     link,
     merge,
 )
+
+#: Above the address of the first segment.
+_TOP: Final = 1 << (SHIFT - 1)
 
 
 class DeviceFull(Exception):
@@ -65,7 +72,7 @@ class CachingAllocator:
         self.peak_inactive_split = 0
         self.segments = 0
         self.retries = 0
-        self._next_address = 0
+        self._lowest = _TOP
 
     def malloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes`, which are more than none. Raises DeviceFull where the
@@ -164,9 +171,8 @@ class CachingAllocator:
             return None
         self.reserved += nbytes
         self.segments += 1
-        address = self._next_address
-        self._next_address += nbytes
-        return Block(pool, address, nbytes)
+        self._lowest -= nbytes
+        return Block(pool, self._lowest, nbytes)
 
     def _segment_size(self, size: int) -> int:
         if size <= SMALL_SIZE:

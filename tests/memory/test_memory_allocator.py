@@ -170,14 +170,14 @@ def test_one_tensor_on_its_own(size, allocated, reserved):
 
 
 def test_the_smallest_block_that_fits_is_taken_and_the_lower_address_of_equal_ones():
-    # Three segments of 30, 20 and 20 MiB, freed; 19 MiB come from the first of the two of 20.
+    # Three segments of 30, 20 and 20 MiB, freed; addresses fall, so that 19 MiB come from the last.
     events = [*allocate(30 * MIB, 20 * MIB, 20 * MIB), (FREE, 0), (FREE, 1), (FREE, 2)]
     allocator = CachingAllocator()
     blocks = [allocator.malloc(event[2]) for event in events[:3]]
     for block in blocks:
         allocator.free(block)
-    assert allocator.malloc(19 * MIB) is blocks[1]
     assert allocator.malloc(19 * MIB) is blocks[2]
+    assert allocator.malloc(19 * MIB) is blocks[1]
     assert allocator.malloc(19 * MIB) is blocks[0]
 
 

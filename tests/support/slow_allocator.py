@@ -151,8 +151,8 @@ class SlowAllocator:
             nbytes = (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
         if not self.fits(nbytes):
             return None
+        self.next_base -= nbytes
         self.spaces.append(Space(small, self.next_base, nbytes))
-        self.next_base += nbytes
         return self.spaces[-1], 0, nbytes
 
     def mapped(self, small: bool, size: int) -> tuple[Space, int, int] | None:
