@@ -30,6 +30,22 @@ def checkpoint(tape: Tape, function: Callable[..., Tensor], *inputs: Tensor) -> 
         tape.region = outer
 
 
+def count_unheld(tape: Tape, number: int) -> None:
+    """For operations in a region whose results nobody keeps, as of a metric: what they save is
+    gone with them. It is still among what the region counts, so that recomputing does not stop
+    before it; but it is not kept then."""
+    region = tape.recomputing
+    if region is None:
+        if tape.region is not None:
+            tape.region.saved += number
+        return
+    assert region.recomputed is not None
+    for _ in range(number):
+        region.recomputed.append(None)
+        if len(region.recomputed) == region.saved:
+            raise StopRecompute
+
+
 def recompute(tape: Tape, region: Region) -> None:
     """Runs a region again, until everything that its operations saved stands in `recomputed`.
 

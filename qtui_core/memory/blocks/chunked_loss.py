@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from qtui_core.memory.checkpoint import checkpoint
+from qtui_core.memory.checkpoint import checkpoint, count_unheld
 from qtui_core.memory.operations.linear import linear
 from qtui_core.memory.operations.loss import log_softmax, nll_loss
 from qtui_core.memory.operations.norm import total
@@ -63,8 +63,7 @@ def _chunk(
     labels: Tensor,
     hidden: Tensor,
 ) -> Tensor:
-    """Logits in float32, from a float32 copy of the whole head; with the loss, the number of right
-    guesses and the entropy are computed, whose graph nobody runs backward."""
+    """Logits in float32, from a float32 copy of the whole head, their loss, and metrics."""
     tokens = hidden.elements // shape.hidden
     own_bias = None if bias is None else tape.to(bias, "fp32")
     hidden_32, table_32 = tape.to(hidden, "fp32"), tape.to(table, "fp32")
@@ -79,13 +78,28 @@ def _chunk(
         logits = scale(tape, from_output(tape, "tanh", scale(tape, logits)))
     logarithms = log_softmax(tape, logits)
     loss = nll_loss(tape, logarithms, labels)
+    _metrics(tape, logarithms, tokens)
+    return loss
+
+
+def _metrics(tape: Tape, logarithms: Tensor, tokens: int) -> None:
+    """The right guesses and the entropy: `-(p.exp() * p).sum(-1) * valid`. What the backward pass
+    of the entropy would need is gone before anyone could ask for it."""
+    before, tape.grad = tape.grad, False
     tape.operation("argmax")
     guesses = tape.new(tokens, "int64", LABELS)
     del guesses
-    product = mul(tape, from_output(tape, "exp", logarithms), logarithms)
-    entropy = neg(tape, total(tape, product, tokens))
-    del product, entropy
-    return loss
+    probabilities = from_output(tape, "exp", logarithms)
+    count_unheld(tape, 1)
+    count_unheld(tape, 2)
+    product = mul(tape, probabilities, logarithms)
+    del probabilities
+    entropy = total(tape, product, tokens)
+    del product
+    entropy = neg(tape, entropy)
+    count_unheld(tape, 1)
+    entropy = scale(tape, entropy)
+    tape.grad = before
 
 
 def _rows(tape: Tape, x: Tensor, order: Tensor) -> Tensor:

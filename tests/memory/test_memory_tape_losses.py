@@ -1,0 +1,131 @@
+"""Losses on the tape: the published bytes a token, arithmetic, and torch itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from test_memory_tape_autograd import leaf, real_levels, tape_levels
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from qtui_core.memory.autograd import backward
+from qtui_core.memory.blocks.chunked_loss import chunked_loss
+from qtui_core.memory.blocks.fused_loss import fused_loss
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.record import Label
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.step import record_peaks
+from qtui_core.memory.tape import Tape
+
+WORDS, WIDTH, TOKENS = 50_000, 64, 256
+SHAPE = ModelShape.from_config(
+    {
+        "model_type": "llama",
+        "hidden_size": WIDTH,
+        "intermediate_size": 128,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "vocab_size": WORDS,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+)
+
+
+def peaks(loss: str, tokens: int = TOKENS, **changes: Any) -> dict[str, int]:
+    plan = RunPlan(method="lora", loss=loss, checkpointing=True, batch=1, sequence=tokens)
+    return dict(record_peaks(SHAPE, resolve(replace(plan, **changes), SHAPE.dtype)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "loop", "phase", "per_logit"),
+    [
+        ("stock", "trainer", "loss", 2 + 4 + 4),  # as computed, in float32, log-softmax
+        ("stock", "trainer", "backward", 4 + 4 + 4),  # log-softmax and two gradients
+        ("stock", "manual", "backward", 2 + 4 + 4 + 4),  # the logits are held besides
+        ("stock-4.48", "trainer", "loss", 2 + 4 + 4 + 4),  # and a copy, shifted
+    ],
+)
+def test_bytes_of_a_logit(loss: str, loop: str, phase: str, per_logit: int) -> None:
+    more, less = peaks(loss, 2 * TOKENS, loop=loop)[phase], peaks(loss, TOKENS, loop=loop)[phase]
+    assert (more - less) / (TOKENS * WORDS) == pytest.approx(per_logit, rel=0.01)
+
+
+@pytest.mark.parametrize("loss", ["chunked:64", "fused"])
+def test_losses_without_logits_grow_by_no_vocabulary(loss: str) -> None:
+    """Four times the tokens save the 10 and 12 bytes a logit that the stock loss takes for them."""
+
+    def grown(loss: str, phase: str) -> int:
+        return peaks(loss, 4 * TOKENS)[phase] - peaks(loss, TOKENS)[phase]
+
+    for phase, per_logit in (("loss", 10), ("backward", 12)):
+        saved = grown("stock", phase) - grown(loss, phase)
+        assert saved > 0.95 * per_logit * 3 * TOKENS * WORDS
+
+
+def test_a_chunk_takes_what_torch_takes() -> None:
+    """The same chunks, written out, on the CPU: forward and backward pass, the head trained."""
+    chunk = 64
+    weight = torch.randn(WORDS, WIDTH, requires_grad=True)
+    hidden = torch.randn(1, TOKENS, WIDTH, requires_grad=True)
+    labels = torch.randint(0, WORDS, (TOKENS - 1,))
+
+    def of_chunk(rows: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        logits = rows.float() @ weight.float().t()
+        logarithms = functional.log_softmax(logits, dim=-1)
+        loss = functional.nll_loss(logarithms, wanted, reduction="sum")
+        logits.argmax(dim=-1)
+        (-(logarithms.exp() * logarithms).sum(dim=-1) * (wanted >= 0)).sum()
+        return loss
+
+    def run() -> object:
+        rows = hidden[..., :-1, :].reshape(-1, WIDTH)[torch.arange(TOKENS - 1)]
+        total = torch.zeros(())
+        for start in range(0, TOKENS - 1, chunk):
+            total = total + checkpoint(
+                of_chunk,
+                rows[start : start + chunk],
+                labels[start : start + chunk],
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+        (total / TOKENS).backward()
+        return total
+
+    tape = Tape()
+    given = leaf(tape, TOKENS * WIDTH)
+    table = leaf(tape, WORDS * WIDTH)
+    ids = tape.new(TOKENS, "int64", Label("labels"))
+
+    def taped(tape: Tape) -> object:
+        loss = chunked_loss(tape, SHAPE, given, table, None, ids, 1, chunk)
+        backward(tape, loss)
+        return loss
+
+    assert max(tape_levels(taped, tape)) == pytest.approx(max(real_levels(run)), rel=0.002)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_fused_loss_takes_a_chunk_of_logits_and_its_gradients(trained: bool) -> None:
+    """Tokens of a chunk: the power of two from tokens / ceil(vocabulary / width) on."""
+    tokens, words, width = 4096, 32_000, 1024
+    chunk = 128  # 4096 / 32
+    tape = Tape()
+    given = leaf(tape, tokens * width, "bf16")
+    table = leaf(tape, words * width, "bf16", trained)
+    ids = tape.new(tokens, "int64", Label("labels"))
+    before = max(tape_levels(lambda tape: None, tape), default=0)
+
+    def taped(tape: Tape) -> object:
+        loss = fused_loss(tape, given, table, ids, 1, width)
+        backward(tape, loss)
+        return loss
+
+    gradients = 2 * tokens * width + trained * 2 * words * width
+    small = 8 * (tokens + 1) + 8 * tokens + 4 * tokens
+    assert max(tape_levels(taped, tape)) - before == gradients + small + 2 * chunk * words
+    assert given.grad is not None
+    assert (table.grad is not None) == trained
