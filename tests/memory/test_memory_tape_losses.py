@@ -68,10 +68,11 @@ def test_losses_without_logits_grow_by_no_vocabulary(loss: str) -> None:
 
 def test_a_chunk_takes_what_torch_takes() -> None:
     """The same chunks, written out, on the CPU: forward and backward pass, the head trained."""
-    chunk = 64
-    weight = torch.randn(WORDS, WIDTH, requires_grad=True)
+    chunk, words = 64, 8000
+    shape = replace(SHAPE, vocabulary=words)
+    weight = torch.randn(words, WIDTH, requires_grad=True)
     hidden = torch.randn(1, TOKENS, WIDTH, requires_grad=True)
-    labels = torch.randint(0, WORDS, (TOKENS - 1,))
+    labels = torch.randint(0, words, (TOKENS - 1,))
 
     def of_chunk(rows: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         logits = rows.float() @ weight.float().t()
@@ -97,11 +98,11 @@ def test_a_chunk_takes_what_torch_takes() -> None:
 
     tape = Tape()
     given = leaf(tape, TOKENS * WIDTH)
-    table = leaf(tape, WORDS * WIDTH)
+    table = leaf(tape, words * WIDTH)
     ids = tape.new(TOKENS, "int64", Label("labels"))
 
     def taped(tape: Tape) -> object:
-        loss = chunked_loss(tape, SHAPE, given, table, None, ids, 1, chunk)
+        loss = chunked_loss(tape, shape, given, table, None, ids, 1, chunk)
         backward(tape, loss)
         return loss
 
