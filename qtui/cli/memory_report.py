@@ -15,13 +15,12 @@ from qtui_core.memory.devices import DEVICES, Device, device_of_memory, find_dev
 from qtui_core.memory.estimate import (
     Estimate,
     estimate,
-    estimate_peaks,
     estimate_recording,
-    has_flash,
-    plan_on,
 )
 from qtui_core.memory.families import UnknownFamily
 from qtui_core.memory.fit import Knob, fit_on, fits, largest
+from qtui_core.memory.on_device import has_flash, plan_on
+from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource

@@ -8,21 +8,20 @@ the allocator's blocks (max_memory_allocated), reserved bytes those of its segme
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.collectives import record_on_one_gpu
-from qtui_core.memory.curve import Curve, Peaks, draw, read_peaks
+from qtui_core.memory.curve import Curve, draw
 from qtui_core.memory.device import Device
-from qtui_core.memory.fold import Fold
+from qtui_core.memory.on_device import plan_on, with_workspaces
 from qtui_core.memory.plan import RunPlan, check_against, resolve
-from qtui_core.memory.record import ALLOCATE, PHASE, Component, Event, Label, Phase, Recording
+from qtui_core.memory.record import Event, Phase, Recording
 from qtui_core.memory.resident import paged_bytes
 from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_repeated, record_step
-from qtui_core.memory.stretch import peak_levels
+from qtui_core.memory.step import record_step
 from qtui_core.memory.terms import (
     RESIDENT,
     Basis,
@@ -148,58 +147,6 @@ def estimate(
     return estimate_recording(recording, shape, plan, device, allocator=allocator)
 
 
-def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Peaks:
-    """The most alive in each phase, and no more: what plans are compared by, in a tenth of the
-    time.
-
-    Raises UsageError for a plan that cannot be, or not on this model.
-    """
-    plan = plan_on(resolve(plan, shape.dtype), device)
-    check_against(shape, plan)
-    if plan.gpus > 1 or plan.loop == "script":
-        # Shards are cut after the layers are copied; a script's first step is like no other.
-        recording = record_on_one_gpu(shape, plan, record_step)
-        return read_peaks(with_workspaces(recording.events, plan, device))
-    workspaces = cublas_workspace(plan.torch, device, trains=plan.trains).bytes
-    found: dict[str, int] = {}
-    for phase, live in record_repeated(shape, plan, _peak_levels):
-        held = 0 if phase in _BEFORE_STEPS else workspaces
-        found[phase] = max(live + held, found.get(phase, 0))
-    return Peaks(found)
-
-
-def _peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> tuple[tuple[str, int], ...]:
-    """peak_levels of a step that begins with the states of the optimizer: these are made after the
-    first batch, and do not count as what the preparation takes."""
-    first = next((i for i, e in enumerate(events) if e[0] == PHASE and e[1] == Phase.FORWARD), 0)
-    batches = [
-        i
-        for i, event in enumerate(events[:first])
-        if event[0] == ALLOCATE and event[3].component is Component.INPUTS
-    ]
-    if batches:
-        events = [*events[: batches[-1] + 1], (PHASE, Phase.BETWEEN), *events[batches[-1] + 1 :]]
-    return tuple(peak_levels(events, folds))
-
-
-#: Phases in which nothing is multiplied yet.
-_BEFORE_STEPS: Final = frozenset((Phase.LOAD.value, Phase.PREPARE.value))
-
-
-def plan_on(plan: RunPlan, device: Device | None) -> RunPlan:
-    """The plan as torch runs it on a device: before Ampere there is no flash attention, and sdpa
-    takes the memory-efficient kernel (check_flash_attention_hardware_support in
-    ATen/native/transformers/cuda/sdp_utils.cpp)."""
-    if plan.attention != "sdpa" or has_flash(device):
-        return plan
-    return replace(plan, attention="efficient")
-
-
-def has_flash(device: Device | None) -> bool:
-    """Whether torch has flash attention on a device; it is taken to where nothing is known."""
-    return device is None or device.capability is None or device.capability >= (8, 0)
-
-
 def estimate_recording(
     recording: Recording,
     shape: ModelShape | None,
@@ -257,23 +204,6 @@ def _replay(events: Sequence[Event], plan: RunPlan, device: Device | None) -> Al
         if run.out_of_memory is None:
             return run
     return simulate(events, AllocatorSettings(plan.segments))
-
-
-def with_workspaces(
-    events: Sequence[Event], plan: RunPlan, device: Device | None = None
-) -> list[Event]:
-    """Events with the workspaces of cuBLAS in them, which no operation returns: that of the
-    program's thread from the first forward pass on, that of autograd's from the first backward."""
-    workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
-    found = list(events)
-    if not workspace.kept:
-        return found
-    for phase in (Phase.FORWARD, Phase.BACKWARD)[: workspace.threads]:
-        number = next((i for i, e in enumerate(found) if e[0] == PHASE and e[1] == phase), None)
-        if number is not None:
-            label = Label(f"cuBLAS, {phase} thread", Component.WORKSPACES)
-            found.insert(number + 1, (ALLOCATE, label.what, workspace.each, label))
-    return found
 
 
 def process_on(found: Estimate, device: Device) -> int:
@@ -358,10 +288,7 @@ __all__ = [
     "Estimate",
     "PhaseBytes",
     "estimate",
-    "estimate_peaks",
     "estimate_recording",
-    "has_flash",
     "plan_on",
     "process_on",
-    "with_workspaces",
 ]

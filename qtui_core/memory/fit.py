@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from qtui_core.errors import UsageError
 from qtui_core.memory.curve import Peaks
 from qtui_core.memory.device import Device
-from qtui_core.memory.estimate import Estimate, estimate, has_flash, process_on
+from qtui_core.memory.estimate import Estimate, estimate, process_on
+from qtui_core.memory.on_device import has_flash
 from qtui_core.memory.plan import RunPlan
 
 if TYPE_CHECKING:

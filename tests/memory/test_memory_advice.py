@@ -19,7 +19,7 @@ from qtui_core.memory.advice import (
     worthwhile,
 )
 from qtui_core.memory.curve import Peaks
-from qtui_core.memory.estimate import estimate_peaks
+from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import resolve
 from qtui_core.memory.plan_text import OPTIONS, change, grouped
 

@@ -14,11 +14,11 @@ from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.devices import find_device
 from qtui_core.memory.estimate import (
-    estimate_peaks,
     estimate_recording,
     process_on,
-    with_workspaces,
 )
+from qtui_core.memory.on_device import with_workspaces
+from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import resolve
 from qtui_core.memory.record import (
     ALLOCATE,
