@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -357,14 +358,24 @@ def run_layers(tape: Tape, model: Model, state: Pass) -> Tensor:
     hidden, state.entering = state.entering, None
     assert hidden is not None
     again = checkpoint_reentrant if model.plan.reentrant else checkpoint
+    given = _given_to_layers(state)
     for index, layer in enumerate(model.shape.layers):
         tape.enter_layer(index)
-        run = partial(run_layer, tape, model.layers[index], layer, state)
+        seen = given[getattr(layer.attention, "window", None) is not None]
+        run = partial(run_layer, tape, model.layers[index], layer, seen)
         hidden = again(tape, run, hidden) if model.plan.checkpointing else run(hidden)
     tape.leave_layer()
     if state.cache is not None:
         state.cache.length += state.queries
     return hidden
+
+
+def _given_to_layers(state: Pass) -> tuple[Pass, Pass]:
+    """What layers that see everything are given, and layers with a window: of two masks their own,
+    so that the checkpoints of one kind do not hold the other's."""
+    if state.mask is None or state.window_mask is None:
+        return state, state
+    return replace(state, window_mask=None), replace(state, mask=None)
 
 
 def last_norm(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
