@@ -25,6 +25,7 @@ from qtui_core.memory.reentrant import checkpoint_reentrant
 from qtui_core.memory.shape import Attention, Embedding, Linear, Norm
 from qtui_core.memory.tape import Tape, Tensor
 
+FACTOR: Final = Label("_to_copy")
 ARANGE: Final = Label("arange")
 ADD: Final = Label("add")
 ONES: Final = Label("ones")
@@ -293,7 +294,10 @@ def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
     shape = model.shape
     embedded = look_up(tape, model, shape.embeddings[0], ids)
     if shape.embedding_scales_itself:
+        cast = embedded.dtype != model.plan.dtype
+        _factor = tape.new(1, embedded.dtype, FACTOR) if cast else None
         embedded = scale(tape, embedded)
+        del _factor
     if model.plan.checkpointing and not embedded.requires_grad:
         embedded.requires_grad = True
     scaled_after = shape.embedding_scale and not shape.embedding_scales_itself

@@ -14,7 +14,7 @@ from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operations.attention import Heads, efficient, flash, softmax
 from qtui_core.memory.operations.linear import bmm
-from qtui_core.memory.operations.pointwise import add_constant, dropout, from_output, scale
+from qtui_core.memory.operations.pointwise import add, dropout, from_output, scale
 from qtui_core.memory.operations.views import contiguous, repeat, split, transposed
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Attention
@@ -150,27 +150,30 @@ def eager(
     pairs = sizes.batch * sizes.heads
     key_states = repeat(tape, key, times)
     value_states = repeat(tape, value, times)
-    weights = scale(tape, _scores(tape, query, key_states, sizes, heads_first))
+    # What was put together or repeated lies heads first; views of products do not.
+    copied = (not heads_first, not heads_first and times == 1)
+    scores = pairs * sizes.queries * sizes.keys
+    weights = scale(tape, _matmul(tape, query, key_states, scores, copied))
     if spec.softcap:
         weights = scale(tape, weights)
         weights = from_output(tape, "tanh", weights)
         weights = scale(tape, weights)
     if mask is not None:
-        weights = add_constant(tape, weights)
+        weights = add(tape, weights, mask)
     weights = tape.to(softmax(tape, weights), query.dtype)
     weights = dropout(tape, weights, spec.dropout)
-    if times == 1:
-        value_states = contiguous(tape, value_states)
-    output = bmm(tape, weights, value_states, pairs * sizes.queries * sizes.of_value)
+    summed = pairs * sizes.queries * sizes.of_value
+    output = _matmul(tape, weights, value_states, summed, (False, times == 1))
     return contiguous(tape, transposed(tape, output)), weights
 
 
-def _scores(tape: Tape, query: Tensor, key: Tensor, sizes: Heads, heads_first: bool) -> Tensor:
-    """`torch.matmul(query, key.transpose(2, 3))`. Its factors are made contiguous: those that are
-    views of products, not what has been put together or repeated."""
-    elements = sizes.batch * sizes.heads * sizes.queries * sizes.keys
-    if heads_first:
-        return bmm(tape, query, key, elements)
-    if sizes.heads == sizes.kv_heads:
-        return bmm(tape, contiguous(tape, query), contiguous(tape, key), elements)
-    return bmm(tape, contiguous(tape, query), key, elements)
+def _matmul(tape: Tape, a: Tensor, b: Tensor, elements: int, copied: tuple[bool, bool]) -> Tensor:
+    """`torch.matmul`: factors are cast, the last first, and those that are not contiguous copied
+    (`copied`), the first first."""
+    b = tape.cast_low(b)
+    a = tape.cast_low(a)
+    if copied[0]:
+        a = contiguous(tape, a)
+    if copied[1]:
+        b = contiguous(tape, b)
+    return bmm(tape, a, b, elements)
