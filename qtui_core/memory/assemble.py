@@ -27,9 +27,9 @@ def forward(
     """`LlamaForCausalLM.forward`: the loss (None in inference) and the logits (None where the loss
     is computed without them), in the phases forward and loss."""
     shape, plan = model.shape, model.plan
-    hidden = (t5 if shape.encoder else BACKBONES.get(shape.family, decoder))(
-        tape, model, batch, cache
-    )
+    if shape.encoder:
+        return _sequence_to_sequence(tape, model, batch)
+    hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
     if plan.trains and (plan.loss == "fused" or chunk_of(plan.loss)) and _is_causal(shape):
         tape.phase(Phase.LOSS)
         return _loss_without_logits(tape, model, hidden, batch), None
@@ -38,11 +38,27 @@ def forward(
         return None, logits
     tape.phase(Phase.LOSS)
     sequences = batch.ids.elements // plan.sequence
-    if shape.is_encoder or shape.encoder:
+    if shape.is_encoder:
         return plain_loss(tape, logits, batch.labels), logits
     if plan.loss == "in-place":  # before 4.46 forward() itself makes logits float32
         logits = tape.to(logits, "fp32", UPCAST)
     return LOSSES.get(plan.loss, causal_loss)(tape, logits, batch.labels, sequences), logits
+
+
+def _sequence_to_sequence(
+    tape: Tape, model: Model, batch: Batch
+) -> tuple[Tensor | None, Tensor | None]:
+    """T5ForConditionalGeneration.forward: what it makes on the way has names until it returns."""
+    _encoded, _shifted, decoded = t5(tape, model, batch)
+    if model.shape.head_scale:
+        scaled = scale(tape, decoded)
+        logits = _head(tape, model, scaled)
+    else:
+        logits = _head(tape, model, decoded)
+    if not model.plan.trains:
+        return None, logits
+    tape.phase(Phase.LOSS)
+    return plain_loss(tape, logits, batch.labels), logits
 
 
 def _is_causal(shape: ModelShape) -> bool:
@@ -75,8 +91,6 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
         )
     if shape.is_encoder:
         hidden = _transformed(tape, model, hidden)
-    elif shape.head_scale:
-        hidden = scale(tape, hidden)
     if not model.plan.trains and not shape.is_encoder:
         hidden = tape.alias(hidden, model.plan.batch * spec.inputs)
     if model.shape.tied:

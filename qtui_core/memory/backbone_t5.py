@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from qtui_core.memory.blocks.norm import normalize
-from qtui_core.memory.blocks.state import Cache, Pass
+from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.t5 import Biases, layer
 from qtui_core.memory.checkpoint import checkpoint
 from qtui_core.memory.model import Batch, Model
@@ -19,8 +19,9 @@ from qtui_core.memory.tape import Tape, Tensor
 SHIFTED: Final = Label("decoder_input_ids")
 
 
-def t5(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
-    """Both are as long as the plan's sequence: the inputs and the labels."""
+def t5(tape: Tape, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """What the encoder gave, the inputs of the decoder and what it gave: all of these have names
+    until the loss has been computed. Inputs and labels are as long as the plan's sequence."""
     shape, plan = model.shape, model.plan
     queries = batch.ids.elements // plan.batch
     state = Pass(shape, plan, plan.batch, queries, queries)
@@ -35,7 +36,8 @@ def t5(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     ignored = tape.new(state.tokens, "bool", SHIFTED)
     del ignored
     decoding = Pass(shape, plan, plan.batch, queries, queries, encoded=encoded)
-    return _stack(tape, model, decoding, shifted, shape.layers, len(shape.encoder), last)
+    decoded = _stack(tape, model, decoding, shifted, shape.layers, len(shape.encoder), last)
+    return encoded, shifted, decoded
 
 
 def _stack(
@@ -61,7 +63,8 @@ def _stack(
         run = partial(layer, tape, model.layers[start + index], spec, state, biases, made)
         hidden = checkpoint(tape, run, hidden) if plan.checkpointing else run(hidden)
         del run
-        biases = made
+        # The checkpoint keeps `made`, but nothing in it.
+        biases, made.own, made.cross = Biases(made.own, made.cross), None, None
     tape.leave_layer()
     hidden = normalize(tape, model.outside, norm, hidden)
     return dropout(tape, hidden, shape.final_dropout)

@@ -124,19 +124,19 @@ def _scored(
     bias, which is made to lie as the kernel reads it."""
     mask = bias
     if spec.causal:
-        mask = _hidden_later(tape, bias, state.queries * state.keys, state)
-    if relative:
+        mask = _hidden_later(tape, bias, state)
+    elif relative:
         mask = clone(tape, mask)
-    mask = tape.cast_low(mask)
     query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
+    lowered = tape.cast_low(mask)
     if sizes.batch > 1:
-        mask = expand(tape, mask, mask.elements * sizes.batch)
-    return efficient(tape, query, key, value, sizes, mask)
+        lowered = expand(tape, lowered, mask.elements * sizes.batch)
+    return efficient(tape, query, key, value, sizes, lowered)
 
 
-def _hidden_later(tape: Tape, bias: Tensor, square: int, state: Pass) -> Tensor:
-    """`where(queries >= keys, bias, lowest)`."""
-    elements = bias.elements
+def _hidden_later(tape: Tape, bias: Tensor, state: Pass) -> Tensor:
+    """`where(queries >= keys, bias, lowest).contiguous()`."""
+    elements, square = bias.elements, state.queries * state.keys
     tape.operation("ge")
     rows = tape.new(state.queries, "int64", ARANGE)
     columns = tape.new(state.keys, "int64", ARANGE)
@@ -150,7 +150,9 @@ def _hidden_later(tape: Tape, bias: Tensor, square: int, state: Pass) -> Tensor:
     _lowest = tape.new(1, bias.dtype, CHOICE)
     node = tape.node("where", (bias,), backward)
     tape.save(node, allowed)
-    return tape.output(node, tape.new(elements, bias.dtype, CHOICE))
+    mask = tape.output(node, tape.new(elements, bias.dtype, CHOICE))
+    del _lowest
+    return clone(tape, mask)
 
 
 def _fed(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
