@@ -16,7 +16,7 @@ from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.curve import Curve, draw
 from qtui_core.memory.device import Device
-from qtui_core.memory.on_device import plan_on, with_workspaces
+from qtui_core.memory.on_device import plan_on, with_warm_up, with_workspaces
 from qtui_core.memory.plan import RunPlan, check_against, resolve
 from qtui_core.memory.record import Event, Phase, Recording
 from qtui_core.memory.resident import paged_bytes
@@ -124,7 +124,8 @@ class Estimate:
 
     def reserved_with(self, settings: AllocatorSettings) -> int:
         """The peak of reserved bytes of the same run under other settings of the allocator."""
-        return simulate(self.events, settings).peak.reserved
+        events = with_warm_up(self.events, self.plan, self.device)
+        return simulate(events, settings).peak.reserved
 
     def phase(self, name: str) -> int:
         """The most allocated in a phase, 0 where the run has none of that name."""
@@ -198,6 +199,7 @@ def estimate_recording(
 def _replay(events: Sequence[Event], plan: RunPlan, device: Device | None) -> AllocatorRun:
     """The allocator's run. On a device it can reserve no more than that has beside its context;
     what does not fit even so is replayed as if there were no end, to say what it would take."""
+    events = with_warm_up(events, plan, device)
     if device is not None:
         capacity = device.capacity_bytes - context_bytes(device).bytes
         run = simulate(events, AllocatorSettings(plan.segments, capacity))

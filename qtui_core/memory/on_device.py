@@ -1,14 +1,19 @@
-"""What a device changes of a run: the kernels it has, and the workspaces of cuBLAS on it."""
+"""What a device changes of a run: the kernels it has, and the workspaces of cuBLAS on it; and what
+a load to it leaves to the allocator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
+from qtui_core.memory.allocator import warm_up_bytes
 from qtui_core.memory.device import Device
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import ALLOCATE, PHASE, Component, Event, Label, Phase
+from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event, Label, Phase
 from qtui_core.memory.workspaces import cublas_workspace
+
+WARM_UP: Final = Label("caching_allocator_warmup", Component.TEMPORARIES)
 
 
 def plan_on(plan: RunPlan, device: Device | None) -> RunPlan:
@@ -40,3 +45,22 @@ def with_workspaces(
             label = Label(f"cuBLAS, {phase} thread", Component.WORKSPACES)
             found.insert(number + 1, (ALLOCATE, label.what, workspace.each, label))
     return found
+
+
+def with_warm_up(
+    events: Sequence[Event], plan: RunPlan, device: Device | None = None
+) -> Sequence[Event]:
+    """Events with the one tensor of all weights that transformers makes and lets go of before it
+    loads them to a GPU, so that they share its segment: a matter of the allocator alone. Weights
+    that are quantized are always loaded so; others are taken to be loaded to the CPU first."""
+    if plan.quant is None:
+        return events
+    loaded = 0
+    for number, event in enumerate(events):
+        if event[0] == PHASE and number:
+            break
+        if event[0] == ALLOCATE and event[3].component is Component.WEIGHTS:
+            loaded += event[2]
+    nbytes = warm_up_bytes(loaded, None if device is None else device.capacity_bytes)
+    warm_up = (ALLOCATE, WARM_UP.what, nbytes, WARM_UP)
+    return (*events[:1], warm_up, (FREE, WARM_UP.what), *events[1:])

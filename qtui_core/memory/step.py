@@ -13,7 +13,7 @@ from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.fold import Fold, fold
 from qtui_core.memory.optimizer import State, shared_states, states_of, step_temporaries
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import Component, Event, Label, Phase, Recording
+from qtui_core.memory.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.storage import StoredTensor
 from qtui_core.memory.stretch import NotPeriodic, peak_levels, stretch
@@ -96,7 +96,11 @@ def _load(tape: Tape, model: Model) -> None:
         weights.load(tape)
     tape.phase(Phase.PREPARE)
     for weights in model.sweep(tape):
-        weights.prepare(tape)
+        weights.raise_types(tape)
+    if model.plan.kbit_prep == "all":
+        tape.recorder.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
+    for weights in model.sweep(tape):
+        weights.adapt(tape)
 
 
 def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:

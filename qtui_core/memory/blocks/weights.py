@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import Label
+from qtui_core.memory.record import Component, Label
 from qtui_core.memory.shape import Embedding, Linear, Norm
-from qtui_core.memory.storage import StoredTensor
+from qtui_core.memory.storage import BLOCK, StoredTensor
 from qtui_core.memory.tape import Tape, Tensor
+
+SOURCE: Final = Label("weight before it is quantized")
 
 #: Name that peft gives the one adapter of a model.
 _ADAPTER = "default"
@@ -55,16 +58,27 @@ class Weights:
         return self.tensors.get(name)
 
     def load(self, tape: Tape) -> None:
-        """from_pretrained: every tensor of the checkpoint in the type it is loaded in."""
-        for stored in self.stored:
-            if stored.loaded is not None:
+        """from_pretrained: every tensor of the checkpoint in the type it is loaded in, in the order
+        of the modules. Where some are quantized all are read to the GPU in the order of their
+        names (transformers core_model_loading.py, convert_and_load_state_dict_in_model), and each
+        is quantized before the next."""
+        loaded = [stored for stored in self.stored if stored.loaded is not None]
+        if self.plan.quant is None:
+            for stored in loaded:
+                assert stored.loaded is not None
                 self._make(tape, stored, stored.loaded)
+            return
+        for weight, *constants in sorted(_with_constants(loaded), key=_by_name):
+            self._read(tape, weight, constants)
 
-    def prepare(self, tape: Tape) -> None:
-        """k-bit preparation, a tensor at a time; then adapters are put on."""
+    def raise_types(self, tape: Tape) -> None:
+        """k-bit preparation, a tensor at a time."""
         for stored in self.stored:
             if stored.loaded is not None and stored.prepared != stored.loaded:
                 self._make(tape, stored, stored.prepared)
+
+    def adapt(self, tape: Tape) -> None:
+        """Adapters are put on."""
         for stored in self.stored:
             if stored.loaded is None:
                 self._make(tape, stored, stored.prepared)
@@ -102,11 +116,51 @@ class Weights:
         """What needs gradients, in order."""
         return [(s, self.tensors[s.name]) for s in self.stored if s.requires_grad]
 
+    def _read(self, tape: Tape, weight: StoredTensor, constants: list[StoredTensor]) -> None:
+        """A tensor in its own type, or quantized from one that is let go after (quantize_4bit of
+        bitsandbytes, int8_vectorwise_quant): its maxima, then itself, then other constants."""
+        assert weight.loaded is not None
+        assert self.plan.dtype is not None
+        if not constants:
+            self._make(tape, weight, weight.loaded)
+            return
+        halves = 1 if weight.loaded == "int8" else 2
+        source = tape.new(weight.elements * halves, self.plan.dtype, SOURCE)
+        maxima = None
+        if len(constants) > 2:  # nested: the maxima are quantized themselves
+            maxima = tape.new(source.elements // BLOCK, "fp32", SOURCE)
+            constants = [weight, *constants]
+        else:
+            constants = [constants[0], weight, *constants[1:]]
+        for stored in constants:
+            self._make(tape, stored, stored.prepared)
+        del source, maxima
+
     def _make(self, tape: Tape, stored: StoredTensor, dtype: str) -> None:
         label = Label(stored.name, stored.component)
         self.tensors[stored.name] = tape.leaf(
             stored.elements, dtype, label, trained=stored.requires_grad
         )
+
+
+def _with_constants(loaded: list[StoredTensor]) -> list[list[StoredTensor]]:
+    """Each tensor with the constants of its quantization, which follow it."""
+    groups: list[list[StoredTensor]] = []
+    for stored in loaded:
+        constant = stored.component is Component.QUANTIZATION
+        if constant and groups and groups[-1][0].dtype in ("uint8", "int8"):
+            module = groups[-1][0].name.removesuffix("weight")
+            if stored.name.startswith(module):
+                groups[-1].append(stored)
+                continue
+        groups.append([stored])
+    return groups
+
+
+def _by_name(group: list[StoredTensor]) -> list[tuple[int, str]]:
+    """dot_natural_key of transformers: numbers before words, as numbers."""
+    parts = group[0].name.split(".")
+    return [(int(part), "") if part.isdigit() else (1 << 62, part) for part in parts]
 
 
 def retype(tape: Tape, x: Tensor, dtype: str, label: Label) -> None:
