@@ -14,13 +14,18 @@ NLL_BACKWARD: Final = Label("nll_loss_backward", Component.LOSS)
 
 
 def cross_entropy(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
-    """`F.cross_entropy(logits, labels)`. On autocast's float32 list."""
-    return nll_loss(tape, log_softmax(tape, logits), labels)
+    """`F.cross_entropy(logits, labels)`. Under autocast only the second of its two parts is cast to
+    float32: the first is handed the type of the logits (cross_entropy_loss in
+    aten/src/ATen/native/LossNLL.cpp)."""
+    return nll_loss(tape, tape.cast_high(_log_softmax(tape, logits)), labels)
 
 
 def log_softmax(tape: Tape, logits: Tensor) -> Tensor:
     """`F.log_softmax(logits, dim=-1)`; saves its result. On autocast's float32 list."""
-    logits = tape.cast_high(logits)
+    return _log_softmax(tape, tape.cast_high(logits))
+
+
+def _log_softmax(tape: Tape, logits: Tensor) -> Tensor:
     elements, dtype = logits.elements, logits.dtype
 
     def backward(gradient: Tensor) -> Gradients:
