@@ -199,7 +199,7 @@ def take_over_streams() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(source, "rb"), os.fdopen(sink, "wb")
 
 
-def main(build: Callable[[], Mapping[str, Operation]]) -> None:
+def main(build: Callable[[], Mapping[str, Operation]], niceness: int = NICENESS) -> None:
     """Serve the operations that `build` returns until stdin ends.
 
     Never returns: lanes may be in the middle of a computation. `build` runs when the streams
@@ -207,7 +207,7 @@ def main(build: Callable[[], Mapping[str, Operation]]) -> None:
     """
     source, sink = take_over_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C belongs to the parent
-    os.nice(NICENESS)
+    os.nice(niceness)
     operations = build()
     events = EventSink(sink)
     events.send({"event": "ready", "id": None, "pid": os.getpid()})

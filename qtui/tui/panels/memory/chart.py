@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import ceil
 from typing import Final
 
 from qtui.tui.panels.memory.data import Band, StackedCurve
@@ -141,14 +142,26 @@ class Cell:
 
 
 EMPTY: Final = Cell(-1, -1, 0)
+#: Cells that one part fills.
+WHOLE: Final = tuple(Cell(place, place, 8) for place in range(len(PARTS)))
 
 
 def cells_of(column: Sequence[int], height: int, top: int) -> list[Cell]:
     """The cells of a column from the ground up."""
     ends = [end * height / top for end in accumulate(column)]
-    cells = []
-    for row in range(height):
-        cells.append(_cell(ends, row))
+    cells = [EMPTY] * height
+    below = 0.0
+    edges = set()
+    for place, end in enumerate(ends):
+        if end > below:
+            for row in range(ceil(below), min(int(end), height)):
+                cells[row] = WHOLE[place]
+            edges.add(int(below))
+            edges.add(int(end))
+            below = end
+    for row in edges:
+        if row < height:
+            cells[row] = _cell(ends, row)
     return cells
 
 
@@ -180,9 +193,3 @@ def _cell(ends: Sequence[float], row: int) -> Cell:
 
 def _order(place: int) -> int:
     return len(PARTS) if place < 0 else place
-
-
-def round_top(nbytes: int) -> int:
-    """The same or a little more: a number that an axis is easily read by."""
-    unit = 1 << max(0, nbytes.bit_length() - 4)
-    return -(-nbytes // unit) * unit

@@ -120,8 +120,10 @@ class EstimatingPanel(EnginePanel):
     def _estimate(self) -> None:
         """The plan, the GPU or the subject is another one."""
         self.workers.cancel_group(self, MAP)
-        self._say(Phase.WORKING, "estimating")
         self.do(self._work, ESTIMATE)
+        self.phase, self.trouble = Phase.WORKING, ""
+        self._draw_form()
+        self.body.title_line.activity = "estimating"
 
     async def _work(self) -> None:
         if self.engine.state is EngineState.LOST:
@@ -146,15 +148,15 @@ class EstimatingPanel(EnginePanel):
         shown.answer, shown.answered = answer, shown.asked
         self._possible = shown.plan
         if shown.before is not None:
-            before, after = shown.before, answer
-            shown.change = difference(before.plan, after.plan) or shown.change
+            of_plan = difference(shown.before.plan, answer.plan)
+            shown.change = ", ".join(filter(None, (shown.gpu_change, of_plan)))
         self._draw()
 
     async def _trace(self) -> None:
         self._say(Phase.WORKING, "tracing the classes of transformers, without weights")
         shown = self.shown
         shown.before = shown.answer if shown.current else None
-        shown.change = "traced, not estimated"
+        shown.gpu_change = "traced, not estimated"
         self._take(await self.feed.trace(shown))
         self.phase = Phase.READY
         self._draw()
@@ -208,9 +210,7 @@ class EstimatingPanel(EnginePanel):
     def _draw(self) -> None:
         self._drawn = time.monotonic()
         shown, body = self.shown, self.body
-        fields = form_fields(shown)
-        shown.knob = max(0, min(shown.knob, len(fields) - 1))
-        body.form.show(fields, shown.knob)
+        self._draw_form()
         body.tabs.active = list(ViewName).index(shown.view)
         body.title_line.subject, body.title_line.details = headline(shown)
         body.levels.show(partial(level_lines, shown))
@@ -232,8 +232,18 @@ class EstimatingPanel(EnginePanel):
             body.show_text(partial(DRAWERS[shown.view], shown))
         busy = self.phase in (Phase.OPENING, Phase.WORKING)
         body.title_line.activity = "estimating" if busy and not self.trouble else ""
-        self.sentence = self.refusal or self.trouble or sentence_of(shown, self.drawing.glyphs)
+        self._draw_sentence()
         self.refresh_bindings()
+
+    def _draw_sentence(self) -> None:
+        told = self.refusal or self.trouble
+        self.sentence = told or sentence_of(self.shown, self.drawing.glyphs)
+
+    def _draw_form(self) -> None:
+        shown = self.shown
+        fields = form_fields(shown)
+        shown.knob = max(0, min(shown.knob, len(fields) - 1))
+        self.body.form.show(fields, shown.knob)
 
     def _say(self, phase: Phase, text: str) -> None:
         """What is being done, or why nothing is; that stands where the picture is otherwise."""

@@ -19,6 +19,8 @@ VERDICTS: Final[dict[str, tuple[str, Tone]]] = {
     "no": ("no", "warning"),
 }
 SIZE = 10
+#: Below this width the reserved bytes are left to the parts.
+NARROW = 70
 
 
 def signed(nbytes: int, minus: str) -> str:
@@ -51,35 +53,34 @@ def level_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
 
 def _levels(shown: Shown, answer: Answer, canvas: Canvas) -> list[Put]:
     bar = f" {canvas.glyphs.vertical} "
-    reserved = (
-        "reserved ~" if answer.peak_reserved_bytes is None and answer.stage == "first"
-        else f"reserved {format_bytes(answer.peak_reserved_bytes or 0)}"
-    )  # fmt: skip
-    text = f"{reserved}{bar}process {format_bytes(answer.process_bytes)}"
+    text = f"process {format_bytes(answer.process_bytes)}"
+    if canvas.width >= NARROW:
+        reserved = answer.peak_reserved_bytes
+        known = "not yet known" if reserved is None else format_bytes(reserved)
+        text = f"reserved {known}{bar}{text}"
     puts = [Put(0, text, "value")]
-    at = len(text)
-    for words, tone in _verdict_words(shown, answer):
-        room = canvas.width - at - len(bar)
-        if room < 8:
-            break
+    found = _verdict_words(shown, answer)
+    room = canvas.width - len(text) - len(bar)
+    if found is not None and room > 7:
+        words, tone = found
         cut = shortened(words, room, canvas.glyphs.ellipsis)
-        puts += [Put(at, bar, "quiet"), Put(at + len(bar), cut, tone)]
-        at += len(bar) + len(cut)
+        puts += [Put(len(text), bar, "quiet"), Put(len(text) + len(bar), cut, tone)]
     return puts
 
 
-def _verdict_words(shown: Shown, answer: Answer) -> list[tuple[str, Tone]]:
+def _verdict_words(shown: Shown, answer: Answer) -> tuple[str, Tone] | None:
     if answer.fit is not None:
-        word, tone = VERDICTS[answer.fit.verdict]
+        _, tone = VERDICTS[answer.fit.verdict]
         left = answer.fit.headroom_bytes
         more = "to spare" if left >= 0 else "too much"
-        return [(f"{answer.fit.gpu} {word}: {format_bytes(abs(left))} {more}", tone)]
+        word = {"fits": "fits", "tight": "tight on", "no": "does not fit"}[answer.fit.verdict]
+        return f"{word} {answer.fit.gpu}: {format_bytes(abs(left))} {more}", tone
     if shown.gpu is None and shown.around is not None and shown.current:
         holding = [fit.gpu for fit in shown.around.fits if fit.verdict == "fits"]
         if not holding:
-            return [("fits no GPU of the catalogue", "warning")]
-        return [(f"fits {', '.join(holding)}", "best")]
-    return []
+            return "fits no GPU of the catalogue", "warning"
+        return f"fits {', '.join(holding)}", "best"
+    return None
 
 
 def change_text(shown: Shown, minus: str) -> str:
@@ -106,13 +107,13 @@ def number_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
     answer = shown.answer
     if answer is None or not shown.current:
         return []
-    columns = [_made_of(answer, 30)]
+    columns = [_made_of(answer, 33)]
     if shown.around is not None:
-        width = min(60, canvas.width - 34) if canvas.width < 130 else 58
+        width = min(60, canvas.width - 38) if canvas.width < 130 else 58
         columns.append(_savings(shown.around.advice, width, canvas))
         if canvas.width >= 130:
             columns.append(_holding(shown.around.fits))
-    return _beside(columns, [0, 34, 96], canvas.height)
+    return _beside(columns, [0, 38, 100], canvas.height)
 
 
 def _beside(

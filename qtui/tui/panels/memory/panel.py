@@ -88,6 +88,11 @@ class MemoryPanel(EstimatingPanel):
 
     def _show_view(self, view: ViewName) -> None:
         self.shown.view, self.shown.line = view, 0
+        if view is ViewName.MAP:
+            plan = self.shown.plan
+            self.shown.cell = (
+                _nearest(MAP_BATCHES, plan.batch), _nearest(MAP_SEQUENCES, plan.sequence)
+            )  # fmt: skip
         self.refusal = ""
         self._fill_views()
         self._draw()
@@ -110,7 +115,10 @@ class MemoryPanel(EstimatingPanel):
         self.refusal = ""
         if not self._in_list:
             shown.knob = (shown.knob + by) % len(form_fields(shown))
-        elif shown.view is ViewName.MAP:
+            self._draw_form()
+            self._draw_sentence()
+            return
+        if shown.view is ViewName.MAP:
             row, column = shown.cell
             shown.cell = (max(0, min(row + by, len(MAP_BATCHES) - 1)), column)
         else:
@@ -185,10 +193,10 @@ class MemoryPanel(EstimatingPanel):
         if remember:
             self._past = [*self._past[-REMEMBERED:], (shown.plan, shown.gpu)]
         if shown.current:
-            shown.before, shown.change = shown.answer, ""
+            shown.before, shown.change, shown.gpu_change = shown.answer, "", ""
         if gpu != shown.gpu:
             names = [each.label if each else "any" for each in (shown.gpu, gpu)]
-            shown.change = f"GPU {' → '.join(names)}"
+            shown.gpu_change = f"GPU {' → '.join(names)}"
         shown.plan, shown.gpu = plan, gpu
         self.refusal = ""
         if shown.facts is None or shown.facts.unknown:
@@ -343,3 +351,8 @@ class MemoryPanel(EstimatingPanel):
 
     def watch_phase(self) -> None:
         self.refresh_bindings()
+
+
+def _nearest(values: Sequence[int], value: int) -> int:
+    """The place of the largest that is not above it."""
+    return max((at for at, each in enumerate(values) if each <= value), default=0)

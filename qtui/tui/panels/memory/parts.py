@@ -22,13 +22,14 @@ class Part:
 
     Attributes:
         letter: stands for it, because colour alone would not be read by everyone.
-        name: in words.
+        name: in words; `short` where there is little room.
         components: in it.
         triplet, number, standard: its colour in 24 bits, of 256, and of the terminal's 16.
     """
 
     letter: str
     name: str
+    short: str
     components: frozenset[Component]
     triplet: Triplet
     number: int
@@ -36,23 +37,29 @@ class Part:
 
 
 def _part(
-    letter: str, name: str, triplet: Triplet, number: int, standard: int, *components: Component
+    letter: str,
+    name: str,
+    short: str,
+    triplet: Triplet,
+    number: int,
+    standard: int,
+    *components: Component,
 ) -> Part:
-    return Part(letter, name, frozenset(components), triplet, number, standard)
+    return Part(letter, name, short, frozenset(components), triplet, number, standard)
 
 
 #: From the ground up: what stays lies below what comes and goes. Neighbours differ in lightness
 #: too, so that they part without colours.
 PARTS: Final = (
-    _part("W", "weights", (76, 114, 163), 67, 4,
+    _part("W", "weights", "weights", (76, 114, 163), 67, 4,
           Component.WEIGHTS, Component.QUANTIZATION, Component.BUFFERS),
-    _part("R", "adapters", (124, 196, 201), 116, 6, Component.ADAPTERS),
-    _part("O", "optimizer states", (132, 100, 158), 97, 5, Component.OPTIMIZER),
-    _part("G", "gradients", (146, 186, 110), 107, 2, Component.GRADIENTS),
-    _part("A", "activations", (222, 172, 76), 179, 3,
+    _part("R", "adapters", "adapters", (124, 196, 201), 116, 6, Component.ADAPTERS),
+    _part("O", "optimizer states", "optimizer", (132, 100, 158), 97, 5, Component.OPTIMIZER),
+    _part("G", "gradients", "grads", (146, 186, 110), 107, 2, Component.GRADIENTS),
+    _part("A", "activations", "acts", (222, 172, 76), 179, 3,
           Component.ACTIVATIONS, Component.CACHE, Component.INPUTS),
-    _part("L", "loss", (201, 91, 74), 167, 1, Component.LOSS),
-    _part("T", "temporaries", (186, 186, 186), 250, 7,
+    _part("L", "loss", "loss", (201, 91, 74), 167, 1, Component.LOSS),
+    _part("T", "temporaries", "temps", (186, 186, 186), 250, 7,
           Component.TEMPORARIES, Component.WORKSPACES),
 )  # fmt: skip
 

@@ -9,7 +9,6 @@ from rich.style import Style
 from textual.strip import Strip
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.depth import Depth
 from qtui.tui.panels.memory.chart import EMPTY, Cell, Chart, cells_of, make_chart
 from qtui.tui.panels.memory.data import StackedCurve
 from qtui.tui.panels.memory.parts import PARTS, fill, ink, letter
@@ -22,6 +21,11 @@ AXIS = 9
 LETTERS_APART = 18
 #: Rows in which there is room for a legend too.
 WITH_LEGEND = 9
+
+#: Phases where there is no room for their names.
+SHORT_PHASES = {
+    "forward": "fwd", "backward": "bwd", "optimizer": "opt", "between": "end", "loss": "los",
+}  # fmt: skip
 
 Put = tuple[int, str, Style | None]
 
@@ -52,6 +56,8 @@ class CurvePicture(DrawnLines, can_focus=True):
         self._capacity: int | None = None
         self._gpu = ""
         self._rows: list[list[Put]] = []
+        self._lettered = not drawing.half_blocks
+        """Whether parts are drawn as their letters, as where there are few colours."""
 
     def show(
         self,
@@ -93,8 +99,12 @@ class CurvePicture(DrawnLines, can_focus=True):
 
     @property
     def text(self) -> str:
-        """The picture as plain text, for a copy."""
-        return "\n".join(self._line(y).strip().text.rstrip() for y in range(len(self._rows)))
+        """The picture as plain text, for a copy: parts are their letters."""
+        shown, self._lettered = self._rows, True
+        self.redraw()
+        text = "\n".join(self._line(y).strip().text.rstrip() for y in range(len(self._rows)))
+        self._rows, self._lettered = shown, not self.drawing.half_blocks
+        return text
 
     def render_line(self, y: int) -> Strip:
         return self._line(y).strip()
@@ -112,11 +122,11 @@ class CurvePicture(DrawnLines, can_focus=True):
 
     def _peak_row(self, chart: Chart) -> list[Put]:
         glyphs = self.drawing.glyphs
-        most = sum(chart.columns[chart.peak])
-        text = f"{glyphs.marker_down} {format_bytes(most)}"
+        most = f"{format_bytes(sum(chart.columns[chart.peak]))} of tensors"
+        text = f"{glyphs.marker_down} {most}"
         at = AXIS + chart.peak
         if at + len(text) > AXIS + len(chart.columns):
-            text = f"{format_bytes(most)} {glyphs.marker_down}"
+            text = f"{most} {glyphs.marker_down}"
             at -= len(text) - 1
         return [(max(AXIS, at), text, self._style("peak"))]
 
@@ -161,13 +171,13 @@ class CurvePicture(DrawnLines, can_focus=True):
 
     def _drawn(self, cell: Cell) -> tuple[str, Style]:
         depth = self.drawing.depth
-        if not self.drawing.half_blocks:
+        if self._lettered:
             place = cell.lower if cell.eighths >= 4 else cell.upper
             if place < 0:
                 return " ", Style.null()
             return PARTS[place].letter, ink(place, depth)
         if cell.eighths >= 8:
-            return self.drawing.glyphs.full, fill(cell.lower, -1, depth)
+            return " ", fill(-1, cell.lower, depth)
         return self.drawing.glyphs.eighths[cell.eighths], fill(cell.lower, cell.upper, depth)
 
     def _letters(
@@ -175,7 +185,7 @@ class CurvePicture(DrawnLines, can_focus=True):
     ) -> dict[int, list[Put]]:
         """A letter in the middle of each part now and then: colour alone is not for everyone."""
         found: dict[int, list[Put]] = {}
-        if not self.drawing.half_blocks:
+        if self._lettered:
             return found
         for band in chart.bands:
             count = max(1, (band.stop - band.start) // LETTERS_APART)
@@ -200,7 +210,8 @@ class CurvePicture(DrawnLines, can_focus=True):
         tall: int,
         ceiling: bool,
     ) -> list[Put]:
-        """What stands where nothing is filled: the curve before, the memory of the GPU."""
+        """What stands over the parts: the curve before, and where nothing is, the memory of the
+        GPU."""
         glyphs = self.drawing.glyphs
         puts: list[Put] = []
         if ceiling and chart.capacity is not None:
@@ -214,8 +225,13 @@ class CurvePicture(DrawnLines, can_focus=True):
         style = self._style("ghost")
         for column, height in enumerate(chart.ghost):
             here = min(tall - 1, height * tall // chart.top)
-            if here == row and height and cells[column][row] == EMPTY:
+            if here != row or not height:
+                continue
+            cell = cells[column][row]
+            if cell == EMPTY or self._lettered:
                 puts.append((AXIS + column, glyphs.dot, style))
+            elif cell.eighths >= 8:
+                puts.append((AXIS + column, glyphs.dot, letter(cell.lower, self.drawing.depth)))
         return puts
 
     def _band_row(self, chart: Chart) -> list[Put]:
@@ -226,27 +242,39 @@ class CurvePicture(DrawnLines, can_focus=True):
             if width < 1:
                 continue
             room = max(0, width - 1)
-            name = shortened(band.name.removesuffix(" steps"), room, "")
+            name = band.name.removesuffix(" steps")
+            if len(name) > room:
+                name = SHORT_PHASES.get(name, name)[:room]
             text = (self.drawing.glyphs.vertical + name.center(room))[:width].ljust(width)
             style = self._style("other-band" if number % 2 else "band")
             puts.append((AXIS + band.start, text, style))
         return puts
+
+    def _names(self, used: Sequence[int]) -> tuple[list[str], int]:
+        """Names of parts that there is room for, and the cells between them."""
+        room = self.size.width - 1
+        for names in (
+            [PARTS[place].name for place in used],
+            [PARTS[place].short for place in used],
+        ):
+            if sum(len(name) + 4 for name in names) - 2 <= room:
+                return names, 2
+        return [PARTS[place].short[:4] for place in used], 1
 
     def _legend_row(self) -> list[Put]:
         curve = self._curve
         assert curve is not None
         depth = self.drawing.depth
         used = [place for place, row in enumerate(curve.rows) if any(row)]
-        long = sum(len(PARTS[place].name) + 4 for place in used) <= self.size.width - 1
+        names, gap = self._names(used)
         puts: list[Put] = []
         at = 1
-        for place in used:
-            part = PARTS[place]
-            style = letter(place, depth) if self.drawing.half_blocks else ink(place, depth)
-            puts.append((at, part.letter, style))
-            name = part.name if long else part.name.split()[0][:5]
+        for place, name in zip(used, names, strict=True):
+            style = ink(place, depth) if self._lettered else letter(place, depth)
+            puts.append((at, PARTS[place].letter, style))
             puts.append((at + 2, name, self._style("axis")))
-            at += len(name) + 4
-        if depth is Depth.NONE and self._before is not None:
-            puts.append((at, f"{self.drawing.glyphs.dot} before", self._style("axis")))
+            at += 2 + len(name) + gap
+        if self._before is not None and at + 9 <= self.size.width:
+            puts.append((at, self.drawing.glyphs.dot, self._style("ghost")))
+            puts.append((at + 2, "before", self._style("axis")))
         return puts

@@ -77,7 +77,8 @@ class Shown:
 
     `plan` is what was asked for, in which None is as usual; `answer` is of `answered`, which is
     not yet `plan` while that is being estimated, and `before` of the plan before the last change,
-    which `change` tells. `around` goes with a full answer.
+    which `change` tells
+    (`gpu_change` where that was of the GPU). `around` goes with a full answer.
     """
 
     model: str
@@ -91,6 +92,7 @@ class Shown:
     answered: tuple[Any, ...] = ()
     before: Answer | None = None
     change: str = ""
+    gpu_change: str = ""
     around: Around | None = None
     cells: dict[tuple[int, int], MapCell] = field(default_factory=dict)
     cells_of: tuple[Any, ...] = ()
@@ -122,5 +124,5 @@ class Shown:
     def forget(self) -> None:
         """What is known is of no use any more."""
         self.answer = self.before = self.around = None
-        self.answered, self.change = (), ""
+        self.answered, self.change, self.gpu_change = (), "", ""
         self.cells, self.cells_of = {}, ()

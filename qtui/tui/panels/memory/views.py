@@ -31,9 +31,9 @@ def draw_parts(shown: Shown, canvas: Canvas) -> list[TextLine]:
         return []
     lines: list[TextLine] = [
         _part_heading(canvas, "at the peak", "basis"),
-        *(_term(term, answer.process_bytes, canvas) for term in answer.components),
+        *(_term(term, answer.peak_allocated_bytes, canvas) for term in answer.components),
         [Put(0, "allocated", "best"), right(34, format_bytes(answer.peak_allocated_bytes), "best")],
-        *(_term(term, answer.process_bytes, canvas) for term in answer.beyond),
+        *(_term(term, answer.peak_allocated_bytes, canvas) for term in answer.beyond),
         [
             Put(0, "process", "best"),
             right(34, format_bytes(answer.process_bytes), "best"),
@@ -57,7 +57,7 @@ def _bar_room(canvas: Canvas) -> int:
 
 
 def _bar(nbytes: int, whole: int, canvas: Canvas) -> str:
-    eighths = canvas.glyphs.full * round(_bar_room(canvas) * nbytes / max(1, whole))
+    eighths = canvas.glyphs.full * round(_bar_room(canvas) * min(1.0, nbytes / max(1, whole)))
     return eighths or ("" if not nbytes else canvas.glyphs.dot)
 
 
@@ -84,7 +84,7 @@ def _phase(answer: Answer, at: int, canvas: Canvas) -> TextLine:
         Put(0, canvas.glyphs.pointer if here else " ", "best"),
         Put(2, phase.name, "label"),
         right(34, format_bytes(phase.allocated_bytes), tone),
-        Put(36, _bar(phase.allocated_bytes, answer.process_bytes, canvas), "bar"),
+        Put(36, _bar(phase.allocated_bytes, answer.peak_allocated_bytes, canvas), "bar"),
         Put(37 + _bar_room(canvas), shortened(words, room, canvas.glyphs.ellipsis), "quiet"),
     ]
 
@@ -182,26 +182,36 @@ def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
 
 def draw_map(shown: Shown, canvas: Canvas) -> list[TextLine]:
     """Batches down, sequences across: the peak of tensors, and whether it fits."""
-    sequences = MAP_SEQUENCES
-    width = max(6, min(13, (canvas.width - 8) // len(sequences)))
-    chosen = shown.gpu.label if shown.gpu else "no GPU chosen: g chooses one"
+    width = max(6, min(13, (canvas.width - 5) // len(MAP_SEQUENCES)))
+    columns = window(len(MAP_SEQUENCES), shown.cell[1], (canvas.width - 5) // width)
+    what = "GiB of tensors at the peak"
+    if shown.gpu is None:
+        title = f"{what}; g chooses a GPU"
+    else:
+        title = f"{what}; + fits, ~ tight, - not: {shown.gpu.label}"
+    ends = {column: 5 + (at + 1) * width for at, column in enumerate(columns)}
     lines: list[TextLine] = [
-        [Put(0, f"GiB of tensors at the peak; + fits, ~ tight, - does not fit {chosen}"
-             if shown.gpu else f"GiB of tensors at the peak; {chosen}", "label")],
-        [Put(0, "batch", "heading"),
-         *(right(7 + (at + 1) * width, f"{length:,}", "heading")
-           for at, length in enumerate(sequences))],
-    ]  # fmt: skip
+        [Put(0, shortened(title, canvas.width, canvas.glyphs.ellipsis), "label")],
+        [
+            Put(0, "batch", "heading"),
+            *(right(end - 1, _tokens(MAP_SEQUENCES[at]), "heading") for at, end in ends.items()),
+        ],
+    ]
     spaced = canvas.height >= 2 * len(MAP_BATCHES) + 3
     for row, batch in enumerate(MAP_BATCHES):
         line = [right(5, str(batch), "heading")]
-        for column in range(len(sequences)):
-            line.append(_map_cell(shown, row, column, 7 + (column + 1) * width, width))
+        for column, end in ends.items():
+            line.append(_map_cell(shown, row, column, end, width))
         lines.append(line)
         if spaced:
             lines.append([])
-    lines.append([Put(8, "tokens in a sequence", "label")])
+    lines.append([Put(6, "tokens in a sequence", "label")])
     return lines
+
+
+def _tokens(count: int) -> str:
+    """ "2k" for 2,048."""
+    return f"{count // 1024}k" if count >= 1024 else str(count)
 
 
 def _map_cell(shown: Shown, row: int, column: int, end: int, width: int) -> Put:
