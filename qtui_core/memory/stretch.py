@@ -2,17 +2,18 @@
 
 In each sweep over the layers (sections.py) the sections of the layers that stand for others are
 repeated. A buffer is known by its sweep, its layer, and which allocation of that section it is; a
-section that frees a buffer of the layer before it does so in every copy.
+section that frees a buffer of the layer before it does so in every copy. What all layers share,
+made outside of them or in a layer far off, is freed by the last that runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
 
 from qtui_core.memory.fold import Fold
-from qtui_core.memory.record import ALLOCATE, FREE, LAYER, OPERATION, OUTSIDE, PHASE, Event, rounded
-from qtui_core.memory.sections import Place, Section, cut
+from qtui_core.memory.record import ALLOCATE, FREE, OUTSIDE, PHASE, Event, rounded
+from qtui_core.memory.section_writer import Writer, is_near, rows_of
+from qtui_core.memory.sections import Section, cut
 
 
 class NotPeriodic(Exception):
@@ -32,26 +33,25 @@ def stretch(
         return tuple(events)
     sections, places = cut(events)
     _check(sections, folds)
-    writer = _Writer(folds, places, prefixes)
+    writer = Writer(folds, places, prefixes)
     for group, copies in _groups(sections, folds):
         rising = len(group) < 2 or group[0].layer < group[-1].layer
         if copies and len(group) == 1:
             rising = _rises(sections, group[0])
-        for copy in range(copies + 1) if rising else range(copies, -1, -1):
+        order = range(copies + 1) if rising else range(copies, -1, -1)
+        for copy in order:
             for section in group:
-                writer.write(section, copy)
+                writer.write(section, copy, last=copy == order[-1])
     return tuple(writer.events)
 
 
 def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[str, int]]:
     """(phase, most bytes alive in it) of all layers, each buffer rounded, for each phase as it
     comes. No event is copied. Raises NotPeriodic as `stretch` does."""
-    sections, _ = cut(events)
-    _check(sections, folds)
     sizes: dict[int, int] = {}
     live = peak = 0
     phase = ""
-    for group, copies in _groups(sections, folds):
+    for group, copies in repeated(events, folds):
         before = top = live
         for section in group:
             for event in section.events:
@@ -73,6 +73,27 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tupl
         live += gained
     if phase:
         yield phase, peak
+
+
+def repeated(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[list[Section], int]]:
+    """Sections in order, those that are repeated together, with the number of copies. What they
+    free of what all layers share comes after them, once. Raises NotPeriodic as `stretch` does."""
+    sections, places = cut(events)
+    _check(sections, folds)
+    rows = rows_of(folds)
+    for group, copies in _groups(sections, folds):
+        if not copies:
+            yield group, 0
+            continue
+        after = Section(OUTSIDE, OUTSIDE, "")
+        own = [Section(s.sweep, s.layer, s.direction, [], s.allocations) for s in group]
+        for section, kept in zip(group, own, strict=True):
+            for event in section.events:
+                shared = event[0] == FREE and not is_near(rows, section, places[event[1]][0])
+                (after if shared else kept).events.append(event)
+        yield own, copies
+        if after.events:
+            yield [after], 0
 
 
 def _groups(
@@ -127,136 +148,3 @@ def _check(sections: Iterable[Section], folds: Sequence[Fold]) -> None:
 
 def _sizes(section: Section) -> list[int]:
     return [event[2] for event in section.events if event[0] == ALLOCATE]
-
-
-class _Program(NamedTuple):
-    """What a section does, for any layer of its kind.
-
-    Attributes:
-        steps: (ALLOCATE, ordinal, bytes, label), (FREE, owner, ordinal, None), or (kind, 0, 0,
-            event) for other events. Ordinals count from 1; owner -1 is the section itself.
-        owners: sections whose buffers are freed: (sweep, layers up from this one, True), or
-            (sweep, number among all layers, False).
-    """
-
-    steps: list[tuple[int, int, int, Any]]
-    owners: tuple[tuple[int, int, bool], ...]
-
-
-class _Writer:
-    """Writes sections, with new ids."""
-
-    def __init__(
-        self, folds: Sequence[Fold], places: dict[int, Place], prefixes: Sequence[str]
-    ) -> None:
-        self.events: list[Event] = []
-        self._places = places
-        self._count = 0
-        self._outside: dict[int, int] = {}
-        # Before the first id of each section, by sweep and number among all layers.
-        self._bases: dict[tuple[int, int], int] = {}
-        self._programs: dict[int, _Program] = {}
-        self._numbers = {OUTSIDE: OUTSIDE}
-        self._rows: dict[int, Fold] = {}
-        self._names: dict[int, tuple[str, int]] = {}
-        added = 0
-        for index, row in enumerate(folds):
-            for layer in range(row.built):
-                after = row.added if layer >= row.template + row.period else 0
-                number = row.start + layer + added + after
-                self._numbers[row.start + layer] = number
-                self._rows[row.start + layer] = row
-                if prefixes and prefixes[index]:
-                    self._names[row.start + layer] = (prefixes[index], row.start + added)
-            added += row.added
-
-    def write(self, section: Section, copy: int) -> None:
-        """The section, for the layer `copy` periods after its own."""
-        layer = section.layer
-        number = self._numbers[layer]
-        if copy:
-            number += copy * self._rows[layer].period
-        if section.direction:
-            self.events.append((LAYER, number, section.direction))
-        if layer == OUTSIDE:
-            self._write_outside(section)
-            return
-        program = self._programs.get(id(section))
-        if program is None:
-            program = self._programs[id(section)] = self._program(section)
-        base = self._bases[section.sweep, number] = self._count
-        self._count += section.allocations
-        bases = self._bases
-        before = [
-            bases[sweep, number + distance] if alike else bases[sweep, distance]
-            for sweep, distance, alike in program.owners
-        ]
-        before.append(base)
-        events: list[Event] = [
-            (ALLOCATE, base + x, y, z)
-            if kind == ALLOCATE
-            else (FREE, before[x] + y)
-            if kind == FREE
-            else z
-            for kind, x, y, z in program.steps
-        ]
-        renamed = self._renaming(layer, number)
-        if renamed is not None:
-            events = [
-                (OPERATION, e[1], e[2].replace(*renamed)) if e[0] == OPERATION else e
-                for e in events
-            ]
-        self.events += events
-
-    def _program(self, section: Section) -> _Program:
-        """The events of a section with ids as (owner, ordinal)."""
-        owners: dict[tuple[int, int, bool], int] = {}
-        steps: list[tuple[int, int, int, Any]] = []
-        ordinal = 0
-        for event in section.events:
-            kind = event[0]
-            if kind == ALLOCATE:
-                ordinal += 1
-                steps.append((ALLOCATE, ordinal, event[2], event[3]))
-            elif kind == FREE:
-                place, other = self._places[event[1]]
-                if place is section:
-                    steps.append((FREE, -1, other + 1, None))
-                    continue
-                if place.layer == OUTSIDE:
-                    self._bases[OUTSIDE, event[1]] = self._outside[event[1]]
-                    owner, other = (OUTSIDE, event[1], False), -1
-                elif self._rows[section.layer] is self._rows[place.layer]:
-                    owner = (place.sweep, place.layer - section.layer, True)
-                else:
-                    owner = (place.sweep, self._numbers[place.layer], False)
-                steps.append((FREE, owners.setdefault(owner, len(owners)), other + 1, None))
-            else:
-                steps.append((kind, 0, 0, event))
-        return _Program(steps, tuple(owners))
-
-    def _write_outside(self, section: Section) -> None:
-        for event in section.events:
-            if event[0] == ALLOCATE:
-                self._count += 1
-                self._outside[event[1]] = self._count
-                self.events.append((ALLOCATE, self._count, event[2], event[3]))
-            elif event[0] == FREE:
-                self.events.append((FREE, self._identity(event[1])))
-            else:
-                self.events.append(event)
-
-    def _identity(self, old: int) -> int:
-        """The new id of a buffer that is freed outside of layers."""
-        place, ordinal = self._places[old]
-        if place.layer == OUTSIDE:
-            return self._outside[old]
-        return self._bases[place.sweep, self._numbers[place.layer]] + ordinal + 1
-
-    def _renaming(self, layer: int, number: int) -> tuple[str, str] | None:
-        """What stands in names of modules of the layer, and what is to."""
-        if layer not in self._names or self._numbers[layer] == number == layer:
-            return None
-        prefix, start = self._names[layer]
-        own = layer - self._rows[layer].start
-        return f"{prefix}.{own}.", f"{prefix}.{number - start}."

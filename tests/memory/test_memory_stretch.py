@@ -57,6 +57,17 @@ GEMMA3 = {
     "torch_dtype": "bfloat16",
 }
 
+T5 = {
+    "model_type": "t5",
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 160,
+    "num_heads": 4,
+    "vocab_size": 300,
+    "architectures": ["T5ForConditionalGeneration"],
+    "torch_dtype": "float32",
+}
+
 PLANS = {
     "full": RunPlan(method="full", checkpointing=False),
     "full, checkpoints, tied": RunPlan(method="full", checkpointing=True),
@@ -149,6 +160,22 @@ def test_layers_of_two_kinds_are_repeated_by_periods(layers: int) -> None:
     assert len(folded.shape.layers) < layers
     every = record_all(shape, plan).events
     assert numbered(record_step(shape, plan).events) == numbered(every)
+
+
+@pytest.mark.parametrize("config", [GEMMA3, T5], ids=["tables", "bias"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_what_all_layers_share_is_let_go_once(config: dict[str, object], method: str) -> None:
+    """Gemma 3 has two tables of rotation, the later of which no layer before the sixth uses. The
+    bias of T5's scores is of the first layer; its gradient is summed in the last but one."""
+    layers = 20 if config is GEMMA3 else 12
+    shape = shape_of(config, layers)
+    plan = planned(replace(RunPlan(), method=method), shape)
+    assert any(row.copies for row in fold(shape, 2).folds)
+    every = record_all(shape, plan).events
+    found = record_step(shape, plan).events
+    assert numbered(found) == numbered(every)
+    peaks = dict(record_peaks(shape, plan))
+    assert peaks["backward"] == dict(levels(every))["backward"]
 
 
 def test_an_unlike_beginning_and_end_are_built() -> None:
