@@ -22,7 +22,7 @@ def saved_by_layer(shape: ModelShape, plan: RunPlan) -> tuple[Form, ...] | None:
     these formulas do not hold. The first layer may save less: with a frozen embedding nothing of
     its input needs a gradient."""
     letters = letters_of(shape, plan)
-    if letters is None or plan.kbit_prep == "norms":
+    if letters is None or plan.kbit_prep == "norms" or plan.kernels != "torch" or plan.repeat_kv:
         return None
     wide = _is_wide(plan)
     parts = {
@@ -102,6 +102,10 @@ def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:
     elif plan.loss == "stock-4.48":
         formula = "14NV + 6Nh + 42N"
         reason = "logits in 16 bits, raised to float32, and three more of float32"
+    elif plan.loss.startswith("in-place"):
+        held = 2 if plan.loss != "in-place" and (plan.autocast or not _is_wide(plan)) else 0
+        formula = f"{8 + held}NV"
+        reason = "logits in float32, and a copy of them that becomes their gradient"
     else:
         logits = 4 if _is_wide(plan) and not plan.autocast else 2
         held = logits if plan.loop != "trainer" else 0
