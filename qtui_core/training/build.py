@@ -137,15 +137,12 @@ def _adapters(model: Any, plan: RunPlan) -> Any:
 
 
 def _not_linear(model: nn.Module) -> list[str] | None:
-    """Modules that are linear ones by their class but give something else than a product, as the
-    router of Llama 4 does; adapters around them fail."""
+    """Routers that are linear layers by their class but give two tensors, as that of Llama 4 does:
+    adapters around them fail."""
     names = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-        and type(module).forward is not nn.Linear.forward
-        and type(module).__module__.startswith("transformers.")
-        and not type(module).__name__.endswith("Linear")  # FalconLinear gives a product
+        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
     ]
     return names or None
 
