@@ -19,7 +19,7 @@ from pathlib import Path
 from qtui.tui.app import QtuiApp
 
 FOLDER = Path(__file__).parent
-#: Picture -> its panel, and the keys that lead from there to what it shows.
+#: Picture -> its panel, and the keys that lead from there to what it shows; WAIT is for the answer.
 PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "formats": ("formats", ()),
     "quantize": ("quantize", ()),
@@ -27,6 +27,8 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "outliers": ("quantize", ("v", "i", *"40 at column 17", "enter")),
     "activations": ("quantize", ("v", "v", "c")),
     "codebooks": ("codebooks", ()),
+    "memory": ("memory", ("V", "down", "down", "enter", "WAIT", "right")),
+    "cases": ("memory", ("V", "down")),
 }
 #: Drawing waits for the engine; a machine this slow has other problems.
 PATIENCE_SECONDS = 60.0
@@ -40,17 +42,21 @@ async def draw(picture: str, width: int, height: int) -> str:
         await pilot.pause()
         await settle(app, pilot)
         for key in keys:
+            if key == "WAIT":
+                await settle(app, pilot)
+                continue
             await pilot.press("space" if key == " " else key)
         await settle(app, pilot)
         return app.export_screenshot(title=f"qtui — {picture}")
 
 
 async def settle(app: QtuiApp, pilot) -> None:
-    """Waits until the panel has its sentence and the engine has had nothing to do for a while."""
+    """Waits until the panel has its sentence and its process has had nothing to do for a while."""
     quiet = 0
     for _ in range(int(PATIENCE_SECONDS / 0.1)):
         await pilot.pause(0.1)
-        working = app.engine.busy or app.panel is None or not app.panel.sentence
+        asked = getattr(app.panel, "engine", app.engine)
+        working = asked.busy or app.panel is None or not app.panel.sentence
         quiet = 0 if working else quiet + 1
         if quiet >= 10:
             return

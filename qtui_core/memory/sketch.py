@@ -12,7 +12,7 @@ from typing import Final
 
 from qtui_core.memory.curve import POINTS, Curve, Peaks
 from qtui_core.memory.device import Device
-from qtui_core.memory.estimate import plan_on
+from qtui_core.memory.estimate import Estimate, estimate, plan_on
 from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan, check_against, resolve
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event, Phase, rounded
@@ -32,7 +32,7 @@ class Sketch:
     of tensors, as live bytes of an estimate are; `plan` leaves nothing open.
 
     `process_bytes` are those and the context of CUDA: less than an estimate's by what the
-    allocator keeps.
+    allocator keeps, and by paged states.
     """
 
     plan: RunPlan
@@ -50,6 +50,9 @@ def sketch(
     """
     plan = plan_on(resolve(plan, shape.dtype), device)
     check_against(shape, plan)
+    if plan.gpus > 1 or plan.loop == "script":
+        # Shards are cut after the layers are copied; a script's first step is like no other.
+        return _of_estimate(estimate(shape, plan, device, allocator=False))
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
     standing = workspace.bytes if workspace.kept else 0
 
@@ -69,6 +72,14 @@ def sketch(
     curve = pen.curve()
     peaks = Peaks(pen.peaks())
     return Sketch(plan, curve, peaks, peaks.bytes + context_bytes(device).bytes)
+
+
+def _of_estimate(found: Estimate) -> Sketch:
+    """The long way."""
+    curve = found.curve
+    drawn = {span.name for span in curve.spans}
+    peaks = Peaks({p.name: p.live_bytes for p in found.phases if p.name in drawn})
+    return Sketch(found.plan, curve, peaks, found.process_bytes)
 
 
 def _places(events: Sequence[Event]) -> dict[int, tuple[int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -100,7 +100,6 @@ def _fullest(
     width = place.stop - place.start
     if not positions:
         return []
-    last = len(positions) - 1
     found = []
     for column in range(width):
         low = band.start + (band.stop - band.start) * column // width
@@ -109,7 +108,7 @@ def _fullest(
         if first < stop:
             found.append(max(range(first, stop), key=totals.__getitem__))
         else:
-            found.append(min(max(first - 1, 0), last))
+            found.append(max(bisect_right(positions, low) - 1, 0))
     return found
 
 
@@ -166,7 +165,7 @@ def cells_of(column: Sequence[int], height: int, top: int) -> list[Cell]:
 
 
 def _cell(ends: Sequence[float], row: int) -> Cell:
-    """The two largest parts in a cell, the lower one first; or the one and nothing above it."""
+    """The two largest parts in a cell, the lower one first; or one and nothing above it."""
     parts: list[tuple[float, int]] = []
     below = float(row)
     for place, end in enumerate(ends):
@@ -178,18 +177,14 @@ def _cell(ends: Sequence[float], row: int) -> Cell:
     if filled <= 0:
         return EMPTY
     if filled < 1:
-        parts.append((1 - filled, -1))
-    parts = sorted(sorted(parts, reverse=True)[:2], key=lambda part: _order(part[1]))
+        # The outline is what counts: the largest part, as high as all are together.
+        eighths = max(1, round(8 * filled))
+        most = max(parts)[1]
+        return WHOLE[most] if eighths == 8 else Cell(most, -1, eighths)
     if len(parts) == 1:
-        return Cell(parts[0][1], parts[0][1], 8)
-    (low, lower), (high, upper) = parts
+        return WHOLE[parts[0][1]]
+    (low, lower), (high, upper) = sorted(sorted(parts, reverse=True)[:2], key=lambda part: part[1])
     eighths = round(8 * low / (low + high))
-    if eighths >= 8:
-        return Cell(lower, lower, 8)
-    if eighths <= 0:
-        return Cell(upper, upper, 8) if upper >= 0 else Cell(lower, -1, 1)
+    if eighths in (0, 8):
+        return WHOLE[lower if eighths else upper]
     return Cell(lower, upper, eighths)
-
-
-def _order(place: int) -> int:
-    return len(PARTS) if place < 0 else place

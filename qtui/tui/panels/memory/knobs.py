@@ -12,6 +12,7 @@ from qtui_core.memory.plan_choices import (
     ALL_LINEAR,
     ATTENTION_KERNELS,
     KBIT_PREPARATIONS,
+    KERNELS,
     LOOPS,
     METHODS,
     OPTIMIZERS,
@@ -112,7 +113,7 @@ _SEQUENCES: Final = (
 )  # fmt: skip
 _BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _ON_OFF: Final = (False, True)
-_LOSSES: Final = ("stock", "stock-4.48", "chunked:256", "fused")
+_LOSSES: Final = ("stock", "stock-4.48", "chunked:256", "fused", "in-place", "in-place-4.48")
 _TARGETS: Final = (
     (ALL_LINEAR,),
     ("q_proj", "v_proj"),
@@ -140,7 +141,10 @@ KNOBS: Final = (
     Knob("adapter_dtype", "adapter dtype", "adapters", ("fp32", "bf16", "fp16"), shown=_adapts),
     Knob("optimizer", "optimizer", "step", OPTIMIZERS, shown=_trains),
     Knob("checkpointing", "checkpointing", "step", _ON_OFF, shown=_trains),
+    Knob("reentrant", "reentrant", "step", _ON_OFF, shown=lambda plan: bool(plan.checkpointing)),
+    Knob("kernels", "kernels", "step", KERNELS),
     Knob("attention", "attention", "step", ATTENTION_KERNELS),
+    Knob("repeat_kv", "repeat k, v", "step", _ON_OFF),
     Knob("padding_mask", "padding mask", "step", _ON_OFF),
     Knob("loss", "loss", "step", _LOSSES, parse_loss, shown=_trains),
     Knob("gpus", "GPUs", "machine", _powers(1, 1024), whole_number, wraps=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
@@ -231,12 +232,9 @@ class MemoryPanel(EstimatingPanel):
         live = next((each for each in self.shown.live if text.lower() in each.label.lower()), None)
         if live is not None:
             return live
-        try:
-            return GpuChoice.of(find_device(text))
-        except UsageError:
-            if not text.lower().rstrip("ib").endswith(("g", "m", "t")):
-                raise
+        if re.fullmatch(r"[\d.]+\s*[kmgt]i?b?", text.strip().lower()):
             return GpuChoice.of_memory(parse_memory(text))
+        return GpuChoice.of(find_device(text))
 
     # Typing, and what else Enter does
 

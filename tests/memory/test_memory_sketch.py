@@ -1,0 +1,77 @@
+"""The curve of a step without copied events, against the whole estimate."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.devices import find_device
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.sketch import sketch
+
+CONFIGS = Path(__file__).parent / "configs"
+PLANS = {
+    "qlora": RunPlan(batch=2, sequence=512),
+    "full": RunPlan(method="full", sequence=512, accumulation=2),
+    "lora held": RunPlan(method="lora", sequence=256, loop="manual", optimizer="adamw8bit"),
+    "lora without": RunPlan(method="lora", sequence=512, lora_dropout=0.1, loss="stock-4.48"),
+    "inference": RunPlan(method="inference", sequence=512),
+    "sharded": RunPlan(method="full", sequence=512, gpus=4, zero=3, checkpointing=True),
+}
+STEP = ("forward", "loss", "backward", "optimizer", "between steps")
+
+
+def shape_of(name: str) -> ModelShape:
+    return ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("model", ["qwen2.5-1.5b", "gpt2-medium", "llama-3.2-1b"])
+def test_it_is_the_estimate_of_a_step(model: str, plan: str) -> None:
+    """Peaks of all phases, resident bytes and the peak's composition, to the byte."""
+    shape = shape_of(model)
+    drawn = sketch(shape, PLANS[plan])
+    whole = estimate(shape, PLANS[plan], allocator=False)
+    live = {phase.name: phase.live_bytes for phase in whole.phases}
+    assert drawn.plan == whole.plan
+    assert dict(drawn.peaks.by_phase) == {name: live[name] for name in live if name in STEP}
+    totals = drawn.curve.totals
+    assert max(totals) == drawn.peaks.bytes
+    assert totals[-1] >= whole.resident_bytes
+    assert [span.name for span in drawn.curve.spans] == [s.name for s in whole.curve.spans]
+    at, there = totals.index(max(totals)), whole.curve.totals
+    if drawn.peaks.bytes == max(there):
+        same = dict(zip(whole.curve.components, whole.curve.bytes, strict=True))
+        peak = there.index(max(there))
+        for component, row in zip(drawn.curve.components, drawn.curve.bytes, strict=True):
+            # A component that is there at another time only has no row in one of them.
+            assert row[at] == (same[component][peak] if component in same else 0)
+
+
+def test_positions_rise_within_the_spans() -> None:
+    drawn = sketch(shape_of("llama-3.2-1b"), RunPlan(sequence=512))
+    positions = drawn.curve.positions
+    assert all(low < high for low, high in pairwise(positions))
+    spans = drawn.curve.spans
+    assert spans[0].start <= positions[0]
+    assert positions[-1] < spans[-1].stop
+    assert [span.stop for span in spans[:-1]] == [span.start for span in spans[1:]]
+
+
+def test_a_device_without_flash_attention_takes_the_other_kernel() -> None:
+    shape, plan = shape_of("llama-3.2-1b"), RunPlan(sequence=512)
+    t4 = find_device("T4")
+    assert sketch(shape, plan, t4).plan.attention == "efficient"
+    whole = estimate(shape, plan, t4, allocator=False)
+    assert sketch(shape, plan, t4).peaks.bytes == whole.peak_live_bytes
+
+
+def test_a_plan_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="positions"):
+        sketch(shape_of("gpt2-medium"), RunPlan(sequence=4096))

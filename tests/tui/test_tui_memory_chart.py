@@ -1,0 +1,125 @@
+"""From a curve to cells: a hand-made curve, where every number can be counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtui.tui.panels.memory.chart import EMPTY, WHOLE, Cell, cells_of, make_chart
+from qtui.tui.panels.memory.data import Band, StackedCurve
+from qtui.tui.panels.memory.parts import PARTS, PLACES
+from qtui_core.memory.record import Component
+
+MIB = 1 << 20
+
+
+def curve(*totals: int, bands: tuple[Band, ...] | None = None) -> StackedCurve:
+    """Weights of 100 MiB under activations; one point an event."""
+    weights = tuple(100 * MIB for _ in totals)
+    rows = [(0,) * len(totals)] * len(PARTS)
+    rows[0] = weights
+    rows[PLACES[Component.ACTIVATIONS.value]] = tuple(t * MIB - 100 * MIB for t in totals)
+    bands = bands or (Band("forward", 0, len(totals)),)
+    return StackedCurve(tuple(range(len(totals))), tuple(rows), bands)
+
+
+def test_every_component_is_in_one_part() -> None:
+    assert set(PLACES) == {component.value for component in Component}
+    assert sum(len(part.components) for part in PARTS) == len(Component)
+    assert len(PARTS) <= 7
+    assert len({part.letter for part in PARTS}) == len(PARTS)
+
+
+def test_no_peak_is_lost() -> None:
+    """One event of a thousand holds the most, and is a column of forty."""
+    totals = [150] * 1000
+    totals[637] = 900
+    chart = make_chart(curve(*totals), 40)
+    heights = [sum(column) for column in chart.columns]
+    assert max(heights) == chart.top == 900 * MIB
+    assert heights.index(900 * MIB) == chart.peak == 637 * 40 // 1000
+    assert heights.count(900 * MIB) == 1
+
+
+def test_fewer_points_than_columns_fill_all_of_them() -> None:
+    chart = make_chart(curve(200, 300), 30)
+    assert [sum(column) // MIB for column in chart.columns] == [200] * 15 + [300] * 15
+
+
+def test_a_phase_of_few_events_is_seen() -> None:
+    bands = (Band("forward", 0, 990), Band("loss", 990, 991), Band("backward", 991, 1000))
+    chart = make_chart(curve(*[200] * 1000, bands=bands), 60)
+    assert [band.name for band in chart.bands] == ["forward", "loss", "backward"]
+    assert all(band.stop - band.start >= 6 for band in chart.bands)
+    assert chart.bands[0].start == 0
+    assert chart.bands[-1].stop == 60
+    assert [b.start for b in chart.bands[1:]] == [b.stop for b in chart.bands[:-1]]
+
+
+@pytest.mark.parametrize("width", [8, 9, 37, 200])
+def test_many_phases_share_any_width(width: int) -> None:
+    """Accumulation over 64 micro batches."""
+    bands = tuple(Band("forward", 10 * at, 10 * at + 10) for at in range(64))
+    chart = make_chart(curve(*[200] * 640, bands=bands), width)
+    assert len(chart.columns) == width
+    assert chart.bands[-1].stop == width
+    assert all(sum(column) == 200 * MIB for column in chart.columns)
+
+
+def test_the_curve_before_lies_phase_on_phase() -> None:
+    """Twice as many events before: phases still lie over each other."""
+    now = curve(*[300] * 50, *[400] * 50, bands=(Band("forward", 0, 50), Band("loss", 50, 100)))
+    then = curve(*[500] * 20, *[600] * 180, bands=(Band("forward", 0, 20), Band("loss", 20, 200)))
+    chart = make_chart(now, 40, before=then)
+    turn = chart.bands[1].start
+    assert set(chart.ghost[:turn]) == {500 * MIB}
+    assert set(chart.ghost[turn:]) == {600 * MIB}
+    assert chart.top == 600 * MIB
+
+
+def test_a_phase_that_was_not_there_has_no_past() -> None:
+    then = curve(*[500] * 10)
+    now = curve(*[300] * 20, bands=(Band("forward", 0, 10), Band("backward", 10, 20)))
+    chart = make_chart(now, 40, before=then)
+    assert set(chart.ghost[chart.bands[1].start :]) == {0}
+
+
+def test_the_memory_of_a_gpu_is_drawn_where_it_is_near() -> None:
+    far = make_chart(curve(200), 20, capacity=1000 * MIB)
+    assert (far.capacity, far.top) == (None, 200 * MIB)
+    near = make_chart(curve(700), 20, capacity=1000 * MIB)
+    assert near.capacity == 1000 * MIB
+    assert near.top > 1000 * MIB
+    above = make_chart(curve(1500), 20, capacity=1000 * MIB)
+    assert (above.capacity, above.top) == (1000 * MIB, 1500 * MIB)
+
+
+def column(**parts: int) -> list[int]:
+    letters = [part.letter for part in PARTS]
+    return [parts.get(letter, 0) for letter in letters]
+
+
+def test_cells_of_whole_parts() -> None:
+    cells = cells_of(column(W=20, A=10), 4, 40)
+    assert cells == [WHOLE[0], WHOLE[0], WHOLE[4], EMPTY]
+
+
+def test_a_cell_is_cut_where_a_part_ends() -> None:
+    cells = cells_of(column(W=15, A=10), 4, 40)
+    assert cells[:3] == [WHOLE[0], Cell(0, 4, 4), Cell(4, -1, 4)]
+
+
+def test_a_little_is_still_seen() -> None:
+    assert cells_of(column(W=1), 4, 4000)[0] == Cell(0, -1, 1)
+
+
+def test_nothing_is_nothing() -> None:
+    assert cells_of(column(), 5, 1) == [EMPTY] * 5
+
+
+def test_filled_cells_rise_with_bytes() -> None:
+    """The filled height, in eighths of a cell, is that of the bytes to an eighth."""
+    for nbytes in range(0, 4001, 7):
+        cells = cells_of(column(W=nbytes // 2, G=nbytes - nbytes // 2), 10, 4000)
+        eighths = sum(8 if cell.upper >= 0 else cell.eighths for cell in cells)
+        exact = 80 * nbytes / 4000
+        assert abs(eighths - exact) < 1

@@ -1,0 +1,151 @@
+"""The estimator's process as the Memory panel asks it, against the library called at once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtui.engine.client import EngineClient, EngineLost
+from qtui.tui.panels.memory.data import Answer, Around, LiveDevice, ModelFacts
+from qtui.tui.panels.memory.feed import MemoryFeed
+from qtui.tui.panels.memory.shown import GpuChoice, Shown
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.memory.devices import find_device
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.fit import fit_on
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.shape import ModelShape
+from qtui_core.models import open_model
+
+CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
+PLAN = RunPlan(batch=2, sequence=512)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    made = EngineClient((sys.executable, "-P", "-m", "qtui.engine.estimator"))
+    yield made
+    await made.close()
+
+
+def shape_of_demo() -> ModelShape:
+    with open_model("demo") as source:
+        assert source.config is not None
+        return ModelShape.from_config(source.config)
+
+
+def params(plan: RunPlan = PLAN, **more: Any) -> dict[str, Any]:
+    return {"model": "demo", "case": "", "plan": dataclasses.asdict(plan), "device": None, **more}
+
+
+async def test_answers_are_those_of_the_library(client: EngineClient) -> None:
+    reply = await client.request("open", {"model": "demo", "case": ""})
+    facts = ModelFacts.parse(reply.data)
+    shape = shape_of_demo()
+    assert (facts.parameters, facts.layers, facts.unknown) == (shape.parameters, 6, "")
+    device = find_device("T4")
+    asked = params(device={"name": "T4"})
+    reply = await client.request("full", asked)
+    full, truth = Answer.parse(reply.data, reply.arrays), estimate(shape, PLAN, device)
+    for name in ("peak_allocated_bytes", "peak_reserved_bytes", "process_bytes", "peak_phase"):
+        assert getattr(full, name) == getattr(truth, name)
+    assert full.plan == truth.plan
+    assert sum(term.bytes for term in full.components) == truth.peak_allocated_bytes
+    assert full.fit is not None
+    assert dataclasses.asdict(full.fit) == dataclasses.asdict(fit_on(truth, device))
+    reply = await client.request("first", asked)
+    first = Answer.parse(reply.data, reply.arrays)
+    assert first.peak_live_bytes == truth.peak_live_bytes == max(first.curve.totals)
+
+
+async def test_what_surrounds_it(client: EngineClient) -> None:
+    live = LiveDevice(0, "NVIDIA H200", 2 << 30, 140 << 30)
+    choice = GpuChoice.live(live)
+    assert choice is not None
+    asked = params(device={"name": "T4"}, live=[dict(choice.params)])
+    around = Around.parse((await client.request("around", asked)).data)
+    assert [fit.gpu for fit in around.fits[:2]] == ["T4", "H200 (here)"]
+    assert around.fits[1].capacity_bytes == 138 << 30
+    assert around.report["peak_phase"] in around.sentence
+    saved = [line.saves_bytes for line in around.advice]
+    assert saved == sorted(saved, reverse=True)
+    shape, device = shape_of_demo(), find_device("T4")
+    before = estimate(shape, PLAN, device, allocator=False).peak_live_bytes
+    for line in around.advice[:3]:
+        after = estimate(shape, line.plan, device, allocator=False).peak_live_bytes
+        assert before - after == pytest.approx(line.saves_bytes, abs=4096)
+
+
+async def test_the_map_says_what_the_estimate_of_each_cell_says(client: EngineClient) -> None:
+    small = {"capacity": 700 << 20}
+    cells: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def on_cell(_: float, data: dict[str, Any]) -> None:
+        cells.setdefault((data["batch"], data["sequence"]), {}).update(data)
+
+    batches, sequences = (1, 2, 4, 8, 16), (256, 1024, 2048)
+    asked = params(device=small, batches=batches, sequences=sequences)
+    await client.request("map", asked, on_progress=on_cell)
+    shape = shape_of_demo()
+    device = GpuChoice.of_memory(700 << 20)
+    assert device.params == small
+    from qtui_core.memory.devices import device_of_memory
+
+    here = device_of_memory(700 << 20)
+    verdicts = set()
+    for (batch, sequence), cell in cells.items():
+        plan = dataclasses.replace(PLAN, batch=batch, sequence=sequence)
+        truth = estimate(shape, plan, here)
+        assert cell["verdict"] == fit_on(truth, here).verdict, (batch, sequence)
+        assert cell["peak_live_bytes"] == truth.peak_live_bytes
+        verdicts.add(cell["verdict"])
+    assert len(cells) == 15
+    assert len(verdicts) > 1
+
+
+async def test_a_turned_knob_takes_the_place_of_the_one_before(client: EngineClient) -> None:
+    feed = MemoryFeed(client)
+    shown = Shown("demo", plan=PLAN)
+    await feed.open(shown)
+    slow = asyncio.create_task(client.request("around", params()))
+    await asyncio.sleep(0.01)
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    shown.plan = dataclasses.replace(PLAN, batch=3)
+    assert (await feed.full(shown)).plan.batch == 3
+
+
+async def test_unknown_families_missing_files_and_impossible_plans(
+    client: EngineClient, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}))
+    facts = ModelFacts.parse(
+        (await client.request("open", {"model": str(config), "case": ""})).data
+    )
+    assert "'mamba'" in facts.unknown
+    assert "--trace" in facts.unknown
+    with pytest.raises(ModelError):
+        await client.request("open", {"model": str(tmp_path / "nothing"), "case": ""})
+    with pytest.raises(UsageError, match="ZeRO"):
+        await client.request("first", params(dataclasses.replace(PLAN, zero=3)))
+
+
+async def test_a_process_that_dies_is_told_and_started_again(client: EngineClient) -> None:
+    await client.request("devices")
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGKILL)
+    with pytest.raises(EngineLost):
+        await client.request("full", params())
+    await client.restart()
+    assert (await client.request("first", params())).data["stage"] == "first"

@@ -1,0 +1,92 @@
+"""The fields of the form: what their keys and what is typed make of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from qtui.tui.panels.memory.knobs import (
+    KNOBS,
+    changed,
+    difference,
+    share,
+    shown_knobs,
+    whole_number,
+)
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan_choices import METHODS
+
+BY_FIELD = {knob.field: knob for knob in KNOBS}
+
+
+def test_every_field_of_a_plan_but_the_version_of_torch_has_a_knob() -> None:
+    assert {field.name for field in dataclasses.fields(RunPlan)} - set(BY_FIELD) == {"torch"}
+
+
+@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.field)
+def test_every_value_makes_a_plan(knob) -> None:
+    """Each value is possible in some plan in which the knob is shown, with what it needs there."""
+    for value in knob.values:
+        possible = []
+        for method in METHODS:
+            for plan in (RunPlan(method=method), RunPlan(method=method, gpus=64)):
+                try:
+                    resolved = resolve(changed(plan, knob.field, value), "bf16")
+                except UsageError:
+                    continue
+                if knob in shown_knobs(resolved):
+                    possible.append(resolved)
+        assert possible, (knob.field, value)
+
+
+def test_numbers_stop_at_their_ends_and_names_go_round() -> None:
+    batch, method = BY_FIELD["batch"], BY_FIELD["method"]
+    assert batch.stepped(1, -1) == 1
+    assert batch.stepped(512, 1) == 512
+    assert batch.stepped(5, 1) == 6
+    assert batch.stepped(5, -1) == 4
+    assert method.stepped(METHODS[-1], 1) == METHODS[0]
+    assert method.stepped(METHODS[0], -1) == METHODS[-1]
+
+
+def test_a_loss_that_was_typed_steps_on() -> None:
+    loss = BY_FIELD["loss"]
+    assert loss.stepped("chunked:64", 1) in loss.values
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("before", METHODS)
+def test_methods_change_into_each_other(before: str, method: str) -> None:
+    """Whatever was set for one, the other is possible: its own usual numbers take their place."""
+    plan = RunPlan(method=before)  # type: ignore[arg-type]
+    for field in ("quant", "kbit_prep"):
+        if before == "qlora":
+            plan = dataclasses.replace(plan, **{field: BY_FIELD[field].values[-1]})
+    if before == "inference":
+        plan = dataclasses.replace(plan, generate=512, quant="nf4")
+    assert resolve(changed(plan, "method", method), "bf16").method == method
+
+
+def test_one_gpu_shards_nothing() -> None:
+    plan = RunPlan(gpus=8, zero=3, tensor_parallel=2)
+    assert resolve(changed(plan, "gpus", 1), "bf16").zero == 0
+
+
+def test_numbers_are_read_as_people_write_them() -> None:
+    assert whole_number("4,096") == whole_number("4k") == whole_number(" 4096 ") == 4096
+    assert share("0.05") == 0.05
+
+
+@pytest.mark.parametrize("text", ["", "four", "-1", "1.5", "4kk", "٤", "9" * 30])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no whole number"):
+        whole_number(text)
+
+
+def test_a_difference_names_what_was_changed() -> None:
+    before = resolve(RunPlan(batch=2), "bf16")
+    after = resolve(RunPlan(batch=4, checkpointing=False), "bf16")
+    assert difference(before, after) == "batch 2 → 4, checkpointing on → off"
+    assert difference(before, before) == ""
