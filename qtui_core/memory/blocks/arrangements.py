@@ -25,6 +25,7 @@ _BY_STYLE: Final[dict[str, Runner]] = {
     "bloom": bloom.layer,
     "falcon": side_by_side.falcon,
     "falcon_grouped": side_by_side.falcon,
+    "phi3": layer.phi3,
     "stablelm": layer.stablelm,
     "llama4": layer.llama4,
     "llama4-tuned": layer.llama4,

@@ -42,16 +42,23 @@ def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: 
     key = heads(tape, state, project(tape, weights, spec.key, hidden), rotated)
     if spec.key_norm is not None:
         key = normalize(tape, weights, spec.key_norm, key)
-    value = heads(tape, state, project(tape, weights, spec.value, hidden), False)
+    value = project(tape, weights, spec.value, hidden)
+    value = heads(tape, state, value, repeats(spec, state))
     if rotated:
         query, key = rotate(tape, query, key, *state.tables[0])
     output, scores = attend(tape, spec, query, key, value, state)
     return project(tape, weights, spec.out, output), scores
 
 
+def repeats(spec: Attention, state: Pass) -> bool:
+    """Whether keys and values are repeated to all heads before a kernel of torch."""
+    masked = state.mask_of(spec) is not None
+    return spec.heads != spec.kv_heads and (masked or state.plan.repeat_kv)
+
+
 def heads(tape: Tape, state: Pass, x: Tensor, rotated: bool) -> Tensor:
-    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`. Behind a rotation, and in eager
-    attention, gradients come heads first and have to be copied."""
+    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`. Behind what is `rotated`, or
+    repeated, and in eager attention gradients come heads first and have to be copied."""
     return transposed(tape, x) if rotated or is_eager(state) else x
 
 
@@ -86,7 +93,7 @@ def attend(
     if state.cache is not None:
         key, value = cached(tape, state.cache, key, value, state.queries, spec.window)
     sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.kv_heads, spec.head_dim)
-    mask = state.window_mask if spec.window is not None else state.mask
+    mask = state.mask_of(spec)
     if is_eager(state):
         return eager(tape, spec, query, key, value, mask, sizes, heads_first)
     output = kernel(tape, query, key, value, mask, sizes, state)
@@ -113,14 +120,16 @@ def kernel(
         sizes = Heads(
             sizes.batch, sizes.queries, sizes.keys, sizes.heads, sizes.heads, sizes.head_dim
         )
-    query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
-    if flashes(tape, query.dtype, mask, sizes, state):
-        return flash(tape, query, key, value, sizes)
+    q, k, v = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
+    if flashes(tape, q.dtype, mask, sizes, state):
+        return flash(tape, q, k, v, sizes)
     bias = None if mask is None else tape.cast_low(mask)
     if mask is not None and mask.dtype == "bool":
         tape.operation("where")
-        bias = tape.new(sizes.batch * sizes.queries * sizes.keys, query.dtype, BIAS)
-    return efficient(tape, query, key, value, sizes, bias)
+        _seen, _hidden = tape.new(1, q.dtype, BIAS), tape.new(1, q.dtype, BIAS)
+        bias = tape.new(sizes.batch * sizes.queries * sizes.keys, q.dtype, BIAS)
+        del _seen, _hidden
+    return efficient(tape, q, k, v, sizes, bias)
 
 
 def flashes(tape: Tape, dtype: str, mask: Tensor | None, sizes: Heads, state: Pass) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui_core.memory.blocks.attention import Attended, attend, heads
+from qtui_core.memory.blocks.attention import Attended, attend, heads, repeats
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.norm import normalize, unit
 from qtui_core.memory.blocks.rotary import rotate, rotated
@@ -15,7 +15,7 @@ from qtui_core.memory.blocks.rotary_kinds import (
 )
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
-from qtui_core.memory.operations.pointwise import clamp_in_place, dropout, mul
+from qtui_core.memory.operations.pointwise import clamp_in_place, mul
 from qtui_core.memory.operations.views import cat, part, split
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Attention, Norm
@@ -54,7 +54,7 @@ def olmo(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
         query = clamp_in_place(tape, query)
         key = clamp_in_place(tape, key)
         value = clamp_in_place(tape, value)
-    query, key, value = _seen_as_heads(tape, state, query, key, value)
+    query, key, value = _seen_as_heads(tape, spec, state, query, key, value)
     query, key = rotate_and_cast(tape, query, key, *state.tables[0])
     return _finished(tape, weights, spec, query, key, value, state)
 
@@ -89,8 +89,7 @@ def llama4(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state:
 
 
 def phi3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
-    """Phi3Attention.forward, and the dropout after it: parts of one product, which lives as `qkv`
-    until it returns."""
+    """Phi3Attention.forward: parts of one product, which lives as `qkv` until it returns."""
     assert spec.fused is not None
     qkv = project(tape, weights, spec.fused, hidden)
     queries = state.tokens * spec.heads * spec.head_dim
@@ -98,11 +97,9 @@ def phi3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
     query = part(tape, qkv, queries)
     key = part(tape, qkv, keys)
     value = part(tape, qkv, keys)
-    query, key, value = _seen_as_heads(tape, state, query, key, value)
+    query, key, value = _seen_as_heads(tape, spec, state, query, key, value)
     query, key = _partly_rotated(tape, spec, query, key, *state.tables[0])
-    output, scores = attend(tape, spec, query, key, value, state, heads_first=True)
-    output = project(tape, weights, spec.out, output)
-    return dropout(tape, output, spec.residual_dropout), scores
+    return _finished(tape, weights, spec, query, key, value, state, heads_first=True)
 
 
 def stablelm(
@@ -115,7 +112,7 @@ def stablelm(
     query = project(tape, weights, spec.query, hidden)
     key = project(tape, weights, spec.key, hidden)
     value = project(tape, weights, spec.value, hidden)
-    query, key, value = _seen_as_heads(tape, state, query, key, value)
+    query, key, value = _seen_as_heads(tape, spec, state, query, key, value)
     if spec.head_norms:
         query = _each_head(tape, weights, spec.head_norms[: spec.heads], query)
         key = _each_head(tape, weights, spec.head_norms[spec.heads :], key)
@@ -128,12 +125,12 @@ def stablelm(
 
 
 def _seen_as_heads(
-    tape: Tape, state: Pass, query: Tensor, key: Tensor, value: Tensor
+    tape: Tape, spec: Attention, state: Pass, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Views as heads, after all three have been made."""
     query = heads(tape, state, query, True)
     key = heads(tape, state, key, True)
-    return query, key, heads(tape, state, value, False)
+    return query, key, heads(tape, state, value, repeats(spec, state))
 
 
 def _projected(
@@ -146,7 +143,8 @@ def _projected(
     assert spec.value is not None
     query = heads(tape, state, project(tape, weights, spec.query, hidden), rotated)
     key = heads(tape, state, project(tape, weights, spec.key, hidden), rotated)
-    value = heads(tape, state, project(tape, weights, spec.value, hidden), False)
+    value = project(tape, weights, spec.value, hidden)
+    value = heads(tape, state, value, repeats(spec, state))
     return query, key, value
 
 

@@ -11,8 +11,8 @@ from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.registry import ATTENTIONS, MLPS
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
-from qtui_core.memory.operations.pointwise import add, scale
-from qtui_core.memory.shape import Layer, Moe
+from qtui_core.memory.operations.pointwise import add, dropout, scale
+from qtui_core.memory.shape import Attention, Layer, Mlp, Moe
 from qtui_core.memory.tape import Tape, Tensor
 
 
@@ -80,12 +80,28 @@ def parallel(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: 
     hidden = normalize(tape, weights, layer.norms[0], hidden)
     attended, _weights = attention_of(tape, weights, layer, hidden, state)
     fed = feed_forward_of(tape, weights, layer, hidden)
+    assert isinstance(layer.mlp, Mlp)
+    fed = dropout(tape, fed, layer.mlp.dropout)
     return add(tape, add(tape, residual, attended), fed)
 
 
+def phi3(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
+    """Phi3DecoderLayer.forward: what each part gives is dropped out after it has returned."""
+    assert isinstance(layer.attention, Attention)
+    assert isinstance(layer.mlp, Mlp)
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[0], hidden)
+    hidden, _weights = attention_of(tape, weights, layer, hidden, state)
+    hidden = add(tape, residual, dropout(tape, hidden, layer.attention.residual_dropout))
+    residual = hidden
+    hidden = normalize(tape, weights, layer.norms[1], hidden)
+    hidden = feed_forward_of(tape, weights, layer, hidden)
+    return add(tape, residual, dropout(tape, hidden, layer.mlp.dropout))
+
+
 def stablelm(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
-    """StableLmDecoderLayer.forward: names are not used again, so that more lives until it
-    returns."""
+    """StableLmDecoderLayer.forward, one part after the other: names are not used again, so that
+    more lives until it returns."""
     if layer.arrangement == "parallel":
         return parallel(tape, weights, layer, hidden, state)
     residual = hidden
@@ -93,6 +109,8 @@ def stablelm(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: 
     attended, _weights = attention_of(tape, weights, layer, hidden, state)
     residual = add(tape, residual, attended)
     fed = feed_forward_of(tape, weights, layer, normalize(tape, weights, layer.norms[1], residual))
+    assert isinstance(layer.mlp, Mlp)
+    fed = dropout(tape, fed, layer.mlp.dropout)
     return add(tape, residual, fed)
 
 

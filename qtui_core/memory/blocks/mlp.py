@@ -23,12 +23,12 @@ def gated(tape: Tape, weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
 
 
 def fused(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:
-    """Phi3MLP.forward, and the dropout after it: gate and up are halves of one product."""
+    """Phi3MLP.forward: gate and up are halves of one product."""
     assert spec.fused is not None
     up = project(tape, weights, spec.fused, hidden)
     gate, up = split(tape, up, up.elements // 2, up.elements // 2)
     up = mul(tape, up, activation(tape, spec.activation, gate))
-    return dropout(tape, project(tape, weights, spec.down, up), spec.dropout)
+    return project(tape, weights, spec.down, up)
 
 
 def plain(tape: Tape, weights: Weights, spec: Mlp, hidden: Tensor) -> Tensor:

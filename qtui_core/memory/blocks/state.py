@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.shape import Attention, ModelShape
 from qtui_core.memory.tape import Tensor
 
 
@@ -46,6 +46,10 @@ class Pass:
     alibi: Tensor | None = None
     outputs: Tensor | None = None
     entering: Tensor | None = None
+
+    def mask_of(self, spec: Attention) -> Tensor | None:
+        """The mask that an attention is given."""
+        return self.window_mask if spec.window is not None else self.mask
 
     @property
     def tokens(self) -> int:

@@ -92,10 +92,11 @@ def clamp_in_place(tape: Tape, x: Tensor) -> Tensor:
     elements, dtype = x.elements, x.dtype
 
     def backward(gradient: Tensor) -> Gradients:
+        zero = tape.new(1, dtype, CLAMP)
         low = tape.new(elements, "bool", CLAMP)
         high = tape.new(elements, "bool", CLAMP)
         result = tape.new(elements, dtype, CLAMP)
-        del low, high
+        del low, high, zero
         return (result,)
 
     node = tape.node("clamp", (x,), backward)
