@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,25 @@ async def test_an_unknown_family_offers_the_trace(
         await settled(pilot)
         assert "The classes of transformers, traced, peak at" in panel.sentence
         assert "WWWW" in panel.body.curve.text
+
+
+async def test_a_first_plan_that_is_impossible_leaves_the_form(
+    running: Running,
+    estimator: HandMade,
+) -> None:
+    """Also on a narrow screen, where texts otherwise take its room."""
+    async with running((80, 24), start_panel="memory") as pilot:
+        panel = await ready(pilot)
+        panel.shown.plan = replace(panel.shown.plan, batch=REFUSED_BATCH)
+        panel._open_subject()
+        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await settled(pilot)
+        text = screen_text(pilot.app)
+        assert "is impossible here; use 16." in " ".join(text.split())
+        assert "▸batch" in text
+        await pilot.press("left")
+        await ready(pilot)
+        assert panel.shown.plan.batch == 16
 
 
 async def test_a_lost_estimator_is_started_again(

@@ -13,6 +13,7 @@ from qtui.tui.panels.codebooks.drawn_text import Canvas, Draw, Put, TextLine, Te
 from qtui.tui.panels.memory.form import PlanForm
 from qtui.tui.panels.memory.picture import CurvePicture
 from qtui.tui.panels.memory.shown import ViewName
+from qtui.tui.panels.memory.views import wrapped
 from qtui.tui.panels.quantize.views import ViewTabs
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.field import Field
@@ -25,7 +26,7 @@ VERY_TALL = 40
 
 class MemoryBody(Container):
     """The form at the left; at its right the levels, the picture, and on a tall screen the numbers
-    behind it."""
+    behind it. On a narrow screen texts take the room of the form."""
 
     DEFAULT_CSS = """
     MemoryBody {
@@ -48,7 +49,8 @@ class MemoryBody(Container):
         &.-short #memory-top, &.-short #memory-typing { margin: 0; }
         &.-curve #memory-picture { display: none; }
         &.-text CurvePicture, &.-text #memory-numbers { display: none; }
-        &.-text.-short #memory-levels { height: 2; }
+        &.-text.-narrow PlanForm { display: none; }
+        &.-text.-narrow.-message PlanForm { display: block; }
     }
     """
 
@@ -125,8 +127,14 @@ class MemoryBody(Container):
 
     # Where the focus is
 
+    @property
+    def has_form(self) -> bool:
+        """Whether there is room for the form beside what is shown."""
+        text = self.has_class("-text") and not self.has_class("-message")
+        return not (self.has_class("-narrow") and text)
+
     def focus_form(self) -> None:
-        self.screen.set_focus(self.form)
+        self.screen.set_focus(self.form if self.has_form else self.main)
 
     @property
     def main(self) -> Widget:
@@ -140,20 +148,20 @@ class MemoryBody(Container):
 
     def show_curve(self) -> None:
         """The curve stands in the middle; `curve` draws it."""
-        self.remove_class("-text")
+        self.remove_class("-text", "-message")
         self.add_class("-curve")
 
     def show_text(self, draw: Draw) -> None:
         """A picture of texts stands there."""
-        self.remove_class("-curve")
+        self.remove_class("-curve", "-message")
         self.add_class("-text")
         self.picture.show(draw)
 
     def show_message(self, text: str) -> None:
-        """A message in place of the picture."""
+        """A message in place of the picture; the form stays, which may be the way out."""
 
         def draw(canvas: Canvas) -> list[TextLine]:
-            lines = text.split("\n")
+            lines = [each for line in text.split("\n") for each in wrapped(line, canvas.width)]
             above = max(0, (canvas.height - len(lines)) // 2)
             return [
                 *([] for _ in range(above)),
@@ -161,6 +169,7 @@ class MemoryBody(Container):
             ]
 
         self.show_text(draw)
+        self.add_class("-message")
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""

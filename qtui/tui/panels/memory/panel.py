@@ -115,6 +115,8 @@ class MemoryPanel(EstimatingPanel):
         shown = self.shown
         self.refusal = ""
         if not self._in_list:
+            if not self.body.has_form:
+                return
             shown.knob = (shown.knob + by) % len(form_fields(shown))
             self._draw_form()
             self._draw_sentence()

@@ -8,7 +8,7 @@ from qtui.report.numbers import format_bytes, format_count
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.memory.data import Answer, FigureLine, MapCell, TermLine
 from qtui.tui.panels.memory.lines import VERDICTS
-from qtui.tui.panels.memory.parts import part_of
+from qtui.tui.panels.memory.parts import PLACES, part_of
 from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
 from qtui.tui.widgets.line import shortened
 
@@ -57,12 +57,13 @@ def _bar_room(canvas: Canvas) -> int:
 
 
 def _bar(nbytes: int, whole: int, canvas: Canvas) -> str:
-    eighths = canvas.glyphs.full * round(_bar_room(canvas) * min(1.0, nbytes / max(1, whole)))
-    return eighths or ("" if not nbytes else canvas.glyphs.dot)
+    room = _bar_room(canvas)
+    cells = canvas.glyphs.full * round(room * min(1.0, nbytes / max(1, whole)))
+    return cells or (canvas.glyphs.dot if nbytes and room else "")
 
 
 def _term(term: TermLine, whole: int, canvas: Canvas) -> TextLine:
-    letter = part_of(term.name).letter if term.basis != "calibrated" else " "
+    letter = part_of(term.name).letter if term.name in PLACES else " "
     more = f"{term.basis}  {term.formula}"
     room = canvas.width - 37 - _bar_room(canvas)
     return [
