@@ -238,10 +238,7 @@ async def test_an_unknown_family_offers_the_trace(
         assert "WWWW" in panel.body.curve.text
 
 
-async def test_a_first_plan_that_is_impossible_leaves_the_form(
-    running: Running,
-    estimator: HandMade,
-) -> None:
+async def test_a_first_plan_that_is_impossible_leaves_the_form(running: Running) -> None:
     """Also on a narrow screen, where texts otherwise take its room."""
     async with running((80, 24), start_panel="memory") as pilot:
         panel = await ready(pilot)

@@ -216,8 +216,8 @@ class CurvePicture(DrawnLines, can_focus=True):
         puts: list[Put] = []
         if ceiling and chart.capacity is not None:
             style = self._style("capacity")
-            for column, cell in enumerate(cells):
-                if cell[row] == EMPTY:
+            for column, of_column in enumerate(cells):
+                if of_column[row] == EMPTY:
                     puts.append((AXIS + column, glyphs.baseline, style))
             name = shortened(f" {self._gpu} {format_bytes(chart.capacity)} ", 40, glyphs.ellipsis)
             if all(column[row] == EMPTY for column in cells[1 : len(name) + 1]):
