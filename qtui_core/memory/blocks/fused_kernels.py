@@ -26,7 +26,9 @@ def attention(
     if spec.key_norm is not None:
         key = normalize(tape, weights, spec.key_norm, key)
     if spec.positions == "rope":
-        query, key = rope(tape, query), rope(tape, key)
+        cosines, sines = state.tables[0]
+        query = rope(tape, query, cosines, sines)
+        key = rope(tape, key, cosines, sines)
     output, scores = attend(tape, spec, query, key, value, state)
     own = _adapted(weights, spec.out)
     if own is None:

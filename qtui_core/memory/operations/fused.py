@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.memory.record import Component, Label
-from qtui_core.memory.tape import Gradients, Tape, Tensor
+from qtui_core.memory.tape import Buffer, Gradients, Tape, Tensor
 
 NORM: Final = Label("fast_rms_layernorm")
 LOSSES: Final = Label("losses", Component.LOSS)
@@ -30,10 +30,15 @@ def rms_norm(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor:
     return tape.output(node, output)
 
 
-def rope(tape: Tape, x: Tensor) -> Tensor:
+def rope(tape: Tape, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Fast_RoPE_Embedding (unsloth/kernels/rope_embedding.py): rotates in place, forward and
-    backward. The tables are kept but for their own sake."""
-    node = tape.node("fast_rope_embedding", (x,), _over)
+    backward. The tables are attributes of its context, and live as long as the graph."""
+    tables = cosines.buffer, sines.buffer
+
+    def backward(gradient: Tensor, kept: tuple[Buffer, ...] = tables) -> Gradients:
+        return (gradient,)
+
+    node = tape.node("fast_rope_embedding", (x,), backward)
     return tape.output(node, Tensor(x.elements, x.dtype, x.buffer))
 
 
