@@ -78,7 +78,7 @@ def qwen2_moe(config: Config) -> ModelShape:
     experts = routed(
         config,
         sizes,
-        experts=config.size("num_experts", 60, most=LARGEST_COUNT),
+        experts=config.size(("num_experts", "num_local_experts"), 60, most=LARGEST_COUNT),
         top_k=config.size("num_experts_per_tok", 4, most=LARGEST_COUNT),
         width=config.size("moe_intermediate_size", 1408),
         prefix="mlp",
@@ -118,7 +118,7 @@ def qwen3_moe(config: Config) -> ModelShape:
     experts = routed(
         config,
         sizes,
-        experts=config.size("num_experts", 128, most=LARGEST_COUNT),
+        experts=config.size(("num_local_experts", "num_experts"), 128, most=LARGEST_COUNT),
         top_k=config.size("num_experts_per_tok", 8, most=LARGEST_COUNT),
         width=config.size("moe_intermediate_size", 768),
         prefix="mlp",
