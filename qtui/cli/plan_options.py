@@ -96,7 +96,8 @@ _ALL = (
     _switch("--checkpointing", "Recompute each layer in the backward pass. "
             "[default: on for qlora]"),
     _switch("--reentrant", "Checkpoints are of the older kind, the default of transformers 4."),
-    _choice("--kernels", KERNELS, "fused takes norms, rotations and 4-bit adapters from Unsloth."),
+    _choice("--kernels", KERNELS, "fused takes norms, rotations and 4-bit adapters from Unsloth, "
+            "liger norms, rotations and SwiGLU from Liger."),
     _choice("--attention", ATTENTION_KERNELS, "sdpa lets torch choose its kernel."),
     _switch("--repeat-kv", "Grouped keys and values are copied to all heads, as in transformers "
             "before 4.48."),

@@ -42,7 +42,8 @@ class RunPlan:
             transformers 4 has them unless told otherwise.
         kernels: "fused" takes norms, rotations and adapters over 4-bit weights from Unsloth, which
             work in place where they can (fms-acceleration's fused-ops-and-kernels); with them
-            weights of norms are not trained.
+            weights of norms are not trained; "liger" takes norms, rotations and SwiGLU from Liger
+            (the Trainer's use_liger_kernel, which with them takes the "fused" loss).
         attention: "sdpa" lets torch choose, which is flash where it can be; "flash" the package
             flash-attn or that backend; "efficient" the memory-efficient backend (what a T4 or a
             padding mask gets); "eager" the matrix of scores.
@@ -132,7 +133,7 @@ def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
         autocast_dtype=dtype_of(plan.autocast_dtype),
         quant=None if quant == "none" else quant,
         autocast=quantized if plan.autocast is None else plan.autocast,
-        kbit_prep=plan.kbit_prep or ("all" if quantized and plan.kernels == "torch" else "none"),
+        kbit_prep=plan.kbit_prep or ("all" if quantized and plan.kernels != "fused" else "none"),
         adapter_dtype=dtype_of(plan.adapter_dtype or "fp32"),
         lora_targets=parse_targets(",".join(plan.lora_targets)),
         loss=parse_loss(plan.loss),

@@ -14,7 +14,7 @@ KbitPrep = Literal["none", "norms", "all"]
 AttentionKernel = Literal["sdpa", "flash", "efficient", "eager"]
 Loop = Literal["trainer", "manual", "script"]
 Segments = Literal["native", "expandable"]
-Kernels = Literal["torch", "fused"]
+Kernels = Literal["torch", "fused", "liger"]
 
 METHODS: Final = get_args(Method)
 OPTIMIZERS: Final = get_args(Optimizer)

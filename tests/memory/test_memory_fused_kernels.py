@@ -67,6 +67,19 @@ def test_a_fused_mlp_saves_gate_and_up_and_neither_silu_nor_product():
     assert difference == pytest.approx(SHAPE_LAYERS * (silu - inputs), rel=0.01)
 
 
+def test_liger_saves_the_factors_of_a_gate_and_its_norms_are_trained():
+    liger = replace(LORA, kernels="liger")
+    # Of gate, silu(gate) and up the middle one goes; norms keep 2 bytes an element, not 4.
+    norms = 2 * SHAPE_LAYERS * (4 - 2) * TOKENS * HIDDEN
+    assert saved(LORA) - saved(liger) == norms + SHAPE_LAYERS * 2 * TOKENS * WIDTH
+    full = replace(LORA, method="full")
+    resident = [
+        estimate(SHAPE, plan, allocator=False).resident_bytes
+        for plan in (full, replace(full, kernels="liger"))
+    ]
+    assert resident[0] == resident[1]
+
+
 def test_weights_of_fused_norms_have_no_optimizer_states():
     full = replace(LORA, method="full")
     difference = (

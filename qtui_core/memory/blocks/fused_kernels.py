@@ -1,5 +1,6 @@
-"""Parts of a layer under `RunPlan.kernels` "fused": norms and rotations that work in place, and
-adapters over 4-bit weights as one function. What has no such kernel runs as ever."""
+"""Parts of a layer under `RunPlan.kernels`: rotations that work in place; with "fused" adapters
+over 4-bit weights as one function, with "liger" a gate in one kernel. What has no such kernel runs
+as ever."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from qtui_core.memory.blocks.mlp import gated
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
-from qtui_core.memory.operations.fused import rope
+from qtui_core.memory.operations.fused import rope, silu_times
 from qtui_core.memory.operations.fused_lora import Adapted, gated_mlp, several, single
 from qtui_core.memory.shape import Attention, Linear, Mlp
 from qtui_core.memory.tape import Tape, Tensor
@@ -38,12 +39,17 @@ def attention(
 
 
 def feed_forward(tape: Tape, weights: Weights, spec: Mlp, x: Tensor) -> Tensor:
-    """LlamaMLP.forward, in one where all three layers have adapters and the function is SiLU."""
-    gate, up, down = (
-        None if layer is None else _adapted(weights, layer)
-        for layer in (spec.gate, spec.up, spec.down)
-    )
-    if gate is None or up is None or down is None or spec.activation not in ("silu", "swish"):
+    """LlamaMLP.forward where the function is SiLU: in one where all three layers have adapters, or
+    with the gate in one kernel (LigerSwiGLUMLP.forward)."""
+    if spec.activation not in ("silu", "swish") or spec.gate is None or spec.up is None:
+        return gated(tape, weights, spec, x)
+    if weights.plan.kernels == "liger":
+        gate_result = project(tape, weights, spec.gate, x)
+        product = silu_times(tape, gate_result, project(tape, weights, spec.up, x))
+        del gate_result
+        return project(tape, weights, spec.down, product)
+    gate, up, down = (_adapted(weights, layer) for layer in (spec.gate, spec.up, spec.down))
+    if gate is None or up is None or down is None:
         return gated(tape, weights, spec, x)
     return gated_mlp(tape, x, gate, up, down, weights.plan.lora_dropout)
 
@@ -66,6 +72,7 @@ def _projected(
 def _adapted(weights: Weights, spec: Linear) -> Adapted | None:
     """The layer for a kernel that takes its adapter along: one over a 4-bit weight."""
     own = weights.linear(spec)
-    if own.down is None or own.up is None or own.quant in (None, "int8"):
+    apart = weights.plan.kernels != "fused" or own.quant in (None, "int8")
+    if apart or own.down is None or own.up is None:
         return None
     return Adapted(spec.inputs, spec.outputs, weights.plan.lora_rank, own.down, own.up)

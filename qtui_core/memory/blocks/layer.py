@@ -21,7 +21,7 @@ def attention_of(
 ) -> Attended:
     """The layer's attention to `hidden`."""
     spec: Any = layer.attention
-    if state.plan.kernels == "fused" and spec.style == "llama":
+    if state.plan.kernels != "torch" and spec.style == "llama":
         return fused_kernels.attention(tape, weights, spec, hidden, state)
     return ATTENTIONS[spec.style](tape, weights, spec, hidden, state)
 
@@ -29,7 +29,7 @@ def attention_of(
 def feed_forward_of(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
     """The layer's feed-forward part of `hidden`."""
     spec: Any = layer.mlp
-    if weights.plan.kernels == "fused" and spec.style == "llama":
+    if weights.plan.kernels != "torch" and spec.style == "llama":
         return fused_kernels.feed_forward(tape, weights, spec, hidden)
     return MLPS[spec.style](tape, weights, spec, hidden)
 

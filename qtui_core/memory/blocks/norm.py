@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qtui_core.memory.blocks.weights import Weights
-from qtui_core.memory.operations.fused import rms_norm
+from qtui_core.memory.operations.fused import rms_norm, rms_norm_trained
 from qtui_core.memory.operations.norm import layer_norm, mean
 from qtui_core.memory.operations.pointwise import add_constant, mul, power, rsqrt, subtract
 from qtui_core.memory.shape import Norm
@@ -17,10 +17,11 @@ def normalize(tape: Tape, weights: Weights, spec: Norm, x: Tensor) -> Tensor:
     """The norm `spec` of `x`, over its last `spec.size` elements."""
     before = tape.path
     tape.path = spec.name
-    if spec.kind == "rms" and weights.plan.kernels == "fused":
+    if spec.kind == "rms" and weights.plan.kernels != "torch":
         weight = weights.weight(spec)
         assert weight is not None
-        result = rms_norm(tape, x, weight, spec.size)
+        kernel = rms_norm if weights.plan.kernels == "fused" else rms_norm_trained
+        result = kernel(tape, x, weight, spec.size)
     else:
         result = NORMS[spec.kind](tape, weights, spec, x)
     tape.path = before

@@ -1,6 +1,6 @@
 """Kernels that write over what they are given, as Unsloth has them and plugins take them from there
-(fused-ops-and-kernels of fms-acceleration): a norm, a rotation and a cross entropy that need no
-second tensor of the size of the first for their gradient."""
+(fused-ops-and-kernels of fms-acceleration), and Liger: norms, a rotation, a gate and a cross
+entropy that need no second tensor of the size of the first for their gradient."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from qtui_core.memory.record import Component, Label
 from qtui_core.memory.tape import Buffer, Gradients, Tape, Tensor
 
 NORM: Final = Label("fast_rms_layernorm")
+GATED: Final = Label("swiglu")
 LOSSES: Final = Label("losses", Component.LOSS)
 LOGSUMEXP: Final = Label("logsumexp", Component.LOSS)
 COUNT: Final = Label("count_nonzero", Component.LOSS)
@@ -27,6 +28,37 @@ def rms_norm(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor:
     output = tape.new(x.elements, x.dtype, NORM)
     roots = tape.new(x.elements // size, "fp32", NORM)
     tape.save(node, x, weight, roots)
+    return tape.output(node, output)
+
+
+def rms_norm_trained(tape: Tape, x: Tensor, weight: Tensor, size: int) -> Tensor:
+    """LigerRMSNormFunction (liger_kernel/ops/rms_norm.py), in place as LigerRMSNorm has it: as the
+    other, but the weight gets its gradient. Partial sums of that, a float32 row for each
+    multiprocessor, are not counted."""
+    trained = weight.dtype if weight.requires_grad else None
+
+    def backward(gradient: Tensor) -> Gradients:
+        return gradient, tape.new(size, trained, NORM) if trained else None
+
+    node = tape.node("LigerRMSNormFunction", (x, weight), backward)
+    output = tape.new(x.elements, x.dtype, NORM)
+    roots = tape.new(x.elements // size, "fp32", NORM)
+    tape.save(node, x, weight, roots)
+    return tape.output(node, output)
+
+
+def silu_times(tape: Tape, gate: Tensor, up: Tensor) -> Tensor:
+    """LigerSiLUMulFunction (liger_kernel/ops/swiglu.py): saves both factors as they came, and
+    writes their gradients over them."""
+    elements, dtype = gate.elements, gate.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        of_gate, of_up = tape.held
+        return Tensor(elements, dtype, of_gate), Tensor(elements, dtype, of_up)
+
+    node = tape.node("LigerSiLUMulFunction", (gate, up), backward)
+    output = tape.new(elements, dtype, GATED)
+    tape.save(node, gate, up)
     return tape.output(node, output)
 
 
