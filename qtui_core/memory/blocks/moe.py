@@ -102,6 +102,8 @@ def _route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     chosen = tokens * spec.top_k
     assert isinstance(spec.router, Parameter)
     router = Folded(tape, weights, spec.router)
+    if spec.style != "granitemoe":
+        hidden = _seen_again(tape, hidden)
     logits = linear(tape, hidden, router.weight(tape), None, spec.hidden, spec.experts)
     if spec.style == "granitemoe":
         logits = tape.to(logits, "fp32")
@@ -116,6 +118,15 @@ def _route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
             values = tape.to(values, logits.dtype)
     tape.path = before
     return logits, values, index
+
+
+def _seen_again(tape: Tape, hidden: Tensor) -> Tensor:
+    """`hidden.reshape(-1, hidden_size)` of what is that already: a view, whose gradient waits until
+    what was made after it has been gone through."""
+    node = tape.node("view", (hidden,), lambda gradient: (gradient,))
+    seen = tape.detach(hidden)
+    seen.flat = True
+    return tape.output(node, seen)
 
 
 def _experts(
