@@ -26,13 +26,10 @@ from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Linear, Norm
 from qtui_core.memory.tape import Tape, Tensor
 
-FACTOR: Final = Label("_to_copy")
-ARANGE: Final = Label("arange")
 ADD: Final = Label("add")
 ONES: Final = Label("ones")
 CUMSUM: Final = Label("cumsum")
 GATHER: Final = Label("gather")
-ALIBI: Final = Label("alibi")
 
 
 def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:

@@ -96,8 +96,8 @@ PLANS = {
 #:   k-bit weights the table of a nested quantization, 1 KiB, is counted though Falcon's linear
 #:   layers, of a class of their own, are not quantized. With alibi some scalars are left out.
 #: - DeepSeek: a few KiB in the backward pass of a recomputed layer under adapters.
-#: - T5: autocast keeps the cast of the zeros that are the bias of cross attention; the trace makes it
-#:   for each layer.
+#: - T5: autocast keeps the cast of the zeros that are the bias of cross attention; the trace does
+#:   not.
 KNOWN: dict[tuple[str, str], float] = {
     ("falcon", "forward"): 2.0,
     ("falcon", ""): 0.05,
