@@ -27,7 +27,11 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "outliers": ("quantize", ("v", "i", *"40 at column 17", "enter")),
     "activations": ("quantize", ("v", "v", "c")),
     "codebooks": ("codebooks", ()),
-    "memory": ("memory", ("V", "down", "down", "enter", "WAIT", "right")),
+    # Llama 70B with QLoRA on an L40S, after the sequence grew.
+    "memory": ("memory", (
+        "V", *["down"] * 4, "enter", "WAIT", *["up"] * 4, "enter", *"l40s", "enter", "WAIT",
+        *["down"] * 5, "right",
+    )),
     "cases": ("memory", ("V", "down")),
 }
 #: Drawing waits for the engine; a machine this slow has other problems.

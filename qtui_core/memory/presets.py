@@ -200,21 +200,22 @@ CASES: Final = (
             Claim(
                 "activations, FP32", 4 * GB, "kept",
                 "The table counts five tensors of [batch, seq, hidden] a layer; autograd keeps "
-                "some thirty (GELU alone eight), and the logits of 50,257 words.",
+                "some 26 (GELU alone eight), and the logits of 50,257 words.",
             ),
             Claim(
                 "training, FP32", int(9.6 * GB), "peak",
-                "The activations; and the backward pass needs room for three tensors of logits.",
+                "The activations again. The peak is where the backward pass begins: three tensors "
+                "of logits, 4.9 GB, and no gradients yet.",
             ),
             Claim(
                 "training, mixed FP16", int(6.2 * GB), "peak",
-                "torch keeps FP32 weights and gradients (0.7 GB more each), and the 16-bit copies "
-                "of autocast besides.",
+                "Autocast halves products only: norms, GELU and loss stay in FP32, and so do the "
+                "weights, whose 16-bit copies are saved besides.",
                 _MIXED,
             ),
             Claim(
                 "inference, FP32", int(1.4 * GB), "peak",
-                "Weights alone; a prefill of 8 x 1,024 needs its cache and a layer's "
+                "Weights alone; a prefill of 8 x 1,024 needs its cache of 1.6 GB and a layer's "
                 "temporaries too.",
                 {"method": "inference"},
             ),
@@ -242,7 +243,7 @@ CASES: Final = (
             Claim(
                 "activations", 60 * GB, "kept",
                 "The paper counts 12 tensors of [batch, seq, hidden] a layer in 16 bits; GPT-2 of "
-                "transformers keeps more (its GELU is written out in eight), and the logits.",
+                "transformers keeps as much as 42 of them (GELU alone eight), and the logits.",
             ),
             Claim(
                 "activations, checkpointed", 8 * GB, "kept",
@@ -265,7 +266,8 @@ CASES: Final = (
             Claim("BF16 Adam", 32 * GB, "optimizer", "The same, 2 x 2 bytes."),
             Claim(
                 "8-bit Adam", 16 * GB, "optimizer",
-                "2 x 1 byte, and an FP32 scale for each block of 256.",
+                "2 x 1 byte and scales; but the Trainer asks for 32-bit states of the embedding, "
+                "525M parameters of 8 bytes.",
                 {"optimizer": "adamw8bit"},
             ),
             Claim(

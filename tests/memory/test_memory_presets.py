@@ -50,6 +50,9 @@ def test_states_are_bytes_a_parameter() -> None:
     eight = figures("adam-8b")
     assert eight["FP32 Adam"] == pytest.approx(8 * 8.030261248, rel=1e-3)
     assert eight["BF16 Adam"] == pytest.approx(4 * 8.030261248, rel=1e-3)
+    embedding = 128256 * 4096 / GB
+    rest = 2 * (8.030261248 - embedding) * (1 + 4 / 256)
+    assert eight["8-bit Adam"] == pytest.approx(rest + 8 * embedding, rel=1e-3)
     assert eight["4-bit Adam"] == pytest.approx((1 + 8 / 128) * 8.030261248, rel=2e-3)
     twenty = figures("20b")
     assert twenty["float32"] == pytest.approx(4 * 20.55456768, rel=1e-3)
@@ -71,14 +74,22 @@ def test_activations_are_more_than_is_stated() -> None:
     layer = 8 * 1024 * 1024 * 4 / GB
     logits = 8 * 1024 * 50257 * 4 / GB
     assert 4 / (24 * layer) == pytest.approx(5, abs=0.2)
-    assert 24 <= (medium["activations, FP32"] - 2 * logits) / (24 * layer) <= 30
-    assert medium["training, FP32"] > medium["activations, FP32"] + 4 * 1.42
+    assert (medium["activations, FP32"] - 2 * logits) / (24 * layer) == pytest.approx(26, abs=1)
+    assert 3 * logits == pytest.approx(4.9, abs=0.05)
+    states = medium["weights, FP32"] + medium["Adam states"]
+    without = medium["activations, FP32"] + states + 2 * logits
+    assert medium["training, FP32"] == pytest.approx(without, rel=0.02)
+    cache = 8 * 1024 * 2 * 24 * 1024 * 4 / GB
+    assert cache == pytest.approx(1.6, abs=0.05)
+    assert medium["inference, FP32"] > medium["weights, FP32"] + cache
     xl = figures("gpt2-xl")
     tensor = 32 * 1024 * 1600 * 2 / GB
     assert 12 * 48 * tensor == pytest.approx(60, rel=0.01)
-    assert xl["activations"] > 150
+    logits_of_xl = 32 * 1024 * 50257 * 4 / GB
+    found = (xl["activations"] - 2 * logits_of_xl) / (48 * tensor)
+    assert found == pytest.approx(42, abs=2)
     kept = 48 * 2 * tensor  # one FP32 input a layer
-    assert kept < xl["activations, checkpointed"] < kept + 1.2 * (32 * 1024 * 50257 * 4 / GB) + 0.5
+    assert kept < xl["activations, checkpointed"] < kept + 1.2 * logits_of_xl + 0.5
 
 
 def test_every_case_says_why() -> None:

@@ -79,4 +79,4 @@ def _of_case(shown: Shown) -> str:
     times = worst.bytes / worst.stated_bytes
     words = f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
     same = f"{len(near)} of {len(case.figures)} figures are ours to 5 %" if near else "None agrees"
-    return f"{case.title}: {same}; {worst.what} is really {words} what is stated. {worst.why}"
+    return f"{case.title}: {same}; {worst.what}: ours is {words} what is stated. {worst.why}"
