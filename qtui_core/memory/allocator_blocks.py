@@ -44,15 +44,22 @@ class Block:
         "size",
     )
 
-    def __init__(self, pool: Pool, address: int, size: int) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        address: int,
+        size: int,
+        previous: Block | None = None,
+        following: Block | None = None,
+    ) -> None:
         self.pool = pool
         self.address = address
         self.size = size
         self.requested = 0
         self.allocated = False
         self.mapped = True
-        self.previous: Block | None = None
-        self.next: Block | None = None
+        self.previous = previous
+        self.next = following
 
     @property
     def reach(self) -> int:
@@ -67,15 +74,17 @@ class Pool:
     Attributes:
         small: whether it is that of blocks up to 1 MiB.
         page: what an expandable segment of it grows by.
+        least_rest: what a block must be larger than asked for, to be cut.
         keys, blocks: of the free ones, in the same order.
         unmapped: address space without memory, by address.
     """
 
-    __slots__ = ("blocks", "keys", "page", "small", "unmapped")
+    __slots__ = ("blocks", "keys", "least_rest", "page", "small", "unmapped")
 
-    def __init__(self, small: bool, page: int) -> None:
+    def __init__(self, small: bool, page: int, least_rest: int) -> None:
         self.small = small
         self.page = page
+        self.least_rest = least_rest
         self.keys: list[int] = []
         self.blocks: list[Block] = []
         self.unmapped: list[Block] = []
@@ -117,18 +126,17 @@ def merge(block: Block) -> int:
     merged = 0
     before, after = block.previous, block.next
     if before is not None and not before.allocated and before.mapped == block.mapped:
-        merged += before.size
+        merged = before.size
         block.pool.forget(before)
         block.address = before.address
-        block.size += before.size
-        block.previous = before.previous
-        if block.previous is not None:
-            block.previous.next = block
+        further = block.previous = before.previous
+        if further is not None:
+            further.next = block
     if after is not None and not after.allocated and after.mapped == block.mapped:
         merged += after.size
         block.pool.forget(after)
-        block.size += after.size
-        block.next = after.next
-        if block.next is not None:
-            block.next.previous = block
+        further = block.next = after.next
+        if further is not None:
+            further.previous = block
+    block.size += merged
     return merged

@@ -17,7 +17,9 @@ class ExpandableAllocator(CachingAllocator):
     """As CachingAllocator. Its segments are not from cudaMalloc and their free pages can always be
     given back, so that torch counts them neither as `segments` nor as `inactive_split`."""
 
+    grows = True
     counts_split = False
+    least_rest = MIN_BLOCK
     #: Where the next segment may begin.
     _next_address = 0
 
@@ -33,9 +35,6 @@ class ExpandableAllocator(CachingAllocator):
         while index + 1 < len(blocks) and blocks[index + 1].reach < blocks[index].reach:
             index += 1
         return super()._choose(pool, size, index)
-
-    def _should_split(self, block: Block, size: int) -> bool:
-        return block.size - size >= MIN_BLOCK
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
         return False

@@ -23,7 +23,6 @@ from qtui_core.memory.allocator_blocks import (
     SMALL_SIZE,
     Block,
     Pool,
-    link,
     merge,
 )
 
@@ -48,8 +47,12 @@ class CachingAllocator:
         retries: times that cudaMalloc failed and everything cached was given back.
     """
 
+    #: Whether segments grow by pages.
+    grows = False
     #: Whether free blocks of segments that are partly in use count as inactive_split.
     counts_split = True
+    #: The least that is cut off a block for more than 1 MiB.
+    least_rest = SMALL_SIZE + 1
 
     def __init__(
         self,
@@ -63,8 +66,13 @@ class CachingAllocator:
         self.max_split = max_split
         self.max_non_split_rounding = max_non_split_rounding
         self.large_segment = large_segment
-        self.small = Pool(True, SMALL_SEGMENT)
-        self.large = Pool(False, large_segment)
+        # Of a large block the rest is cut off only where it is worth keeping.
+        self.small = Pool(True, SMALL_SEGMENT, MIN_BLOCK)
+        self.large = Pool(False, large_segment, self.least_rest)
+        limit = None if self.grows else max_split
+        self.chooses = self.grows or limit is not None
+        #: Bytes from which on nothing is cut off.
+        self.whole_from = _TOP if limit is None else limit
         self.allocated = 0
         self.reserved = 0
         self.requested = 0
@@ -79,18 +87,18 @@ class CachingAllocator:
         device has no more."""
         size = -(-nbytes // MIN_BLOCK) * MIN_BLOCK
         pool = self.small if size <= SMALL_SIZE else self.large
-        index = bisect_left(pool.keys, size << SHIFT)
-        if index < len(pool.keys):
+        keys = pool.keys
+        index = bisect_left(keys, size << SHIFT)
+        if index < len(keys) and self.chooses:
             index = self._choose(pool, size, index)
-        if index < len(pool.keys):
-            del pool.keys[index]
+        if index < len(keys):
+            del keys[index]
             block = pool.blocks.pop(index)
         else:
             block = self._new(pool, size)
-        was_split = block.previous is not None or block.next is not None
-        if block.size > size and self._should_split(block, size):
-            self._cut(block, size, was_split)
-        elif was_split and self.counts_split:
+        if block.size - size >= pool.least_rest and size < self.whole_from:
+            self._cut(block, size)
+        elif self.counts_split and (block.previous is not None or block.next is not None):
             self.inactive_split -= block.size
         block.allocated = True
         block.requested = nbytes
@@ -132,22 +140,20 @@ class CachingAllocator:
             return len(pool.blocks)
         return index
 
-    def _should_split(self, block: Block, size: int) -> bool:
-        if block.pool.small:
-            return block.size - size >= MIN_BLOCK
-        return block.size - size > SMALL_SIZE and (self.max_split is None or size < self.max_split)
-
-    def _cut(self, block: Block, size: int, was_split: bool) -> None:
+    def _cut(self, block: Block, size: int) -> None:
         """Leaves `size` bytes of a block and puts the others into the pool."""
-        rest = Block(block.pool, block.address + size, block.size - size)
-        link(block, rest, block.next)
+        pool, before, after = block.pool, block.previous, block.next
+        left = block.size - size
+        rest = block.next = Block(pool, block.address + size, left, block, after)
+        if after is not None:
+            after.previous = rest
         block.size = size
-        block.pool.add(rest)
+        pool.add(rest)
         if self.counts_split:
-            if was_split:
+            if before is not None or after is not None:
                 self.inactive_split -= size
             else:
-                self.inactive_split += rest.size
+                self.inactive_split += left
                 if self.inactive_split > self.peak_inactive_split:
                     self.peak_inactive_split = self.inactive_split
 
