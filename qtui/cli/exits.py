@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from typing import NoReturn
 
@@ -58,6 +57,8 @@ def run_and_exit(command: click.Command) -> NoReturn:
             code = _tell_interrupted(interrupt)
         else:
             if debug:
+                import traceback
+
                 traceback.print_exc()
             code = _tell(error)
     _exit(code)

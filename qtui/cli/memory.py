@@ -64,6 +64,8 @@ def command(
 
     Exit code 1 means that it does not fit the GPU that was named.
     """
+    # Nothing here makes cycles, and the collector would walk over a hundred thousand events.
+    gc.disable()
     from qtui.report.files import check_target
     from qtui.report.memory import memory_document
     from qtui.report.render import STDOUT, choose_format, write_report
@@ -80,8 +82,6 @@ def command(
     from qtui.cli.memory_report import chosen_device, report_on, report_on_trace
     from qtui_core.models import open_model
 
-    # Nothing here makes cycles, and the collector would walk over a hundred thousand events.
-    gc.disable()
     device = chosen_device(gpu, vram)
     with open_model(model) as source:
         if trace:
@@ -90,5 +90,6 @@ def command(
             report = report_on(source, plan, device, knob)
     document = memory_document(report, explain=explain, picture=chosen == "html")
     write_report(document, chosen, output, color=color, ascii=ascii)
+    gc.freeze()  # nor does it at the end, which is near
     if report.asked is not None and report.fits[0].verdict == "no":
         ctx.exit(DOES_NOT_FIT)

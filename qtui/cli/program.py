@@ -6,9 +6,8 @@ Only click is imported here; a command's own imports happen when it runs, so tha
 
 from __future__ import annotations
 
-import difflib
+import gc
 import importlib
-import shlex
 from typing import Any
 
 import click
@@ -78,7 +77,10 @@ def _refuse_unknown_command(ctx: click.Context, args: list[str]) -> None:
     """`qtui inspct demo` is a slip and not a model with something behind it."""
     if len(args) < 2 or any(word.startswith("-") for word in args[:2]):
         return
-    close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+    import shlex
+    from difflib import get_close_matches
+
+    close = get_close_matches(args[0], COMMANDS, n=1)
     instead = f" Did you mean `qtui {close[0]} {shlex.quote(args[1])}`?" if close else ""
     raise click.UsageError(
         f"{args[0]!r} is no command, and the app opens one MODEL at a time.{instead}", ctx
@@ -87,6 +89,7 @@ def _refuse_unknown_command(ctx: click.Context, args: list[str]) -> None:
 
 def _load(module: str) -> click.Command:
     command: click.Command = importlib.import_module(module).command
+    gc.enable()
     return command
 
 

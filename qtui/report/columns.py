@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len
-
+from qtui.report.cells import cell_len
 from qtui.report.document import Column, Table
 
 INDENT = 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from qtui_core.errors import QtuiError, UsageError
@@ -60,6 +59,8 @@ def _file_of(output: str) -> Path:
 
 
 def _replace(path: Path, text: str, mode: int) -> None:
+    import tempfile  # which takes longer to import than a report on stdout to write
+
     handle, temporary = tempfile.mkstemp(prefix=".qtui-", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from qtui.report.document import HeatMap
 
 _SHADES = " ░▒▓█"
@@ -31,6 +29,8 @@ def _shade(share: float, shades: str) -> str:
 
 def draw_svg(heat: HeatMap) -> str:
     """An SVG element that takes its colours from the page."""
+    from html import escape  # a page alone pays for its table of entities
+
     columns = max((len(cells) for _, cells in heat.rows), default=0)
     width, height = _LABELS + columns * _CELL, len(heat.rows) * _CELL
     parts = [

@@ -7,8 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TextIO
 
-from rich.cells import cell_len
-
+from qtui.report.cells import cell_len
 from qtui.report.columns import GAP, INDENT, lay_out, with_bars
 from qtui.report.document import Document, Facts, HeatMap, Picture, Table
 from qtui.report.heatmap import draw_lines

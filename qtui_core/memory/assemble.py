@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.backbone_t5 import t5
 from qtui_core.memory.backbones import BACKBONES, decoder
 from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.cache import Cache
@@ -49,6 +48,8 @@ def _sequence_to_sequence(
     tape: Tape, model: Model, batch: Batch
 ) -> tuple[Tensor | None, Tensor | None]:
     """T5ForConditionalGeneration.forward: what it makes on the way has names until it returns."""
+    from qtui_core.memory.backbone_t5 import t5  # no other model needs its blocks
+
     _encoded, _shifted, decoded = t5(tape, model, batch)
     if model.shape.head_scale:
         scaled = scale(tape, decoded)

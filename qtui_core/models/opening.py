@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
 from qtui_core.errors import ModelError
 from qtui_core.models.assemble import Progress
-from qtui_core.models.hub import parse_hub_id
-from qtui_core.models.hub_errors import Unknown, Unreachable
 from qtui_core.models.layout import CONFIG, GGUF_SUFFIX, SUFFIX, refuse_file
 from qtui_core.models.local import unreadable
-from qtui_core.models.opening_hub import open_hub
 from qtui_core.models.opening_local import open_folder, open_path
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
@@ -51,6 +47,11 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
     else:
         return open_path(path, name, progress)
     if isinstance(text, str) and not _looks_like_path(name):
+        # What is on this machine is opened without what the hub takes.
+        from qtui_core.models.hub import parse_hub_id
+        from qtui_core.models.hub_errors import Unknown, Unreachable
+        from qtui_core.models.opening_hub import open_hub
+
         hub_id = parse_hub_id(name)
         if hub_id is not None:
             try:
@@ -94,5 +95,7 @@ def _nearest(path: Path) -> str:
         names = os.listdir(path.parent)
     except OSError:
         return ""  # No folder to look in is no failure: the hint is left out.
-    close = difflib.get_close_matches(path.name, names, n=2, cutoff=0.7)
+    from difflib import get_close_matches  # only a name that is not found pays for it
+
+    close = get_close_matches(path.name, names, n=2, cutoff=0.7)
     return " and ".join(quoted(path.parent / n) for n in close)

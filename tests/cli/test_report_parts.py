@@ -6,9 +6,11 @@ import io
 import json
 
 import pytest
+import rich.cells
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtui.report import cells
 from qtui.report.columns import lay_out
 from qtui.report.document import Column, Document, Facts, HeatMap, Picture, Section, Table
 from qtui.report.json_face import to_json
@@ -35,6 +37,15 @@ def test_bytes(count, text):
 )
 def test_counts(count, text):
     assert format_count(count) == text
+
+
+@given(st.text(max_size=40) | st.text(sorted(cells._SINGLE), max_size=40))
+def test_a_text_takes_as_many_cells_as_rich_says(text):
+    assert cells.cell_len(text) == rich.cells.cell_len(text)
+
+
+def test_all_that_is_counted_without_rich_is_one_cell_wide():
+    assert {rich.cells.cell_len(character) for character in cells._SINGLE} == {1}
 
 
 @given(
