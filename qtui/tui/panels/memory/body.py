@@ -50,6 +50,7 @@ class MemoryBody(Container):
         &.-curve #memory-picture { display: none; }
         &.-text CurvePicture, &.-text #memory-numbers { display: none; }
         &.-text.-narrow PlanForm { display: none; }
+        &.-text.-narrow #memory-centre { padding: 0 1; }
         &.-text.-narrow.-message PlanForm { display: block; }
     }
     """
