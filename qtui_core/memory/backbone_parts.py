@@ -8,6 +8,7 @@ from typing import Final
 
 from qtui_core.memory.blocks.arrangements import run_layer
 from qtui_core.memory.blocks.cache import Cache
+from qtui_core.memory.blocks.chunk_mask import chunked_mask
 from qtui_core.memory.blocks.masks import causal_mask, look_for_packing
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.state import Pass
@@ -23,6 +24,9 @@ from qtui_core.memory.tape import Tape, Tensor
 FACTOR: Final = Label("_to_copy")
 ARANGE: Final = Label("arange")
 ADD: Final = Label("add")
+
+#: Families that multiply their embeddings once the masks have been made.
+SCALED_LATE: Final = ("granitemoe",)
 
 
 def begin(model: Model, batch: Batch, cache: Cache | None) -> Pass:
@@ -54,7 +58,8 @@ def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
         del _factor
     if model.plan.checkpointing and not embedded.requires_grad:
         embedded.requires_grad = True
-    scaled_after = shape.embedding_scale and not shape.embedding_scales_itself
+    other = shape.embedding_scales_itself or shape.family in SCALED_LATE
+    scaled_after = shape.embedding_scale and not other
     return scale(tape, embedded) if scaled_after else embedded
 
 
@@ -87,11 +92,15 @@ def make_masks(
         for layer in state.shape.layers
         if isinstance(layer.attention, Attention)
     }
+    chunked = any(getattr(layer.attention, "chunked", False) for layer in state.shape.layers)
     unused: list[Tensor | None] = []
     for window in _masks_made(state.shape.family, windows):
         if looks:
             look_for_packing(tape, state)
-        mask = causal_mask(tape, state, dtype, padding, window)
+        if window is not None and chunked:
+            mask = chunked_mask(tape, state, dtype, padding, window)
+        else:
+            mask = causal_mask(tape, state, dtype, padding, window)
         if window not in windows and windows:
             unused.append(mask)
         elif window is None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from qtui_core.memory.backbone_alibi import bloom, falcon
 from qtui_core.memory.backbone_parts import (
+    SCALED_LATE,
     arange,
     begin,
     embed_tokens,
@@ -21,7 +22,7 @@ from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.rotary_kinds import tables_of
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.model import Batch, Model
-from qtui_core.memory.operations.pointwise import add, dropout
+from qtui_core.memory.operations.pointwise import add, dropout, scale
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Linear, Norm
 from qtui_core.memory.tape import Tape, Tensor
@@ -39,6 +40,8 @@ def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tens
     inputs_embeds = embed_tokens(tape, model, batch.ids)
     state.positions = arange(tape, state.queries)
     _unused = make_masks(tape, state, inputs_embeds.dtype, batch.padding)
+    if shape.family in SCALED_LATE:
+        inputs_embeds = scale(tape, inputs_embeds)
     hidden = dropout(tape, inputs_embeds, shape.embedding_dropout)
     state.tables = tables_of(tape, shape, state.queries, hidden.dtype)
     state.entering = hidden

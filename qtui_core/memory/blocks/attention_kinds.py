@@ -6,6 +6,7 @@ from typing import Final
 
 from qtui_core.memory.blocks.attention import Attended, attend, heads, repeats
 from qtui_core.memory.blocks.linear import project
+from qtui_core.memory.blocks.masks import is_eager
 from qtui_core.memory.blocks.norm import normalize, unit
 from qtui_core.memory.blocks.rotary import rotate, rotated
 from qtui_core.memory.blocks.rotary_kinds import (
@@ -22,8 +23,6 @@ from qtui_core.memory.shape import Attention, Norm
 from qtui_core.memory.tape import Tape, Tensor
 
 ARANGE: Final = Label("arange")
-FLOOR: Final = Label("floor")
-LOGARITHM: Final = Label("log1p")
 
 
 def gemma3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
@@ -72,20 +71,27 @@ def cohere(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state:
 
 def llama4(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
     """Llama4TextAttention.forward: complex rotation, then length one; or neither, and queries
-    scaled by their position."""
-    query, key, value = _projected(tape, weights, spec, hidden, state)
+    scaled by their position. Heads are seen as such before the rotation, which sees pairs."""
+    assert spec.query is not None
+    assert spec.key is not None
+    assert spec.value is not None
+    query = project(tape, weights, spec.query, hidden)
+    key = project(tape, weights, spec.key, hidden)
+    value = project(tape, weights, spec.value, hidden)
+    repeated = repeats(spec, state)
+    value = heads(tape, state, value, repeated)
     if spec.positions == "rope":
-        query, key = rotate_complex(tape, query, key, state.tables[0][0])
+        copied = (is_eager(state), is_eager(state) or repeated)
+        query, key = rotate_complex(tape, query, key, state.tables[0][0], copied)
+    else:
+        query, key = heads(tape, state, query, False), heads(tape, state, key, repeated)
     if spec.unit_norm:
         query = unit(tape, spec.head_dim, query)
         key = unit(tape, spec.head_dim, key)
-    scales = None
     if spec.style == "llama4-tuned":
-        scales = _temperatures(tape, state.queries)
+        _positions, scales = _temperatures(tape, state.queries)
         query = tape.to(mul(tape, query, scales), query.dtype)
-    attended = _finished(tape, weights, spec, query, key, value, state)
-    del scales
-    return attended
+    return _finished(tape, weights, spec, query, key, value, state)
 
 
 def phi3(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass) -> Attended:
@@ -137,7 +143,7 @@ def _projected(
     tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pass
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, each seen as heads at once."""
-    rotated = spec.positions == "rope" and spec.style != "llama4"
+    rotated = spec.positions == "rope"
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
@@ -192,14 +198,13 @@ def _each_head(tape: Tape, weights: Weights, norms: tuple[Norm, ...], x: Tensor)
     )
 
 
-def _temperatures(tape: Tape, length: int) -> Tensor:
-    """Factors of queries that grow with their position, float32 `[length]`."""
+def _temperatures(tape: Tape, length: int) -> tuple[Tensor, Tensor]:
+    """Positions, int64, and the factors of queries that grow with them, float32 `[length]`."""
     tape.operation("log1p")
-    positions = tape.new(length, "int64", ARANGE)
-    shifted = tape.new(length, "int64", Label("add"))
-    del positions
-    scaled = tape.new(length, "fp32", Label("div"))
-    for step in ("floor", "log1p", "mul", "add"):
-        scaled = tape.new(length, "fp32", Label(step))
-    del shifted
-    return scaled
+    counted = tape.new(length, "int64", ARANGE)
+    positions = tape.new(length, "int64", Label("add"))
+    del counted
+    scales = tape.new(length, "fp32", Label("_to_copy"))
+    for step in ("add", "div", "floor", "log1p", "mul", "add"):
+        scales = tape.new(length, "fp32", Label(step))
+    return positions, scales

@@ -36,13 +36,14 @@ def causal_mask(
     one `always` (Falcon).
 
     A bool mask `[batch or 1, queries, keys]`; under eager attention the same with 0 and the lowest
-    number, in the type of the model.
+    number, in the type of the model. Encoders need one for padding only.
     """
     eager = is_eager(state)
     if state.plan.attention == "flash" and padding is None:
         return None  # flash attention is told the window, and that it is causal
     windowed = window is not None and (eager or state.keys >= window)
-    if not eager and padding is None and not windowed and not always:
+    bidirectional = state.shape.is_encoder
+    if padding is None and (bidirectional or not (eager or windowed or always)):
         return None
     if not eager and padding is None and state.queries == 1 and not windowed and not always:
         return None
@@ -53,18 +54,20 @@ def causal_mask(
         attended = padding if padding.dtype == "bool" else tape.new(padding.elements, "bool", CAST)
     batch_positions = tape.new(state.batch, "int64", ARANGE)
     head_positions = tape.new(1, "int64", ARANGE)
-    query_positions = _offset(tape, state.queries)
-    key_positions = _offset(tape, state.keys)
+    query_positions = offset(tape, state.queries)
+    key_positions = offset(tape, state.keys)
+    every = None if attended is None else tape.new(1, "bool", ONES)
     if windowed:
         mask = _window(tape, state)
         causal = tape.new(square, "bool", COMPARISON)
         mask = tape.new(square, "bool", AND)
         del causal
     else:
-        mask = tape.new(square, "bool", COMPARISON)
+        seen = state.queries if bidirectional else square
+        mask = tape.new(seen, "bool", COMPARISON)
     if attended is not None:
-        mask = tape.new(square, "bool", AND)  # with a mask of one element that is all true
-    if attended is not None:
+        mask = tape.new(mask.elements, "bool", AND)
+        del every
         looked_up = tape.new(state.batch * state.keys, "bool", LOOKUP)
         mask = tape.new(state.batch * square, "bool", AND)
         del looked_up
@@ -104,7 +107,7 @@ def look_for_packing(tape: Tape, state: Pass) -> None:
     del last, every, numbers, jumps, before_first
 
 
-def _offset(tape: Tape, length: int) -> Tensor:
+def offset(tape: Tape, length: int) -> Tensor:
     """`torch.arange(length) + offset`."""
     plain = tape.new(length, "int64", ARANGE)
     shifted = tape.new(length, "int64", ADD)

@@ -23,7 +23,7 @@ from qtui_core.memory.operations.routing import (
     summed,
     top_k,
 )
-from qtui_core.memory.operations.views import split, transposed
+from qtui_core.memory.operations.views import split
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Moe, Parameter
 from qtui_core.memory.tape import Tape, Tensor
@@ -90,7 +90,7 @@ def llama4(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Ten
     routed_in = mul(tape, routed_in, _transposed(tape, scores))
     routed_out = _stacked(tape, weights, spec, routed_in)
     output = gated(tape, weights, spec.shared, hidden)
-    total = summed(tape, transposed(tape, routed_out), tokens * spec.hidden)
+    total = summed(tape, routed_out, tokens * spec.hidden, viewed=True)
     return _added(tape, output, total), logits
 
 
@@ -157,7 +157,7 @@ def _experts(
     weighted = mul(tape, projected, row_weights)
     inverse = _inverse(tape, order)
     weighted = lookup(tape, weighted, inverse, rows * outer)
-    final = summed(tape, transposed(tape, weighted), hidden.elements)
+    final = summed(tape, weighted, hidden.elements, viewed=True)
     result = tape.to(final, hidden.dtype)
     tape.path = before
     del sorted_ids, order, selected, row_weights, ids, counts, offsets, up_weight, down_weight

@@ -7,7 +7,7 @@ from typing import Final
 
 from qtui_core.memory.blocks.rotary import rotate, tables
 from qtui_core.memory.operations.pointwise import add, mul, neg
-from qtui_core.memory.operations.views import cat, part
+from qtui_core.memory.operations.views import cat, part, transposed
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.tape import Gradients, Tape, Tensor
@@ -54,13 +54,20 @@ def rotate_in_float32(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: 
     return tape.to(q_embed, given), tape.to(k_embed, given)
 
 
-def rotate_complex(tape: Tape, q: Tensor, k: Tensor, table: Tensor) -> Pair:
-    """apply_rotary_emb of Llama 4: two float32 elements are one complex number."""
+def rotate_complex(
+    tape: Tape, q: Tensor, k: Tensor, table: Tensor, copied: tuple[bool, bool]
+) -> Pair:
+    """apply_rotary_emb of Llama 4: two float32 elements are one complex number. `copied` is whose
+    gradients come heads first, so that they have to be copied to be seen as such."""
     given = q.dtype, k.dtype
     q_complex = tape.to(q, "fp32")
     k_complex = tape.to(k, "fp32")
     q_out = _times(tape, q_complex, table)
     k_out = _times(tape, k_complex, table)
+    if copied[0]:
+        q_out = transposed(tape, q_out)
+    if copied[1]:
+        k_out = transposed(tape, k_out)
     return tape.to(q_out, given[0]), tape.to(k_out, given[1])
 
 

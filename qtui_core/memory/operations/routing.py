@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.memory.record import Label
-from qtui_core.memory.tape import Gradients, Tape, Tensor
+from qtui_core.memory.tape import TO_COPY, Gradients, Tape, Tensor
 
 TOP_K: Final = Label("topk")
 ZEROS: Final = Label("new_zeros")
@@ -70,16 +70,17 @@ def grouped_product(
     return tape.output(node, tape.new(x_size // inputs * outputs, dtype, GROUPED))
 
 
-def summed(tape: Tape, x: Tensor, elements: int) -> Tensor:
-    """`x.sum(dim)`, of `elements`; autocast makes the result float32. The gradient is expanded, a
-    view."""
+def summed(tape: Tape, x: Tensor, elements: int, *, viewed: bool = False) -> Tensor:
+    """`x.sum(dim)`, of `elements`, or where `viewed` `x.view(...).sum(dim)`; autocast makes the
+    result float32. The gradient is expanded, which is a view, and copied to be cast back or to be
+    seen without the added dimension."""
     full, given = x.elements, x.dtype
     dtype = given if tape.autocast is None else "fp32"
 
     def backward(gradient: Tensor) -> Gradients:
         if gradient.dtype != given:
-            gradient = tape.new(elements, given, Label("_to_copy"))
-        return (tape.alias(gradient, full),)
+            return (tape.new(full, given, TO_COPY),)
+        return (tape.new(full, given, CLONE) if viewed else tape.alias(gradient, full),)
 
     node = tape.node("sum", (x,), backward)
     return tape.output(node, tape.new(elements, dtype, SUM))
