@@ -166,12 +166,12 @@ def loss_peak(shape: ModelShape, plan: RunPlan, resident: int) -> tuple[Form, ..
 
 
 def _chunked(plan: RunPlan) -> tuple[str, ...]:
-    """Moments of which the fullest counts. TRL raises the head to float32 for each chunk. Frozen,
-    four tensors of logits meet. Of a head that trains there are two gradients beside three of
-    logits, this chunk's and the sum of those before; in float32 the first sum is a third."""
+    """Moments of which the fullest counts. TRL raises the head to float32 for each chunk, and four
+    tensors of logits meet while a chunk is computed again. Of a head that trains there is the sum
+    of the gradients before, and later this chunk's; in float32 their sum is a third."""
     if plan.method != "full":
         return ("16CV",) if _is_wide(plan) else ("4Vh + 16CV",)
-    return ("8Vh + 12CV", "12Vh") if _is_wide(plan) else ("10Vh + 12CV",)
+    return ("4Vh + 16CV", "12Vh") if _is_wide(plan) else ("6Vh + 16CV", "10Vh + 4CV")
 
 
 def optimizer_step(trained: int, plan: RunPlan) -> tuple[Form, ...]:
