@@ -11,6 +11,7 @@ from qtui_core.memory.assemble import Batch, Model, forward
 from qtui_core.memory.autograd import backward
 from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.fold import Fold, fold
+from qtui_core.memory.operations.pointwise import scale
 from qtui_core.memory.optimizer import State, shared_states, states_of, step_temporaries
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
@@ -121,8 +122,10 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
             outputs = None if plan.loop == "trainer" else (loss, logits)
             del logits
             tape.leave_autocast()
-            tape.phase(Phase.BACKWARD)
             assert loss is not None
+            if plan.accumulation > 1:
+                loss = scale(tape, loss)  # loss / accumulation
+            tape.phase(Phase.BACKWARD)
             backward(tape, loss)
             del loss
         tape.phase(Phase.OPTIMIZER)

@@ -42,11 +42,6 @@ class Built:
     stacks: list[Stack]
     folds: tuple[Fold, ...] = ()
 
-    @property
-    def trained(self) -> list[torch.nn.Parameter]:
-        """The parameters that get gradients."""
-        return [p for p in self.model.parameters() if p.requires_grad]
-
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, tensor) of all that stands still: parameters, buffers, quantization constants."""
         yield from self.model.named_parameters()

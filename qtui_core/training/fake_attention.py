@@ -46,7 +46,8 @@ class FakeAttention:
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale,
                 enable_gqa=enable_gqa,
             )  # fmt: skip
-        query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
+        # What autocast makes lives until attention returns.
+        query, key, value, attn_mask = cast = _autocast(query, key, value, attn_mask)
         same = enable_gqa or key.shape[1] == query.shape[1]
         if (
             same
@@ -61,7 +62,9 @@ class FakeAttention:
             key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
         if key.shape[1] != query.shape[1] or not _efficient_takes(query, value):
             return _composed(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-        return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        out = _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        del cast
+        return out
 
 
 def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:

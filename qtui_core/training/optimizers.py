@@ -13,11 +13,12 @@ from qtui_core.memory.plan import RunPlan
 _RATE = 1e-4
 
 
-def make_optimizer(plan: RunPlan, parameters: Sequence[torch.nn.Parameter]) -> Any:
-    """The optimizer of a plan over the parameters that train.
+def make_optimizer(plan: RunPlan, model: torch.nn.Module) -> Any:
+    """The optimizer of a plan over the parameters of a model that train.
 
     Raises UsageError for one whose library is not installed.
     """
+    parameters = [p for p in model.parameters() if p.requires_grad]
     match plan.optimizer:
         case "adamw":
             return torch.optim.AdamW(parameters, lr=_RATE, foreach=True)
@@ -34,7 +35,20 @@ def make_optimizer(plan: RunPlan, parameters: Sequence[torch.nn.Parameter]) -> A
         "paged-adamw8bit": optim.PagedAdamW8bit,
         "paged-adamw": optim.PagedAdamW32bit,
     }
+    _spare_embeddings(model if plan.loop == "trainer" else None)
     return kinds[plan.optimizer](parameters, lr=_RATE)
+
+
+def _spare_embeddings(model: torch.nn.Module | None) -> None:
+    """The Trainer asks bitsandbytes for 32 bits for all embeddings (trainer.py, create_optimizer).
+    What was asked for models before is forgotten."""
+    from bitsandbytes.optim import GlobalOptimManager
+
+    manager = GlobalOptimManager.get_instance()
+    manager.initialize()
+    for module in model.modules() if model is not None else ():
+        if isinstance(module, torch.nn.Embedding):
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
 
 
 def _adamw4bit(parameters: Sequence[torch.nn.Parameter]) -> Any:

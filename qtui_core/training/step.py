@@ -58,8 +58,9 @@ def run_steps(
                     loss = loss / plan.accumulation
                 tracker.phase(Phase.BACKWARD)
                 loss.backward()
-            losses.append(_value(loss))
-            del loss
+                last = _value(loss)
+                del loss
+            losses.append(last)
             tracker.phase(Phase.OPTIMIZER)
             optimizer.step()
             states = optimizer_tensors(optimizer, built.model.named_parameters())

@@ -102,7 +102,7 @@ def _run(
             watch_layers(layers, tracker.layer)
         with _told_as(QtuiError, f"A step of {type(built.model).__name__} failed"):
             if plan.trains:
-                optimizer = make_optimizer(plan, built.trained)
+                optimizer = make_optimizer(plan, built.model)
                 run_steps(built, optimizer, plan, batch, tracker, steps)
             else:
                 run_prefill(built, plan, batch, tracker)

@@ -22,6 +22,10 @@ from qtui_core.memory.tape import Tape, Tensor
 
 BIAS: Final = Label("where")
 
+#: Families whose softmax is in the type of the scores, and those that do not cast it back.
+_PLAIN_SOFTMAX: Final = ("gpt2", "bert", "llama4", "llama4-tuned")
+_UNCAST: Final = ("bert", "llama4", "llama4-tuned")
+
 #: What an attention gives: its output, and the weights of eager attention, which nobody uses but
 #: which live in the layer until that is left.
 Attended = tuple[Tensor, Tensor | None]
@@ -154,7 +158,8 @@ def eager(
     heads_first: bool = False,
 ) -> Attended:
     """eager_attention_forward: the matrix of scores, its softmax in float32 and in the type of the
-    queries, which it returns too."""
+    queries, which it returns too. Some families name no type, and of these some leave what autocast
+    makes of it."""
     times = sizes.heads // sizes.kv_heads
     pairs = sizes.batch * sizes.heads
     key_states = repeat(tape, key, times)
@@ -169,7 +174,12 @@ def eager(
         weights = scale(tape, weights)
     if mask is not None:
         weights = add(tape, weights, mask)
-    weights = tape.to(softmax(tape, weights), query.dtype)
+    # One expression there, so that the scores live until it has its result.
+    probabilities = softmax(tape, weights, plain=spec.style in _PLAIN_SOFTMAX)
+    if spec.style not in _UNCAST:
+        probabilities = tape.to(probabilities, query.dtype)
+    weights = probabilities
+    del probabilities
     weights = dropout(tape, weights, spec.dropout)
     summed = pairs * sizes.queries * sizes.of_value
     output = _matmul(tape, weights, value_states, summed, (False, times == 1))
@@ -181,8 +191,6 @@ def _matmul(tape: Tape, a: Tensor, b: Tensor, elements: int, copied: tuple[bool,
     (`copied`), the first first."""
     b = tape.cast_low(b)
     a = tape.cast_low(a)
-    if copied[0]:
-        a = contiguous(tape, a)
-    if copied[1]:
-        b = contiguous(tape, b)
-    return bmm(tape, a, b, elements)
+    left = contiguous(tape, a) if copied[0] else a  # the casts live until the product is there
+    right = contiguous(tape, b) if copied[1] else b
+    return bmm(tape, left, right, elements)

@@ -81,7 +81,8 @@ def efficient(
 ) -> Tensor:
     """Memory-efficient attention (attention_backward.cu), for float32 and under a mask. Keys and
     values are those of all heads; `mask`, additive, is saved too. Where the mask needs a gradient
-    (the biases of T5) it is made for every head, with rows of whole 16 elements."""
+    (the biases of T5) it is made for every head, with rows of whole 16 elements. Logarithms of the
+    sums are made only where a gradient will be (should_compute_logsumexp in attention.cpp)."""
     dtype = q.dtype
     of_pairs = 0
     if mask is not None and mask.requires_grad:
@@ -113,30 +114,34 @@ def efficient(
 
     node = tape.node("_scaled_dot_product_efficient_attention", (q, k, v, mask), backward)
     output = tape.new(pairs * queries * sizes.of_value, dtype, EFFICIENT)
-    sums = tape.new(pairs * _up(queries, 32), "fp32", EFFICIENT)
+    sums = None if node is None else tape.new(pairs * _up(queries, 32), "fp32", EFFICIENT)
     seed = tape.new(1, "int64", RANDOM_STATE)
     offset = tape.new(1, "int64", RANDOM_STATE)
     tape.save(node, q, k, v, mask, output, sums, seed, offset)
     return tape.output(node, output)
 
 
-def softmax(tape: Tape, x: Tensor) -> Tensor:
+def softmax(tape: Tape, x: Tensor, *, plain: bool = False) -> Tensor:
     """`F.softmax(x, dtype=torch.float32)`; saves its result. float16 is read as it is, other types
-    are cast first (Tensor softmax in ATen/native/SoftMax.cpp).
+    are cast first (Tensor softmax in ATen/native/SoftMax.cpp). A `plain` one names no type and is
+    of its input's, float32 under autocast, on whose list it is.
 
     The kernel of the backward pass multiplies gradient and result beforehand, in memory of its own
     (softmax_backward_cuda_out in ATen/native/cuda/SoftMax.cu).
     """
-    if x.dtype != "fp16":
+    if plain:
+        x = tape.cast_high(x)
+    elif x.dtype != "fp16":
         x = tape.to(x, "fp32")
     elements, dtype = x.elements, x.dtype
+    result = dtype if plain else "fp32"
 
     def backward(gradient: Tensor) -> Gradients:
         of_x = tape.new(elements, dtype, SOFTMAX_BACKWARD)
-        _product = tape.new(elements, "fp32", SOFTMAX_PRODUCT)
+        _product = tape.new(elements, result, SOFTMAX_PRODUCT)
         return (of_x,)
 
     node = tape.node("_softmax", (x,), backward)
-    output = tape.new(elements, "fp32", SOFTMAX)
+    output = tape.new(elements, result, SOFTMAX)
     tape.save(node, output)
     return tape.output(node, output)

@@ -1,0 +1,121 @@
+"""What kernels of a CPU do otherwise than those of a GPU, for tapes that are held against live
+steps on a CPU. Each is named here, and nothing else of the tape is touched:
+
+- attention is one kernel for all types, masks and grouped heads. It saves what flash attention
+  does but for the state of a random generator, and its backward pass has no workspace
+  (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_flash_attention_cpu);
+- the layer norm's statistics have the type of its weight (layer_norm.cpp);
+- the backward pass of softmax multiplies nothing beforehand (SoftMaxKernel.cpp);
+- dropout is composed: noise of the input's type, which is saved, and a product (Dropout.cpp);
+- AdamW's count of steps is a tensor beside the parameter, as the fused kernel's is on a GPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from qtui_core.memory import optimizer
+from qtui_core.memory.operations import attention, norm, pointwise
+from qtui_core.memory.operations.attention import FLASH, FLASH_BACKWARD, SOFTMAX_BACKWARD, Heads
+from qtui_core.memory.operations.norm import LAYER_NORM, LAYER_NORM_BACKWARD
+from qtui_core.memory.record import Label
+from qtui_core.memory.tape import Gradients, Tape, Tensor
+
+NOISE = Label("bernoulli_")
+
+
+def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
+    dtype = q.dtype
+    parts = q.elements, k.elements, v.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        return tuple(tape.new(size, dtype, FLASH_BACKWARD) for size in parts)
+
+    node = tape.node("_scaled_dot_product_flash_attention_for_cpu", (q, k, v), backward)
+    rows = sizes.batch * sizes.heads * sizes.queries
+    output = tape.new(rows * sizes.of_value, dtype, FLASH)
+    sums = tape.new(rows, "fp32", FLASH)
+    tape.save(node, q, k, v, output, sums)
+    return tape.output(node, output)
+
+
+def efficient(
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None
+) -> Tensor:
+    if mask is not None:
+        raise NotImplementedError("No live step has a mask.")
+    return flash(tape, q, k, v, sizes)
+
+
+def softmax(tape: Tape, x: Tensor, *, plain: bool = False) -> Tensor:
+    x = tape.cast_high(x) if plain else tape.to(x, "fp32")
+    elements, dtype = x.elements, x.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, dtype, SOFTMAX_BACKWARD),)
+
+    node = tape.node("_softmax", (x,), backward)
+    output = tape.new(elements, dtype, attention.SOFTMAX)
+    tape.save(node, output)
+    return tape.output(node, output)
+
+
+def layer_norm(
+    tape: Tape, x: Tensor, weight: Tensor | None, bias: Tensor | None, size: int
+) -> Tensor:
+    elements, dtype, rows = x.elements, x.dtype, x.elements // size
+    x_wanted = x.requires_grad
+    weight_wanted = weight is not None and weight.requires_grad
+    bias_wanted = bias is not None and bias.requires_grad
+    statistics = dtype if weight is None else weight.dtype
+
+    def backward(gradient: Tensor) -> Gradients:
+        of_x = tape.new(elements, dtype, LAYER_NORM_BACKWARD) if x_wanted else None
+        of_weight = tape.new(size, statistics, LAYER_NORM_BACKWARD) if weight_wanted else None
+        of_bias = tape.new(size, statistics, LAYER_NORM_BACKWARD) if bias_wanted else None
+        return of_x, of_weight, of_bias
+
+    node = tape.node("native_layer_norm", (x, weight, bias), backward)
+    tape.save(node, x, weight, bias)
+    output = tape.new(elements, dtype, LAYER_NORM)
+    average = tape.new(rows, statistics, LAYER_NORM)
+    deviation = tape.new(rows, statistics, LAYER_NORM)
+    tape.save(node, average, deviation)
+    return tape.output(node, output)
+
+
+def dropout(tape: Tape, x: Tensor, probability: float) -> Tensor:
+    if probability == 0.0 or not tape.training:
+        return x
+    noise = tape.new(x.elements, x.dtype, NOISE)
+    return pointwise.mul(tape, x, noise)
+
+
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Tapes are those of a CPU inside."""
+    replaced: dict[Callable[..., Any], Callable[..., Any]] = {
+        attention.flash: flash,
+        attention.efficient: efficient,
+        attention.softmax: softmax,
+        norm.layer_norm: layer_norm,
+        pointwise.dropout: dropout,
+    }
+    undo = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("qtui_core.memory"):
+            for key, value in list(vars(module).items()):
+                if callable(value) and value.__hash__ and value in replaced:
+                    undo.append((module, key, value))
+                    setattr(module, key, replaced[value])
+    adamw = optimizer._STATES["adamw"]
+    optimizer._STATES["adamw"] = optimizer._fused
+    try:
+        yield
+    finally:
+        optimizer._STATES["adamw"] = adamw
+        for module, key, value in undo:
+            setattr(module, key, value)

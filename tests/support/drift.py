@@ -1,0 +1,123 @@
+"""The tape held against traces of the installed classes, many cases over a few processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Queue
+from tempfile import TemporaryFile
+from threading import Thread
+from typing import Any
+
+_RUN = Path(__file__).with_name("drift_run.py")
+#: Phases that the program itself does not take steps in.
+_STANDING = ("load 1", "prepare 1")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A config.json and what of a plan differs from the defaults. On the device "cuda" it is
+    traced over fake tensors, on "cpu" the step is live."""
+
+    name: str
+    config: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    device: str = "cuda"
+    steps: int = 2
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What came of a case.
+
+    Attributes:
+        difference: the first operation that differs, in words; None where none does.
+        standing: bytes alive when the first step begins, of the tape and of the real classes.
+        tape, real: the most bytes alive in each phase, by "forward 2" and the like.
+        failed: the sentence of what could not be recorded, else "".
+        seconds: of both recordings.
+    """
+
+    difference: str | None = None
+    standing: tuple[int, int] = (0, 0)
+    tape: Mapping[str, int] | None = None
+    real: Mapping[str, int] | None = None
+    failed: str = ""
+    seconds: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """By how many percent the peak of the tape's steps is above the real one."""
+        return _percent(max(self._steps(self.tape).values()), max(self._steps(self.real).values()))
+
+    @property
+    def worst_phase(self) -> float:
+        """The same of the phase of the steps in which they differ most."""
+        ours, real = self._steps(self.tape), self._steps(self.real)
+        assert ours.keys() == real.keys()
+        return max((_percent(ours[phase], real[phase]) for phase in real), key=abs)
+
+    def _steps(self, peaks: Mapping[str, int] | None) -> dict[str, int]:
+        assert peaks is not None, self.failed
+        return {phase: level for phase, level in peaks.items() if phase not in _STANDING}
+
+
+def _percent(ours: int, real: int) -> float:
+    return 100 * (ours - real) / real
+
+
+def compare(cases: Iterable[Case], processes: int = 2) -> Iterator[tuple[Case, Agreement]]:
+    """Each case and what came of it, as soon as it is known. Raises RuntimeError where a process
+    dies."""
+    rows = list(cases)
+    done: Queue[tuple[Case, Agreement] | RuntimeError | None] = Queue()
+    threads = [
+        Thread(target=_in_one_process, args=(rows[start::processes], done), daemon=True)
+        for start in range(processes)
+    ]
+    for thread in threads:
+        thread.start()
+    working = processes
+    while working:
+        found = done.get()
+        if found is None:
+            working -= 1
+        elif isinstance(found, RuntimeError):
+            raise found
+        else:
+            yield found
+
+
+def _in_one_process(
+    cases: list[Case], done: Queue[tuple[Case, Agreement] | RuntimeError | None]
+) -> None:
+    with (
+        TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, str(_RUN)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for case in cases:
+            process.stdin.write(json.dumps(asdict(case)) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            if not line:
+                errors.seek(0)
+                said = errors.read()[-2000:]
+                done.put(RuntimeError(f"{case.name} ended the process: {said}"))
+                return
+            values = json.loads(line)
+            peaks = values.pop("peaks", {})
+            done.put((case, Agreement(**values, **peaks)))
+        process.stdin.close()
+    done.put(None)
