@@ -1,122 +1,30 @@
-"""What the estimator can be asked: the memory of a plan on a model, what surrounds it, what fits.
-
-A subject is named by `model`, as the user typed it, or by `case`, one of the worked cases. Its
-shape is read once. Plans and devices come and go as JSON.
-"""
+"""What the estimator can be asked: a plan's memory on a model, what surrounds it, what fits."""
 
 from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 from qtui.engine.protocol import Array
+from qtui.engine.subjects import Estimates, asked, device_of
 from qtui.engine.task import Result, Task
 from qtui.report.memory_data import MemoryReport, memory_data
 from qtui.report.memory_words import conclude_memory
-from qtui_core.errors import ModelError, UsageError
+from qtui_core.errors import UsageError
 from qtui_core.memory.advice import advise, cures, worthwhile
 from qtui_core.memory.compute import compute_of
 from qtui_core.memory.curve import Curve, Peaks
-from qtui_core.memory.devices import DEVICES, Device, device_of_memory, find_device
+from qtui_core.memory.devices import DEVICES
 from qtui_core.memory.estimate import Estimate, estimate, estimate_recording, plan_on
-from qtui_core.memory.families import UnknownFamily
 from qtui_core.memory.fit import fit_on, fits
 from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.presets import CASES, case_of, figures_of
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.presets import CASES, figures_of
 from qtui_core.memory.sketch import sketch
 from qtui_core.memory.terms import Term
-from qtui_core.models import open_model
 from qtui_core.telemetry.device import read_devices
-
-#: The estimates of as many plans are kept, for what is asked about them next.
-_KEPT = 4
-
-#: A subject's name, the plan, and the device's name and capacity.
-Key = tuple[str, RunPlan, tuple[str, int] | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """A model by the name it was asked for, and its configuration. `shape` is None for a family
-    that has none built in; `why` says so."""
-
-    name: str
-    location: str
-    config: Mapping[str, Any]
-    shape: ModelShape | None
-    why: str = ""
-    architecture: str = ""
-    quantized: bool = False
-
-    def known_shape(self) -> ModelShape:
-        """Raises UnknownFamily without one."""
-        if self.shape is None:
-            raise UnknownFamily(self.why)
-        return self.shape
-
-
-class Estimates:
-    """Shapes and estimates that were asked for, so that what follows does not begin anew."""
-
-    def __init__(self) -> None:
-        self._subjects: dict[tuple[str, str], Subject] = {}
-        self._found: dict[Key, Estimate] = {}
-
-    def subject(self, params: Mapping[str, Any]) -> Subject:
-        """Raises ModelError for a model that cannot be had, UsageError for a configuration that
-        makes no sense."""
-        case, model = params.get("case") or "", str(params.get("model") or "")
-        key = ("case", case) if case else ("model", model)
-        if key not in self._subjects:
-            self._subjects[key] = _of_case(case) if case else _of_model(model)
-        return self._subjects[key]
-
-    def forget(self, model: str) -> None:
-        """The model may be another one by now."""
-        self._subjects.pop(("model", model), None)
-
-    def full(self, subject: Subject, plan: RunPlan, device: Device | None) -> Estimate:
-        """The whole estimate, remembered."""
-        key = (subject.name, plan, device and (device.name, device.capacity_bytes))
-        found = self._found.pop(key, None)
-        if found is None or found.shape is not subject.shape:
-            found = estimate(subject.known_shape(), plan, device)
-        self._found[key] = found
-        while len(self._found) > _KEPT:
-            del self._found[next(iter(self._found))]
-        return found
-
-
-def _of_model(model: str) -> Subject:
-    with open_model(model) as source:
-        if source.config is None:
-            raise ModelError(
-                f"{source.id} has no config.json, from which memory is estimated; give a folder "
-                "or a hub id that has one."
-            )
-        shape, why = None, ""
-        try:
-            shape = ModelShape.from_config(source.config)
-        except UnknownFamily as error:
-            why = str(error)
-        architecture = source.architecture or "a model"
-        quantized = source.quantization is not None
-        return Subject(
-            source.id, source.location, source.config, shape, why, architecture, quantized
-        )
-
-
-def _of_case(key: str) -> Subject:
-    case = case_of(key)
-    shape = ModelShape.from_config(case.config)
-    return Subject(case.title, case.source, case.config, shape, architecture=shape.architecture)
-
-
-# What is asked
 
 
 def open_subject(estimates: Estimates, task: Task) -> Result:
@@ -143,7 +51,7 @@ def open_subject(estimates: Estimates, task: Task) -> Result:
 
 def first(estimates: Estimates, task: Task) -> Result:
     """The curve of tensors: what a knob that is being turned is answered with."""
-    subject, plan, device = _asked(estimates, task)
+    subject, plan, device = asked(estimates, task)
     drawn = sketch(subject.known_shape(), plan, device)
     return _with_curve(
         drawn.curve,
@@ -172,7 +80,7 @@ def first(estimates: Estimates, task: Task) -> Result:
 
 def full(estimates: Estimates, task: Task) -> Result:
     """The whole estimate."""
-    subject, plan, device = _asked(estimates, task)
+    subject, plan, device = asked(estimates, task)
     found = estimates.full(subject, plan, device)
     return _answer(found, sketch(subject.known_shape(), plan, device).curve)
 
@@ -181,7 +89,7 @@ def trace(estimates: Estimates, task: Task) -> Result:
     """The same from the classes of transformers, in a process of their own."""
     from qtui.cli.tracing import trace as record
 
-    subject, plan, device = _asked(estimates, task)
+    subject, plan, device = asked(estimates, task)
     stored = subject.config.get("dtype") or subject.config.get("torch_dtype")
     if subject.shape is not None:
         stored = subject.shape.dtype
@@ -194,7 +102,7 @@ def trace(estimates: Estimates, task: Task) -> Result:
 
 def around(estimates: Estimates, task: Task) -> Result:
     """What would save memory, what the plan fits, what to do when it does not."""
-    subject, plan, device = _asked(estimates, task)
+    subject, plan, device = asked(estimates, task)
     found = estimates.full(subject, plan, device)
     shape = subject.known_shape()
     known: dict[RunPlan, Peaks] = {}
@@ -210,7 +118,7 @@ def around(estimates: Estimates, task: Task) -> Result:
     task.check()
     near = [device] if device is not None else []
     for params in task.params.get("live", ()):
-        here = _device(params)
+        here = device_of(params)
         if here is not None and here.name not in {each.name for each in near}:
             near.append(here)
     named = {each.name for each in near}
@@ -255,7 +163,7 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
     """Which batches and sequences (both rising) fit a device. Peaks come first, cell by cell, and
     then verdicts from whole estimates, but only along the edges of what fits: more tokens never
     need less."""
-    subject, plan, device = _asked(estimates, task)
+    subject, plan, device = asked(estimates, task)
     shape = subject.known_shape()
     batches, sequences = task.params["batches"], task.params["sequences"]
     needs: dict[tuple[int, int], int] = {}
@@ -324,28 +232,6 @@ def cases(estimates: Estimates, task: Task) -> Result:
         figures = [dataclasses.asdict(figure) for figure in figures_of(case)]
         task.progress(0.0, {"case": case.key, "figures": figures})
     return Result({})
-
-
-def _asked(estimates: Estimates, task: Task) -> tuple[Subject, RunPlan, Device | None]:
-    plan = dict(task.params["plan"])
-    plan["lora_targets"] = tuple(plan["lora_targets"])
-    return estimates.subject(task.params), RunPlan(**plan), _device(task.params.get("device"))
-
-
-def _device(params: Mapping[str, Any] | None) -> Device | None:
-    """A device by its name in the catalogue; of this machine, with what is free on it."""
-    if params is None:
-        return None
-    name, capacity, label = params.get("name"), params.get("capacity"), params.get("label")
-    try:
-        found = find_device(name) if name else device_of_memory(capacity)
-    except UsageError:
-        if capacity is None:
-            raise
-        found = device_of_memory(capacity)
-    if capacity is not None:
-        found = dataclasses.replace(found, allocatable=capacity)
-    return dataclasses.replace(found, name=label) if label else found
 
 
 def _answer(found: Estimate, curve: Curve) -> Result:

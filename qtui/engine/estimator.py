@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from qtui.engine.estimates import OPERATIONS, Estimates
+from qtui.engine.estimates import OPERATIONS
+from qtui.engine.subjects import Estimates
 from qtui.engine.task import Operation
 from qtui.engine.worker import main
 

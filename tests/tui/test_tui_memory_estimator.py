@@ -85,6 +85,7 @@ async def test_what_surrounds_it(client: EngineClient) -> None:
         assert before - after == pytest.approx(line.saves_bytes, abs=4096)
 
 
+@pytest.mark.slow
 async def test_the_map_says_what_the_estimate_of_each_cell_says(client: EngineClient) -> None:
     small = {"capacity": 700 << 20}
     cells: dict[tuple[int, int], dict[str, Any]] = {}

@@ -56,6 +56,7 @@ async def test_golden(running: Running, size: tuple[int, int], view: str) -> Non
         check_golden(f"memory_{view.lower()}_{size[0]}x{size[1]}", screen_text(pilot.app))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "color"),
     [((60, 16), "none"), ((80, 24), "256"), ((100, 30), "none"), ((160, 45), "truecolor")],
@@ -77,6 +78,7 @@ async def test_every_depth_and_size_fits(
             await settled(pilot)
 
 
+@pytest.mark.slow
 async def test_ascii_is_ascii(running: Running) -> None:
     async with running(start_panel="memory", color="none", ascii=True) as pilot:
         await ready(pilot)
