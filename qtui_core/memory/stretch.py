@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from qtui_core.memory.fold import Fold
-from qtui_core.memory.record import ALLOCATE, FREE, OUTSIDE, PHASE, Event, rounded
+from qtui_core.memory.record import ALLOCATE, FREE, OUTSIDE, PHASE, Event
 from qtui_core.memory.section_writer import Writer, is_near, rows_of
 from qtui_core.memory.sections import Section, cut
 
@@ -57,7 +57,7 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tupl
             for event in section.events:
                 kind = event[0]
                 if kind == ALLOCATE:
-                    size = sizes[event[1]] = rounded(event[2])
+                    size = sizes[event[1]] = -(-event[2] // 512) * 512
                     live += size
                     if live > top:
                         top = live
@@ -89,8 +89,10 @@ def repeated(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[l
         own = [Section(s.sweep, s.layer, s.direction, [], s.allocations) for s in group]
         for section, kept in zip(group, own, strict=True):
             for event in section.events:
-                shared = event[0] == FREE and not is_near(rows, section, places[event[1]][0])
-                (after if shared else kept).events.append(event)
+                place = places[event[1]][0] if event[0] == FREE else section
+                # What a section frees of its own is near, and is nearly all.
+                near = place is section or is_near(rows, section, place)
+                (kept if near else after).events.append(event)
         yield own, copies
         if after.events:
             yield [after], 0
