@@ -52,7 +52,7 @@ def report_on_trace(
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where the trace fails.
     """
-    from qtui.cli.tracing import trace
+    from qtui.engine.asked_trace import trace
 
     config = config_of(source)
     shape = None

@@ -87,7 +87,7 @@ def full(estimates: Estimates, task: Task) -> Result:
 
 def trace(estimates: Estimates, task: Task) -> Result:
     """The same from the classes of transformers, in a process of their own."""
-    from qtui.cli.tracing import trace as record
+    from qtui.engine.asked_trace import trace as record
 
     subject, plan, device = asked(estimates, task)
     stored = subject.config.get("dtype") or subject.config.get("torch_dtype")

@@ -1,4 +1,4 @@
-"""`--trace`: asks a process of its own for the recording of real classes."""
+"""Asks a process of its own (tracing.py) for the recording of real classes; imports no torch."""
 
 from __future__ import annotations
 
