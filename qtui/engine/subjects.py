@@ -69,7 +69,7 @@ class Estimates:
 
     def full(self, subject: Subject, plan: RunPlan, device: Device | None) -> Estimate:
         """The whole estimate, remembered."""
-        key = (subject.name, plan, device and (device.name, device.capacity_bytes))
+        key = (subject.name, plan, (device.name, device.capacity_bytes) if device else None)
         found = self._found.pop(key, None)
         if found is None or found.shape is not subject.shape:
             found = estimate(subject.known_shape(), plan, device)
@@ -117,7 +117,7 @@ def device_of(params: Mapping[str, Any] | None) -> Device | None:
         return None
     name, capacity, label = params.get("name"), params.get("capacity"), params.get("label")
     try:
-        found = find_device(name) if name else device_of_memory(capacity)
+        found = find_device(name or "") if name or capacity is None else device_of_memory(capacity)
     except UsageError:
         if capacity is None:
             raise
