@@ -22,44 +22,45 @@ from qtui_core.memory.tape import Tape, Tensor
 
 def forward(
     tape: Tape, model: Model, batch: Batch, cache: Cache | None = None
-) -> tuple[Tensor | None, Tensor | None]:
-    """`LlamaForCausalLM.forward`: the loss (None in inference) and the logits (None where the loss
-    is computed without them), in the phases forward and loss."""
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+    """`LlamaForCausalLM.forward`: the loss (None in inference) and what else its output holds, the
+    logits (but where the loss is computed without them) and what an encoder gave, in the phases
+    forward and loss."""
     shape, plan = model.shape, model.plan
     if shape.encoder:
         return _sequence_to_sequence(tape, model, batch)
     hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
     if plan.trains and (plan.loss == "fused" or chunk_of(plan.loss)) and _is_causal(shape):
         tape.phase(Phase.LOSS)
-        return _loss_without_logits(tape, model, hidden, batch), None
+        return _loss_without_logits(tape, model, hidden, batch), ()
     logits = _head(tape, model, hidden)
     if not plan.trains:
-        return None, logits
+        return None, (logits,)
     tape.phase(Phase.LOSS)
     sequences = batch.ids.elements // plan.sequence
     if shape.is_encoder:
-        return plain_loss(tape, logits, batch.labels), logits
+        return plain_loss(tape, logits, batch.labels), (logits,)
     if plan.loss == "in-place":  # before 4.46 forward() itself makes logits float32
         logits = tape.to(logits, "fp32", UPCAST)
-    return LOSSES.get(plan.loss, causal_loss)(tape, logits, batch.labels, sequences), logits
+    return LOSSES.get(plan.loss, causal_loss)(tape, logits, batch.labels, sequences), (logits,)
 
 
 def _sequence_to_sequence(
     tape: Tape, model: Model, batch: Batch
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor | None, tuple[Tensor, ...]]:
     """T5ForConditionalGeneration.forward: what it makes on the way has names until it returns."""
     from qtui_core.memory.backbone_t5 import t5  # no other model needs its blocks
 
-    _encoded, _shifted, decoded = t5(tape, model, batch)
+    encoded, _shifted, decoded = t5(tape, model, batch)
     if model.shape.head_scale:
         scaled = scale(tape, decoded)
         logits = _head(tape, model, scaled)
     else:
         logits = _head(tape, model, decoded)
     if not model.plan.trains:
-        return None, logits
+        return None, (logits, encoded)
     tape.phase(Phase.LOSS)
-    return plain_loss(tape, logits, batch.labels), logits
+    return plain_loss(tape, logits, batch.labels), (logits, encoded)
 
 
 def _is_causal(shape: ModelShape) -> bool:

@@ -62,6 +62,7 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
         )
     _check_positions(shape, plan)
     _check_fused(shape, plan)
+    _check_encoder_decoder(shape, plan)
     if shape.is_encoder and plan.generate:
         raise UsageError(
             "An encoder does not generate tokens, so there is no cache to hold; leave out the "
@@ -189,6 +190,21 @@ def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
         raise UsageError(
             f"The model has learned {shape.max_positions:,} positions, and {length:,} tokens are "
             f"asked for; use --seq {shape.max_positions} or less."
+        )
+
+
+def _check_encoder_decoder(shape: ModelShape, plan: RunPlan) -> None:
+    """What is built in of models with an encoder and a decoder is their usual step."""
+    unknown = {
+        "a padding mask": plan.padding_mask,
+        "--attention eager": plan.attention == "eager",
+        "--reentrant": plan.reentrant and bool(plan.checkpointing),
+    }
+    if shape.encoder and any(unknown.values()):
+        found = ", ".join(what for what, present in unknown.items() if present)
+        raise UsageError(
+            f"What {found} allocates in {shape.architecture} is not built in, and not guessed; "
+            "leave that out of the plan, or use --trace, which runs the real class."
         )
 
 

@@ -113,14 +113,14 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     optimizer = _Optimizer(model)
     if steady:
         optimizer.begin(tape)
-    outputs: tuple[Tensor | None, Tensor | None] | None = None
+    outputs: tuple[Tensor | None, ...] | None = None
     for _ in range(steps):
         for _ in range(plan.accumulation):
             tape.phase(Phase.FORWARD)
             tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
-            loss, logits = forward(tape, model, batch)
-            outputs = None if plan.loop == "trainer" else (loss, logits)
-            del logits
+            loss, others = forward(tape, model, batch)
+            outputs = None if plan.loop == "trainer" else (loss, *others)
+            del others
             tape.leave_autocast()
             assert loss is not None
             if plan.accumulation > 1:

@@ -19,6 +19,7 @@ from qtui_core.memory.plan import AttentionKernel
 _HALF = (torch.float16, torch.bfloat16)
 #: The longest head of the flash kernel.
 _FLASH_HEAD = 256
+_clear_autocast_cache = torch.clear_autocast_cache
 _composed = functional.scaled_dot_product_attention
 _aten = torch.ops.aten
 
@@ -28,6 +29,8 @@ class FakeAttention:
 
     def __init__(self, kernel: AttentionKernel) -> None:
         self.kernel = kernel
+        self._casts: dict[torch.Tensor, torch.Tensor] = {}
+        torch.clear_autocast_cache = self._forget
 
     def __call__(
         self,
@@ -47,7 +50,7 @@ class FakeAttention:
                 enable_gqa=enable_gqa,
             )  # fmt: skip
         # What autocast makes lives until attention returns.
-        query, key, value, attn_mask = cast = _autocast(query, key, value, attn_mask)
+        query, key, value, attn_mask = cast = self._autocast(query, key, value, attn_mask)
         same = enable_gqa or key.shape[1] == query.shape[1]
         if (
             same
@@ -66,6 +69,34 @@ class FakeAttention:
         del cast
         return out
 
+    def _autocast(self, *tensors: Any) -> tuple[Any, ...]:
+        """Under autocast, attention takes its arguments in the lower precision. Casts of float32
+        leaves that need a gradient are kept until autocast ends (cached_cast in
+        autocast_mode.cpp)."""
+        if not torch.is_autocast_enabled("cuda"):
+            return tensors
+        return tuple(
+            self._lowered(t) if t is not None and t.is_floating_point() else t for t in tensors
+        )
+
+    def _lowered(self, tensor: torch.Tensor) -> torch.Tensor:
+        dtype = torch.get_autocast_dtype("cuda")
+        kept = (
+            tensor.dtype == torch.float32
+            and tensor.requires_grad
+            and tensor.is_leaf
+            and not tensor._is_view()
+        )
+        if not kept:
+            return tensor.to(dtype)
+        if tensor not in self._casts:
+            self._casts[tensor] = tensor.to(dtype)
+        return self._casts[tensor]
+
+    def _forget(self) -> None:
+        self._casts.clear()
+        _clear_autocast_cache()
+
 
 def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     """16 bits, and heads of one length of queries, keys and values (check_head_dim_size_flash)."""
@@ -78,14 +109,6 @@ def _efficient_takes(query: torch.Tensor, value: torch.Tensor) -> bool:
     """Heads of whole 16 bytes (check_head_dim_size_mem_efficient)."""
     step = 16 // query.element_size()
     return query.shape[-1] % step == 0 and value.shape[-1] % step == 0
-
-
-def _autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Under autocast, attention takes its arguments in the lower precision."""
-    if not torch.is_autocast_enabled("cuda"):
-        return tensors
-    dtype = torch.get_autocast_dtype("cuda")
-    return tuple(t.to(dtype) if t is not None and t.is_floating_point() else t for t in tensors)
 
 
 def _flash(

@@ -71,7 +71,7 @@ def causal_mask(
         looked_up = tape.new(state.batch * state.keys, "bool", LOOKUP)
         mask = tape.new(state.batch * square, "bool", AND)
         del looked_up
-    del batch_positions, head_positions, query_positions, key_positions, attended
+    del batch_positions, head_positions, query_positions, key_positions
     if eager:
         zero = tape.new(1, dtype, ZERO)
         lowest = tape.new(1, dtype, ZERO)
