@@ -49,7 +49,7 @@ def draw(timeline: Timeline, start: int = 0, points: int = POINTS) -> Curve:
         positions.append(low + part.index(max(part)))
     rows: dict[Component, list[int]] = {}
     for life in timeline.lives:
-        born, died, size = life[0], life[1], life[2]
+        (born, size, *_), died, _ = life
         if died <= start:
             continue
         # The first position at or after an event lies in that event's stretch or the next.

@@ -31,7 +31,7 @@ from qtui_core.memory.terms import (
     slack_term,
     terms_at,
 )
-from qtui_core.memory.timeline import Timeline, read_timeline
+from qtui_core.memory.timeline import Timeline, component_of, read_timeline
 from qtui_core.memory.weights import blocks_of
 from qtui_core.memory.workspaces import context_bytes, cublas_workspace
 
@@ -160,8 +160,8 @@ def estimate_recording(
     open."""
     events = with_workspaces(recording.events, plan, device)
     timeline = read_timeline(events)
-    levels = [max(timeline.live[span.start : span.stop]) for span in timeline.spans]
-    live = max(levels, default=0)
+    tops = [max(timeline.live[span.start : span.stop]) for span in timeline.spans]
+    levels = tops
     reserved, retries = None, 0
     if allocator:
         run = _replay(events, plan, device)
@@ -169,24 +169,23 @@ def estimate_recording(
         levels = [phase.peak.allocated for phase in run.phases]
         reserved, retries = run.peak.reserved, run.retries
     allocated = max(levels, default=0)
-    phases = _phases(timeline, levels)
-    span = timeline.spans[levels.index(allocated)]
-    inside = timeline.live[span.start : span.stop]
-    peak = span.start + inside.index(max(inside))
+    fullest = levels.index(allocated)
+    span = timeline.spans[fullest]
+    peak = timeline.live.index(tops[fullest], span.start)
     beyond = tuple(_beyond(shape, plan, device, allocated, reserved))
     return Estimate(
         shape=shape,
         plan=plan,
         device=device,
         resident_bytes=_resident(timeline),
-        peak_live_bytes=live,
+        peak_live_bytes=max(tops, default=0),
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         process_bytes=allocated + sum(term.bytes for term in beyond),
         peak_phase=span.name,
         peak_operation=timeline.operation_at(peak),
         beyond=beyond,
-        phases=phases,
+        phases=_phases(timeline, levels, tops),
         origin=recording.origin,
         uncertainty_bytes=context_bytes(device).uncertainty,
         retries=retries,
@@ -218,15 +217,16 @@ def process_on(found: Estimate, device: Device) -> int:
     return found.process_bytes + after - before + context
 
 
-def _phases(timeline: Timeline, levels: Sequence[int]) -> tuple[PhaseBytes, ...]:
-    """Phases by name, in the order in which they first appear."""
+def _phases(
+    timeline: Timeline, levels: Sequence[int], tops: Sequence[int]
+) -> tuple[PhaseBytes, ...]:
+    """Phases by name, in the order in which they first appear, from the most that is allocated and
+    alive in each span."""
     found: dict[str, PhaseBytes] = {}
-    for span, allocated in zip(timeline.spans, levels, strict=True):
-        inside = timeline.live[span.start : span.stop]
-        live = max(inside)
+    for span, allocated, live in zip(timeline.spans, levels, tops, strict=True):
         before = found.get(span.name)
         if before is None or allocated > before.allocated_bytes:
-            operation = timeline.operation_at(span.start + inside.index(live))
+            operation = timeline.operation_at(timeline.live.index(live, span.start))
             found[span.name] = PhaseBytes(span.name, live, allocated, operation)
     return tuple(found.values())
 
@@ -273,7 +273,11 @@ def _resident(timeline: Timeline) -> int:
     """Bytes of what stays, when the last step is over."""
     over = [span.start for span in timeline.spans if span.name == Phase.BETWEEN]
     at = over[-1] if over else len(timeline.live) - 1
-    return sum(a.bytes for a in timeline.alive_at(at) if a.component in RESIDENT)
+    return sum(
+        birth[1]
+        for birth, stop, died in timeline.lives
+        if birth[0] <= at < stop and component_of((birth, stop, died)) in RESIDENT
+    )
 
 
 def _last_step(timeline: Timeline) -> int:

@@ -79,10 +79,12 @@ class Span:
     stop: int
 
 
-#: (first event, one after the last, bytes, event of the allocation, phase and layer it was in,
-#: event of its operation or None, phase that it died in): an allocation as it is found, in a tuple
-#: because there are tens of thousands of which few are looked at.
-Life = tuple[int, int, int, Event, str, int, Event | None, str]
+#: (first event, bytes, event of the allocation, phase and layer it was in, event of its operation
+#: or None): an allocation as it is found, in a tuple because there are tens of thousands of which
+#: few are looked at.
+Birth = tuple[int, int, Event, str, int, Event | None]
+#: (birth, one after the last event, phase that it died in).
+Life = tuple[Birth, int, str]
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Timeline:
 
     def alive_at(self, number: int) -> list[Allocation]:
         """The buffers that are alive after an event."""
-        return [_allocation(life) for life in self.lives if life[0] <= number < life[1]]
+        return [_allocation(life) for life in self.lives if life[0][0] <= number < life[1]]
 
     def phase_at(self, number: int) -> str:
         """The phase that an event belongs to; empty before the first."""
@@ -148,7 +150,7 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
     """
     live: list[int] = []
     done: list[Life] = []
-    open_: dict[object, tuple[int, int, Event, str, int, Event | None]] = {}
+    open_: dict[object, Birth] = {}
     spans: list[tuple[str, int]] = []
     operations: list[tuple[int, Event]] = []
     layers: list[tuple[int, Event]] = []
@@ -164,9 +166,9 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
                 total += size
                 open_[event[1]] = (number, size, event, phase, layer, operation)
             elif kind == FREE:
-                start, size, allocated, born, where, made = take(event[1])
-                total -= size
-                finish((start, number, size, allocated, born, where, made, phase))
+                birth = take(event[1])
+                total -= birth[1]
+                finish((birth, number, phase))
             elif kind == OPERATION:
                 operation = event
                 operations.append((number, event))
@@ -181,8 +183,7 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
     except KeyError as error:
         raise ValueError(f"event {number} frees buffer {error}, which is not alive") from None
     end = len(events)
-    for start, size, allocated, born, where, made in open_.values():
-        finish((start, end, size, allocated, born, where, made, ""))
+    done += [(birth, end, "") for birth in open_.values()]
     bounds = [*(start for _, start in spans), end]
     return Timeline(
         live,
@@ -195,12 +196,13 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
 
 def component_of(life: Life) -> Component:
     """As labelled, else by its lifetime."""
-    component: Component | None = life[3][3].component
-    return component or by_lifetime(life[4], life[7])
+    (_, _, event, born, _, _), _, died = life
+    component: Component | None = event[3].component
+    return component or by_lifetime(born, died)
 
 
 def _allocation(life: Life) -> Allocation:
-    start, stop, size, event, born, layer, made, died = life
+    (start, size, event, born, layer, made), stop, died = life
     operation, module = ("", "") if made is None else (made[1], made[2])
     return Allocation(start, stop, size, event[2], event[3], born, died, layer, operation, module)
 
