@@ -28,10 +28,22 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "activations": ("quantize", ("v", "v", "c")),
     "codebooks": ("codebooks", ()),
     # Llama 70B with QLoRA on an L40S, after the sequence grew.
-    "memory": ("memory", (
-        "V", *["down"] * 4, "enter", "WAIT", *["up"] * 4, "enter", *"l40s", "enter", "WAIT",
-        *["down"] * 5, "right",
-    )),
+    "memory": (
+        "memory",
+        (
+            "V",
+            *["down"] * 4,
+            "enter",
+            "WAIT",
+            *["up"] * 4,
+            "enter",
+            *"l40s",
+            "enter",
+            "WAIT",
+            *["down"] * 5,
+            "right",
+        ),
+    ),
     "cases": ("memory", ("V", "down")),
 }
 #: Drawing waits for the engine; a machine this slow has other problems.
