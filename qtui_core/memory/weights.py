@@ -143,7 +143,8 @@ def _outside(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
             loaded="uint8",
             prepared="uint8",
         )
-    if plan.quant is not None and plan.quant.endswith("-dq"):
+    nested = plan.quant is not None and plan.quant.endswith("-dq")
+    if nested and any(is_quantized(shape, plan, *named) for named in named_modules(shape)):
         # The one table that the copies in every nested state are made of (name2qmap).
         yield constant("bitsandbytes.dynamic_map", (256,), "fp32")
 

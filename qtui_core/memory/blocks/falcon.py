@@ -76,7 +76,9 @@ def _composed(
     bias = None
     if state.mask is not None:
         tape.operation("where")
+        _seen, _hidden = tape.new(1, query.dtype, BIAS), tape.new(1, query.dtype, BIAS)
         bias = tape.new(sizes.batch * sizes.queries * sizes.keys, query.dtype, BIAS)
+        del _seen, _hidden
     # Autocast has done its casts at the call and is left alone inside.
     autocast, tape.autocast = tape.autocast, None
     output = clone(tape, composed(tape, query, key, value, sizes, bias))

@@ -26,12 +26,10 @@ def composed(
     pairs = sizes.batch * sizes.heads
     times = sizes.heads // sizes.kv_heads
     query_acc, key_acc, value_acc = tape.to(q, "fp32"), tape.to(k, "fp32"), tape.to(v, "fp32")
-    query = scale(tape, query_acc)
+    query, key = scale(tape, query_acc), scale(tape, key_acc)
     rows = clone(tape, query) if sizes.batch > 1 else query
-    scores = bmm(
-        tape, rows, repeat(tape, scale(tape, key_acc), times), pairs * sizes.queries * sizes.keys
-    )
-    del rows
+    scores = bmm(tape, rows, repeat(tape, key, times), pairs * sizes.queries * sizes.keys)
+    del rows, key
     weights = softmax(tape, scores)
     _masked = tape.new(weights.elements, "bool", SAFE)
     _chosen = tape.new(weights.elements, "fp32", SAFE)
