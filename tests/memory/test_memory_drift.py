@@ -128,7 +128,17 @@ _NAMED = {"falcon": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h
 #: Not held operation by operation, but to CLOSE percent of the peak and so many of any phase.
 #: Falcon without grouped heads: torch composes its attention, and what _safe_softmax allocates
 #: inside is one operation to a trace; with alibi, the order of the slopes and the positions.
-FURTHER_PHASE = {"falcon": 2.0, "falcon, alibi": 0.1}
+#: With adapters: BLOOM adds its mask in float32 under autocast, routers of DeepSeek hold one more
+#: product, and GPT-NeoX, one after the other, lets go of one a little earlier.
+FURTHER_PHASE = {
+    "falcon": 2.0,
+    "falcon, alibi": 0.1,
+    "bloom": 0.1,
+    "deepseek_v2": 0.1,
+    "deepseek_v3": 0.1,
+    "deepseek_v3, at once": 0.1,
+    "gpt_neox, one after the other": 0.1,
+}
 
 METHODS = ("full", "lora", "qlora")
 CHECKPOINTING = {False: "kept", True: "checkpoints"}
