@@ -138,6 +138,8 @@ def _is_plan(chosen: Mapping[str, Any]) -> bool:
         return False
     if chosen["loss"] != "stock" and chosen["model"] in ("bert", "t5"):
         return False
+    if chosen["model"] == "mixtral" and chosen["lora_dropout"] and chosen["lora_targets"] != "some":
+        return False  # peft has no dropout around routers, which are parameters
     if chosen["adapter_dtype"] == "bf16" and chosen["dtype"] == "fp32":
         return False
     case = _case(chosen)
