@@ -140,6 +140,22 @@ FURTHER_PHASE = {
     "gpt_neox, one after the other": 0.1,
 }
 
+#: The same of single runs, exact in every phase: in the first layers of BERT, whose embedding is
+#: frozen, the classes hold one more tensor of hidden states between two products; GPT-BigCode
+#: without shared heads copies the gradient of its parts together once more.
+FURTHER_PHASE |= {
+    f"{model}: {run}": 0.0
+    for model, runs in {
+        "bert": ("lora, kept", "qlora, kept"),
+        "roberta": ("lora, kept", "qlora, kept"),
+        "gpt_bigcode, all heads": (
+            "full, kept", "full, checkpoints", "lora, kept", "lora, checkpoints", "qlora, kept",
+            "qlora, checkpoints",
+        ),
+    }.items()
+    for run in runs
+}  # fmt: skip
+
 METHODS = ("full", "lora", "qlora")
 CHECKPOINTING = {False: "kept", True: "checkpoints"}
 STEPS = [
@@ -194,7 +210,7 @@ def test_every_operation_allocates_what_that_of_the_classes_does(
     found = agreements[name]
     assert not found.failed
     assert found.standing[0] == found.standing[1]
-    allowed = FURTHER_PHASE.get(name.partition(":")[0])
+    allowed = FURTHER_PHASE.get(name, FURTHER_PHASE.get(name.partition(":")[0]))
     if allowed is None:
         assert found.difference is None, found.difference
         assert found.worst_phase == 0.0
