@@ -324,7 +324,12 @@ def test_interrupt_is_130(tmp_path):
         [sys.executable, "-m", "qtui", "inspect", str(path), "--full", "-o", "out.json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
     )  # fmt: skip
-    time.sleep(1.5)
+    maps = Path(f"/proc/{process.pid}/maps")
+    if maps.exists():
+        wait_for(lambda: "big.safetensors" in maps.read_text())  # it reads the weights
+        time.sleep(0.3)
+    else:
+        time.sleep(1.5)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
