@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,15 @@ import pytest
 from safetensors.numpy import save_file
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Started in the background or under nohup, tests would ignore interruption and hang-up, and so
+# would every program that they start to see whether it obeys them.
+for _signal, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _handler)
 
 
 @pytest.fixture

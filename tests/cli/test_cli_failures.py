@@ -351,8 +351,6 @@ def test_a_signal_to_end_is_obeyed_by_children_too(tmp_path, signum):
         [sys.executable, "-m", "qtui", "doctor", "--library", "gguf"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        # Under nohup the hang-up is ignored, by tests and whoever they start.
-        preexec_fn=lambda: signal.signal(signum, signal.SIG_DFL),
     )  # fmt: skip
     wait_for(pid_file.exists)
     wait_for(pid_file.read_text)
