@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from small_models import CONFIGS, config_of
 from torch.profiler import ProfilerActivity, profile, record_function
 from tracing import traced, traced_or_refused
 
+from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.record import (
@@ -29,7 +33,6 @@ from qtui_core.memory.record import (
 from qtui_core.training import build
 from qtui_core.training.compare import first_difference, peaks, standing_bytes
 from qtui_core.training.step import batch_of
-from qtui_core.training.trace import record
 
 pytestmark = pytest.mark.slow
 
@@ -128,11 +131,32 @@ def test_the_recorder_sees_what_the_profiler_of_torch_sees_of_the_same_step_on_t
     )
     config = LLAMA | {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
     config |= {"vocab_size": 1000}
-    recording = record(config, plan, device="cpu", steps=1)
+    # The profiler sees what all of a process does: other tests are kept out of it.
+    done = subprocess.run(
+        [sys.executable, "-c", _PROFILED, str(Path(__file__).parent)],
+        input=pickle.dumps((config, plan)),
+        capture_output=True,
+        env=child_environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    recording, profiled = pickle.loads(done.stdout)
     standing = _unrounded_standing(recording)
     of_recorder = _unrounded_peaks(recording)
-    for phase, nbytes in _profiled(config, plan).items():
+    for phase, nbytes in profiled.items():
         assert of_recorder[phase] - standing == pytest.approx(nbytes, rel=1e-3), phase
+
+
+_PROFILED = """
+import os, pickle, sys
+answer = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+sys.path.insert(0, sys.argv[1])
+from test_memory_trace import _profiled
+from qtui_core.training.trace import record
+config, plan = pickle.load(sys.stdin.buffer)
+pickle.dump((record(config, plan, device="cpu", steps=1), _profiled(config, plan)), answer)
+"""
 
 
 def _unrounded_standing(recording):
@@ -184,7 +208,11 @@ def _profiled(config, plan):
     spans = {
         e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name() in ("forward", "backward")
     }
-    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    # Of changes at one moment the order they were told in counts.
+    changes = sorted(
+        ((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"),
+        key=lambda change: change[0],
+    )
     live, found = 0, dict.fromkeys(spans, 0)
     for moment, nbytes in changes:
         live += nbytes
