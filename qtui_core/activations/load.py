@@ -224,7 +224,7 @@ def _config(source: ModelSource) -> Any:
         own = " and it asks for code of its own, which is never run" * ("auto_map" in config)
         raise ModelError(f"The installed transformers knows no model of type {quoted(kind)}{own}.")
     try:
-        return CONFIG_MAPPING[kind].from_dict(_without_code(config))
+        return CONFIG_MAPPING[kind].from_dict(without_code(config))
     except Exception as error:  # whatever a configuration makes of a constructor
         raise ModelError(
             f"transformers does not accept the configuration of {quoted(source.id)}: "
@@ -232,12 +232,12 @@ def _config(source: ModelSource) -> Any:
         ) from error
 
 
-def _without_code(value: Any) -> Any:
+def without_code(value: Any) -> Any:
     """A configuration without the keys by which it could choose code to download and run."""
     if isinstance(value, Mapping):
-        return {k: _without_code(v) for k, v in value.items() if k not in _CODE_KEYS}
+        return {k: without_code(v) for k, v in value.items() if k not in _CODE_KEYS}
     if isinstance(value, list):
-        return [_without_code(v) for v in value]
+        return [without_code(v) for v in value]
     return value
 
 

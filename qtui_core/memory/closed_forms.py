@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from qtui_core.memory.blocks.fused_loss import fused_chunk
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.formulas import Form, evaluate, letters_of
 from qtui_core.memory.plan import RunPlan, chunk_of
@@ -75,14 +76,6 @@ def kept_by_checkpoints(shape: ModelShape, plan: RunPlan) -> Form | None:
     return Form(
         "inputs of layers", formula, evaluate(formula, letters), "a checkpoint keeps its input"
     )
-
-
-def fused_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
-    """Tokens whose logits a fused kernel holds at a time: so few that logits take about what the
-    hidden states of all do, up to a power of two (liger_kernel/ops/
-    fused_linear_cross_entropy.py)."""
-    share = -(-tokens // -(-vocabulary // hidden))
-    return min(tokens, 1 << (share - 1).bit_length())
 
 
 def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:

@@ -65,7 +65,7 @@ def _fold_row(
 ) -> tuple[tuple[Layer, ...], tuple[Fold, ...]]:
     if not layers:
         return layers, ()
-    template, period, copies = _pattern(_kinds(layers), margin)
+    template, period, copies = pattern_of(_kinds(layers), margin)
     row = Fold(start, len(layers) - copies * period, template, period, copies)
     kept = layers[: template + period] + layers[template + period * (1 + copies) :]
     return kept, (row,)
@@ -87,7 +87,7 @@ def _kinds(layers: Sequence[Layer]) -> list[int]:
     return kinds
 
 
-def _pattern(kinds: Sequence[int], margin: int) -> tuple[int, int, int]:
+def pattern_of(kinds: Sequence[int], margin: int) -> tuple[int, int, int]:
     """(template, period, copies) that leave the fewest layers to be built."""
     best = (0, 1, 0)
     for period in range(1, min(_LONGEST_PERIOD, len(kinds) - 1) + 1):

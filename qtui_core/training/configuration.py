@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
 )
 
-from qtui_core.activations.load import _without_code
+from qtui_core.activations.load import without_code
 from qtui_core.errors import ModelError
 
 _HEADS = (
@@ -44,7 +44,7 @@ def configuration_of(config: Mapping[str, Any]) -> Any:
             f"{kind!r}{own}."
         )
     try:
-        built = CONFIG_MAPPING[kind].from_dict(_without_code(dict(config)))
+        built = CONFIG_MAPPING[kind].from_dict(without_code(dict(config)))
     except Exception as error:  # whatever a configuration makes of a constructor
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"transformers does not accept this config.json: {first}") from error

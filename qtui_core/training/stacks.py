@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from qtui_core.memory.fold import Fold, _pattern
+from qtui_core.memory.fold import Fold, pattern_of
 from qtui_core.memory.record import OUTSIDE
 
 
@@ -64,7 +64,7 @@ def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold
     start = 0
     for stack in stacks_of(model):
         total = len(stack.layers)
-        template, period, copies = _pattern(layer_kinds(list(stack.layers)), margin)
+        template, period, copies = pattern_of(layer_kinds(list(stack.layers)), margin)
         fold = Fold(start, total - copies * period, template, period, copies)
         folds.append(fold)
         start += fold.built

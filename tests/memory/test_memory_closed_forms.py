@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from qtui_core.memory.blocks.fused_loss import fused_chunk
 from qtui_core.memory.closed_forms import (
-    fused_chunk,
     kept_by_checkpoints,
     loss_hump,
     loss_peak,

@@ -11,7 +11,7 @@ from qtui_core.memory.operations.attention import softmax
 from qtui_core.memory.operations.linear import bmm
 from qtui_core.memory.operations.pointwise import add, add_constant, clone, dropout
 from qtui_core.memory.operations.scores import biased_product, bloom_gelu
-from qtui_core.memory.operations.views import part, relaid
+from qtui_core.memory.operations.views import part, transposed
 from qtui_core.memory.shape import Attention, Layer, Mlp
 from qtui_core.memory.tape import Tape, Tensor
 
@@ -53,7 +53,7 @@ def _attention(
     probabilities = tape.to(softmax(tape, tape.to(attention, "fp32")), query.dtype)
     probabilities = dropout(tape, probabilities, spec.dropout)
     context = bmm(tape, probabilities, value, pairs * state.queries * spec.head_dim)
-    context = clone(tape, relaid(tape, context))
+    context = clone(tape, transposed(tape, context))
     output = project(tape, weights, spec.out, context)
     output = add(tape, residual, dropout(tape, output, spec.residual_dropout))
     return output, probabilities

@@ -19,14 +19,10 @@ PRODUCT: Final = Label("mm")
 def fused_loss(
     tape: Tape, hidden: Tensor, table: Tensor, labels: Tensor, batch: int, width: int
 ) -> Tensor:
-    """The loss of hidden states `[tokens, width]` under the head `table` `[vocabulary, width]`.
-
-    A chunk has about as many logits as the hidden states elements: its tokens are the next power
-    of two to tokens / ceil(vocabulary / width).
-    """
+    """The loss of hidden states `[tokens, width]` under the head `table` `[vocabulary, width]`."""
     tokens = hidden.elements // width
     vocabulary = table.elements // width
-    chunk = min(_power_of_two(-(-tokens // -(-vocabulary // width))), tokens)
+    chunk = fused_chunk(tokens, vocabulary, width)
     tape.operation("constant_pad_nd")
     padded = tape.new(tokens + batch, "int64", LABELS)
     shifted = tape.new(tokens, "int64", LABELS)
@@ -73,6 +69,8 @@ def _chunks(
     tape.grad = before
 
 
-def _power_of_two(number: int) -> int:
-    """The smallest power of two that is not less."""
-    return 1 << (number - 1).bit_length()
+def fused_chunk(tokens: int, vocabulary: int, hidden: int) -> int:
+    """Tokens whose logits the kernel holds at a time: so few that logits take about what the
+    hidden states of all do, up to a power of two."""
+    share = -(-tokens // -(-vocabulary // hidden))
+    return min(tokens, 1 << (share - 1).bit_length())

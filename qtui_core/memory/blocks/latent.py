@@ -13,7 +13,7 @@ from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.attention import Heads
 from qtui_core.memory.operations.pointwise import add, mul, mul_complex, subtract
-from qtui_core.memory.operations.views import cat, expand, part, relaid, split
+from qtui_core.memory.operations.views import cat, expand, part, split, transposed
 from qtui_core.memory.operations.writes import write
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import LatentAttention
@@ -28,7 +28,7 @@ def latent(
     """DeepseekV3Attention.forward, and that of V2, which rotates complex numbers."""
     pairs = state.tokens * spec.heads
     rope = spec.rope_dim
-    q_states = relaid(tape, _queries(tape, weights, spec, hidden))
+    q_states = transposed(tape, _queries(tape, weights, spec, hidden))
     q_pass, q_rot = split(tape, q_states, pairs * spec.nope_dim, pairs * rope)
     compressed_kv = project(tape, weights, spec.latent_down, hidden)
     kv_nope, k_rot = split(
@@ -82,7 +82,7 @@ def _rotated_as_complex(tape: Tape, q: Tensor, k: Tensor, table: Tensor) -> Pair
     comes in another order than the product was made in, and is copied."""
     q_complex = tape.to(q, "fp32")
     k_complex = tape.to(k, "fp32")
-    q_out = tape.to(relaid(tape, mul_complex(tape, q_complex, table)), q.dtype)
+    q_out = tape.to(transposed(tape, mul_complex(tape, q_complex, table)), q.dtype)
     k_out = tape.to(mul_complex(tape, k_complex, table), k.dtype)
     return q_out, k_out
 
@@ -107,7 +107,7 @@ def _expanded(
     """expand_kv: keys are put together in place, of what comes from the latent and the rotated
     part that all heads share."""
     pairs = state.tokens * spec.heads
-    kv_nope = relaid(tape, project(tape, weights, spec.latent_up, kv_nope))
+    kv_nope = transposed(tape, project(tape, weights, spec.latent_up, kv_nope))
     k_nope, value = split(tape, kv_nope, pairs * spec.nope_dim, pairs * spec.value_dim)
     k_rot = expand(tape, k_rot, pairs * spec.rope_dim)
     tape.operation("new_empty")

@@ -13,7 +13,7 @@ from typing import Final
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.linear import linear
 from qtui_core.memory.operations.pointwise import add, scale
-from qtui_core.memory.operations.views import relaid
+from qtui_core.memory.operations.views import transposed
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Parameter
 from qtui_core.memory.tape import Gradients, Tape, Tensor
@@ -59,7 +59,7 @@ class Folded:
 def _factors(tape: Tape, down: Tensor, up: Tensor, dtype: str) -> tuple[Tensor, Tensor]:
     """get_delta_factors: `[experts, outputs, rank]`, in another order than it is stored in, and
     `[experts, rank, inputs]`."""
-    up = relaid(tape, up)
+    up = transposed(tape, up)
     return tape.to(up, dtype), tape.to(down, dtype)
 
 

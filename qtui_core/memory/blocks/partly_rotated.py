@@ -9,7 +9,7 @@ from qtui_core.memory.blocks.rotary import rotate
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import scale
-from qtui_core.memory.operations.views import cat, part, relaid, split
+from qtui_core.memory.operations.views import cat, part, split, transposed
 from qtui_core.memory.shape import Attention
 from qtui_core.memory.tape import Tape, Tensor
 
@@ -22,7 +22,7 @@ def gpt_neox(
     assert spec.fused is not None
     qkv = project(tape, weights, spec.fused, hidden)
     third = qkv.elements // 3
-    query, key, value = split(tape, relaid(tape, qkv), third, third, third)
+    query, key, value = split(tape, transposed(tape, qkv), third, third, third)
     query, key = _rotated_first(tape, spec, query, key, *state.tables[0])
     output, scores = attend(tape, spec, query, key, value, state, heads_first=True)
     return project(tape, weights, spec.out, output), scores
@@ -34,8 +34,8 @@ def phi(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pa
     assert spec.query is not None
     assert spec.key is not None
     assert spec.value is not None
-    query = relaid(tape, project(tape, weights, spec.query, hidden))
-    key = relaid(tape, project(tape, weights, spec.key, hidden))
+    query = transposed(tape, project(tape, weights, spec.query, hidden))
+    key = transposed(tape, project(tape, weights, spec.key, hidden))
     value = project(tape, weights, spec.value, hidden)
     if spec.query_norm is not None and spec.key_norm is not None:
         query = normalize(tape, weights, spec.query_norm, query)

@@ -38,18 +38,6 @@ def viewed(tape: Tape, x: Tensor) -> Tensor:
     return tape.output(node, _view(x, x.elements))
 
 
-def relaid(tape: Tape, x: Tensor) -> Tensor:
-    """A view of all of `x` whose gradient comes in another order in memory and has to be copied,
-    as behind `x.view(...).transpose(1, 2)` that is then split."""
-    elements = x.elements
-
-    def backward(gradient: Tensor) -> Gradients:
-        return (tape.new(elements, gradient.dtype, COPY),)
-
-    node = tape.node("view", (x,), backward)
-    return tape.output(node, _view(x, elements))
-
-
 def split(tape: Tape, x: Tensor, *sizes: int) -> tuple[Tensor, ...]:
     """`x.split(...)`, `x.chunk(...)`: views of `sizes` elements. Its gradient is that of `x`, the
     parts' put together."""
@@ -91,8 +79,9 @@ def repeat(tape: Tape, x: Tensor, times: int) -> Tensor:
 
 
 def transposed(tape: Tape, x: Tensor) -> Tensor:
-    """`x.view(...).transpose(1, 2)` of a product, whose gradient comes as the kernels of the
-    rotation make it, heads first, and so has to be copied to be seen as that of the product."""
+    """`x.view(...).transpose(1, 2)`: a view of all of `x`, whose gradient comes in another order in
+    memory, as kernels make it with heads first or as parts are put together, and so has to be
+    copied to be seen as that of `x`."""
 
     def backward(gradient: Tensor) -> Gradients:
         return (tape.new(gradient.elements, gradient.dtype, COPY),)
