@@ -7,7 +7,7 @@ own (qtui_core.training.trace).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -38,9 +38,10 @@ def fake_cuda(plan: RunPlan) -> Iterator[None]:
     _patch_libraries()
     if plan.attention != "eager":
         functional.scaled_dot_product_attention = FakeAttention(plan.attention)
-    if plan.quant is not None or plan.optimizer.endswith(("8bit", "paged-adamw")):
-        _patch_bitsandbytes()
-    with _mode:
+    with ExitStack() as stack:
+        if plan.quant is not None or plan.optimizer.endswith(("8bit", "paged-adamw")):
+            stack.enter_context(_tables_of_bitsandbytes())
+        stack.enter_context(_mode)
         yield
 
 
@@ -73,21 +74,27 @@ def _patch_libraries() -> None:
     masking_utils.find_packed_sequence_indices = _not_packed
 
 
-def _patch_bitsandbytes() -> None:
+@contextmanager
+def _tables_of_bitsandbytes() -> Iterator[None]:
+    """Tables of quantization levels are computed number by number, and kept by the library: fake
+    ones inside, and afterwards those that were there."""
     from bitsandbytes import functional as bnb
 
-    if getattr(bnb.create_dynamic_map, "is_fake", False):
-        return
-    create = bnb.create_dynamic_map
+    create, kept = bnb.create_dynamic_map, dict(bnb.name2qmap)
 
     def create_fake(*args: Any, **kwargs: Any) -> torch.Tensor:
-        """The table of quantization levels, which is computed number by number."""
         with unset_fake_temporarily():
             table = create(*args, **kwargs)
         return torch.empty(table.shape, dtype=table.dtype)
 
-    create_fake.is_fake = True  # type: ignore[attr-defined]
+    bnb.name2qmap.clear()
     bnb.create_dynamic_map = create_fake
+    try:
+        yield
+    finally:
+        bnb.create_dynamic_map = create
+        bnb.name2qmap.clear()
+        bnb.name2qmap.update(kept)
 
 
 def _not_packed(position_ids: torch.Tensor) -> None:
