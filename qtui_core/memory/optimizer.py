@@ -87,6 +87,11 @@ def step_temporaries(trained: Iterable[StoredTensor], plan: RunPlan) -> Iterator
         yield Temporary(f"{tensor.name}.exp_avg_sq_sqrt", tensor.bytes, groups[tensor.dtype])
 
 
+def passes_one_by_one(plan: RunPlan) -> bool:
+    """Whether the update of each tensor has temporaries of its own (`passing_temporaries`)."""
+    return plan.optimizer == "adamw4bit"
+
+
 def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary, ...]:
     """What the update of one tensor allocates and frees again before the next is updated: at its
     fullest all of these, made in this order.
@@ -95,7 +100,7 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary,
     write scales, the moment in float32 and an int64 index for each new code. That is what Inductor
     makes for a CPU; on a GPU it may fuse more and need less.
     """
-    if plan.optimizer != "adamw4bit" or not _in_4_bits(tensor):
+    if not passes_one_by_one(plan) or not _in_4_bits(tensor):
         return ()
     n = tensor.elements
     parts = {"codes": n, "scale": 4 * n // _BLOCK_4BIT, "moment": 4 * n, "index": 8 * n}

@@ -12,7 +12,14 @@ from qtui_core.memory.autograd import backward
 from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.fold import Fold, fold
 from qtui_core.memory.operations.pointwise import scale
-from qtui_core.memory.optimizer import State, shared_states, states_of, step_temporaries
+from qtui_core.memory.optimizer import (
+    State,
+    passes_one_by_one,
+    passing_temporaries,
+    shared_states,
+    states_of,
+    step_temporaries,
+)
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape import ModelShape
@@ -25,7 +32,8 @@ PADDING: Final = Label("attention_mask", Component.INPUTS)
 #: Layers built on either side of those that stand for others, until they are found to be alike.
 _MARGINS: Final = (1, 2)
 
-ROOTS: Final = Label("_foreach_sqrt", Component.TEMPORARIES)
+TEMPORARY: Final = Component.TEMPORARIES
+ROOTS: Final = Label("_foreach_sqrt", TEMPORARY)
 
 Read = TypeVar("Read")
 
@@ -210,6 +218,18 @@ class _Optimizer:
             before = made
             del made
         self._release(tape, before)
+        if passes_one_by_one(self.model.plan):
+            self._pass(tape)
+
+    def _pass(self, tape: Tape) -> None:
+        """Updates tensors one after the other."""
+        for weights in self.model.sweep(tape):
+            for stored, _ in weights.trained():
+                passing = [
+                    Buffer(tape.recorder, temporary.bytes, Label(temporary.name, TEMPORARY))
+                    for temporary in passing_temporaries(stored, self.model.plan)
+                ]
+                passing.clear()
 
     def begin(self, tape: Tape) -> None:
         """Makes the states."""
