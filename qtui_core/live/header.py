@@ -1,0 +1,97 @@
+"""How a recording begins: what was run, on what, and what had been predicted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Of recordings. A reader refuses a later one with a sentence.
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class RunDevice:
+    """What a run works on.
+
+    Attributes:
+        kind: "cuda" or "cpu".
+        name: as its driver calls it.
+        index: among the machine's GPUs, as NVML counts them; None on a CPU.
+        capacity_bytes: of its memory.
+    """
+
+    kind: str
+    name: str
+    index: int | None = None
+    capacity_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class PredictedPhase:
+    """A phase of the estimate: the most allocated in it, in whichever step, and what a step like
+    all but the first holds at its end and at its peak, by component."""
+
+    name: str
+    allocated_bytes: int
+    held: Mapping[str, int] = field(default_factory=dict)
+    peak_held: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PredictedCurve:
+    """Bytes alive in a step, to draw: rows for `components`, to be stacked, at `positions` (event
+    numbers, rising); `spans` are (phase, first event, one after the last)."""
+
+    positions: tuple[int, ...]
+    components: tuple[str, ...]
+    bytes: tuple[tuple[int, ...], ...]
+    spans: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The estimate of the run, as far as it is held against what is measured. Levels as in
+    qtui_core.memory.estimate.Estimate. `memory` is the object of the same name that
+    `qtui memory --json` prints."""
+
+    resident_bytes: int
+    peak_allocated_bytes: int
+    peak_phase: str
+    peak_reserved_bytes: int | None
+    process_bytes: int
+    context_bytes: int
+    workspace_bytes: int
+    phases: tuple[PredictedPhase, ...]
+    curve: PredictedCurve
+    advice: tuple[tuple[str, int], ...] = ()
+    warning: str = ""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of a recording.
+
+    Attributes:
+        made: when, ISO 8601 with its zone.
+        model, architecture, parameters: what is run.
+        device, versions: on what; versions of qtui, torch and the other libraries by name.
+        plan: every field of the resolved plan.
+        steps: that were asked for; None runs until it is stopped.
+        data: what it learns from: a file's name, or "built-in text".
+        predicted: None where there is no estimate, then `why_not` says why.
+    """
+
+    made: str
+    model: str
+    architecture: str
+    parameters: int | None
+    device: RunDevice
+    versions: Mapping[str, str]
+    plan: Mapping[str, Any]
+    steps: int | None
+    data: str
+    predicted: Predicted | None
+    why_not: str = ""
+    schema_version: int = SCHEMA_VERSION

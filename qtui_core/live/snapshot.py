@@ -1,0 +1,162 @@
+"""What a run says of itself while it runs, one snapshot after another.
+
+A run is a child process that writes snapshots as lines of JSON; a recording is those lines in a
+file. So whoever watches a live run and whoever replays a recording read the same thing.
+
+The first snapshot is the header (qtui_core.live.header), the last an `End`. Bytes are integers,
+`seconds` are since the run began; None is what nobody could say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PhaseBegun:
+    """A phase begins: a name of qtui_core.memory.record.Phase, or "import" and "quantize" before
+    the first step. `step` is 0 before the first."""
+
+    seconds: float
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class PhaseEnded:
+    """A phase is over: exact values, read where it ended.
+
+    Attributes:
+        peak_allocated_bytes, peak_reserved_bytes: the most in this phase alone.
+        allocated_bytes, reserved_bytes: left at its end.
+        inactive_split_bytes, segments, retries, out_of_memory: of torch.cuda.memory_stats.
+        held: bytes at its end by component (qtui_core.memory.record.Component's words), told from
+            the storages of parameters, gradients, optimizer states and inputs; "activations" is
+            what is allocated besides.
+        peak_held: the same where the most was allocated; empty where nothing says so (on a GPU).
+        process_bytes: of this process on the device, as NVML has it; of RSS on a CPU.
+        device_used_bytes: of all processes.
+        counted: "allocator" on a GPU, "tensors" where bytes of live tensors stand in for it.
+    """
+
+    seconds: float
+    step: int
+    phase: str
+    peak_allocated_bytes: int
+    allocated_bytes: int
+    peak_reserved_bytes: int | None = None
+    reserved_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    segments: int | None = None
+    retries: int | None = None
+    out_of_memory: int | None = None
+    held: Mapping[str, int] = field(default_factory=dict)
+    peak_held: Mapping[str, int] = field(default_factory=dict)
+    process_bytes: int | None = None
+    device_used_bytes: int | None = None
+    counted: str = "allocator"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The machine at a moment, twenty times a second. Every value may be None by itself."""
+
+    seconds: float
+    step: int
+    phase: str
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    active_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    process_bytes: int | None = None
+    device_used_bytes: int | None = None
+    device_free_bytes: int | None = None
+    rss_bytes: int | None = None
+    utilisation_percent: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: int | None = None
+    clock_mhz: int | None = None
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """A step is over: its loss (nats a token; NaN where it is none), how long it took, and how
+    many tokens it learned from. An inference has no loss."""
+
+    seconds: float
+    step: int
+    loss: float | None
+    step_seconds: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class AdaptersCompared:
+    """Logits of one text with the adapters on and off, from one copy of the base.
+
+    Attributes:
+        largest_difference: of any logit.
+        reference_difference: largest between adapters off and the base before adapters were added:
+            0 where the base is untouched.
+        on, off: (token, probability) of the likeliest next tokens, best first.
+    """
+
+    seconds: float
+    step: int
+    largest_difference: float
+    reference_difference: float | None
+    on: tuple[tuple[str, float], ...]
+    off: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line for the log: what the run does, or what a library said."""
+
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something went wrong; the run ends, or (not fatal) goes on.
+
+    Attributes:
+        kind: "out of memory", "not a number", "driver", "killed", "model", "failure".
+        text: a sentence for the user: what happened, and what to do.
+        asked_bytes: that were asked for, where memory ran out.
+        largest: (component, bytes) held when it did, the most first.
+        advice: (change, bytes it saves), best first.
+    """
+
+    seconds: float
+    step: int
+    phase: str
+    kind: str
+    text: str
+    fatal: bool = True
+    asked_bytes: int | None = None
+    largest: tuple[tuple[str, int], ...] = ()
+    advice: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class State:
+    """The run is held or goes on: "running", "paused"."""
+
+    seconds: float
+    state: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The run is over: "done", "stopped" or "failed"."""
+
+    seconds: float
+    reason: str
+
+
+Snapshot = (
+    PhaseBegun | PhaseEnded | Sample | StepTaken | AdaptersCompared | Said | Fault | State | End
+)
