@@ -7,10 +7,10 @@ itself, and a machine without a driver simply has no devices.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from qtui_core.telemetry.nvml import answer, start_nvml, text
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,17 @@ class Driver:
 
 def read_driver(nvml: Any = None) -> Driver | None:
     """The driver of the GPUs, None where there is none. `nvml` as in `read_devices`."""
+    nvml = start_nvml(nvml)
     if nvml is None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError:
-            return None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
         return None
     try:
-        version = _answer(nvml, nvml.nvmlSystemGetDriverVersion)
-        cuda = _answer(nvml, nvml.nvmlSystemGetCudaDriverVersion)
+        version = answer(nvml, "nvmlSystemGetDriverVersion")
+        cuda = answer(nvml, "nvmlSystemGetCudaDriverVersion")
     finally:
         nvml.nvmlShutdown()
     # NVML packs 13.1 as 13010.
     pair = None if cuda is None else (int(cuda) // 1000, int(cuda) % 1000 // 10)
-    return Driver(version.decode() if isinstance(version, bytes) else version, pair)
+    return Driver(text(version), pair)
 
 
 def read_devices(nvml: Any = None) -> tuple[Device, ...]:
@@ -58,39 +52,25 @@ def read_devices(nvml: Any = None) -> tuple[Device, ...]:
 
     `nvml` is the module that speaks NVML (nvidia-ml-py, imported as `pynvml`), given by tests.
     """
+    nvml = start_nvml(nvml)
     if nvml is None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError:
-            return ()
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
         return ()
     try:
-        count = _answer(nvml, nvml.nvmlDeviceGetCount) or 0
+        count = answer(nvml, "nvmlDeviceGetCount") or 0
         return tuple(_read_device(nvml, index) for index in range(count))
     finally:
         nvml.nvmlShutdown()
 
 
 def _read_device(nvml: Any, index: int) -> Device:
-    handle = _answer(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return Device(index, None, None, None)
-    name = _answer(nvml, nvml.nvmlDeviceGetName, handle)
-    memory = _answer(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    name = answer(nvml, "nvmlDeviceGetName", handle)
+    memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
     return Device(
         index,
-        name.decode() if isinstance(name, bytes) else name,
+        text(name),
         None if memory is None else int(memory.used),
         None if memory is None else int(memory.total),
     )
-
-
-def _answer(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """NVML's answer, or None where it has none."""
-    try:
-        return question(*arguments)
-    except nvml.NVMLError:
-        return None

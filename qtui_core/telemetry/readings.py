@@ -1,0 +1,271 @@
+"""What NVML says of one GPU at a moment, and the resident memory of a process.
+
+Every value may be None by itself: a slice of MIG has no utilisation, unified memory no memory of
+its own, a container hides processes, WSL and WDDM say of none how much it holds. Units are in the
+names; plain numbers are bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from qtui_core.telemetry.nvml import (
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    answer,
+    answer_or_error,
+    start_nvml,
+    text,
+)
+
+#: Constants of nvml.h: nvmlClockType_t and nvmlTemperatureSensors_t.
+_CLOCK_SM: Final = 1
+_CLOCK_MEMORY: Final = 2
+_SENSOR_GPU: Final = 0
+
+#: How the bytes of a process were told apart from those of others.
+BY_PID: Final = "this process"
+BY_BEING_ALONE: Final = "the only process"
+
+
+@dataclass(frozen=True)
+class ProcessReading:
+    """A process on a GPU. `pid` is the host's, also in a container; `kind` is "compute" or
+    "graphics"; `name` is hidden in most containers."""
+
+    pid: int
+    kind: str
+    name: str | None
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class DeviceReading:
+    """One GPU, or a slice of one, at a moment.
+
+    Attributes:
+        label: its number for NVML, "0", or "0:1" for a slice of MIG.
+        memory_used, memory_free, memory_total: of all processes together.
+        memory_reserved: that the driver and the firmware keep; in no process and not in
+            `memory_used` where it is told apart (version 2 of nvmlDeviceGetMemoryInfo), else None.
+        process_memory: of the process that was asked for; `process_basis` says how it was known.
+        gpu_percent: share of the last sampling period in which a kernel ran; memory_percent:
+            in which memory was read or written.
+        clock_mhz: of the multiprocessors; memory_clock_mhz: of the memory.
+        processes: None where they are not told at all.
+        mig: whether it is cut into slices.
+        unified: whether it shares the memory of the machine and has none of its own.
+        lost: whether the driver no longer reaches it.
+    """
+
+    label: str
+    name: str | None = None
+    memory_used: int | None = None
+    memory_free: int | None = None
+    memory_total: int | None = None
+    memory_reserved: int | None = None
+    process_memory: int | None = None
+    process_basis: str = ""
+    gpu_percent: int | None = None
+    memory_percent: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: int | None = None
+    clock_mhz: int | None = None
+    clock_limit_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    processes: tuple[ProcessReading, ...] | None = None
+    mig: bool | None = None
+    unified: bool | None = None
+    lost: bool = False
+
+
+class DeviceReader:
+    """Reads one GPU again and again; NVML stays open meanwhile. Use as a context manager, or
+    `close` it. On a machine without a driver every value of a reading is None.
+
+    Args:
+        index: of the GPU as NVML counts, which ignores CUDA_VISIBLE_DEVICES.
+        uuid: of the GPU or the slice of MIG, in place of the index: what
+            torch.cuda.get_device_properties(i).uuid says, with or without "GPU-" or "MIG-".
+        pid: of the process on the device whose memory is told apart; by default this one.
+    """
+
+    def __init__(
+        self, index: int = 0, *, uuid: str | None = None, pid: int | None = None, nvml: Any = None
+    ) -> None:
+        self._nvml = start_nvml(nvml)
+        self._pid = os.getpid() if pid is None else pid
+        self.label = str(index)
+        self._handle: Any = None
+        if self._nvml is not None:
+            if uuid is None:
+                self._handle = answer(self._nvml, "nvmlDeviceGetHandleByIndex", index)
+            else:
+                self._handle = self._handle_of(uuid)
+                number = answer(self._nvml, "nvmlDeviceGetIndex", self._handle)
+                self.label = self.label if number is None else str(number)
+
+    def _handle_of(self, uuid: str) -> Any:
+        names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
+        for name in names:
+            handle = answer(self._nvml, "nvmlDeviceGetHandleByUUID", name)
+            if handle is not None:
+                return handle
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of NVML. What is read after that is None."""
+        if self._nvml is not None:
+            answer(self._nvml, "nvmlShutdown")
+        self._nvml = self._handle = None
+
+    def read(self) -> DeviceReading:
+        """The device now."""
+        if self._handle is None:
+            return DeviceReading(self.label)
+        return read_handle(self._nvml, self._handle, self.label, self._pid)
+
+
+def read_all(nvml: Any = None) -> tuple[DeviceReading, ...]:
+    """Every GPU at this moment, each followed by its slices of MIG; empty without a driver.
+
+    No process is told apart as ours: who looks at all GPUs need not be on any.
+    """
+    nvml = start_nvml(nvml)
+    if nvml is None:
+        return ()
+    found = []
+    try:
+        for index in range(answer(nvml, "nvmlDeviceGetCount") or 0):
+            handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
+            if handle is None:
+                found.append(DeviceReading(str(index)))
+                continue
+            device = read_handle(nvml, handle, str(index))
+            found.append(device)
+            if device.mig:
+                found += _slices(nvml, handle, index)
+    finally:
+        answer(nvml, "nvmlShutdown")
+    return tuple(found)
+
+
+def _slices(nvml: Any, handle: Any, index: int) -> list[DeviceReading]:
+    found = []
+    for number in range(answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        part = answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+        if part is not None:  # the most there can be, of which fewer may be made
+            found.append(read_handle(nvml, part, f"{index}:{number}"))
+    return found
+
+
+def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
+    """The device behind a handle of NVML, which must be open. `pid` is the process whose memory
+    is told apart, which is known to be on the device."""
+    memory, error = _memory(nvml, handle)
+    total = None if memory is None else int(memory.total)
+    unified = None if memory is None and error != NOT_SUPPORTED else not total
+    if unified:
+        memory = total = None
+    reserved = getattr(memory, "reserved", None)
+    processes = _processes(nvml, handle)
+    own, basis = (None, "") if pid is None else own_memory(processes, pid)
+    rates = answer(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
+    return DeviceReading(
+        label=label,
+        name=text(answer(nvml, "nvmlDeviceGetName", handle)),
+        memory_used=None if memory is None else int(memory.used),
+        memory_free=None if memory is None else int(memory.free),
+        memory_total=total,
+        memory_reserved=None if reserved is None else int(reserved),
+        process_memory=own,
+        process_basis=basis,
+        gpu_percent=None if rates is None else int(rates.gpu),
+        memory_percent=None if rates is None else int(rates.memory),
+        power_watts=_thousandths(answer(nvml, "nvmlDeviceGetPowerUsage", handle)),
+        power_limit_watts=_thousandths(answer(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)),
+        temperature_celsius=answer(nvml, "nvmlDeviceGetTemperature", handle, _SENSOR_GPU),
+        clock_mhz=answer(nvml, "nvmlDeviceGetClockInfo", handle, _CLOCK_SM),
+        clock_limit_mhz=answer(nvml, "nvmlDeviceGetMaxClockInfo", handle, _CLOCK_SM),
+        memory_clock_mhz=answer(nvml, "nvmlDeviceGetClockInfo", handle, _CLOCK_MEMORY),
+        processes=processes,
+        mig=None if mode is None else bool(mode[0]),
+        unified=unified,
+        lost=error == GPU_IS_LOST,
+    )
+
+
+def _memory(nvml: Any, handle: Any) -> tuple[Any, int | None]:
+    """Version 2 tells the reserved part from the used one, as nvidia-smi does; drivers before 510
+    know only the first."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    if version is not None:
+        found, error = answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, version)
+        if found is not None or error == GPU_IS_LOST:
+            return found, error
+    return answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle)
+
+
+def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
+    """Those that compute and those that draw; one that does both counts as computing."""
+    found: dict[int, ProcessReading] = {}
+    told = False
+    for kind in ("compute", "graphics"):
+        question = f"nvmlDeviceGet{kind.capitalize()}RunningProcesses"
+        rows = answer(nvml, question, handle)
+        if rows is None:  # a driver before 510, with a newer module
+            rows = answer(nvml, f"{question}_v2", handle)
+        told = told or rows is not None
+        for row in rows or ():
+            name = text(answer(nvml, "nvmlSystemGetProcessName", row.pid))
+            used = row.usedGpuMemory
+            reading = ProcessReading(int(row.pid), kind, name, None if used is None else int(used))
+            found.setdefault(reading.pid, reading)
+    return tuple(found.values()) if told else None
+
+
+def own_memory(processes: tuple[ProcessReading, ...] | None, pid: int) -> tuple[int | None, str]:
+    """The bytes of process `pid`, which is on the device, and how they were known; (None, "")
+    where nothing says.
+
+    NVML gives the host's numbers of processes, which inside a container are others. So a process
+    that is the only one computing on the device is taken for it where no number is its own.
+    """
+    computing = [each for each in processes or () if each.kind == "compute"]
+    for each in processes or ():
+        if each.pid == pid:
+            return each.memory, "" if each.memory is None else BY_PID
+    if len(computing) == 1 and computing[0].memory is not None:
+        return computing[0].memory, BY_BEING_ALONE
+    return None, ""
+
+
+def _thousandths(value: int | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def rss_bytes(root: Path = Path("/")) -> int | None:
+    """Memory of this process that is resident: the second number of /proc/self/statm, in pages
+    (proc_pid_statm(5)); None on systems without it. `root` is for tests."""
+    try:
+        fields = (root / "proc/self/statm").read_text(encoding="ascii").split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

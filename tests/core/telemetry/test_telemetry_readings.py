@@ -1,0 +1,264 @@
+"""What NVML says of a GPU at a moment: every value with its own chance of being absent."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_nvml import (
+    GIB,
+    GPU_IS_LOST,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    NVMLError,
+    NVMLLibraryMismatchError,
+    fake_nvml,
+    process,
+)
+
+from qtui_core.telemetry.readings import (
+    BY_BEING_ALONE,
+    BY_PID,
+    DeviceReader,
+    DeviceReading,
+    ProcessReading,
+    read_all,
+    rss_bytes,
+)
+
+WHOLE = DeviceReading(
+    label="0",
+    name="NVIDIA L4",
+    memory_used=3 * GIB,
+    memory_free=24 * GIB - 3 * GIB - GIB // 2,
+    memory_total=24 * GIB,
+    memory_reserved=GIB // 2,
+    process_memory=GIB,
+    process_basis=BY_PID,
+    gpu_percent=87,
+    memory_percent=41,
+    power_watts=61.25,
+    power_limit_watts=72.0,
+    temperature_celsius=56,
+    clock_mhz=1890,
+    clock_limit_mhz=2040,
+    memory_clock_mhz=6251,
+    processes=(
+        ProcessReading(41, "compute", "program 41", 2 * GIB),
+        ProcessReading(77, "compute", "program 77", GIB),
+    ),
+    mig=False,
+    unified=False,
+)
+
+
+def read(pid: int = 77, **answers: Any) -> DeviceReading:
+    with DeviceReader(0, pid=pid, nvml=fake_nvml(**answers)) as reader:
+        return reader.read()
+
+
+def test_all_that_a_driver_tells() -> None:
+    assert read() == WHOLE
+
+
+NAMELESS = tuple(replace(each, name=None) for each in WHOLE.processes or ())
+
+
+@pytest.mark.parametrize("error", [NOT_SUPPORTED, NO_PERMISSION, NVMLError(999)])
+@pytest.mark.parametrize(
+    ("question", "absent"),
+    [
+        ("nvmlDeviceGetName", {"name": None}),
+        ("nvmlDeviceGetUtilizationRates", {"gpu_percent": None, "memory_percent": None}),
+        ("nvmlDeviceGetPowerUsage", {"power_watts": None}),
+        ("nvmlDeviceGetEnforcedPowerLimit", {"power_limit_watts": None}),
+        ("nvmlDeviceGetTemperature", {"temperature_celsius": None}),
+        ("nvmlDeviceGetClockInfo", {"clock_mhz": None, "memory_clock_mhz": None}),
+        ("nvmlDeviceGetMaxClockInfo", {"clock_limit_mhz": None}),
+        ("nvmlDeviceGetMigMode", {"mig": None}),
+        ("nvmlSystemGetProcessName", {"processes": NAMELESS}),
+        ("nvmlDeviceGetGraphicsRunningProcesses", {}),
+    ],
+)
+def test_each_value_may_be_absent_alone(
+    question: str, absent: dict[str, Any], error: NVMLError
+) -> None:
+    assert read(**{question: error}) == replace(WHOLE, **absent)
+
+
+def test_a_question_that_an_old_module_does_not_know_is_absent() -> None:
+    assert read(missing=("nvmlDeviceGetMigMode",)) == replace(WHOLE, mig=None)
+
+
+def test_a_name_that_is_no_text_is_absent() -> None:
+    error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    assert read(nvmlDeviceGetName=error) == replace(WHOLE, name=None)
+
+
+def test_an_old_driver_counts_what_it_reserves_as_used() -> None:
+    first = fake_nvml().nvmlDeviceGetMemoryInfo
+
+    def old(handle: Any, version: int = 0) -> Any:
+        if version:
+            raise NVMLError(13)  # NVML_ERROR_FUNCTION_NOT_FOUND
+        return first(handle)
+
+    found = read(nvmlDeviceGetMemoryInfo=old)
+    assert found == replace(WHOLE, memory_used=3 * GIB + GIB // 2, memory_reserved=None)
+
+
+def test_a_driver_older_than_the_module_tells_processes_in_its_own_form() -> None:
+    rows = fake_nvml().nvmlDeviceGetComputeRunningProcesses()
+    found = read(
+        nvmlDeviceGetComputeRunningProcesses=NVMLLibraryMismatchError(),
+        nvmlDeviceGetComputeRunningProcesses_v2=rows,
+    )
+    assert found == WHOLE
+
+
+def test_unified_memory_is_no_memory_of_the_device() -> None:
+    names = ("memory_used", "memory_free", "memory_total", "memory_reserved")
+    none: dict[str, Any] = dict.fromkeys(names)
+    found = read(nvmlDeviceGetMemoryInfo=NOT_SUPPORTED)
+    assert found == replace(WHOLE, **none, unified=True)
+    # A slice of MIG that this user may not look at is not unified.
+    found = read(nvmlDeviceGetMemoryInfo=NO_PERMISSION)
+    assert found == replace(WHOLE, **none, unified=None)
+
+
+def test_a_lost_device_says_so() -> None:
+    found = read(nvmlDeviceGetMemoryInfo=GPU_IS_LOST)
+    assert found.lost
+    assert found.memory_total is None
+
+
+class TestOwnMemory:
+    """The rungs of the ladder from the process's own row down to nothing."""
+
+    def test_in_a_container_the_only_process_is_taken_for_ours(self) -> None:
+        # NVML gives the host's number, which no process in the container has.
+        found = read(pid=12, nvmlDeviceGetComputeRunningProcesses=[process(31337, 5 * GIB)])
+        assert (found.process_memory, found.process_basis) == (5 * GIB, BY_BEING_ALONE)
+
+    def test_of_several_strangers_none_is_ours(self) -> None:
+        found = read(pid=12)
+        assert (found.process_memory, found.process_basis) == (None, "")
+
+    def test_what_draws_is_not_counted_as_alone(self) -> None:
+        found = read(
+            pid=12,
+            nvmlDeviceGetComputeRunningProcesses=[process(31337, 5 * GIB)],
+            nvmlDeviceGetGraphicsRunningProcesses=[process(9, GIB)],
+        )
+        assert found.process_memory == 5 * GIB
+
+    def test_wddm_and_wsl_name_processes_without_bytes(self) -> None:
+        found = read(pid=77, nvmlDeviceGetComputeRunningProcesses=[process(77, None)])
+        assert (found.process_memory, found.process_basis) == (None, "")
+        assert found.processes == (ProcessReading(77, "compute", "program 77", None),)
+
+    def test_hidden_processes_are_not_no_processes(self) -> None:
+        hidden = {
+            "nvmlDeviceGetComputeRunningProcesses": NO_PERMISSION,
+            "nvmlDeviceGetGraphicsRunningProcesses": NO_PERMISSION,
+        }
+        assert read(**hidden).processes is None
+        nobody: dict[str, Any] = {question: [] for question in hidden}
+        assert read(**nobody).processes == ()
+
+    def test_one_that_computes_and_draws_is_told_once(self) -> None:
+        found = read(
+            nvmlDeviceGetComputeRunningProcesses=[process(77, 2 * GIB)],
+            nvmlDeviceGetGraphicsRunningProcesses=[process(77, 2 * GIB)],
+        )
+        assert found.processes == (ProcessReading(77, "compute", "program 77", 2 * GIB),)
+
+
+class TestFinding:
+    def test_torch_gives_a_uuid_without_its_kind(self) -> None:
+        def handle(uuid: str) -> str:
+            if uuid != "MIG-1234":
+                raise NVMLError(6)  # NVML_ERROR_NOT_FOUND
+            return "slice"
+
+        names: list[Any] = []
+        nvml = fake_nvml(
+            nvmlDeviceGetHandleByUUID=handle, nvmlDeviceGetName=lambda found: names.append(found)
+        )
+        DeviceReader(uuid="1234", nvml=nvml).read()
+        assert names == ["slice"]
+
+    def test_a_uuid_that_nobody_has_reads_as_nothing(self) -> None:
+        reader = DeviceReader(uuid="1234", nvml=fake_nvml(nvmlDeviceGetHandleByUUID=NVMLError(6)))
+        assert reader.read() == DeviceReading("0")
+
+    def test_without_a_driver_every_value_is_absent(self) -> None:
+        with DeviceReader(0, nvml=fake_nvml(nvmlInit=NVMLError(12))) as reader:
+            assert reader.read() == DeviceReading("0")
+
+    def test_nvml_is_ended_as_often_as_started(self) -> None:
+        nvml = fake_nvml()
+        with DeviceReader(0, nvml=nvml) as reader:
+            reader.read()
+            reader.read()
+        assert reader.read() == DeviceReading("0")
+        assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
+
+
+class TestAll:
+    def test_each_gpu_and_no_process_is_ours(self) -> None:
+        found = read_all(fake_nvml(nvmlDeviceGetCount=2))
+        assert [each.label for each in found] == ["0", "1"]
+        assert found[0] == replace(WHOLE, process_memory=None, process_basis="")
+
+    def test_slices_follow_their_gpu(self) -> None:
+        def part(handle: Any, number: int) -> str:
+            if number == 1:
+                raise NVMLError(6)  # room for a slice that was not made
+            return f"{handle}, slice {number}"
+
+        nvml = fake_nvml(
+            nvmlDeviceGetMigMode=lambda handle: [int("slice" not in handle), 0],
+            nvmlDeviceGetMaxMigDeviceCount=3,
+            nvmlDeviceGetMigDeviceHandleByIndex=part,
+            nvmlDeviceGetName=lambda handle: handle,
+        )
+        found = read_all(nvml)
+        assert [(each.label, each.name) for each in found] == [
+            ("0", "handle 0"),
+            ("0:0", "handle 0, slice 0"),
+            ("0:2", "handle 0, slice 2"),
+        ]
+
+    def test_a_gpu_that_cannot_be_reached_is_still_one(self) -> None:
+        found = read_all(fake_nvml(nvmlDeviceGetHandleByIndex=NO_PERMISSION))
+        assert found == (DeviceReading("0"),)
+
+    def test_this_machine_answers(self) -> None:
+        for device in read_all():
+            for field in fields(device):
+                value = getattr(device, field.name)
+                assert not isinstance(value, int) or value >= 0
+
+
+class TestResidentSetSize:
+    def test_grows_with_what_is_touched(self) -> None:
+        before = rss_bytes()
+        if before is None:
+            pytest.skip("no /proc here")
+        held = bytearray(os.urandom(1)) * (64 << 20)
+        after = rss_bytes()
+        assert after is not None
+        assert 60 << 20 < after - before < 80 << 20
+        del held
+
+    def test_is_the_second_number_in_pages(self, tmp_path: Path) -> None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/statm").write_text("900 25 7 1 0 80 0\n")
+        assert rss_bytes(tmp_path) == 25 * os.sysconf("SC_PAGE_SIZE")
+
+    def test_is_absent_without_proc(self, tmp_path: Path) -> None:
+        assert rss_bytes(tmp_path) is None

@@ -1,0 +1,98 @@
+"""Samples come at an even pace, and none after the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import count
+
+import pytest
+
+from qtui_core.telemetry.sampling import Sampler
+
+
+def test_twenty_a_second() -> None:
+    times: list[float] = []
+    with Sampler(0.05, time.monotonic, times.append):
+        time.sleep(1.02)
+    # 21 at best; a busy machine may miss some but never adds one.
+    assert 12 <= len(times) <= 21
+
+
+def test_the_first_is_read_at_once_and_none_after_the_end() -> None:
+    numbers = count()
+    seen: list[int] = []
+    first = threading.Event()
+
+    def report(number: int) -> None:
+        seen.append(number)
+        first.set()
+
+    with Sampler(60.0, lambda: next(numbers), report):
+        assert first.wait(5)
+    assert seen == [0]
+    time.sleep(0.05)
+    assert seen == [0]
+
+
+def test_the_end_does_not_wait_for_the_interval() -> None:
+    began = time.monotonic()
+    with Sampler(60.0, lambda: 0, lambda _: None):
+        pass
+    assert time.monotonic() - began < 5
+
+
+def test_a_slow_reading_is_not_made_up_for() -> None:
+    seen: list[float] = []
+
+    def slow() -> float:
+        time.sleep(0.2)
+        return time.monotonic()
+
+    with Sampler(0.01, slow, seen.append):
+        time.sleep(0.7)
+    assert len(seen) <= 3
+
+
+def test_what_a_reading_raises_is_raised_at_the_end() -> None:
+    asked = threading.Event()
+
+    def broken() -> int:
+        asked.set()
+        raise OSError("gone")
+
+    def block() -> None:
+        with Sampler(0.01, broken, lambda _: None):
+            assert asked.wait(5)
+
+    with pytest.raises(OSError, match="gone"):
+        block()
+
+
+def test_what_the_block_raises_comes_first() -> None:
+    asked = threading.Event()
+
+    def broken() -> int:
+        asked.set()
+        raise OSError("gone")
+
+    def block() -> None:
+        with Sampler(0.01, broken, lambda _: None):
+            assert asked.wait(5)
+            raise ValueError("of the block")
+
+    with pytest.raises(ValueError, match="of the block"):
+        block()
+
+
+def test_the_thread_ends_with_the_block_and_can_begin_again() -> None:
+    sampler: Sampler[int] = Sampler(0.01, lambda: 0, lambda _: None)
+    for _ in range(2):
+        with sampler:
+            assert any(thread.name == "sampler" for thread in threading.enumerate())
+        assert not any(thread.name == "sampler" for thread in threading.enumerate())
+
+
+def test_an_interval_is_some_time() -> None:
+    with pytest.raises(ValueError, match="over 0 seconds"):
+        Sampler(0.0, lambda: 0, lambda _: None)
