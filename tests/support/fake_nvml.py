@@ -83,4 +83,10 @@ def fake_nvml(**answers: Any) -> SimpleNamespace:
     functions = {name: reply(name, answer) for name, answer in {**_ANSWERS, **answers}.items()}
     for name in answers.get("missing", ()):
         del functions[name]
-    return SimpleNamespace(NVMLError=NVMLError, nvmlMemory_v2=0x02000028, calls=calls, **functions)
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        NVMLLibraryMismatchError=NVMLLibraryMismatchError,
+        nvmlMemory_v2=0x02000028,
+        calls=calls,
+        **functions,
+    )
