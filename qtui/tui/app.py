@@ -36,6 +36,8 @@ from qtui_core.errors import ModelError, QtuiError, UsageError
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient, EngineState
+    from qtui.tui.panels.memory.shown import GpuChoice
+    from qtui_core.memory.plan import RunPlan
 
 log = logging.getLogger("qtui.tui")
 
@@ -90,6 +92,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.model_opened = False
         self.model_failure = ""
         """Why `model` could not be opened; empty unless that was so."""
+        self.chosen: tuple[RunPlan, GpuChoice | None] | None = None
+        """The plan and the GPU that the panels about memory share; None before one chose."""
         self.show_tracebacks = debug
         self._look_ahead = look_ahead
         self._start_panel = start_panel or self.config.start_panel

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from textual import events, on
+from textual import events
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, Vertical
-from textual.message import Message
+from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
-from textual.widgets import Input, Label
 
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Draw, Put, TextLine, TextPicture
-from qtui.tui.panels.memory.form import PlanForm
 from qtui.tui.panels.memory.picture import CurvePicture
+from qtui.tui.panels.memory.plan_body import PlanBody
 from qtui.tui.panels.memory.shown import ViewName
 from qtui.tui.panels.memory.views import wrapped
 from qtui.tui.panels.quantize.views import ViewTabs
 from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.field import Field
-from qtui.tui.widgets.task_title import TaskTitle
 
 WIDE = 110
 SHORT = 26
 VERY_TALL = 40
 
 
-class MemoryBody(Container):
+class MemoryBody(PlanBody):
     """The form at the left; at its right the levels, the picture, and on a tall screen the numbers
     behind it. On a narrow screen texts take the room of the form."""
 
     DEFAULT_CSS = """
     MemoryBody {
         #memory-top { height: 1; margin: 0 0 1 0; }
-        #memory-typing { display: none; height: 1; margin: 0 0 1 0; padding: 0 1; }
-        #memory-what { width: auto; padding: 0 1 0 0; color: $quiet; }
-        #memory-field { width: 1fr; background: $panel; }
         &.-typing #memory-top { display: none; }
-        &.-typing #memory-typing { display: block; }
         #memory-main { height: 1fr; }
         PlanForm { width: 34; padding: 0 1 0 1; }
         #memory-centre { width: 1fr; padding: 0 1 0 0; }
@@ -46,7 +38,7 @@ class MemoryBody(Container):
         &.-narrow PlanForm { width: 30; padding: 0 1 0 0; }
         &.-narrow #memory-numbers, &.-short #memory-numbers { display: none; }
         &.-very-tall #memory-numbers { height: 12; }
-        &.-short #memory-top, &.-short #memory-typing { margin: 0; }
+        &.-short #memory-top, &.-short #plan-typing { margin: 0; }
         &.-curve #memory-picture { display: none; }
         &.-text CurvePicture, &.-text #memory-numbers { display: none; }
         &.-text.-narrow PlanForm { display: none; }
@@ -55,24 +47,11 @@ class MemoryBody(Container):
     }
     """
 
-    class Typed(Message):
-        """A value was typed; nobody knows yet whether it is one."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
     def __init__(self, drawing: Drawing) -> None:
-        super().__init__(classes="-curve")
-        self.drawing = drawing
+        super().__init__(drawing)
+        self.add_class("-curve")
         glyphs = drawing.glyphs
         self.tabs = ViewTabs([view.value for view in ViewName], glyphs.pointer)
-        self.what = Label("", id="memory-what", markup=False)
-        self.field = Field(compact=True, select_on_focus=True, id="memory-field")
-        self.form = PlanForm(drawing)
-        self.title_line = TaskTitle()
-        self.title_line.line_glyph = glyphs.baseline
-        self.title_line.ellipsis = glyphs.ellipsis
         self.levels = TextPicture(drawing)
         self.levels.id = "memory-levels"
         self.levels.can_focus = False
@@ -86,9 +65,7 @@ class MemoryBody(Container):
     def compose(self) -> ComposeResult:
         with Horizontal(id="memory-top"):
             yield self.tabs
-        with Horizontal(id="memory-typing"):
-            yield self.what
-            yield self.field
+        yield from self.compose_typing()
         with Horizontal(id="memory-main"):
             yield self.form
             with Vertical(id="memory-centre"):
@@ -103,28 +80,6 @@ class MemoryBody(Container):
         self.set_class(width < WIDE, "-narrow")
         self.set_class(height < SHORT, "-short")
         self.set_class(height >= VERY_TALL, "-very-tall")
-
-    # Typing
-
-    @property
-    def typing(self) -> bool:
-        """Whether keys are text for the field."""
-        return self.field.has_focus
-
-    def start_typing(self, what: str, text: str) -> None:
-        self.add_class("-typing")
-        self.what.update(what)
-        self.field.value = text
-        self.screen.set_focus(self.field)
-
-    def stop_typing(self) -> None:
-        self.remove_class("-typing")
-        self.focus_form()
-
-    @on(Input.Submitted, "#memory-field")
-    def _submitted(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.post_message(self.Typed(event.value))
 
     # Where the focus is
 

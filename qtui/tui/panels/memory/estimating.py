@@ -1,8 +1,7 @@
-"""How the Memory panel asks for an estimate, and what it says in the meantime."""
+"""What the Memory panel asks for besides the estimate, and how it draws what it knows."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,18 +9,14 @@ from functools import partial
 from typing import Any
 
 from textual.app import ComposeResult
-from textual.reactive import reactive
 
-from qtui.engine.client import EngineClient, EngineState
-from qtui.tui.panels.engine_panel import OPENING, EnginePanel
 from qtui.tui.panels.memory.body import MemoryBody
-from qtui.tui.panels.memory.data import Answer, CaseLine, MapCell
-from qtui.tui.panels.memory.feed import MemoryFeed, case_line
-from qtui.tui.panels.memory.fields import form_fields
-from qtui.tui.panels.memory.knobs import difference
+from qtui.tui.panels.memory.changing import ChangingPanel
+from qtui.tui.panels.memory.data import CaseLine, MapCell
+from qtui.tui.panels.memory.feed import case_line
 from qtui.tui.panels.memory.lines import level_lines, number_lines
 from qtui.tui.panels.memory.sentences import sentence_of
-from qtui.tui.panels.memory.shown import GpuChoice, Shown, ViewName, catalogue
+from qtui.tui.panels.memory.shown import ViewName
 from qtui.tui.panels.memory.views import (
     draw_cases,
     draw_gpus,
@@ -33,13 +28,10 @@ from qtui.tui.panels.memory.views import (
 from qtui.tui.panels.quantize.shown import Phase
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.presets import CASES
-from qtui_core.models.quoting import printable
 
-#: Someone who holds a key down wants the whole estimate of what they stop at.
-PAUSE_SECONDS = 0.12
 #: Cells of the map come one by one, and an eye sees a few pictures a second.
 MAP_SECONDS = 0.15
-ESTIMATE, MAP, FIGURES = "estimate", "map", "figures"
+MAP, FIGURES = "map", "figures"
 DRAWERS = {
     ViewName.PARTS: draw_parts,
     ViewName.SAVINGS: draw_savings,
@@ -49,108 +41,29 @@ DRAWERS = {
 }
 
 
-class EstimatingPanel(EnginePanel):
-    """One subject, one plan, one GPU, and the phase that estimating them is in."""
+class EstimatingPanel(ChangingPanel):
+    """A trace, the map and the worked cases besides, and how they are drawn."""
 
-    phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
+    body: MemoryBody
 
-    @property
-    def engine(self) -> EngineClient:
-        return self.qtui.estimator
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._own_plan = RunPlan()
+        self._drawn = 0.0
 
     def compose_body(self) -> ComposeResult:
         self.body = MemoryBody(self.drawing)
         yield self.body
 
-    def on_mount(self) -> None:
-        self.feed = MemoryFeed(self.engine)
-        self.shown = Shown(self.qtui.model, gpus=catalogue())
-        self.refusal = ""
-        self.trouble = ""
-        self._possible: RunPlan | None = None
-        """The last plan that was estimated: one that cannot be gives way to it."""
-        self._past: list[tuple[RunPlan, GpuChoice | None]] = []
-        self._own_plan = self.shown.plan
-        self._drawn = 0.0
-        self._asked_live = False
-
-    # Opening
-
-    def open_model(self, model: str) -> None:
-        """The app has another model: the plan and the GPU stay."""
-        before = self.shown
-        self.feed.answers.clear()
-        self.shown = Shown(
-            model, plan=before.plan, gpu=before.gpu, gpus=before.gpus, live=before.live,
-            view=before.view, knob=before.knob, cases=before.cases, cell=before.cell,
-        )  # fmt: skip
-        self._open_subject()
-
-    def _open_subject(self) -> None:
-        for group in (MAP, ESTIMATE):
-            self.workers.cancel_group(self, group)
-        self.refusal = self.trouble = ""
-        self._possible = None
-        self.shown.facts = None
-        self.shown.forget()
-        self._say(Phase.OPENING, f"Opening {printable(self.shown.case or self.shown.model)}")
-        self.do(self._open, OPENING)
-
-    async def _open(self) -> None:
-        if self.engine.state is EngineState.LOST:
-            await self.engine.restart()
-        shown = self.shown
-        shown.facts = await self.feed.open(shown)
-        if not self._asked_live:
-            self._asked_live = True
-            shown.live = await self.feed.live()
-            shown.gpus = (*shown.live, *shown.gpus)
-            if shown.live and shown.gpu is None:
-                shown.gpu = shown.live[0]
-        if shown.facts.unknown:
-            self._say(Phase.FAILED, f"{shown.facts.unknown}\nt runs that trace here.")
-            return
-        longest = shown.facts.max_positions
-        if shown.plan == RunPlan() and longest and longest < shown.plan.sequence:
-            shown.plan = replace(shown.plan, sequence=longest)
-        self._estimate()
-
     # Estimating
 
-    def _estimate(self) -> None:
-        """The plan, the GPU or the subject is another one."""
+    def _open_subject(self) -> None:
         self.workers.cancel_group(self, MAP)
-        self.do(self._work, ESTIMATE)
-        self.phase, self.trouble = Phase.WORKING, ""
-        self._draw_form()
-        self.body.title_line.activity = "estimating"
+        super()._open_subject()
 
-    async def _work(self) -> None:
-        if self.engine.state is EngineState.LOST:
-            await self.engine.restart()
-        shown = self.shown
-        found = self.feed.known(shown)
-        if found is None:
-            self._take(await self.feed.first(shown))
-            await asyncio.sleep(PAUSE_SECONDS)
-            found = await self.feed.full(shown)
-        self._take(found)
-        shown.around = await self.feed.around(shown)
-        self.phase = Phase.READY
-        self._draw()
-        self._fill_views()
-
-    def _take(self, answer: Answer) -> None:
-        """An answer to what is asked for."""
-        shown = self.shown
-        if answer.stage == "first" or not shown.current:
-            shown.around = None
-        shown.answer, shown.answered = answer, shown.asked
-        self._possible = shown.plan
-        if shown.before is not None:
-            of_plan = difference(shown.before.plan, answer.plan)
-            shown.change = ", ".join(filter(None, (shown.gpu_change, of_plan)))
-        self._draw()
+    def _estimate(self) -> None:
+        self.workers.cancel_group(self, MAP)
+        super()._estimate()
 
     async def _trace(self) -> None:
         self._say(Phase.WORKING, "tracing the classes of transformers, without weights")
@@ -238,42 +151,3 @@ class EstimatingPanel(EnginePanel):
     def _draw_sentence(self) -> None:
         told = self.refusal or self.trouble
         self.sentence = told or sentence_of(self.shown, self.drawing.glyphs)
-
-    def _draw_form(self) -> None:
-        shown = self.shown
-        fields = form_fields(shown)
-        shown.knob = max(0, min(shown.knob, len(fields) - 1))
-        self.body.form.show(fields, shown.knob)
-
-    def _say(self, phase: Phase, text: str) -> None:
-        """What is being done, or why nothing is; that stands where the picture is otherwise."""
-        self.phase = phase
-        self.trouble = text if phase in (Phase.FAILED, Phase.LOST) else ""
-        if phase is Phase.WORKING:
-            self.body.title_line.activity = text
-        if self.trouble:
-            self.shown.forget()
-        self._draw()
-        if phase is Phase.OPENING:
-            self.sentence = text
-        if phase is Phase.WORKING:
-            self.body.title_line.activity = text
-
-    # What can go wrong
-
-    def refused(self, sentence: str) -> None:
-        """The plan cannot be: back to the one before. Without one, only the form helps."""
-        self.refusal = sentence
-        if self._possible is None:
-            self._say(Phase.FAILED, sentence)
-            return
-        self.shown.plan = self._possible
-        self.phase = Phase.READY
-        self._draw()
-
-    def failed(self, sentence: str) -> None:
-        self._say(Phase.FAILED, sentence)
-
-    def engine_lost(self, sentence: str) -> None:
-        words = sentence.replace("The engine", "The estimator")
-        self._say(Phase.LOST, f"{words}\nr starts it again.")
