@@ -1,0 +1,128 @@
+"""Recordings: what a run told, line by line, in a file. Written as the run goes on, so that one
+that was killed has left all but its last line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from qtui_core.errors import UsageError
+from qtui_core.live.header import Header
+from qtui_core.live.lines import LineError, Told, from_line, to_line
+from qtui_core.live.snapshot import End, Snapshot
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording as it was read.
+
+    Attributes:
+        header: how it begins.
+        snapshots: in order.
+        complaint: a sentence on lines that could not be read, or on an end that is missing;
+            empty where all is well.
+    """
+
+    header: Header
+    snapshots: tuple[Snapshot, ...]
+    complaint: str = ""
+
+    def __iter__(self) -> Iterator[Told]:
+        """Everything that was told, the header first."""
+        yield self.header
+        yield from self.snapshots
+
+
+class Recorder:
+    """Writes a recording, in a `with` statement."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises UsageError where the file cannot be made."""
+        try:
+            self._file: IO[str] = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+        except OSError as error:
+            reason = error.strerror or error
+            raise UsageError(f"The recording {str(path)!r} cannot be made: {reason}.") from error
+
+    def write(self, told: Told) -> None:
+        """Adds a line. Raises OSError where the disk is full or gone."""
+        self._file.write(to_line(told) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def read_recording(path: Path | str) -> Recording:
+    """A recording from its file, as far as it can be read.
+
+    Raises UsageError for a file that is not there, cannot be read, or is no recording.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"The recording {str(path)!r} cannot be read: {reason}.") from error
+    try:
+        return parse_recording(lines)
+    except UsageError as error:
+        raise UsageError(f"{str(path)!r} is no recording of a run. {error}") from None
+
+
+def parse_recording(lines: Iterable[str | bytes]) -> Recording:
+    """A recording from its lines. Raises UsageError where it does not begin with a header."""
+    kept = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not kept:
+        raise UsageError("It is empty.")
+    header = _header(kept[0][1])
+    snapshots: list[Snapshot] = []
+    broken: list[tuple[int, LineError]] = []
+    for number, line in kept[1:]:
+        try:
+            told = from_line(line)
+        except LineError as error:
+            broken.append((number, error))
+            continue
+        if isinstance(told, Header):
+            broken.append((number, LineError("A second recording begins there.")))
+            break
+        if told is not None:
+            snapshots.append(told)
+    ended = any(isinstance(told, End) for told in snapshots)
+    return Recording(header, tuple(snapshots), _complaint(broken, kept[-1][0], ended))
+
+
+def _header(line: str | bytes) -> Header:
+    try:
+        told = from_line(line)
+    except LineError as error:
+        raise UsageError(f"Its first line is not a header: {error}") from None
+    if not isinstance(told, Header):
+        raise UsageError("Its first line is not a header.")
+    return told
+
+
+def _complaint(broken: list[tuple[int, LineError]], last: int, ended: bool) -> str:
+    """What is wrong with lines, and with the end."""
+    if not broken:
+        return "" if ended else "The recording stops before the run did; all of it is shown."
+    number, error = broken[0]
+    if len(broken) > 1:
+        return (
+            f"{len(broken)} lines cannot be read and are left out; the first is line {number}: "
+            f"{error}"
+        )
+    if number == last and not ended:
+        return f"The recording is cut off in line {number}; everything before that is shown."
+    return f"Line {number} cannot be read and is left out: {error}"

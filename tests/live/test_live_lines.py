@@ -1,0 +1,101 @@
+"""Every kind of line there and back, strict JSON, and what is told of lines that are none."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qtui_core.live.header import SCHEMA_VERSION
+from qtui_core.live.lines import KINDS, LineError, from_line, to_line
+from qtui_core.live.snapshot import Sample, Snapshot, StepTaken
+
+WORDS = st.text(max_size=12)
+
+
+def strategy(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a type, from the annotations of the classes alone."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return st.none() | st.booleans() | st.integers() | WORDS
+    if origin is UnionType:
+        return st.one_of(*map(strategy, inner))
+    if origin is tuple:
+        if Ellipsis in inner:
+            return st.lists(strategy(inner[0]), max_size=3).map(tuple)
+        return st.tuples(*map(strategy, inner))
+    if origin is not None:
+        return st.dictionaries(WORDS, strategy(inner[1]), max_size=3)
+    if is_dataclass(hint):
+        return instances(hint)
+    known = {int: st.integers(), str: WORDS, bool: st.booleans(), NoneType: st.none()}
+    return st.floats() if hint is float else known[hint]
+
+
+def instances(kind: type[Any]) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(kind)
+    given_fields = {entry.name: strategy(hints[entry.name]) for entry in fields(kind)}
+    if "schema_version" in given_fields:
+        given_fields["schema_version"] = st.just(SCHEMA_VERSION)
+    return st.builds(kind, **given_fields)
+
+
+def refuse(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_line_says_what_was_said(name, data):
+    told = data.draw(instances(KINDS[name]))
+    line = to_line(told)
+    assert "\n" not in line
+    json.loads(line, parse_constant=refuse)
+    # repr, because NaN is not equal to itself.
+    assert repr(from_line(line)) == repr(told)
+    assert repr(from_line(line.encode())) == repr(told)
+
+
+def test_every_kind_of_snapshot_has_a_name():
+    assert set(KINDS.values()) >= set(get_args(Snapshot))
+
+
+def test_a_loss_that_is_no_number_stays_one():
+    told = from_line(to_line(StepTaken(1.5, 3, math.nan, 0.25, 64)))
+    assert isinstance(told, StepTaken)
+    assert math.isnan(told.loss)
+
+
+def test_what_later_versions_add_is_left_out():
+    assert from_line('{"told":"weather","seconds":1.0}') is None
+    line = json.loads(to_line(Sample(0.5, 1, "forward")))
+    assert from_line(json.dumps({**line, "fan_percent": 40})) == Sample(0.5, 1, "forward")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "no line of JSON"),
+        ("{", "no line of JSON"),
+        (b"\xff\xfe", "no line of JSON"),
+        ("[1]", "which kind"),
+        ('{"told": 3}', "which kind"),
+        ('{"told": "said", "seconds": 1}', "text is missing"),
+        ('{"told": "said", "seconds": "soon", "text": "x"}', "seconds: 'soon' is no number"),
+        ('{"told": "said", "seconds": true, "text": "x"}', "seconds: True is no number"),
+        ('{"told": "phase begun", "seconds": 1, "step": 1.5, "phase": "loss"}', "step: 1.5"),
+        ('{"told": "phase begun", "seconds": 1, "step": true, "phase": "loss"}', "step: True"),
+        ('{"told": "header", "schema_version": 99}', "schema 99"),
+    ],
+)
+def test_what_is_no_line_is_a_sentence(line, says):
+    with pytest.raises(LineError, match=says) as caught:
+        from_line(line)
+    assert str(caught.value).endswith(".")

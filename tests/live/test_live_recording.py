@@ -1,0 +1,91 @@
+"""Recordings written and read, whole, cut off at any byte, and with lines that are none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qtui_core.errors import UsageError
+from qtui_core.live.header import Header, RunDevice
+from qtui_core.live.lines import to_line
+from qtui_core.live.recording import Recorder, parse_recording, read_recording
+from qtui_core.live.snapshot import End, PhaseBegun, Said, StepTaken
+
+HEADER = Header(
+    made="2026-01-02T03:04:05+00:00",
+    model="demo",
+    architecture="LlamaForCausalLM",
+    parameters=4_558_080,
+    device=RunDevice("cpu", "a processor"),
+    versions={"qtui": "0"},
+    plan={"method": "lora"},
+    steps=1,
+    data="built-in text",
+    predicted=None,
+    why_not="nobody asked",
+)
+TOLD = (
+    PhaseBegun(0.0, 0, "load"),
+    Said(0.1, "zwölf\nlines"),
+    StepTaken(1.0, 1, 5.5, 0.5, 64),
+    End(1.1, "done"),
+)
+TEXT = "".join(to_line(told) + "\n" for told in (HEADER, *TOLD)).encode()
+
+
+def test_what_was_written_is_read(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with Recorder(path) as recorder:
+        for told in (HEADER, *TOLD):
+            recorder.write(told)
+            assert path.read_bytes().endswith(to_line(told).encode() + b"\n")  # at once
+    assert path.read_bytes() == TEXT
+    recording = read_recording(path)
+    assert tuple(recording) == (HEADER, *TOLD)
+    assert recording.complaint == ""
+
+
+@settings(max_examples=60)
+@given(st.integers(len(to_line(HEADER)) + 1, len(TEXT) - 1))
+def test_a_recording_cut_off_anywhere_gives_what_is_whole(length):
+    recording = parse_recording(TEXT[:length].split(b"\n"))
+    assert recording.snapshots == TOLD[: len(recording.snapshots)]
+    whole = TEXT[:length].count(b"\n") - 1
+    assert len(recording.snapshots) in (whole, whole + 1)  # the last may lack its end alone
+    if End(1.1, "done") not in recording.snapshots:
+        assert recording.complaint.endswith("shown.")
+
+
+def test_broken_lines_are_left_out_and_told():
+    lines = TEXT.splitlines()
+    lines[2:2] = [b"{'single': 1}", b"", b"\xff"]
+    recording = parse_recording(lines)
+    assert recording.snapshots == TOLD
+    assert recording.complaint.startswith("2 lines cannot be read")
+    assert "the first is line 3" in recording.complaint
+
+
+def test_a_second_header_ends_the_recording():
+    recording = parse_recording((TEXT + TEXT).splitlines())
+    assert recording.snapshots == TOLD
+    assert "Line 6" in recording.complaint
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "empty"), (b"%PDF-1.7\n", "first line"), (TEXT.split(b"\n", 1)[1], "not a header")],
+)
+def test_what_is_no_recording_is_a_sentence(tmp_path, content, says):
+    path = tmp_path / "report.txt"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=says) as caught:
+        read_recording(path)
+    assert "report.txt" in str(caught.value)
+
+
+def test_files_that_cannot_be(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        read_recording(tmp_path / "none")
+    with pytest.raises(UsageError, match="cannot be made"):
+        Recorder(tmp_path / "no" / "folder")
