@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 
-_BINARY = ("KiB", "MiB", "GiB", "TiB")
+from qtui_core.quantities import format_bytes, scaled
+
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_decibels",
+    "format_shape",
+    "format_signed",
+    "format_value",
+    "plural",
+]
+
 _DECIMAL = ("K", "M", "B", "T")
-
-
-def format_bytes(count: int) -> str:
-    """`1536` -> `1.5 KiB`; three significant digits, binary units."""
-    return _scaled(count, 1024, _BINARY) if count >= 1000 else f"{count:,} B"
 
 
 def format_count(count: int) -> str:
     """`4558080` -> `4.56 M`; exact below ten thousand."""
-    return _scaled(count, 1000, _DECIMAL) if count >= 10_000 else f"{count:,}"
-
-
-def _scaled(count: int, step: int, units: tuple[str, ...]) -> str:
-    power = 1
-    while count / step**power >= 999.5 and power < len(units):
-        power += 1
-    return f"{count / step**power:.3g} {units[power - 1]}"
+    return scaled(count, 1000, _DECIMAL) if count >= 10_000 else f"{count:,}"
 
 
 def format_value(value: float | None, digits: int = 4) -> str:

@@ -53,7 +53,9 @@ class PredictedCurve:
 class Predicted:
     """The estimate of the run, as far as it is held against what is measured. Levels as in
     qtui_core.memory.estimate.Estimate. `memory` is the object of the same name that
-    `qtui memory --json` prints."""
+    `qtui memory --json` prints. `paged_bytes` are optimizer states that the driver may move to the
+    host. `counted` is as in qtui_core.live.snapshot.PhaseEnded: where it is "tensors", all levels
+    are those of live tensors, without workspaces, and reserved bytes are None."""
 
     resident_bytes: int
     peak_allocated_bytes: int
@@ -67,6 +69,8 @@ class Predicted:
     advice: tuple[tuple[str, int], ...] = ()
     warning: str = ""
     memory: Mapping[str, Any] = field(default_factory=dict)
+    paged_bytes: int = 0
+    counted: str = "allocator"
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ from qtui_core.memory.workspaces import context_bytes, cublas_workspace
 
 #: The term of what the allocator keeps.
 CACHED: Final = "kept by the allocator"
+#: The term of states that the driver may move to the host.
+PAGED: Final = "paged optimizer states"
+#: The term of what only the driver counts.
+CONTEXT: Final = "context and modules of CUDA"
 
 #: The weakest basis first.
 _BASES: Final[tuple[Basis, ...]] = ("calibrated", "derived", "exact")
@@ -251,7 +255,7 @@ def _beyond(
     if plan.optimizer.startswith("paged") and plan.trains and shape is not None:
         paged = paged_bytes(blocks_of(shape, plan), plan)
         yield Term(
-            "paged optimizer states",
+            PAGED,
             paged,
             "cudaMallocManaged; on the GPU as long as there is room",
             "exact",
@@ -260,7 +264,7 @@ def _beyond(
         )
     context = context_bytes(device)
     yield Term(
-        "context and modules of CUDA",
+        CONTEXT,
         context.bytes,
         f"measured, {context.low:,} to {context.high:,}",
         "calibrated",
@@ -291,6 +295,8 @@ def _last_step(timeline: Timeline) -> int:
 
 __all__ = [
     "CACHED",
+    "CONTEXT",
+    "PAGED",
     "Estimate",
     "PhaseBytes",
     "estimate",

@@ -1,0 +1,172 @@
+"""From an estimate to what a recording keeps of it, to be held against what is measured; and the
+warning before a run that does not fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qtui_core.live.header import Predicted, PredictedCurve, PredictedPhase
+from qtui_core.memory.advice import Advice
+from qtui_core.memory.curve import Curve, peaks_by_phase
+from qtui_core.memory.device import Device
+from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
+from qtui_core.memory.fit import fit_on, largest
+from qtui_core.memory.record import Component
+from qtui_core.memory.terms import RESIDENT
+from qtui_core.memory.timeline import STACK, Life, Span, Timeline, component_of
+from qtui_core.quantities import format_bytes
+
+
+def predict(
+    found: Estimate,
+    *,
+    tensors: bool = False,
+    advice: Sequence[Advice] = (),
+    warning: str = "",
+    memory: Mapping[str, Any] | None = None,
+) -> Predicted:
+    """What a run is held against: the levels of its estimate, and what each phase holds.
+
+    `tensors` is for a run on a CPU, where bytes of live tensors are counted: workspaces of cuBLAS,
+    blocks, segments and a context do not exist there, so all levels are those of live tensors
+    without workspaces. `memory` is the object that `qtui memory --json` prints.
+    """
+    timeline = found.timeline
+    most = _levels(found, tensors)
+    peak_phase = found.peak_phase
+    if tensors:
+        peak_phase = max(most, key=lambda name: most[name], default="")
+    peak = max(most.values(), default=0) if tensors else found.peak_allocated_bytes
+    workspaces = _workspaces(timeline)
+    beyond = {term.name: term.bytes for term in found.beyond}
+    held = _held(timeline, tensors)
+    return Predicted(
+        resident_bytes=found.resident_bytes - (workspaces if tensors else 0),
+        peak_allocated_bytes=peak,
+        peak_phase=peak_phase,
+        peak_reserved_bytes=None if tensors else found.peak_reserved_bytes,
+        process_bytes=peak if tensors else found.process_bytes,
+        context_bytes=0 if tensors else beyond.get(CONTEXT, 0),
+        workspace_bytes=0 if tensors else workspaces,
+        phases=tuple(PredictedPhase(name, nbytes, *held[name]) for name, nbytes in most.items()),
+        curve=_curve(found.curve, tensors),
+        advice=tuple((entry.change, entry.saves_bytes) for entry in advice),
+        warning=warning,
+        memory=memory or {},
+        paged_bytes=0 if tensors else beyond.get(PAGED, 0),
+        counted="tensors" if tensors else "allocator",
+    )
+
+
+def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
+    """The sentences that warn of a run that will not, or may not, fit a device, with the largest
+    batch that would; empty where it fits. `used_bytes` are those of other processes there."""
+    if used_bytes:
+        device = replace(device, allocatable=max(0, device.capacity_bytes - used_bytes))
+    fit = fit_on(found, device)
+    if fit.verdict == "fits":
+        return ""
+    need, have = format_bytes(found.process_bytes), format_bytes(fit.capacity_bytes)
+    has = f"{device.name} has {have}" + (" that no other process uses" if used_bytes else "")
+    said = (
+        f"This run will not fit: it needs {need}, and {has}."
+        if fit.verdict == "no"
+        else f"This run is tight: it needs {need}, give or take "
+        f"{format_bytes(found.uncertainty_bytes)}, and {has}."
+    )
+    if found.shape is None:
+        return said
+    best = largest(found.shape, found.plan, "batch", device)
+    if best.value is None:
+        return (
+            f"{said} Not even --batch 1 does; `qtui memory` says which changes of the plan "
+            "save most."
+        )
+    if best.value == found.plan.batch:  # With the value, it would fit.
+        return said
+    return f"{said} The largest batch that fits is {best.value:,}: --batch {best.value}."
+
+
+def _levels(found: Estimate, tensors: bool) -> dict[str, int]:
+    """The most in each phase, in order of appearance."""
+    if not tensors:
+        return {phase.name: phase.allocated_bytes for phase in found.phases}
+    timeline = found.timeline
+    live = list(timeline.live)
+    for (birth, size), died in _lives_of_workspaces(timeline):
+        live[birth:died] = [level - size for level in live[birth:died]]
+    return {name: most for name, (most, _) in peaks_by_phase(timeline.spans, live).items()}
+
+
+def _lives_of_workspaces(timeline: Timeline) -> Iterable[tuple[tuple[int, int], int]]:
+    """((first event, bytes), one after the last)."""
+    return (
+        (life[0][:2], life[1])
+        for life in timeline.lives
+        if component_of(life) is Component.WORKSPACES
+    )
+
+
+def _workspaces(timeline: Timeline) -> int:
+    """Bytes of the workspaces of cuBLAS, once all are there."""
+    return sum(size for (_, size), _ in _lives_of_workspaces(timeline))
+
+
+def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+    """For each phase, what its last span holds at its end and at its fullest event."""
+    spans = {span.name: span for span in timeline.spans if span.stop > span.start}
+    events = {name: (span.stop - 1, _fullest(timeline, span)) for name, span in spans.items()}
+    marks = sorted({event for pair in events.values() for event in pair})
+    alive = _compositions(timeline.lives, marks, tensors)
+    return {name: (alive[end], alive[peak]) for name, (end, peak) in events.items()}
+
+
+def _fullest(timeline: Timeline, span: Span) -> int:
+    part = timeline.live[span.start : span.stop]
+    return span.start + part.index(max(part))
+
+
+def _compositions(
+    lives: Iterable[Life], marks: Sequence[int], tensors: bool
+) -> dict[int, dict[str, int]]:
+    """Bytes alive after each of `marks` (event numbers, rising) by component, as they are stacked.
+    One pass over the lives, of which there are tens of thousands."""
+    changes: dict[Component, list[int]] = {}
+    for life in lives:
+        (born, size, *_), died, _ = life
+        first, last = bisect_left(marks, born), bisect_left(marks, died)
+        if first < last:
+            row = changes.setdefault(component_of(life), [0] * (len(marks) + 1))
+            row[first] += size
+            row[last] -= size
+    found: dict[int, dict[str, int]] = {mark: {} for mark in marks}
+    for component in STACK:
+        if component not in changes or (tensors and component is Component.WORKSPACES):
+            continue
+        total = 0
+        for mark, change in zip(marks, changes[component], strict=False):
+            total += change
+            if total:
+                found[mark][component.value] = total
+    return found
+
+
+def _curve(curve: Curve, tensors: bool) -> PredictedCurve:
+    rows = [
+        (component.value, row)
+        for component, row in zip(curve.components, curve.bytes, strict=True)
+        if not (tensors and component is Component.WORKSPACES)
+    ]
+    return PredictedCurve(
+        positions=curve.positions,
+        components=tuple(name for name, _ in rows),
+        bytes=tuple(row for _, row in rows),
+        spans=tuple((span.name, span.start, span.stop) for span in curve.spans),
+    )
+
+
+#: Components that stay from one step to the next, by the words that a recording has for them.
+STAYING = frozenset(component.value for component in RESIDENT)
