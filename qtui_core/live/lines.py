@@ -91,7 +91,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _read(kind: type[Any], found: Any) -> Any:
+def _read(kind: Any, found: Any) -> Any:
     """An instance of a data class from an object of JSON. Raises ValueError."""
     if not isinstance(found, dict):
         raise ValueError(f"{kind.__name__} is no object")
@@ -109,7 +109,7 @@ def _read(kind: type[Any], found: Any) -> Any:
 
 
 @cache
-def _fields(kind: type[Any]) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
+def _fields(kind: Any) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
     """(name, reader, whether it must be there) of the fields of a data class."""
     hints = get_type_hints(kind)
     return tuple(
@@ -133,7 +133,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return _sequence(tuple(_reader(part) for part in inner if part is not Ellipsis), inner)
     if origin is not None:  # Mapping[str, ...], the only other one there is.
         return _mapping(_reader(inner[1]))
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return lambda value: _read(hint, value)
     return _float if hint is float else _scalar(hint)
 

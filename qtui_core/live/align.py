@@ -1,0 +1,88 @@
+"""Where a moment of a run lies on the predicted curve of a step.
+
+The curve counts events, a run seconds; both go through the same phases. Within a phase, a share of
+its time is taken for the same share of its events.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from qtui_core.live.header import PredictedCurve
+from qtui_core.live.series import Moment
+from qtui_core.live.state import PhaseSpan, RunState
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A moment, at a position on the axis of a curve's events."""
+
+    position: float
+    moment: Moment
+
+
+def place(curve: PredictedCurve, phase: str, turn: int, share: float) -> float | None:
+    """The position of a share, 0 to 1, of a phase that comes for the `turn`-th time (from 0) in
+    its step; None where the curve has no such phase. A turn too many is taken for the last."""
+    spans = [(start, stop) for name, start, stop in curve.spans if name == phase]
+    if not spans:
+        return None
+    start, stop = spans[min(turn, len(spans) - 1)]
+    return start + share * (stop - start)
+
+
+def column(curve: PredictedCurve, position: float) -> float:
+    """A position as an index into the points of the curve, between two of them too."""
+    points = curve.positions
+    after = bisect_right(points, position)
+    if after == 0 or after == len(points):
+        return float(max(0, after - 1))
+    low, high = points[after - 1], points[after]
+    return after - 1 + (position - low) / (high - low)
+
+
+def aligned(
+    state: RunState, curve: PredictedCurve, steps: range | None = None
+) -> tuple[Placed, ...]:
+    """The recent moments of steps that lie on the curve, in the order of time; of `steps` alone
+    where these are given. A phase that lasts is taken to last as long as the time before; where it
+    was never seen to end, a moment is in its middle."""
+    usual = {
+        (span.phase, span.turn): span.ended - span.begun
+        for span in state.spans
+        if span.ended is not None
+    }
+    begun = attrgetter("begun")
+    found = []
+    for moment in state.recent:
+        if moment.step == 0 or (steps is not None and moment.step not in steps):
+            continue
+        span = _span_of(state.spans, moment, bisect_right(state.spans, moment.seconds, key=begun))
+        if span is None:
+            continue
+        share = _share(span, moment.seconds, usual.get((span.phase, span.turn)))
+        position = place(curve, span.phase, span.turn, share)
+        if position is not None:
+            found.append(Placed(position, moment))
+    return tuple(found)
+
+
+def _span_of(spans: Sequence[PhaseSpan], moment: Moment, before: int) -> PhaseSpan | None:
+    """The span that a moment is of, among the first `before`. The mark that ends a phase may have
+    the very time at which the next begins, so that names decide."""
+    for span in reversed(spans[:before]):
+        if (span.step, span.phase) == (moment.step, moment.phase):
+            return span
+        if span.step < moment.step:
+            return None
+    return None
+
+
+def _share(span: PhaseSpan, seconds: float, usual: float | None) -> float:
+    lasts = usual if span.ended is None else span.ended - span.begun
+    if not lasts:
+        return 0.5 if span.ended is None else 1.0
+    return min(1.0, max(0.0, (seconds - span.begun) / lasts))

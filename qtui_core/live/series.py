@@ -1,0 +1,71 @@
+"""What was measured over time, bounded in length however long a run is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+#: Moments that a series has at most: more than a wide terminal has dots for.
+MOST: Final = 1024
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Levels at a moment, in bytes; None where nobody could say.
+
+    Attributes:
+        seconds: since the run began.
+        step, phase: that it was in.
+        allocated, reserved: of the allocator, or of live tensors.
+        process, device: of this process and of all on the device, as the driver counts.
+    """
+
+    seconds: float
+    step: int
+    phase: str
+    allocated: int | None = None
+    reserved: int | None = None
+    process: int | None = None
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Moments of a whole run. Each stands for `each` that were added, with the most of them, at
+    the time of the first; the last one may still take `room` more."""
+
+    moments: tuple[Moment, ...] = ()
+    each: int = 1
+    room: int = 0
+
+
+def add(series: Series, moment: Moment) -> Series:
+    """A series with one more moment. When there are too many, every two become one: no peak is
+    lost."""
+    if series.room:
+        moments = (*series.moments[:-1], _most(series.moments[-1], moment))
+        return Series(moments, series.each, series.room - 1)
+    moments, each = series.moments, series.each
+    if len(moments) >= MOST:
+        moments = tuple(map(_most, moments[::2], moments[1::2]))
+        each *= 2
+    return Series((*moments, moment), each, each - 1)
+
+
+def _most(first: Moment, second: Moment) -> Moment:
+    return Moment(
+        first.seconds,
+        first.step,
+        first.phase,
+        larger(first.allocated, second.allocated),
+        larger(first.reserved, second.reserved),
+        larger(first.process, second.process),
+        larger(first.device, second.device),
+    )
+
+
+def larger(first: int | None, second: int | None) -> int | None:
+    """The larger of two numbers, either of which may be unknown."""
+    if first is None or second is None:
+        return second if first is None else first
+    return max(first, second)

@@ -1,0 +1,259 @@
+"""What is known of a run after each thing it told: the one path for a live run and a replay.
+
+state = RunState()
+for told in stream:
+    state = after(state, told)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from qtui_core.live.header import Header
+from qtui_core.live.lines import Told
+from qtui_core.live.series import Moment, Series, add, larger
+from qtui_core.live.snapshot import (
+    AdaptersCompared,
+    End,
+    Fault,
+    PhaseBegun,
+    PhaseEnded,
+    Said,
+    Sample,
+    State,
+    StepTaken,
+)
+
+#: "waiting" for a header, "starting" until the first step begins.
+Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", "failed"]
+_CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
+_ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped", "failed": "failed"}
+
+#: Moments of the last while: half a minute of samples, and the marks in it.
+RECENT: Final = 600
+#: Phases as they happened, of the last steps.
+SPANS: Final = 256
+LOG: Final = 200
+FAULTS: Final = 50
+
+
+@dataclass(frozen=True)
+class PhaseSpan:
+    """A phase as it happened.
+
+    Attributes:
+        step: 0 before the first.
+        turn: which time the phase comes in its step, from 0.
+        begun, ended: seconds; `ended` is None while it lasts, and where the run ended in it.
+    """
+
+    step: int
+    phase: str
+    turn: int
+    begun: float
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class PhaseMeasured:
+    """What was measured of a phase in all steps so far: at its first end, at its last, and where
+    the most was allocated."""
+
+    name: str
+    first: PhaseEnded
+    last: PhaseEnded
+    most: PhaseEnded
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run, as far as it told.
+
+    Attributes:
+        header: how it began; None before that.
+        status: "done", "stopped" and "failed" are ends.
+        seconds: of the last thing told.
+        step, phase: that it is in; step 0 is before the first.
+        spans: phases as they happened, the last `SPANS`.
+        phases: what was measured of each, in the order in which they first ended.
+        recent: samples and marks of the last while, in order; the last `RECENT`.
+        history: the same of the whole run, thinned out.
+        sample: the last.
+        steps: all that were taken.
+        most_reserved, most_process, most_device: of samples and marks.
+        adapters: the last comparison.
+        log: the last lines, faults among them.
+        fault: the one that ended the run, else the last.
+        faults: the last of them.
+        end: None while the run goes on.
+    """
+
+    header: Header | None = None
+    status: Status = "waiting"
+    seconds: float = 0.0
+    step: int = 0
+    phase: str = ""
+    spans: tuple[PhaseSpan, ...] = ()
+    phases: tuple[PhaseMeasured, ...] = ()
+    recent: tuple[Moment, ...] = ()
+    history: Series = Series()  # noqa: RUF009 - frozen
+    sample: Sample | None = None
+    steps: tuple[StepTaken, ...] = ()
+    most_reserved: int | None = None
+    most_process: int | None = None
+    most_device: int | None = None
+    adapters: AdaptersCompared | None = None
+    log: tuple[Said, ...] = ()
+    fault: Fault | None = None
+    faults: tuple[Fault, ...] = ()
+    end: End | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.end is not None
+
+    @property
+    def losses(self) -> tuple[float | None, ...]:
+        """One a step; None in inference, NaN where it was none."""
+        return tuple(step.loss for step in self.steps)
+
+    @property
+    def counted(self) -> str:
+        """What allocated bytes are of: "allocator", or "tensors" on a CPU; that of the device
+        before the first mark."""
+        if self.phases:
+            return self.phases[-1].last.counted
+        on_cpu = self.header is not None and self.header.device.kind == "cpu"
+        return "tensors" if on_cpu else "allocator"
+
+    def measured(self, phase: str) -> PhaseMeasured | None:
+        """What was measured of a phase; None before it first ended."""
+        return next((found for found in self.phases if found.name == phase), None)
+
+
+def after(state: RunState, told: Told) -> RunState:
+    """The state once that was told too. A header begins a new run."""
+    if isinstance(told, Header):
+        return RunState(header=told, status="starting")
+    changed = _CHANGES[type(told)](state, told)
+    return replace(changed, seconds=max(state.seconds, told.seconds))
+
+
+def _phase_begun(state: RunState, told: PhaseBegun) -> RunState:
+    spans = _closed(state.spans, told.seconds)
+    turn = sum(span.step == told.step and span.phase == told.phase for span in spans)
+    span = PhaseSpan(told.step, told.phase, turn, told.seconds)
+    status = state.status
+    if told.step and status == "starting":
+        status = "running"
+    return replace(
+        state,
+        status=status,
+        step=told.step,
+        phase=told.phase,
+        spans=(*spans, span)[-SPANS:],
+    )
+
+
+def _phase_ended(state: RunState, told: PhaseEnded) -> RunState:
+    at_end = Moment(
+        told.seconds,
+        told.step,
+        told.phase,
+        told.allocated_bytes,
+        told.reserved_bytes,
+        told.process_bytes,
+        told.device_used_bytes,
+    )
+    state = _with_moment(state, at_end)
+    return replace(
+        state,
+        spans=_closed(state.spans, told.seconds),
+        phases=_with_mark(state.phases, told),
+        most_reserved=larger(state.most_reserved, told.peak_reserved_bytes),
+    )
+
+
+def _closed(spans: tuple[PhaseSpan, ...], seconds: float) -> tuple[PhaseSpan, ...]:
+    """The spans, of which the last one is over."""
+    if not spans or spans[-1].ended is not None:
+        return spans
+    return (*spans[:-1], replace(spans[-1], ended=seconds))
+
+
+def _with_mark(phases: tuple[PhaseMeasured, ...], told: PhaseEnded) -> tuple[PhaseMeasured, ...]:
+    for index, found in enumerate(phases):
+        if found.name == told.phase:
+            higher = told.peak_allocated_bytes >= found.most.peak_allocated_bytes
+            changed = replace(found, last=told, most=told if higher else found.most)
+            return (*phases[:index], changed, *phases[index + 1 :])
+    return (*phases, PhaseMeasured(told.phase, told, told, told))
+
+
+def _sample(state: RunState, told: Sample) -> RunState:
+    moment = Moment(
+        told.seconds,
+        told.step,
+        told.phase,
+        told.allocated_bytes,
+        told.reserved_bytes,
+        told.process_bytes,
+        told.device_used_bytes,
+    )
+    return replace(_with_moment(state, moment), sample=told)
+
+
+def _with_moment(state: RunState, moment: Moment) -> RunState:
+    return replace(
+        state,
+        recent=(*state.recent, moment)[-RECENT:],
+        history=add(state.history, moment),
+        most_reserved=larger(state.most_reserved, moment.reserved),
+        most_process=larger(state.most_process, moment.process),
+        most_device=larger(state.most_device, moment.device),
+    )
+
+
+def _step_taken(state: RunState, told: StepTaken) -> RunState:
+    return replace(state, steps=(*state.steps, told))
+
+
+def _adapters_compared(state: RunState, told: AdaptersCompared) -> RunState:
+    return replace(state, adapters=told)
+
+
+def _said(state: RunState, told: Said) -> RunState:
+    return replace(state, log=(*state.log, told)[-LOG:])
+
+
+def _fault(state: RunState, told: Fault) -> RunState:
+    state = _said(state, Said(told.seconds, told.text))
+    worse = state.fault is None or told.fatal or not state.fault.fatal
+    return replace(
+        state,
+        fault=told if worse else state.fault,
+        faults=(*state.faults, told)[-FAULTS:],
+    )
+
+
+def _state(state: RunState, told: State) -> RunState:
+    return replace(state, status=_CONTROLLED.get(told.state, state.status))
+
+
+def _end(state: RunState, told: End) -> RunState:
+    return replace(state, status=_ENDED.get(told.reason, "failed"), end=told)
+
+
+_CHANGES: Final[Mapping[type, Callable[[RunState, Any], RunState]]] = {
+    PhaseBegun: _phase_begun,
+    PhaseEnded: _phase_ended,
+    Sample: _sample,
+    StepTaken: _step_taken,
+    AdaptersCompared: _adapters_compared,
+    Said: _said,
+    Fault: _fault,
+    State: _state,
+    End: _end,
+}
