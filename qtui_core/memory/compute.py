@@ -84,7 +84,7 @@ def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
     layers = [*_products_of_layers(shape, plan)]
     outside = [*_products_outside(shape, plan)]
     products = layers + outside
-    pairs = sum(_pairs(layer, plan) for layer in (*shape.encoder, *shape.layers))
+    pairs = sum(pairs_of(layer, plan) for layer in (*shape.encoder, *shape.layers))
     attention_forward = _PRODUCTS_FORWARD * pairs * max(1, plan.accumulation)
     forward = 2 * tokens * sum(p.parameters + p.adapters for p in products) + attention_forward
     recompute = backward = attention_backward = attention_again = 0
@@ -161,7 +161,7 @@ def _product(
             yield _Product(prod(module.shape), 0, trained)
 
 
-def _pairs(layer: Layer, plan: RunPlan) -> int:
+def pairs_of(layer: Layer, plan: RunPlan) -> int:
     """Operations of one product over the pairs of positions that a micro batch attends to, the
     mean of scores and values, in one layer.
 
