@@ -1,0 +1,118 @@
+"""The estimate against what was measured, phase by phase and component by component."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from qtui_core.live.header import Predicted, PredictedPhase
+from qtui_core.live.parts import at_end, at_peak, named
+from qtui_core.live.snapshot import PhaseEnded
+from qtui_core.live.state import RunState
+from qtui_core.memory.record import Phase
+
+IMPORT: Final = "import"
+QUANTIZE: Final = "quantize"
+#: All phases a run may have, in order.
+ORDER: Final = (IMPORT, Phase.LOAD.value, QUANTIZE, *(phase.value for phase in list(Phase)[1:]))
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """The most allocated in a phase, in whichever step; None where it was not estimated, or not
+    measured."""
+
+    name: str
+    estimated: int | None
+    measured: int | None
+
+    @property
+    def error(self) -> float | None:
+        """Of the estimate, as a share of what was measured: above 0 it is too high."""
+        return error_of(self.estimated, self.measured)
+
+
+@dataclass(frozen=True)
+class ComponentRow:
+    """Bytes of a component in a phase; the last row of a phase is all that was not told apart."""
+
+    name: str
+    estimated: int
+    measured: int
+
+    @property
+    def error(self) -> float | None:
+        """As that of a PhaseRow."""
+        return error_of(self.estimated, self.measured)
+
+
+def error_of(estimated: int | None, measured: int | None) -> float | None:
+    """The error of an estimate as a share of what was measured."""
+    if estimated is None or not measured:
+        return None
+    return (estimated - measured) / measured
+
+
+def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
+    """All phases that were estimated or measured, in order.
+
+    The estimate loads weights as they are stored, quantized or not; a run may quantize them in a
+    phase of its own, which then counts as part of the load.
+    """
+    predicted = state.header.predicted if state.header is not None else None
+    estimated = {p.name: p.allocated_bytes for p in predicted.phases} if predicted else {}
+    most = {p.name: p.most.peak_allocated_bytes for p in state.phases}
+    if Phase.LOAD in estimated and QUANTIZE in most:
+        most[Phase.LOAD.value] = max(most.pop(QUANTIZE), most.get(Phase.LOAD, 0))
+    known = dict.fromkeys((*ORDER, *estimated, *most))
+    return tuple(
+        PhaseRow(name, estimated.get(name), most.get(name))
+        for name in known
+        if name in estimated or name in most
+    )
+
+
+def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[ComponentRow, ...]:
+    """What a phase of the last step held at its end, or at its `peak`, the largest first; empty
+    where it was not both estimated and measured. The rows of each side sum to its level."""
+    mine = _predicted(state.header.predicted if state.header is not None else None, phase)
+    found = state.measured(phase)
+    if mine is None or found is None:
+        return ()
+    mark = found.last
+    if peak:
+        expected = mine.peak_held
+        apart, rest = at_peak(mark, expected)
+        return _rows(apart, rest, mark.peak_allocated_bytes, expected, mine.allocated_bytes)
+    expected = mine.held
+    apart, rest = at_end(mark, expected)
+    return _rows(apart, rest, mark.allocated_bytes, expected, sum(expected.values()))
+
+
+def _rows(
+    apart: Mapping[str, int], rest: str, level: int, expected: Mapping[str, int], whole: int
+) -> tuple[ComponentRow, ...]:
+    rows = [ComponentRow(named(n), expected.get(n, 0), nbytes) for n, nbytes in apart.items()]
+    rows = [row for row in rows if row.estimated or row.measured]
+    rows.sort(key=lambda row: -max(row.estimated, row.measured))
+    left = ComponentRow(
+        rest,
+        whole - sum(row.estimated for row in rows),
+        level - sum(row.measured for row in rows),
+    )
+    return (*rows, left) if left.estimated or left.measured else tuple(rows)
+
+
+def _predicted(predicted: Predicted | None, name: str) -> PredictedPhase | None:
+    phases = predicted.phases if predicted is not None else ()
+    return next((phase for phase in phases if phase.name == name), None)
+
+
+def first_step_only(state: RunState) -> bool:
+    """Whether what was measured is of a first step alone, in which an optimizer has no states yet
+    that the estimate counts."""
+    last: PhaseEnded | None = max(
+        (phase.last for phase in state.phases), key=lambda mark: mark.step, default=None
+    )
+    return last is not None and last.step == 1

@@ -1,0 +1,96 @@
+"""The sentence on a difference: its largest part that nothing explains, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from qtui_core.live.gap import CONTEXT, MOMENTS, OTHERS, PAGED, SLACK, Level, Part
+from qtui_core.live.parts import REST
+from qtui_core.quantities import format_bytes
+
+#: A part under this share of its level's estimate is no difference to speak of.
+_WORTH: Final = 0.005
+
+_CALIBRATE: Final = "`qtui calibrate` measures it on this machine, and the estimate then uses that."
+_OTHER_MODEL: Final = (
+    "What stands still follows from config.json and the plan: compare --quant, --kbit-prep, "
+    "--lora-targets and the types with what ran."
+)
+#: Part -> what to do.
+_DO: Final = {
+    "weights": _OTHER_MODEL,
+    "quantization constants": _OTHER_MODEL,
+    "adapters": _OTHER_MODEL,
+    "buffers": _OTHER_MODEL,
+    "inputs": "The batch that ran is not the one of the plan: compare --batch and --seq.",
+    "gradients": "Look for parameters that train and should not, and at --accumulation.",
+    "optimizer states": "The optimizer that ran keeps others than the plan's --optimizer.",
+    "cuBLAS workspaces": _CALIBRATE,
+    CONTEXT: _CALIBRATE,
+    SLACK: (
+        "It is memory that the allocator keeps in pieces: --segments expandable makes it "
+        "smaller, and `qtui calibrate` learns the settings of this one."
+    ),
+    PAGED: "The driver decides how much of them stays on the GPU.",
+    MOMENTS: "The levels peaked at different moments; a longer run brings them together.",
+}
+_COMPUTED: Final = (
+    "It is what the operations of a step hold: kernels may have run other than the plan's, so "
+    "compare --attention, --loss and --checkpointing, or take the estimate from the classes "
+    "themselves with `qtui memory --trace`."
+)
+
+
+def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, Part] | None:
+    """The largest part, at any level, that is neither the difference of the level below nor what
+    others use; None where none is worth a word."""
+    found = [
+        (level, part)
+        for level in levels
+        for part in level.parts
+        if not part.whole
+        and part.name != OTHERS
+        and abs(part.bytes) > _WORTH * (level.estimated or 0)
+    ]
+    return max(found, key=lambda pair: abs(pair[1].bytes), default=None)
+
+
+def explain(levels: Sequence[Level]) -> str:
+    """One or two sentences; empty where nothing was measured."""
+    known = [level for level in levels if level.bytes is not None]
+    if not known:
+        return ""
+    found = largest_unexplained(levels)
+    if found is None:
+        names = ", ".join(level.name for level in known)
+        return (
+            f"At no level that was measured ({names}) is a part more than {_WORTH:.1%} of the "
+            "estimate off."
+        )
+    level, part = found
+    more = "more" if part.bytes > 0 else "less"
+    return (
+        f"The largest difference that the estimate does not explain is {part.name}, "
+        f"{format_bytes(abs(part.bytes))} {more} than estimated at the level of what is "
+        f"{_IS[level.name]}. {_what_to_do(part.name)}"
+    )
+
+
+#: How a level is spoken of.
+_IS: Final = {
+    "allocated": "allocated",
+    "reserved": "reserved",
+    "process": "the process's",
+    "device": "used on the device",
+}
+
+
+def _what_to_do(part: str) -> str:
+    if part in _DO:
+        return _DO[part]
+    if part.endswith(REST):
+        return _COMPUTED
+    if part.startswith(CONTEXT):
+        return _CALIBRATE
+    return "Nothing told its parts apart: a run of two steps or more tells more."

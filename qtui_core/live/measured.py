@@ -1,0 +1,97 @@
+"""The figures of a run: one number for each level, from all that it told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from qtui_core.live.snapshot import PhaseEnded
+from qtui_core.live.state import PhaseMeasured, RunState
+from qtui_core.memory.record import Component, Phase
+
+#: What an optimizer or a backward pass makes, and a cache: it does not stay, or is no part of what
+#: is between two steps.
+_PASSING = frozenset((Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a run; None where nobody could say.
+
+    Attributes:
+        counted: "allocator", or "tensors" where bytes of live tensors stand in for it.
+        peak: the mark of the phase in which the most was allocated.
+        resident_bytes: between the last two steps, without gradients and inputs.
+        peak_reserved_bytes, process_bytes, device_used_bytes: the most; on a CPU the process is
+            its resident set.
+        context_bytes: of the process beside what it reserved, where the process was largest.
+        early_context_bytes: the same before the first step of the optimizer.
+        step_seconds: the median, of all steps but the first if there are more.
+        tokens_per_second: at that pace.
+        losses: one a step.
+    """
+
+    counted: str = "allocator"
+    peak: PhaseEnded | None = None
+    resident_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    process_bytes: int | None = None
+    device_used_bytes: int | None = None
+    context_bytes: int | None = None
+    early_context_bytes: int | None = None
+    step_seconds: float | None = None
+    tokens_per_second: float | None = None
+    losses: tuple[float | None, ...] = ()
+
+    @property
+    def peak_allocated_bytes(self) -> int | None:
+        return None if self.peak is None else self.peak.peak_allocated_bytes
+
+
+def measured(state: RunState) -> Measured:
+    """The figures of a run so far."""
+    phases = state.phases
+    marks = [mark for phase in phases for mark in (phase.first, phase.last, phase.most)]
+    steps = state.steps[1:] or state.steps
+    seconds = median(step.step_seconds for step in steps) if steps else None
+    return Measured(
+        counted=state.counted,
+        peak=max(
+            (phase.most for phase in phases),
+            key=lambda mark: mark.peak_allocated_bytes,
+            default=None,
+        ),
+        resident_bytes=_resident(state.measured(Phase.BETWEEN)),
+        peak_reserved_bytes=state.most_reserved,
+        process_bytes=state.most_process,
+        device_used_bytes=state.most_device,
+        context_bytes=_outside(marks),
+        early_context_bytes=_outside(_before_optimizer(marks)),
+        step_seconds=seconds,
+        tokens_per_second=steps[-1].tokens / seconds if seconds else None,
+        losses=state.losses,
+    )
+
+
+def _resident(between: PhaseMeasured | None) -> int | None:
+    if between is None:
+        return None
+    last = between.last
+    return last.allocated_bytes - sum(last.held.get(name, 0) for name in _PASSING)
+
+
+def _outside(marks: Iterable[PhaseEnded]) -> int | None:
+    """Process less reserved at the mark with the largest process, if any says both."""
+    known = [
+        (mark.process_bytes, mark.process_bytes - mark.reserved_bytes)
+        for mark in marks
+        if mark.process_bytes is not None and mark.reserved_bytes is not None
+    ]
+    return max(known)[1] if known else None
+
+
+def _before_optimizer(marks: Iterable[PhaseEnded]) -> list[PhaseEnded]:
+    """Marks at which no state of an optimizer was made yet."""
+    made = (Phase.OPTIMIZER, Phase.BETWEEN)
+    return [mark for mark in marks if mark.step <= 1 and mark.phase not in made]

@@ -1,0 +1,81 @@
+"""Which components of what is allocated were told apart at a moment, and what the rest is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from qtui_core.live.snapshot import PhaseEnded
+from qtui_core.memory.record import Component, Phase
+
+_ACTIVATIONS: Final = Component.ACTIVATIONS.value
+_GRADIENTS: Final = Component.GRADIENTS.value
+_STATES: Final = Component.OPTIMIZER.value
+_WORKSPACES: Final = Component.WORKSPACES.value
+
+#: What has storages that a run can name; where it names none there is none.
+_NAMEABLE: Final = (
+    Component.WEIGHTS.value,
+    Component.QUANTIZATION.value,
+    Component.ADAPTERS.value,
+    Component.BUFFERS.value,
+    _STATES,
+    _GRADIENTS,
+    Component.INPUTS.value,
+)
+#: Phases in which the model stands as it is.
+_OF_STEPS: Final = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN)
+
+#: What nobody told apart: the rest of what is allocated.
+REST: Final = "activations, loss and temporaries"
+UNTOLD: Final = "all components"
+
+
+def named(component: str) -> str:
+    """A component as a part of a difference."""
+    return "cuBLAS workspaces" if component == _WORKSPACES else component
+
+
+def at_peak(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """Bytes by component where a phase had the most allocated, as far as they were told; and the
+    name of the rest.
+
+    A run that counts tensors tells them at the peak. The allocator of CUDA tells a peak and not
+    what it is made of: then those are taken that are at the end of the phase what they were at
+    its peak. `predicted` says which components there may be besides.
+    """
+    if mark.peak_held:
+        return _apart(mark, mark.peak_held, predicted, frozenset())
+    if mark.held and mark.phase in _OF_STEPS:
+        return _apart(mark, mark.held, predicted, _changing(mark))
+    return {}, UNTOLD
+
+
+def at_end(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """The same at the end of the phase."""
+    return _apart(mark, mark.held, predicted, frozenset()) if mark.held else ({}, UNTOLD)
+
+
+def _apart(
+    mark: PhaseEnded, told: Mapping[str, int], predicted: Mapping[str, int], open_: frozenset[str]
+) -> tuple[dict[str, int], str]:
+    # Where tensors are counted there are no workspaces.
+    nameable = (*_NAMEABLE, _WORKSPACES) if mark.counted == "tensors" else _NAMEABLE
+    expected = [name for name in predicted if name in nameable]
+    names = dict.fromkeys((*(n for n in told if n != _ACTIVATIONS), *expected))
+    apart = {name: told.get(name, 0) for name in names if name not in open_}
+    rest = REST
+    for name in sorted(open_ & {*told, *predicted}):
+        rest = f"{name}, {rest}"
+    return apart, rest
+
+
+def _changing(mark: PhaseEnded) -> frozenset[str]:
+    """Components that are not, at the end of a phase, what they were at its peak: gradients while
+    they are made and let go of, the states of an optimizer while they are made."""
+    changing = set()
+    if mark.phase not in (Phase.FORWARD, Phase.LOSS):
+        changing.add(_GRADIENTS)
+    if mark.phase == Phase.OPTIMIZER and mark.step <= 1:
+        changing.add(_STATES)
+    return frozenset(changing)

@@ -1,0 +1,184 @@
+"""The parts of each level sum to measured less estimated, whatever is not known; and their names
+are those of what was put in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
+from test_live_state import fold
+
+from qtui_core.live.explain import explain, largest_unexplained
+from qtui_core.live.gap import gap
+from qtui_core.live.header import PredictedPhase
+from qtui_core.live.measured import Measured, measured
+from qtui_core.live.snapshot import PhaseEnded
+from qtui_core.memory.record import Component, Phase
+
+BYTES = st.integers(0, 1 << 40)
+MAYBE = st.none() | BYTES
+HELD = st.dictionaries(st.sampled_from([c.value for c in Component]), BYTES, max_size=6)
+COUNTED = st.sampled_from(["allocator", "tensors"])
+PHASES = st.sampled_from(["import", "quantize", *Phase])
+MARKS = st.builds(
+    PhaseEnded,
+    seconds=st.just(1.0),
+    step=st.integers(0, 3),
+    phase=PHASES,
+    peak_allocated_bytes=BYTES,
+    allocated_bytes=BYTES,
+    held=HELD,
+    peak_held=HELD,
+    counted=COUNTED,
+)
+FOUND = st.builds(
+    Measured,
+    counted=COUNTED,
+    peak=st.none() | MARKS,
+    peak_reserved_bytes=MAYBE,
+    process_bytes=MAYBE,
+    device_used_bytes=MAYBE,
+    context_bytes=MAYBE,
+    early_context_bytes=MAYBE,
+)
+PREDICTIONS = st.builds(
+    replace,
+    st.just(PREDICTED),
+    peak_allocated_bytes=BYTES,
+    peak_phase=PHASES,
+    peak_reserved_bytes=MAYBE,
+    process_bytes=BYTES,
+    context_bytes=BYTES,
+    paged_bytes=st.sampled_from([0, MIB]),
+    phases=st.lists(st.builds(PredictedPhase, PHASES, BYTES, HELD, HELD), max_size=4).map(tuple),
+    counted=COUNTED,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(PREDICTIONS, FOUND)
+def test_parts_sum_to_the_difference_whatever_is_unknown(predicted, found):
+    levels = gap(predicted, found)
+    assert [level.name for level in levels] == ["allocated", "reserved", "process", "device"]
+    for level in levels:
+        if level.bytes is None:
+            assert level.why_not.endswith(".")
+            assert level.parts == ()
+        else:
+            assert sum(part.bytes for part in level.parts) == level.bytes
+            assert level.why_not == ""
+            assert len({part.name for part in level.parts}) == len(level.parts)
+            sizes = [abs(part.bytes) for part in level.parts]
+            assert sizes == sorted(sizes, reverse=True)
+    tensors = "tensors" in (found.counted, predicted.counted)
+    if tensors:
+        assert all(level.measured is None for level in levels[1:])
+    elif found.process_bytes is not None:
+        assert levels[2].bytes == found.process_bytes - predicted.process_bytes
+    if found.peak is not None:
+        allocated = found.peak.peak_allocated_bytes - predicted.peak_allocated_bytes
+        assert levels[0].bytes == allocated
+    assert explain(levels).endswith(".") or all(level.bytes is None for level in levels)
+
+
+def parts(levels, name):
+    level = next(level for level in levels if level.name == name)
+    return {part.name: part.bytes for part in level.parts}
+
+
+def test_each_level_names_what_was_put_into_it():
+    levels = gap(PREDICTED, measured(fold(run())))
+    # The runs of live_runs hold one MiB more than predicted, and workspaces are not told apart.
+    assert parts(levels, "allocated") == {"activations, loss and temporaries": MIB}
+    assert parts(levels, "reserved") == {"the allocated gap": MIB}
+    tighter = replace(PREDICTED, peak_reserved_bytes=100 * MIB)
+    assert parts(gap(tighter, measured(fold(run()))), "reserved") == {
+        "the allocated gap": MIB,
+        "slack and fragmentation": 10 * MIB,
+    }
+    assert parts(levels, "process") == {
+        "the reserved gap": MIB,
+        "context and modules": (430 - 20 - 400) * MIB,
+    }
+    assert parts(levels, "device") == {
+        "the process gap": 11 * MIB,
+        "other processes and the driver": 500 * MIB,
+    }
+    assert largest_unexplained(levels)[1].name == "context and modules"
+    assert "`qtui calibrate`" in explain(levels)
+
+
+def test_a_component_that_differs_is_named():
+    predicted = replace(
+        PREDICTED,
+        phases=tuple(
+            replace(p, peak_held={**p.peak_held, "optimizer states": MIB}) for p in PREDICTED.phases
+        ),
+    )
+    found = parts(gap(predicted, measured(fold(run()))), "allocated")
+    assert found == {"optimizer states": 3 * MIB, "activations, loss and temporaries": -2 * MIB}
+
+
+def test_gradients_are_not_told_apart_where_they_are_made():
+    state = fold(told for told in run())
+    peak = state.measured("backward").most
+    found = replace(measured(state), peak=peak)
+    levels = gap(replace(PREDICTED, peak_phase="backward"), found)
+    rest = next(part for part in levels[0].parts if "activations" in part.name)
+    assert rest.name == "gradients, activations, loss and temporaries"
+
+
+def test_states_of_the_first_optimizer_step_are_not_told_apart():
+    first = fold(run(1)).measured("optimizer").most
+    assert first.step == 1
+    names = [p.name for p in gap(PREDICTED, Measured(peak=first))[0].parts]
+    assert "optimizer states" not in names
+
+
+def test_paged_states_are_what_the_process_grew_by_after_the_first_states():
+    predicted = replace(
+        PREDICTED, paged_bytes=30 * MIB, process_bytes=PREDICTED.process_bytes + 30 * MIB
+    )
+    found = replace(
+        measured(fold(run())), early_context_bytes=405 * MIB, process_bytes=(521 + 20) * MIB
+    )
+    assert parts(gap(predicted, found), "process") == {
+        "the reserved gap": MIB,
+        "context and modules": 5 * MIB,
+        "paged states": (541 - 540) * MIB - MIB - 5 * MIB,
+    }
+
+
+def test_on_a_cpu_tensors_are_compared_and_the_rest_is_said_not_to_be_there():
+    levels = gap(ON_CPU.predicted, measured(fold(run(gpu=False))))
+    assert levels[0].bytes == MIB
+    found = parts(levels, "allocated")
+    # These predictions were made with workspaces, which do not exist there.
+    assert found["cuBLAS workspaces"] == -MIB
+    assert sum(found.values()) == MIB
+    for level in levels[1:]:
+        assert "On a CPU" in level.why_not
+
+
+def test_a_container_that_hides_the_process_leaves_the_device_level():
+    found = replace(measured(fold(run())), process_bytes=None)
+    levels = gap(PREDICTED, found)
+    assert "container" in levels[2].why_not
+    assert parts(levels, "device") == {"not told apart": 511 * MIB}
+
+
+def test_agreement_is_said():
+    loss = next(phase for phase in PREDICTED.phases if phase.name == "loss")
+    levels = gap(PREDICTED, Measured(peak=PhaseEnded(1.0, 2, "loss", 90 * MIB, 0, held=loss.held)))
+    assert levels[0].parts == ()
+    assert explain(levels).startswith("At no level that was measured (allocated) is a part")
+
+
+@pytest.mark.parametrize("header", [ON_GPU, ON_CPU])
+def test_nothing_measured_is_nothing_said(header):
+    levels = gap(header.predicted, measured(fold([header])))
+    assert levels[0].why_not == "No phase of the run has ended yet."
+    assert explain(levels) == ""
