@@ -1,0 +1,267 @@
+"""The operations of a step and their arithmetic intensity, from shape and plan alone.
+
+Counted are the forward pass (again where layers are recomputed), the backward passes of products,
+attention and loss, and the step of the optimizer. Backward passes of what is done row by row
+(norms, activations, rotations) are not: they move about twice what the forward passes do. Symbols
+as in closed_forms: N tokens of a micro batch, B sequences of S, h hidden, H heads, D a head, V
+vocabulary, e bytes of an element as it is computed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+from typing import Final
+
+from qtui_core.memory import intensity_rows as rows
+from qtui_core.memory.compute import pairs_of
+from qtui_core.memory.dtypes import SIZES
+from qtui_core.memory.operation import Operation
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.shape import (
+    LatentAttention,
+    Layer,
+    Linear,
+    ModelShape,
+    Module,
+    Moe,
+    Parameter,
+    modules_of_layer,
+)
+from qtui_core.memory.targets import rank_on
+from qtui_core.memory.weights import is_quantized
+
+#: Rows and columns of the result that one block of threads computes: what CUTLASS and cuBLAS take
+#: for large products ("Efficient GEMM in CUDA", CUTLASS documentation).
+_TILE: Final = 128
+_ROOFLINE: Final = "2mnk operations, each matrix moved once (Williams et al. 2009)"
+_FLASH: Final = "FlashAttention-2 (arXiv 2307.08691, section 3.1): scores stay on the chip"
+_EAGER: Final = "eager_attention_forward of transformers, operation by operation"
+
+
+#: Ends of the names of projections out of attention and out of the feed-forward part.
+_OUT: Final = ("o_proj", "out_proj", "c_proj", "down_proj", "fc2", "dense_4h_to_h", "wo", "w2")
+
+
+def operations_of(shape: ModelShape, plan: RunPlan) -> tuple[Operation, ...]:
+    """The operations of a step of a resolved plan in the order they first come in; those of the
+    same numbers together, under all their names."""
+    times: dict[Operation, int] = {}
+    names: dict[Operation, list[str]] = {}
+    for operation in _all(shape, plan):
+        key = replace(operation, times=0, name="")
+        times[key] = times.get(key, 0) + operation.times
+        if operation.name not in names.setdefault(key, []):
+            names[key].append(operation.name)
+    return tuple(replace(key, times=times[key], name=_name(key, names[key])) for key in times)
+
+
+def _name(operation: Operation, names: Sequence[str]) -> str:
+    joined = ", ".join(names)
+    return f"dequantize {joined}" if operation.group == "weights" else joined
+
+
+def _all(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
+    for prefix, layers in (
+        (shape.encoder_prefix, shape.encoder),
+        (shape.layer_prefix, shape.layers),
+    ):
+        for index, layer in enumerate(layers):
+            yield from _layer(shape, plan, f"{prefix}.{index}", layer)
+    again = replace(plan, checkpointing=False)  # only layers are recomputed
+    outside: list[Module] = [*shape.embedding_modules, *shape.head_modules]
+    if shape.head is not None:
+        outside.append(shape.head)
+    for module in outside:
+        yield from _module(shape, again, module.name, module, None, plan.tokens)
+    if shape.final_norm is not None:
+        yield rows.norm(shape.final_norm, again)
+    if shape.head is not None and plan.trains:
+        yield rows.loss(shape, plan)
+    yield from rows.optimizer_step(shape, plan)
+    if plan.generate:
+        yield from _decode(shape, plan)
+
+
+def element(plan: RunPlan) -> str:
+    """The type that products are computed in."""
+    return plan.autocast_dtype if plan.autocast else plan.dtype or "bf16"
+
+
+def _layer(shape: ModelShape, plan: RunPlan, prefix: str, layer: Layer) -> Iterator[Operation]:
+    for norm in layer.norms:
+        yield rows.norm(norm, plan)
+    adapted: list[tuple[Linear, int]] = []
+    for module in sorted(modules_of_layer(layer), key=_comes_last):
+        name = f"{prefix}.{module.name}"
+        yield from _module(shape, plan, name, module, layer, plan.tokens)
+        rank = rank_on(shape, plan, name, module)
+        if rank and isinstance(module, Linear):
+            adapted.append((module, rank))
+    yield from rows.adapters(adapted, plan)
+    yield from rows.rotation(layer, plan)
+    yield from _attention(layer, plan)
+    yield from rows.activation(layer, plan)
+    yield rows.residual(shape, plan)
+
+
+def _module(
+    shape: ModelShape,
+    plan: RunPlan,
+    name: str,
+    module: Module,
+    layer: Layer | None,
+    tokens: int,
+) -> Iterator[Operation]:
+    """The products of a module and, where its weight is packed, its dequantization."""
+    if isinstance(module, Linear):
+        label = _label(module, layer)
+        quantized = is_quantized(shape, plan, name, module)
+        yield _product(label, tokens, module.inputs, module.outputs, plan, quantized)
+        if quantized and plan.quant != "int8":
+            yield rows.dequantization(label, module, plan)
+    elif isinstance(module, Parameter) and layer is not None and isinstance(layer.mlp, Moe):
+        moe = layer.mlp
+        if module in moe.stacked and len(module.shape) == 3:
+            experts, outputs, inputs = module.shape
+            each = max(1, tokens * moe.top_k // moe.experts)
+            label = f"{module.name.rpartition('.')[2]} of an expert"
+            one = _product(label, each, inputs, outputs, plan, False)
+            yield replace(one, times=one.times * experts)
+        elif module == moe.router:
+            outputs, inputs = module.shape
+            yield _product("router", tokens, inputs, outputs, plan, False)
+
+
+def _comes_last(module: Module) -> int:
+    """Projections out of a part follow those into it, whatever order its fields have."""
+    return 1 if module.name.endswith(_OUT) else 0
+
+
+def _label(module: Linear, layer: Layer | None) -> str:
+    """The last part of its name, or all where another of the layer ends alike (GPT-2's c_proj)."""
+    last = module.name.rpartition(".")[2]
+    others = () if layer is None else modules_of_layer(layer)
+    alike = sum(
+        isinstance(each, Linear) and each.name.rpartition(".")[2] == last for each in others
+    )
+    return module.name if alike > 1 else last
+
+
+def _product(name: str, m: int, k: int, n: int, plan: RunPlan, quantized: bool) -> Operation:
+    """m tokens, k inputs, n outputs. The gradients of input and weight are products of the same
+    three sizes."""
+    dtype = element(plan)
+    e: float = SIZES[dtype]
+    moved = round(e * (m * k + k * n + m * n))
+    if quantized and plan.quant == "int8":
+        # LLM.int8: operands of a byte, sums of four (bitsandbytes igemmlt).
+        dtype, moved = "int8", m * k + k * n + 4 * m * n
+        e = 1
+    strips = e * (m * k * ceil(n / _TILE) + k * n * ceil(m / _TILE) + m * n)
+    return Operation(
+        name,
+        "products",
+        _passes(plan, trained=plan.method == "full") * plan.accumulation,
+        2 * m * n * k,
+        moved,
+        max(moved, round(strips)),
+        dtype,
+        f"2·{m:,}·{n:,}·{k:,} over {SIZES.get(dtype, 1)} B × (mk + kn + mn)",
+        _ROOFLINE,
+    )
+
+
+def _passes(plan: RunPlan, *, trained: bool) -> int:
+    """Forward, again where it is recomputed, and for the gradients of input and weight."""
+    return 1 + (plan.checkpointing is True) + plan.trains + (plan.trains and trained)
+
+
+def _attention(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
+    """Scores and values together, forward and backward."""
+    attention = layer.attention
+    dtype = element(plan)
+    e, tokens = SIZES[dtype], plan.tokens
+    if isinstance(attention, LatentAttention):
+        heads = kv_heads = attention.heads
+        width, value = attention.nope_dim + attention.rope_dim, attention.value_dim
+    else:
+        heads, kv_heads = attention.heads, attention.kv_heads
+        width = value = attention.head_dim
+    pairs = pairs_of(layer, plan)
+    queries, keys = e * tokens * heads * width, e * tokens * kv_heads * width
+    values, out = e * tokens * kv_heads * value, e * tokens * heads * value
+    once = queries + keys + values + out
+    blocks = ceil(plan.sequence / _TILE)
+    streamed = queries + out + (keys + values) * max(1, blocks // 2)
+    recomputed = 1 + (plan.checkpointing is True)
+    if plan.attention == "eager":
+        scores = plan.batch * heads * plan.sequence**2
+        # Product, scaling, mask, softmax, product; 16 bits become 32 for the softmax and 16 again,
+        # of fp16 within its kernel (softmax in ATen/native/SoftMax.cpp).
+        casts = {"fp32": 0, "fp16": 2 * e}.get(dtype, 2 * (e + 4))
+        moved = scores * (e + 2 * e + 2 * e + 8 + casts + e)
+        forward = Operation(
+            "attention, eager", "attention", recomputed * plan.accumulation,
+            2 * pairs, once + moved, once + moved, dtype,
+            f"4·B·H·S²·D over q, k, v, out and {moved // scores} B × B·H·S² of scores", _EAGER,
+            once, "flash attention keeps the scores on the chip",
+        )  # fmt: skip
+        # Gradients of values and of the softmax's result, softmax, scaling, two products.
+        back = scores * (e + e + 12 + casts + 2 * e + 2 * e)
+        backward = Operation(
+            "attention, backward", "attention", plan.accumulation, 4 * pairs,
+            2 * once + back, 2 * once + back, dtype,
+            f"8·B·H·S²·D over q, k, v, out, their gradients and {back // scores} B × B·H·S² of "
+            "scores", _EAGER, 2 * once, "flash attention computes the scores again",
+        )  # fmt: skip
+    else:
+        forward = Operation(
+            "attention", "attention", recomputed * plan.accumulation, 2 * pairs,
+            once + 4 * tokens * heads, max(once, streamed), dtype,
+            "4·pairs·H·D over q, k, v, out and 4 B of a row", _FLASH,
+        )  # fmt: skip
+        backward = Operation(
+            "attention, backward", "attention", plan.accumulation, 5 * pairs,
+            2 * once + 8 * tokens * heads, 2 * max(once, streamed), dtype,
+            "10·pairs·H·D over q, k, v, out and their gradients", _FLASH,
+        )  # fmt: skip
+    yield forward
+    if plan.trains:
+        yield backward
+
+
+def _decode(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
+    """One token after the prompt: every weight is read for one token of each sequence."""
+    e = SIZES[element(plan)]
+    parameters = moved = 0
+    for prefix, layers in ((shape.layer_prefix, shape.layers),):
+        for index, layer in enumerate(layers):
+            for module in modules_of_layer(layer):
+                if isinstance(module, Linear):
+                    count = module.inputs * module.outputs
+                    name = f"{prefix}.{index}.{module.name}"
+                    packed = is_quantized(shape, plan, name, module)
+                    parameters += count
+                    moved += round(count * (rows.packed_bytes(plan) if packed else e))
+    if parameters:
+        yield Operation(
+            "products of a token", "decode", plan.generate, 2 * plan.batch * parameters, moved,
+            moved, element(plan), "2·B·P over the bytes of P weights, read for B tokens",
+            "all linear layers; experts as modules of stacks are left out",
+        )  # fmt: skip
+    work = cached = 0
+    length = plan.sequence + plan.generate // 2
+    for layer in shape.layers:
+        attention = layer.attention
+        if isinstance(attention, LatentAttention):
+            continue
+        seen = min(length, attention.window or length)
+        work += 4 * plan.batch * seen * attention.heads * attention.head_dim
+        cached += 2 * e * plan.batch * seen * attention.kv_heads * attention.head_dim
+    if cached:
+        yield Operation(
+            "attention of a token", "decode", plan.generate, work, cached, cached, element(plan),
+            "4·B·S·H·D over the cached keys and values", "each is read once for each token",
+        )  # fmt: skip
