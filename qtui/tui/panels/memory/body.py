@@ -7,11 +7,10 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Draw, Put, TextLine, TextPicture
+from qtui.tui.panels.codebooks.drawn_text import Draw, TextPicture
 from qtui.tui.panels.memory.picture import CurvePicture
-from qtui.tui.panels.memory.plan_body import PlanBody
+from qtui.tui.panels.memory.plan_body import PlanBody, centred
 from qtui.tui.panels.memory.shown import ViewName
-from qtui.tui.panels.memory.views import wrapped
 from qtui.tui.panels.quantize.views import ViewTabs
 from qtui.tui.widgets.drawing import Drawing
 
@@ -115,16 +114,7 @@ class MemoryBody(PlanBody):
 
     def show_message(self, text: str) -> None:
         """A message in place of the picture; the form stays, which may be the way out."""
-
-        def draw(canvas: Canvas) -> list[TextLine]:
-            lines = [each for line in text.split("\n") for each in wrapped(line, canvas.width)]
-            above = max(0, (canvas.height - len(lines)) // 2)
-            return [
-                *([] for _ in range(above)),
-                *([Put(max(0, (canvas.width - len(line)) // 2), line, "quiet")] for line in lines),
-            ]
-
-        self.show_text(draw)
+        self.show_text(centred(text))
         self.add_class("-message")
 
     def redraw(self) -> None:

@@ -67,16 +67,17 @@ class ChangingPanel(PlanningPanel):
             usual = next(f.default for f in fields(RunPlan) if f.name == knob.field)
             self._set(knob.field, usual)
 
-    def _set(self, field: str, value: Any) -> None:
-        """Another value of a field, if the plan can be with it."""
+    def _set(self, field: str, value: Any) -> bool:
+        """Another value of a field; whether the plan can be with it."""
         plan = changed(self.shown.plan, field, value)
         facts = self.shown.facts
         try:
             resolve(plan, facts.dtype if facts else None)
         except UsageError as error:
             self._tell(str(error))
-            return
+            return False
         self._change(plan, self.shown.gpu)
+        return True
 
     def _change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
         shown = self.shown
@@ -144,17 +145,19 @@ class ChangingPanel(PlanningPanel):
     @on(PlanBody.Typed)
     def _typed(self, message: PlanBody.Typed) -> None:
         message.stop()
+        self._take_typed(message.text)
+
+    def _take_typed(self, text: str) -> None:
+        """A value of the chosen field, if it is one; otherwise it stays to be corrected."""
         knob = knob_at(self.shown, self.shown.knob)
+        taken = True
         try:
             if knob is None:
-                gpu = self._gpu_of(message.text)
+                self._choose_gpu(self._gpu_of(text))
             elif knob.parse is not None:
-                value = knob.parse(message.text)
+                taken = self._set(knob.field, knob.parse(text))
         except UsageError as error:
             self._tell(str(error))
             return
-        self.body.stop_typing()
-        if knob is None:
-            self._choose_gpu(gpu)
-        else:
-            self._set(knob.field, value)
+        if taken:
+            self.body.stop_typing()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -84,9 +84,15 @@ class MemoryFeed:
         found: Around = await self.answers.remembered(("around", shown.asked), ask)
         return found
 
-    async def map(self, shown: Shown, on_cell: Callable[[Mapping[str, Any]], None]) -> None:
+    async def map(
+        self,
+        shown: Shown,
+        on_cell: Callable[[Mapping[str, Any]], None],
+        batches: Sequence[int] = MAP_BATCHES,
+        sequences: Sequence[int] = MAP_SEQUENCES,
+    ) -> None:
         """The map, cell by cell: a peak, and later a verdict."""
-        params = {**_params(shown), "batches": MAP_BATCHES, "sequences": MAP_SEQUENCES}
+        params = {**_params(shown), "batches": list(batches), "sequences": list(sequences)}
         await self.estimator.request(
             "map", params, on_progress=lambda _, data: on_cell(data) if data else None
         )

@@ -8,7 +8,9 @@ from textual.containers import Container, Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Draw, Put, TextLine
 from qtui.tui.panels.memory.form import PlanForm
+from qtui.tui.panels.memory.views import wrapped
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.task_title import TaskTitle
@@ -74,7 +76,27 @@ class PlanBody(Container):
         self.remove_class("-typing")
         self.focus_form()
 
+    @on(Input.Blurred, "#plan-field")
+    def _left(self) -> None:
+        # Another window of the user's desktop is no other widget: typing goes on afterwards.
+        if self.app.app_focus:
+            self.remove_class("-typing")
+
     @on(Input.Submitted, "#plan-field")
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.post_message(self.Typed(event.value))
+
+
+def centred(text: str) -> Draw:
+    """A message in the middle of a picture."""
+
+    def draw(canvas: Canvas) -> list[TextLine]:
+        lines = [each for line in text.split("\n") for each in wrapped(line, canvas.width)]
+        above = max(0, (canvas.height - len(lines)) // 2)
+        return [
+            *([] for _ in range(above)),
+            *([Put(max(0, (canvas.width - len(line)) // 2), line, "quiet")] for line in lines),
+        ]
+
+    return draw
