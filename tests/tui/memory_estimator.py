@@ -34,6 +34,8 @@ class HandMade:
         self.holding: set[str] = set()
         self.lost = ""
         self.busy = False
+        self.advised = 2
+        """How many changes are advised."""
 
     def subscribe(self, listener: Any) -> Callable[[], None]:
         return lambda: None
@@ -138,8 +140,10 @@ class HandMade:
         plan = params["plan"] | _plain(resolve(plan_of(params["plan"]), "bf16"))
         cheaper = {**plan, "loss": "chunked:256"}
         rank = {**plan, "lora_rank": 8}
-        names = ["RTX 4090", "A100 80GB SXM"]
+        names = ["RTX 4090", "A100 SXM4 80GB"]
         names = [live["label"] for live in params["live"]] + names
+        chosen = (params["device"] or {}).get("name")
+        names.sort(key=lambda name: name != chosen)
         return {
             "sentence": "The run needs 9 GiB; chunk the loss.",
             "advice": [
@@ -147,7 +151,7 @@ class HandMade:
                  "cost": "a little time", "peak_phase": "backward"},
                 {"change": "--lora-rank 8", "plan": rank, "saves_bytes": GIB // 8,
                  "cost": "adapters of a lower rank", "peak_phase": "loss"},
-            ],
+            ][: self.advised],
             "fits": [
                 {"gpu": name, "capacity_bytes": (24 + 56 * at) * GIB,
                  "verdict": ("tight", "fits", "no")[at], "headroom_bytes": (56 * at - 1) * GIB}

@@ -81,7 +81,7 @@ def test_numbers_are_read_as_people_write_them() -> None:
 
 @pytest.mark.parametrize("text", ["", "four", "-1", "1.5", "4kk", "٤", "9" * 30])
 def test_what_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no whole number"):
+    with pytest.raises(UsageError, match=r"no whole number|of 30 digits is more"):
         whole_number(text)
 
 

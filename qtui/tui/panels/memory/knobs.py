@@ -25,6 +25,9 @@ from qtui_core.memory.plan_choices import (
 #: Fields that another method makes meaningless; they go back to what is usual for it.
 OF_METHOD: Final = ("quant", "kbit_prep", "autocast", "checkpointing", "adapter_dtype", "dtype")
 
+#: Numbers of more digits are refused unread.
+_MOST_DIGITS: Final = 12
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -74,8 +77,10 @@ def whole_number(text: str) -> int:
     plain = text.strip().lower().replace(",", "").replace("_", "")
     factor = 1024 if plain.endswith("k") else 1
     digits = plain.removesuffix("k")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 12:
+    if not (digits.isascii() and digits.isdigit()):
         raise UsageError(f"{text!r} is no whole number; write one such as 4096 or 4k.")
+    if len(digits) > _MOST_DIGITS:
+        raise UsageError(f"A number of {len(digits)} digits is more than any plan can have.")
     return int(digits) * factor
 
 

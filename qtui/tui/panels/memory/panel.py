@@ -110,7 +110,7 @@ class MemoryPanel(EstimatingPanel):
             row, column = shown.cell
             shown.cell = (max(0, min(row + by, len(MAP_BATCHES) - 1)), column)
         else:
-            shown.line = max(0, min(shown.line + by, self._lines - 1))
+            shown.line = max(0, min(shown.line_of(self._lines) + by, self._lines - 1))
         self._draw()
 
     @property
@@ -144,7 +144,8 @@ class MemoryPanel(EstimatingPanel):
         """Take what the cursor is on."""
         shown, around = self.shown, self.shown.around
         if shown.view is ViewName.CASES:
-            self._open_case(shown.cases[shown.line].key if shown.cases else "")
+            cases = shown.cases
+            self._open_case(cases[shown.line_of(len(cases))].key if cases else "")
         elif shown.view is ViewName.MAP:
             row, column = shown.cell
             batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
@@ -152,11 +153,13 @@ class MemoryPanel(EstimatingPanel):
         elif around is None or shown.answer is None:
             return
         elif shown.view is ViewName.GPUS and around.fits:
-            name = around.fits[shown.line].gpu
+            name = around.fits[shown.line_of(len(around.fits))].gpu
             choice = next((each for each in shown.gpus if each.label == name), shown.gpu)
+            shown.line = 0  # where the chosen GPU stands
             self._choose_gpu(choice)
         elif around.advice:
-            advised, now = around.advice[shown.line].plan, shown.answer.plan
+            line = around.advice[shown.line_of(len(around.advice))]
+            advised, now = line.plan, shown.answer.plan
             changes = {
                 field.name: getattr(advised, field.name)
                 for field in fields(RunPlan)

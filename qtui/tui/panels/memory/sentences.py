@@ -68,7 +68,7 @@ def _of_map(shown: Shown) -> str:
 
 
 def _of_case(shown: Shown) -> str:
-    case = shown.cases[min(shown.line, len(shown.cases) - 1)]
+    case = shown.cases[shown.line_of(len(shown.cases))]
     if not case.figures:
         return f"{case.title}: {case.source}. Our figures are being computed."
     near = [f for f in case.figures if abs(f.bytes - f.stated_bytes) <= 0.05 * f.stated_bytes]

@@ -121,6 +121,10 @@ class Shown:
         """What the map is of: batch and sequence are its own."""
         return (self.subject, replace(self.plan, batch=1, sequence=1), self.gpu and self.gpu.label)
 
+    def line_of(self, count: int) -> int:
+        """The chosen line of a list of so many, which may have become shorter since."""
+        return max(0, min(self.line, count - 1))
+
     def forget(self) -> None:
         """What is known is of no use any more."""
         self.answer = self.before = self.around = None

@@ -113,7 +113,7 @@ def draw_savings(shown: Shown, canvas: Canvas) -> list[TextLine]:
         *([Put(58, "costs", "heading")] if canvas.width > 76 else []),
     ]  # fmt: skip
     lines = [heading]
-    at = min(shown.line, max(0, len(advice) - 1))
+    at = shown.line_of(len(advice))
     for index in window(len(advice), at, room):
         line = advice[index]
         tone: Tone = "cursor" if index == at else "value"
@@ -153,7 +153,7 @@ def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
         [Put(2, "GPU (Enter chooses it)", "heading"), right(36, "has", "heading"),
          right(48, "to spare", "heading"), Put(50, "", "heading")]
     ]  # fmt: skip
-    at = min(shown.line, max(0, len(fits) - 1))
+    at = shown.line_of(len(fits))
     notes = {choice.label: choice.note for choice in shown.live}
     process = shown.answer.process_bytes if shown.answer else 0
     for index in window(len(fits), at, canvas.height - 1):
@@ -243,7 +243,7 @@ def draw_cases(shown: Shown, canvas: Canvas) -> list[TextLine]:
     cases = shown.cases
     if not cases:
         return []
-    at = min(shown.line, len(cases) - 1)
+    at = shown.line_of(len(cases))
     lines: list[TextLine] = [[Put(2, "worked cases (Enter opens one)", "heading")]]
     for index, case in enumerate(cases):
         here, opened = index == at, case.key == shown.case

@@ -1,0 +1,74 @@
+"""Lines that are chosen from, and a field that is typed into, when what they stand for changes."""
+
+from __future__ import annotations
+
+from conftest import Running, screen_text, settled, until
+from memory_estimator import HandMade
+from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
+
+from qtui.tui.panels.memory.shown import ViewName
+
+
+async def test_a_list_of_savings_that_becomes_shorter(
+    running: Running,
+    estimator: HandMade,  # noqa: F811
+) -> None:
+    async with running(start_panel="memory") as pilot:
+        panel = await show(pilot, "Savings")
+        estimator.advised = 1
+        await pilot.press("down", "enter")
+        await ready(pilot)
+        assert panel.shown.plan.lora_rank == 8
+        await pilot.press("enter")
+        await ready(pilot)
+        assert panel.shown.plan.loss == "chunked:256"
+        estimator.advised = 0
+        await pilot.press("plus", "enter", "down", "enter")
+        await ready(pilot)
+        assert "no single change of the plan saves" in screen_text(pilot.app)
+
+
+async def test_the_chosen_gpu_stays_under_the_cursor(running: Running) -> None:
+    """It moves to the top, where the others of the list move down."""
+    async with running(start_panel="memory") as pilot:
+        panel = await show(pilot, "GPUs")
+        await pilot.press("down", "enter")
+        await ready(pilot)
+        chosen = panel.shown.gpu
+        assert chosen is not None
+        assert chosen.label == "A100 SXM4 80GB"
+        assert panel.shown.line == 0
+
+
+async def test_a_click_on_another_field_ends_the_typing(running: Running) -> None:
+    async with running(start_panel="memory") as pilot:
+        panel = await ready(pilot)
+        await pilot.press("enter", "4")
+        assert panel.body.typing
+        line = panel.body.form._lines.index(2)  # the sequence
+        await pilot.click(panel.body.form, offset=(4, line))
+        await settled(pilot)
+        assert not panel.body.typing
+        assert not panel.body.field.region
+        assert panel.shown.knob == 2
+        assert panel.shown.plan.batch == 1
+
+
+async def test_a_value_that_cannot_be_stays_to_be_corrected(running: Running) -> None:
+    async with running(start_panel="memory") as pilot:
+        panel = await ready(pilot)
+        for typed, told in (
+            ("0", "The batch is between 1 and"),
+            ("9" * 13, "A number of 13 digits is more"),
+            ("-3", "'-3' is no whole number"),
+        ):
+            await pilot.press("enter" if not panel.body.typing else "ctrl+u", *typed, "enter")
+            await settled(pilot)
+            assert told in panel.sentence
+            assert panel.body.typing
+            assert panel.body.field.value.endswith(typed)
+        await pilot.press("escape")
+        await settled(pilot)
+        assert panel.shown.plan.batch == 1
+        assert panel.shown.view is ViewName.STEP
+        await until(pilot, lambda: panel.body.form.has_focus)
