@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qtui_core.errors import UsageError
 from qtui_core.memory.backbones import BACKBONES, decoder
 from qtui_core.memory.blocks.activations import activation
@@ -94,7 +96,12 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     if shape.is_encoder:
         hidden = _transformed(tape, model, hidden)
     if not model.plan.trains and not shape.is_encoder:
-        hidden = tape.alias(hidden, model.plan.batch * spec.inputs)
+        last = tape.alias(hidden, model.plan.batch * spec.inputs)
+        # The last tokens of several sequences do not lie side by side.
+        if model.plan.batch > 1 and last.elements < hidden.elements:
+            spec = replace(spec, bias_apart=True)
+        hidden = last
+        del last
     if model.shape.tied:
         table = model.outside[f"{model.shape.embeddings[0].name}.weight"]
         tape.path = spec.name

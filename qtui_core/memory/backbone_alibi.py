@@ -3,7 +3,6 @@ config.json says so."""
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from qtui_core.memory.backbone_parts import (
@@ -61,7 +60,7 @@ def falcon(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tenso
     state.positions = arange(tape, state.queries)
     state.mask = causal_mask(tape, state, dtype, batch.padding, None, always=True)
     if state.alibi is not None and state.mask is not None:
-        state.mask = _with_alibi(tape, state.mask, state.alibi, dtype)
+        state.mask = _with_alibi(tape, state.mask, state.alibi, dtype, state.queries)
     state.tables = (tables(tape, state.queries, attention.head_dim, dtype),)
     state.entering = inputs_embeds
     hidden = run_layers(tape, model, state)
@@ -86,14 +85,13 @@ def _alibi_of_mask(
     return tape.to(alibi, dtype)
 
 
-def _with_alibi(tape: Tape, mask: Tensor, alibi: Tensor, dtype: str) -> Tensor:
+def _with_alibi(tape: Tape, mask: Tensor, alibi: Tensor, dtype: str, queries: int) -> Tensor:
     """The mask added to scores, with alibi in it: `[batch, heads, queries, keys]`."""
     tape.operation("masked_fill")
     added = tape.new(mask.elements, dtype, ALIBI)
     scaled = tape.new(alibi.elements, dtype, ALIBI)
     hidden = tape.new(mask.elements, "bool", ALIBI)
-    keys = math.isqrt(mask.elements)
-    result = tape.new(alibi.elements * keys, dtype, ALIBI)
+    result = tape.new(alibi.elements * queries, dtype, ALIBI)
     del added, scaled, hidden
     return result
 

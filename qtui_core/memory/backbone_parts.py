@@ -97,10 +97,11 @@ def make_masks(
     for window in _masks_made(state.shape.family, windows):
         if looks:
             look_for_packing(tape, state)
+        seen = replace(state, keys=state.keys_within(window or None))
         if window is not None and chunked:
-            mask = chunked_mask(tape, state, dtype, padding, window)
+            mask = chunked_mask(tape, seen, dtype, padding, window)
         else:
-            mask = causal_mask(tape, state, dtype, padding, window)
+            mask = causal_mask(tape, seen, dtype, padding, window)
         if window not in windows and windows:
             unused.append(mask)
         elif window is None:

@@ -86,7 +86,7 @@ def opt(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     shape = model.shape
     state = begin(model, batch, cache)
     inputs_embeds = embed_tokens(tape, model, batch.ids)
-    mask = batch.padding or tape.new(state.tokens, "fp32", ONES)
+    mask = batch.padding or tape.new(state.batch * state.keys, "fp32", ONES)
     state.positions = _counted(tape, mask)
     make_masks(tape, state, inputs_embeds.dtype, batch.padding, numbered=False)
     pos_embeds = look_up(tape, model, shape.embeddings[1], tape.new(state.tokens, "int64", ADD))
@@ -119,10 +119,9 @@ def _counted(tape: Tape, mask: Tensor) -> Tensor:
 def bert(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tensor:
     """BertModel.forward: three embeddings are added, normed and dropped out."""
     state = begin(model, batch, cache)
-    hidden = _bert_embeddings(tape, model, batch, state)
-    make_masks(tape, state, hidden.dtype, batch.padding, numbered=False)
-    state.entering = hidden
-    del hidden
+    embedding_output = _bert_embeddings(tape, model, batch, state)
+    make_masks(tape, state, embedding_output.dtype, batch.padding, numbered=False)
+    state.entering = embedding_output
     return run_layers(tape, model, state)
 
 

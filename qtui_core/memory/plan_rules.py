@@ -196,6 +196,7 @@ def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
 def _check_encoder_decoder(shape: ModelShape, plan: RunPlan) -> None:
     """What is built in of models with an encoder and a decoder is their usual step."""
     unknown = {
+        "an inference": not plan.trains,
         "a padding mask": plan.padding_mask,
         "--attention eager": plan.attention == "eager",
         "--reentrant": plan.reentrant and bool(plan.checkpointing),

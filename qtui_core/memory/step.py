@@ -148,8 +148,9 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
 
 
 def _infer(tape: Tape, model: Model) -> object:
-    """A prefill; and where tokens are generated, the last of these, with a cache that holds all
-    before it. Returns what is held at the end.
+    """A prefill, which gives the first token; and where more are generated, the forward pass for
+    the last of these, of the token before it and a cache of all before that. Returns what is held
+    at the end.
 
     The cache grows by a token at a time (DynamicCache): of each layer the old tensor and the new
     one are there together while one is copied into the other.
@@ -157,18 +158,30 @@ def _infer(tape: Tape, model: Model) -> object:
     plan = model.plan
     tape.grad = False
     tape.training = False
-    batch = _batch(tape, plan)
+    prompt = _batch(tape, plan)
     cache = None if model.shape.is_encoder or model.shape.encoder else Cache()
-    for tokens in (plan.sequence, 1)[: 2 if plan.generate > 1 and cache is not None else 1]:
+    tape.phase(Phase.FORWARD)
+    _pass_forward(tape, model, prompt, cache)
+    if plan.generate > 1 and cache is not None:
         tape.phase(Phase.FORWARD)
-        if tokens == 1 and cache is not None:
-            batch = Batch(ids := tape.new(plan.batch, "int64", IDS), ids, batch.padding)
-            cache.lengthen(tape, plan.sequence + plan.generate - 1)
-        tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
-        forward(tape, model, batch, cache)
-        tape.leave_autocast()
+        cache.lengthen(tape, plan.sequence + plan.generate - 2)
+        _pass_forward(tape, model, _last_token(tape, plan), cache)
     tape.phase(Phase.BETWEEN)
-    return batch, cache
+    return prompt, cache
+
+
+def _pass_forward(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> None:
+    tape.enter_autocast(model.plan.autocast_dtype if model.plan.autocast else None)
+    forward(tape, model, batch, cache)
+    tape.leave_autocast()
+
+
+def _last_token(tape: Tape, plan: RunPlan) -> Batch:
+    """What the last forward pass of an inference is given: a token of each sequence, and the mask
+    of all before it and itself."""
+    ids = tape.new(plan.batch, "int64", IDS)
+    seen = plan.batch * (plan.sequence + plan.generate - 1)
+    return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
 
 
 def _batch(tape: Tape, plan: RunPlan) -> Batch:

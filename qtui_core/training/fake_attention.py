@@ -153,6 +153,7 @@ def _additive(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> tor
     if mask.dtype == torch.bool:
         zero = torch.zeros((), dtype=query.dtype, device=query.device)
         mask = torch.where(mask, zero, float("-inf"))
+        del zero
     padding = -mask.shape[-1] % 16
     if padding:
         columns = mask.shape[-1]

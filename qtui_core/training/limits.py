@@ -6,6 +6,8 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan import RunPlan
 
 _LOSSES = ("stock", "stock-4.48")
+#: Each is a forward pass of its own.
+_MOST_TOKENS = 16
 
 
 def check_traceable(plan: RunPlan) -> None:
@@ -15,7 +17,7 @@ def check_traceable(plan: RunPlan) -> None:
         "more than one GPU": plan.gpus > 1,
         "fused kernels": plan.kernels != "torch",
         "keys and values repeated by hand": plan.repeat_kv,
-        "generated tokens": plan.generate > 0,
+        f"more than {_MOST_TOKENS} generated tokens": plan.generate > _MOST_TOKENS,
         "paged optimizer states": plan.optimizer.startswith("paged"),
         "4-bit optimizer states, whose step is compiled": plan.optimizer == "adamw4bit",
         "weights in int8": plan.quant == "int8",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Phase
 from qtui_core.training.build import DTYPES, Built
+from qtui_core.training.marks import Marks
 from qtui_core.training.optimizers import optimizer_tensors
 from qtui_core.training.tracker import Tracker
 
@@ -42,13 +44,29 @@ def run_steps(
     """Takes steps under the tracker, which is entered already, and gives their losses (None on
     fake tensors). Nothing is collected as garbage meanwhile: what only a cycle keeps alive stays,
     as it does for a while in a real run."""
-    losses: list[float | None] = []
-    outputs = None
-    with _undisturbed(), _losses_marked(built.model, tracker):
+    taken = take_steps(built, optimizer, plan, repeat(batch), tracker)
+    with _undisturbed(), closing(taken):
         tracker.calibrate()
-        for _ in range(steps):
-            for _ in range(plan.accumulation):
-                tracker.phase(Phase.FORWARD)
+        return list(islice(taken, steps))
+
+
+def take_steps(
+    built: Built,
+    optimizer: Any,
+    plan: RunPlan,
+    batches: Iterable[dict[str, torch.Tensor]],
+    marks: Marks,
+) -> Iterator[float | None]:
+    """Takes a step whenever the next loss is asked for: the mean over its micro batches, nats a
+    token; None on fake tensors. It ends with the batches, of which each step takes as many as it
+    accumulates."""
+    outputs = None
+    coming = iter(batches)
+    with _losses_marked(built.model, marks):
+        while True:
+            mean: float | None = 0.0
+            for batch in islice(coming, plan.accumulation):
+                marks.phase(Phase.FORWARD)
                 with _autocast(plan, batch):
                     outputs = built.model(**batch)
                 loss = outputs.loss
@@ -56,39 +74,72 @@ def run_steps(
                     outputs = None
                 if plan.accumulation > 1:
                     loss = loss / plan.accumulation
-                tracker.phase(Phase.BACKWARD)
+                marks.phase(Phase.BACKWARD)
                 loss.backward()
-                last = _value(loss)
+                value = _value(loss)
+                mean = None if value is None or mean is None else mean + value
                 del loss
-            losses.append(last)
-            tracker.phase(Phase.OPTIMIZER)
+            if marks.at is not Phase.BACKWARD:
+                return
+            marks.phase(Phase.OPTIMIZER)
             optimizer.step()
             states = optimizer_tensors(optimizer, built.model.named_parameters())
-            tracker.track(states, Component.OPTIMIZER)
+            marks.track(states, Component.OPTIMIZER)
             optimizer.zero_grad(set_to_none=True)
             if plan.loop != "script":
                 outputs = None
-            tracker.phase(Phase.BETWEEN)
-    return losses
+            marks.phase(Phase.BETWEEN)
+            yield mean
 
 
-def run_prefill(
+def run_inference(
     built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], tracker: Tracker
 ) -> None:
-    """The prompt of an inference: no gradients, a cache, logits of the last token of each sequence
-    where the class can leave the others out."""
+    """An inference under the tracker, as `infer` does it; of the batch the labels are let go."""
     del batch["labels"]
-    settings: dict[str, Any] = {"use_cache": True} if built.model.can_generate() else {}
-    if "logits_to_keep" in inspect.signature(built.model.forward).parameters:
+    with _undisturbed():
+        infer(built, plan, batch, tracker)
+
+
+def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Marks) -> None:
+    """The prompt of an inference: no gradients, a cache, logits of the last token of each sequence
+    where the class can leave the others out. Then a forward pass for each token that is to be
+    generated but the first, which the prompt gives, all of them one phase. The batch has no
+    labels."""
+    model = built.model
+    settings: dict[str, Any] = {"use_cache": True} if model.can_generate() else {}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
         settings["logits_to_keep"] = 1
-    if built.model.config.is_encoder_decoder:
+    if model.config.is_encoder_decoder:
         settings["decoder_input_ids"] = batch["input_ids"][:, :1]
-    with _undisturbed(), torch.no_grad():
-        tracker.phase(Phase.FORWARD)
+    with torch.no_grad():
+        marks.phase(Phase.FORWARD)
         with _autocast(plan, batch):
-            outputs = built.model(**batch, **settings)
-        del outputs
-        tracker.phase(Phase.BETWEEN)
+            cache = getattr(model(**batch, **settings), "past_key_values", None)
+        if plan.generate > 1 and cache is not None:
+            marks.phase(Phase.FORWARD)
+            _generate(model, plan, batch, settings | {"past_key_values": cache}, marks)
+        marks.phase(Phase.BETWEEN)
+        del cache
+
+
+def _generate(
+    model: Any,
+    plan: RunPlan,
+    batch: dict[str, torch.Tensor],
+    settings: dict[str, Any],
+    marks: Marks,
+) -> None:
+    """Tokens after the first. Which they are does not matter."""
+    given = dict(batch)
+    for _ in range(plan.generate - 1):
+        given["input_ids"] = batch["input_ids"][:, :1].clone()
+        if "attention_mask" in given:
+            mask = given["attention_mask"]
+            given["attention_mask"] = torch.cat([mask, mask.new_ones(plan.batch, 1)], dim=-1)
+        marks.track(given.items(), Component.INPUTS)
+        with _autocast(plan, given):
+            model(**given, **settings)
 
 
 def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:
@@ -98,7 +149,7 @@ def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextM
 
 
 @contextmanager
-def _losses_marked(model: Any, tracker: Tracker) -> Iterator[None]:
+def _losses_marked(model: Any, marks: Marks) -> Iterator[None]:
     """The loss is a phase of its own, from the logits on: from the model's loss function where it
     has one, else from the cross entropy that it calls itself."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -106,8 +157,8 @@ def _losses_marked(model: Any, tracker: Tracker) -> Iterator[None]:
 
     def marked(function: Any) -> Any:
         def compute(*args: Any, **kwargs: Any) -> Any:
-            if tracker.at == Phase.FORWARD:
-                tracker.phase(Phase.LOSS)
+            if marks.at == Phase.FORWARD:
+                marks.phase(Phase.LOSS)
             return function(*args, **kwargs)
 
         return compute

@@ -6,7 +6,7 @@ allocation is recorded into the same format that the estimate writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,13 +16,13 @@ from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.record import ALLOCATE, FREE, Component, Event, Phase, Recording
 from qtui_core.memory.stretch import NotPeriodic, stretch
 from qtui_core.training import build
+from qtui_core.training.components import component_of_state
 from qtui_core.training.fake_cuda import fake_cuda
 from qtui_core.training.fake_kernels import FakeKernels
 from qtui_core.training.limits import check_traceable
 from qtui_core.training.optimizers import make_optimizer
 from qtui_core.training.places import watch_layers
-from qtui_core.training.quantized import quantized_tensors
-from qtui_core.training.step import batch_of, run_prefill, run_steps
+from qtui_core.training.step import batch_of, run_inference, run_steps
 from qtui_core.training.tracker import Tracker
 
 #: Margins of layers that are built around those that stand for others, until those are alike;
@@ -87,14 +87,14 @@ def _run(
             built = build.load(config, plan, device, margin)
         tracker.places.stacks = built.stacks
         tracker.phase(Phase.LOAD)
-        tracker.track(built.state(), _component(built))
+        tracker.track(built.state(), component_of_state(built))
         stack.enter_context(tracker)
         if device == "cuda":
             stack.enter_context(FakeKernels())
         tracker.phase(Phase.PREPARE)
         with _told_as(UsageError, "The model cannot be prepared as the plan asks"):
             build.prepare(built, plan)
-        tracker.track(built.state(), _component(built))
+        tracker.track(built.state(), component_of_state(built))
         batch = batch_of(built, plan, device)
         tracker.track(batch.items(), Component.INPUTS)
         tracker.places.watch(built.model)
@@ -105,7 +105,7 @@ def _run(
                 optimizer = make_optimizer(plan, built.model)
                 run_steps(built, optimizer, plan, batch, tracker, steps)
             else:
-                run_prefill(built, plan, batch, tracker)
+                run_inference(built, plan, batch, tracker)
     return tracker.events(), built.folds
 
 
@@ -120,18 +120,3 @@ def _told_as(kind: type[QtuiError], what: str) -> Iterator[None]:
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise kind(f"{what}: {type(error).__name__}: {first}") from error
-
-
-def _component(built: build.Built) -> Callable[[str], Component]:
-    """What each of the tensors that stand is for, by its name."""
-    constants = {name for name, _ in quantized_tensors(built.model)}
-    buffers = {name for name, _ in built.model.named_buffers()}
-
-    def component(name: str) -> Component:
-        if name in constants:
-            return Component.QUANTIZATION
-        if name in buffers:
-            return Component.BUFFERS
-        return Component.ADAPTERS if ".lora_" in name else Component.WEIGHTS
-
-    return component

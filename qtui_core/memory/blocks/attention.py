@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui_core.memory.blocks.cache import cached
+from qtui_core.memory.blocks.cache import remember
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.masks import is_eager
 from qtui_core.memory.blocks.norm import normalize
@@ -12,7 +12,7 @@ from qtui_core.memory.blocks.rotary import rotate
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.operations.attention import Heads, efficient, flash, softmax
+from qtui_core.memory.operations.attention import Heads, efficient, flash, softmax, up
 from qtui_core.memory.operations.linear import bmm
 from qtui_core.memory.operations.pointwise import add, dropout, from_output, scale
 from qtui_core.memory.operations.views import contiguous, repeat, split, transposed
@@ -21,6 +21,10 @@ from qtui_core.memory.shape import Attention
 from qtui_core.memory.tape import Tape, Tensor
 
 BIAS: Final = Label("where")
+PADDED: Final = Label("constant_pad_nd")
+
+#: Rows of a mask begin at whole so many elements (pad_bias in attention.cpp).
+ALIGNED: Final = 16
 
 #: Families whose softmax is in the type of the scores, and those that do not cast it back.
 _PLAIN_SOFTMAX: Final = ("gpt2", "bert", "llama4", "llama4-tuned")
@@ -95,13 +99,16 @@ def attend(
     it found them, and then that has to be copied (`transpose(1, 2).contiguous()`).
     """
     if state.cache is not None:
-        key, value = cached(tape, state.cache, key, value, state.queries, spec.window)
-    sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.kv_heads, spec.head_dim)
+        remember(tape, state.cache, key, value, state.queries, spec.window)
+    keys = state.keys_within(spec.window)
+    sizes = Heads(state.batch, state.queries, keys, spec.heads, spec.kv_heads, spec.head_dim)
     mask = state.mask_of(spec)
     if is_eager(state):
-        return eager(tape, spec, query, key, value, mask, sizes, heads_first)
+        # Of one token there is one order.
+        kept = heads_first or state.queries == 1, state.cache is not None
+        return eager(tape, spec, query, key, value, mask, sizes, kept)
     output = kernel(tape, query, key, value, mask, sizes, state)
-    if heads_first and flashes(tape, query.dtype, mask, sizes, state):
+    if heads_first and state.queries > 1 and flashes(tape, query.dtype, mask, sizes, state):
         output = contiguous(tape, output)
     return output, None
 
@@ -117,9 +124,15 @@ def kernel(
 ) -> Tensor:
     """sdpa_attention_forward, and the choice of torch among its kernels: flash in 16 bits without
     a mask, else the memory-efficient one. Under a mask transformers expands keys and values to all
-    heads; the mask is made additive for each call."""
-    if (mask is not None or state.plan.repeat_kv) and sizes.kv_heads != sizes.heads:
-        times = sizes.heads // sizes.kv_heads
+    heads, but where there is one query each, of which it makes queries of one head (pack_gqa). The
+    mask is made additive for each call."""
+    times, queries = sizes.heads // sizes.kv_heads, sizes.queries
+    packed = mask is not None and queries == 1 and times > 1 and not state.plan.repeat_kv
+    if packed:
+        sizes = Heads(
+            sizes.batch, times, sizes.keys, sizes.kv_heads, sizes.kv_heads, sizes.head_dim
+        )
+    elif (mask is not None or state.plan.repeat_kv) and times > 1:
         key, value = repeat(tape, key, times), repeat(tape, value, times)
         sizes = Heads(
             sizes.batch, sizes.queries, sizes.keys, sizes.heads, sizes.heads, sizes.head_dim
@@ -131,9 +144,14 @@ def kernel(
     if mask is not None and mask.dtype == "bool":
         tape.operation("where")
         _seen, _hidden = tape.new(1, q.dtype, BIAS), tape.new(1, q.dtype, BIAS)
-        bias = tape.new(sizes.batch * sizes.queries * sizes.keys, q.dtype, BIAS)
+        bias = tape.new(sizes.batch * queries * sizes.keys, q.dtype, BIAS)
         del _seen, _hidden
-    return efficient(tape, q, k, v, sizes, bias)
+    if bias is not None and sizes.keys % ALIGNED:
+        tape.operation("constant_pad_nd")
+        bias = tape.new(bias.elements // sizes.keys * up(sizes.keys, ALIGNED), q.dtype, PADDED)
+    output = efficient(tape, q, k, v, sizes, bias)
+    del bias
+    return contiguous(tape, output) if packed else output
 
 
 def flashes(tape: Tape, dtype: str, mask: Tensor | None, sizes: Heads, state: Pass) -> bool:
@@ -155,17 +173,22 @@ def eager(
     value: Tensor,
     mask: Tensor | None,
     sizes: Heads,
-    heads_first: bool = False,
+    heads_first: tuple[bool, bool] = (False, False),
 ) -> Attended:
     """eager_attention_forward: the matrix of scores, its softmax in float32 and in the type of the
     queries, which it returns too. Some families name no type, and of these some leave what autocast
-    makes of it."""
+    makes of it.
+
+    `heads_first` is whether queries lie in memory as `[batch, heads, queries, head_dim]`, and
+    whether a cache put keys and values together so.
+    """
     times = sizes.heads // sizes.kv_heads
     pairs = sizes.batch * sizes.heads
     key_states = repeat(tape, key, times)
     value_states = repeat(tape, value, times)
     # What was put together or repeated lies heads first; views of products do not.
-    copied = (not heads_first, not heads_first and times == 1)
+    first, kept = heads_first
+    copied = (not first, not first and not kept and times == 1)
     scores = pairs * sizes.queries * sizes.keys
     weights = scale(tape, _matmul(tape, query, key_states, scores, copied))
     if spec.softcap:
@@ -182,7 +205,9 @@ def eager(
     del probabilities
     weights = dropout(tape, weights, spec.dropout)
     summed = pairs * sizes.queries * sizes.of_value
-    output = _matmul(tape, weights, value_states, summed, (False, times == 1))
+    output = _matmul(tape, weights, value_states, summed, (False, not kept and times == 1))
+    if sizes.queries == 1:
+        return output, weights
     return contiguous(tape, transposed(tape, output)), weights
 
 

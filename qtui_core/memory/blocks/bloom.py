@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qtui_core.memory.blocks.attention import Attended
+from qtui_core.memory.blocks.cache import remember
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.state import Pass
@@ -45,15 +46,20 @@ def _attention(
     fused = project(tape, weights, spec.fused, hidden)
     third = fused.elements // 3
     query, key, value = (part(tape, fused, third) for _ in range(3))
-    query = clone(tape, query)
-    key = clone(tape, key)
-    value = clone(tape, value)
+    if state.cache is not None:
+        remember(tape, state.cache, key, value, state.queries)
+    if state.queries > 1:
+        query = clone(tape, query)
+    if state.cache is None:
+        key = clone(tape, key)
+        value = clone(tape, value)
     scores = biased_product(tape, state.alibi, query, key, squares)
     attention = scores if state.mask is None else add_constant(tape, scores)
     probabilities = tape.to(softmax(tape, tape.to(attention, "fp32")), query.dtype)
     probabilities = dropout(tape, probabilities, spec.dropout)
     context = bmm(tape, probabilities, value, pairs * state.queries * spec.head_dim)
-    context = clone(tape, transposed(tape, context))
+    if state.queries > 1:
+        context = clone(tape, transposed(tape, context))
     output = project(tape, weights, spec.out, context)
     output = add(tape, residual, dropout(tape, output, spec.residual_dropout))
     return output, probabilities

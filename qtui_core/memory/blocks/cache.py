@@ -9,17 +9,19 @@ from qtui_core.memory.record import Component, Label
 from qtui_core.memory.tape import Buffer, Tape, Tensor
 
 CACHE: Final = Label("key-value cache", Component.CACHE)
+WINDOW: Final = Label("sliding_window", Component.CACHE)
 
 
 @dataclass(slots=True)
 class Kept:
-    """What a layer keeps: buffers of keys and values, and of how many tokens. There are no
-    gradients in inference, so no more is needed."""
+    """What a layer keeps: buffers of keys and values, and of how many tokens; one with a window
+    its length as a tensor. There are no gradients in inference, so no more is needed."""
 
     keys: Buffer
     values: Buffer
     tokens: int
     window: int | None
+    length: Buffer | None
 
     def visible(self) -> int:
         """Tokens of it that the next ones can see, besides themselves."""
@@ -40,6 +42,8 @@ class Cache:
 
     def lengthen(self, tape: Tape, length: int) -> None:
         """Goes on to when `length` tokens have been computed, a layer after the other."""
+        if length <= self.length:
+            return
         for index, kept in self.layers.items():
             tokens = length if kept.window is None else min(length, kept.window)
             tape.enter_layer(index)
@@ -50,20 +54,28 @@ class Cache:
         self.length = length
 
 
-def cached(
+def remember(
     tape: Tape, cache: Cache, key: Tensor, value: Tensor, tokens: int, window: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """DynamicLayer.update: keys and values of `tokens` new tokens of each sequence are put behind
-    what was there, in a tensor of its own, the first time too. A layer with a window keeps of it a
-    view of the last tokens, and with that all of it until the next token."""
-    layer = tape.layer
-    before = cache.layers.get(layer)
-    seen = tokens if before is None else before.visible() + tokens
+) -> None:
+    """`key, value = past_key_values.update(key, value)`, DynamicLayer.update: keys and values of
+    `tokens` new tokens of each sequence are put behind what was there, in a tensor of its own, the
+    first time too. The old keys are let go before there are new values, but by a layer with a
+    window, which keeps of the new ones a view of the last tokens, and with that all of them until
+    the next token. All callers give the result the names of what they gave, so that the tensors
+    themselves become it."""
+    kept = cache.layers.get(tape.layer)
+    seen = tokens if kept is None else kept.visible() + tokens
+    length = None if kept is None else kept.length
+    if kept is None and window is not None:
+        length = tape.new(1, "int64", WINDOW).buffer
     tape.operation("cat")
     keys = tape.new(key.elements // tokens * seen, key.dtype, CACHE)
+    if kept is not None and window is None:
+        kept.keys = keys.buffer
     values = tape.new(value.elements // tokens * seen, value.dtype, CACHE)
-    cache.layers[layer] = Kept(keys.buffer, values.buffer, seen, window)
-    return keys, values
+    cache.layers[tape.layer] = Kept(keys.buffer, values.buffer, seen, window, length)
+    for tensor, joined in ((key, keys), (value, values)):
+        tensor.elements, tensor.buffer = joined.elements, joined.buffer
 
 
 def _resized(tape: Tape, buffer: Buffer, tokens: int, wanted: int) -> Buffer:

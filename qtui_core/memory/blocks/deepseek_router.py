@@ -45,9 +45,11 @@ def _v2(tape: Tape, spec: Moe, logits: Tensor, tokens: int) -> tuple[Tensor, Ten
     tape.operation("max")
     group_scores = tape.new(tokens * spec.groups, "fp32", GROUPS)
     _best = tape.new(tokens * spec.groups, "int64", GROUPS)
-    held = _outside_groups(tape, spec, tokens)
+    outside, *_held = _outside_groups(tape, spec, tokens)
     del group_scores, _best
-    masked = masked_fill(tape, scores, held[-1])
+    masked = masked_fill(tape, scores, outside)
+    if not scores.requires_grad:
+        del outside
     return _scaled(tape, *top_k(tape, masked, tokens * spec.top_k))
 
 
@@ -60,13 +62,15 @@ def _v3(tape: Tape, spec: Moe, logits: Tensor, tokens: int) -> tuple[Tensor, Ten
     tape.operation("topk")
     best_two = tape.new(2 * tokens * spec.groups, "fp32", GROUPS)
     best_indices = tape.new(2 * tokens * spec.groups, "int64", GROUPS)
-    _group_scores = tape.new(tokens * spec.groups, "fp32", GROUPS)
-    del best_two
     if not scores.requires_grad:
         del best_indices
-    _held = _outside_groups(tape, spec, tokens)
+    _group_scores = tape.new(tokens * spec.groups, "fp32", GROUPS)
+    del best_two
+    outside, *_held = _outside_groups(tape, spec, tokens)
     tape.operation("masked_fill")
     filled = tape.new(scores.elements, "fp32", CHOICE)
+    if not scores.requires_grad:
+        del outside
     for_choice = filled
     tape.operation("topk")
     unused = tape.new(tokens * spec.top_k, "fp32", GROUPS)
@@ -86,8 +90,8 @@ def _scaled(tape: Tape, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _outside_groups(tape: Tape, spec: Moe, tokens: int) -> tuple[Tensor, ...]:
-    """Which experts are not in one of the best groups: what lives as long as the router works, the
-    mask of them last."""
+    """The mask of experts that are not in one of the best groups, and what lives as long as the
+    router works."""
     tape.operation("topk")
     unused = tape.new(tokens * spec.chosen_groups, "fp32", GROUPS)
     group_index = tape.new(tokens * spec.chosen_groups, "int64", GROUPS)
@@ -97,4 +101,4 @@ def _outside_groups(tape: Tape, spec: Moe, tokens: int) -> tuple[Tensor, ...]:
     inside = tape.new(tokens * spec.experts, "bool", MASK)
     outside = tape.new(tokens * spec.experts, "bool", MASK)
     del inside
-    return group_index, group_mask, score_mask, outside
+    return outside, group_index, group_mask, score_mask

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.memory.blocks.attention import Attended, kernel
+from qtui_core.memory.blocks.cache import remember
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.rotary import rotate
 from qtui_core.memory.blocks.state import Pass
@@ -35,6 +36,8 @@ def attention(
     query, key, value = _apart(tape, spec, fused, state)
     if spec.positions == "rope":
         query, key = rotate(tape, query, key, *state.tables[0])
+    if state.cache is not None:
+        remember(tape, state.cache, key, value, state.queries)
     kv_heads = spec.heads if grouped else spec.kv_heads
     sizes = Heads(state.batch, state.queries, state.keys, spec.heads, kv_heads, spec.head_dim)
     if kv_heads == spec.heads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.memory.blocks.attention import Attended, kernel
+from qtui_core.memory.blocks.cache import remember
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.rotary import rotate
@@ -36,6 +37,8 @@ def latent(
     )
     kv_nope = normalize(tape, weights, spec.latent_norm, kv_nope)
     q_rot, k_rot = _rotated(tape, spec, q_rot, k_rot, state)
+    if state.cache is not None:  # the latents are kept, and expanded anew for every token
+        remember(tape, state.cache, kv_nope, k_rot, state.queries)
     query = cat(tape, q_pass, q_rot)
     key, value = _expanded(tape, weights, spec, kv_nope, k_rot, state)
     sizes = Heads(
@@ -106,7 +109,7 @@ def _expanded(
 ) -> Pair:
     """expand_kv: keys are put together in place, of what comes from the latent and the rotated
     part that all heads share."""
-    pairs = state.tokens * spec.heads
+    pairs = state.batch * state.keys * spec.heads
     kv_nope = transposed(tape, project(tape, weights, spec.latent_up, kv_nope))
     k_nope, value = split(tape, kv_nope, pairs * spec.nope_dim, pairs * spec.value_dim)
     k_rot = expand(tape, k_rot, pairs * spec.rope_dim)

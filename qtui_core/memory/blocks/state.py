@@ -51,6 +51,13 @@ class Pass:
         """The mask that an attention is given."""
         return self.window_mask if spec.window is not None else self.mask
 
+    def keys_within(self, window: int | None) -> int:
+        """Tokens of each sequence that a layer with a window is given: those that its cache holds,
+        and the new ones."""
+        if window is None or self.cache is None:
+            return self.keys
+        return min(self.keys - self.queries, window - 1) + self.queries
+
     @property
     def tokens(self) -> int:
         """Tokens that are computed now."""

@@ -39,7 +39,8 @@ class Heads:
         return self.value_dim or self.head_dim
 
 
-def _up(value: int, multiple: int) -> int:
+def up(value: int, multiple: int) -> int:
+    """The least multiple that is no smaller."""
     return -(-value // multiple) * multiple
 
 
@@ -51,8 +52,8 @@ def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
     dtype = q.dtype
     batch, heads = sizes.batch, sizes.heads
     q_size, k_size, v_size = q.elements, k.elements, v.elements
-    rows = _up(sizes.queries, 128)
-    width = _up(sizes.head_dim, 32 if sizes.head_dim <= 128 else 64)
+    rows = up(sizes.queries, 128)
+    width = up(sizes.head_dim, 32 if sizes.head_dim <= 128 else 64)
     grouped = sizes.kv_heads != heads
     expanded = batch * sizes.keys * heads * sizes.head_dim
 
@@ -86,14 +87,14 @@ def efficient(
     dtype = q.dtype
     of_pairs = 0
     if mask is not None and mask.requires_grad:
-        of_pairs = sizes.batch * sizes.heads * sizes.queries * _up(sizes.keys, 16)
+        of_pairs = sizes.batch * sizes.heads * sizes.queries * up(sizes.keys, 16)
     if sizes.kv_heads != sizes.heads:
         k = repeat(tape, k, sizes.heads // sizes.kv_heads)
         v = repeat(tape, v, sizes.heads // sizes.kv_heads)
     pairs = sizes.batch * sizes.heads
     queries = sizes.queries
     q_size, k_size, v_size = q.elements, k.elements, v.elements
-    workspace = pairs * _up(queries, 64) * _up(sizes.head_dim, 64)
+    workspace = pairs * up(queries, 64) * up(sizes.head_dim, 64)
     half = SIZES[dtype] == 2
 
     def backward(gradient: Tensor) -> Gradients:
@@ -114,7 +115,7 @@ def efficient(
 
     node = tape.node("_scaled_dot_product_efficient_attention", (q, k, v, mask), backward)
     output = tape.new(pairs * queries * sizes.of_value, dtype, EFFICIENT)
-    sums = None if node is None else tape.new(pairs * _up(queries, 32), "fp32", EFFICIENT)
+    sums = None if node is None else tape.new(pairs * up(queries, 32), "fp32", EFFICIENT)
     seed = tape.new(1, "int64", RANDOM_STATE)
     offset = tape.new(1, "int64", RANDOM_STATE)
     tape.save(node, q, k, v, mask, output, sums, seed, offset)
