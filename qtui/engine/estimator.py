@@ -1,8 +1,9 @@
 """The estimator's child process: `python -m qtui.engine.estimator`.
 
-It answers what the Memory panel asks, as the engine answers other panels, and speaks as the engine
-does. It is a process of its own because estimates are plain Python: it needs no torch, so that it
-answers a moment after it was started, and no key waits for it or for the engine.
+It answers what the Memory and the Hardware panel ask, as the engine answers other panels, and
+speaks as the engine does. It is a process of its own because estimates are plain Python: it needs
+no torch, so that it answers a moment after it was started, and no key waits for it or for the
+engine.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from qtui.engine.estimates import OPERATIONS
+from qtui.engine import estimates as of_memory
+from qtui.engine import hardware as of_hardware
 from qtui.engine.subjects import Estimates
 from qtui.engine.task import Operation
 from qtui.engine.worker import main
@@ -20,7 +22,8 @@ def build_operations() -> Mapping[str, Operation]:
     """The operations by name, bound to one set of models."""
     estimates = Estimates()
     return {
-        name: Operation(partial(run, estimates), lane) for name, (run, lane) in OPERATIONS.items()
+        name: Operation(partial(run, estimates), lane)
+        for name, (run, lane) in {**of_memory.OPERATIONS, **of_hardware.OPERATIONS}.items()
     }
 
 
