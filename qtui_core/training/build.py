@@ -63,7 +63,7 @@ def load(
     """
     configuration = configuration_of(config)
     configuration.use_cache = False
-    implementation = "eager" if plan.attention == "eager" else "sdpa"
+    implementation = attention_of(plan)
     with torch.device(device):
         model = _construct(class_of(configuration), configuration, implementation, plan)
     folds = () if margin is None else fold_layers(model, configuration, margin)
@@ -74,6 +74,12 @@ def load(
 
 def prepare(built: Built, plan: RunPlan) -> None:
     """Makes a loaded model ready to be trained: k-bit preparation, adapters, checkpointing."""
+    prepare_base(built, plan)
+    add_adapters(built, plan)
+
+
+def prepare_base(built: Built, plan: RunPlan) -> None:
+    """What is prepared of the base itself: its loss, k-bit preparation, what is frozen."""
     import peft
 
     model = built.model
@@ -89,6 +95,15 @@ def prepare(built: Built, plan: RunPlan) -> None:
         model.requires_grad_(False)
         if plan.kbit_prep == "norms":
             _norms_to_float32(model)
+    built.model = model.train(plan.trains)
+
+
+def add_adapters(built: Built, plan: RunPlan) -> None:
+    """Adapters over a base that is prepared, if the plan has any, and checkpointing."""
+    import peft
+
+    model = built.model
+    again = {"use_reentrant": plan.reentrant}
     if plan.adapts:
         model = peft.get_peft_model(
             model, _adapters(model, plan), autocast_adapter_dtype=plan.adapter_dtype == "fp32"
@@ -113,6 +128,11 @@ def _construct(model_class: Any, configuration: Any, implementation: str, plan: 
             raise
         # Some families have the plain form only, and then run it whatever is asked for.
         return model_class._from_config(configuration, attn_implementation="eager", dtype=dtype)
+
+
+def attention_of(plan: RunPlan) -> str:
+    """What transformers calls the attention of a plan."""
+    return "eager" if plan.attention == "eager" else "sdpa"
 
 
 def _adapters(model: Any, plan: RunPlan) -> Any:

@@ -13,21 +13,21 @@ from qtui_core.memory.plan import RunPlan
 _RATE = 1e-4
 
 
-def make_optimizer(plan: RunPlan, model: torch.nn.Module) -> Any:
-    """The optimizer of a plan over the parameters of a model that train.
+def make_optimizer(plan: RunPlan, model: torch.nn.Module, rate: float = _RATE) -> Any:
+    """The optimizer of a plan over the parameters of a model that train, at a learning rate.
 
     Raises UsageError for one whose library is not installed.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     match plan.optimizer:
         case "adamw":
-            return torch.optim.AdamW(parameters, lr=_RATE, foreach=True)
+            return torch.optim.AdamW(parameters, lr=rate, foreach=True)
         case "adamw-fused":
-            return torch.optim.AdamW(parameters, lr=_RATE, fused=True)
+            return torch.optim.AdamW(parameters, lr=rate, fused=True)
         case "sgd":
-            return torch.optim.SGD(parameters, lr=_RATE, foreach=True)
+            return torch.optim.SGD(parameters, lr=rate, foreach=True)
         case "adamw4bit":
-            return _adamw4bit(parameters)
+            return _adamw4bit(parameters, rate)
     from bitsandbytes import optim
 
     kinds = {
@@ -36,7 +36,7 @@ def make_optimizer(plan: RunPlan, model: torch.nn.Module) -> Any:
         "paged-adamw": optim.PagedAdamW32bit,
     }
     _spare_embeddings(model if plan.loop == "trainer" else None)
-    return kinds[plan.optimizer](parameters, lr=_RATE)
+    return kinds[plan.optimizer](parameters, lr=rate)
 
 
 def _spare_embeddings(model: torch.nn.Module | None) -> None:
@@ -51,7 +51,7 @@ def _spare_embeddings(model: torch.nn.Module | None) -> None:
             manager.register_module_override(module, "weight", {"optim_bits": 32})
 
 
-def _adamw4bit(parameters: Sequence[torch.nn.Parameter]) -> Any:
+def _adamw4bit(parameters: Sequence[torch.nn.Parameter], rate: float) -> Any:
     try:
         from torchao.optim import AdamW4bit
     except ImportError as error:
@@ -59,7 +59,7 @@ def _adamw4bit(parameters: Sequence[torch.nn.Parameter]) -> Any:
             "adamw4bit is torchao's optimizer, which is not installed; "
             "`pip install torchao`, or use adamw8bit."
         ) from error
-    return AdamW4bit(parameters, lr=_RATE)
+    return AdamW4bit(parameters, lr=rate)
 
 
 def optimizer_tensors(

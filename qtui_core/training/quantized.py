@@ -15,7 +15,8 @@ from qtui_core.memory.plan import RunPlan
 def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> None:
     """Puts quantized layers where transformers would, their weights quantized by bitsandbytes.
 
-    Which stay as they are (the head, what is tied to it, what is kept in float32) is decided by
+    A plain model may be on the CPU: weights go to the device one after the other, and leave
+    nothing of theirs there but what they are quantized to. Which stay as they are (the head, what is tied to it, what is kept in float32) is decided by
     the quantizer of transformers.
     """
     from transformers import BitsAndBytesConfig
@@ -40,9 +41,9 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     with unset_fake_temporarily():  # the new layers are empty ones of a tensor class of their own
         replace_with_bnb_linear(model, kept, settings)
     for name, module in model.named_modules():
-        old = plain.get(name)
+        old = plain.pop(name, None)  # each plain weight may go once its place is filled
         if old is not None and module is not old:
-            _fill(module, old, eight)
+            _fill(module, old, eight, device)
     model.is_loaded_in_8bit = eight
     model.is_loaded_in_4bit = not eight
     model.is_quantized = True
@@ -77,8 +78,8 @@ def _compute_dtype(plan: RunPlan) -> torch.dtype:
     return torch.float16 if name == "fp16" else torch.bfloat16
 
 
-def _fill(module: Any, old: Any, eight: bool) -> None:
-    """Gives a layer of bitsandbytes the weight of a plain one, quantized."""
+def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> None:
+    """Gives a layer of bitsandbytes the weight of a plain one, quantized on `device`."""
     from bitsandbytes import nn as bnb
 
     weight = old.weight.data
@@ -90,7 +91,7 @@ def _fill(module: Any, old: Any, eight: bool) -> None:
         kind = bnb.Int8Params if eight else bnb.Params4bit
         settings = dict(module.weight.__dict__)
         settings.pop("SCB", None)
-        module.weight = kind(weight, requires_grad=False, **settings).to(weight.device)
+        module.weight = kind(weight, requires_grad=False, **settings).to(device)
     if old.bias is not None:
         module.bias = nn.Parameter(old.bias.data, requires_grad=False)
 
