@@ -61,7 +61,8 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     `model` is what the user typed: a hub id, a folder, a file, "demo". `color` is one of
     depth.COLOR_CHOICES. `look_ahead` starts the engine once the first screen is drawn, though
-    nothing asks for it yet. Raises UsageError for a configuration that names unknown things.
+    nothing asks for it yet. `recording` is of a run, and is played in the Train panel. Raises
+    UsageError for a configuration that names unknown things.
     """
 
     TITLE = "qtui"
@@ -80,6 +81,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         start_panel: str | None = None,
         debug: bool = False,
         look_ahead: bool = True,
+        recording: str | None = None,
     ) -> None:
         self.config = config or Config()
         depth = resolve_depth(color if color != "auto" else self.config.color)
@@ -92,11 +94,13 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.model_opened = False
         self.model_failure = ""
         """Why `model` could not be opened; empty unless that was so."""
+        self.recording = recording
+        """A recording that the Train panel is still to open."""
         self.chosen: tuple[RunPlan, GpuChoice | None] | None = None
         """The plan and the GPU that the panels about memory share; None before one chose."""
         self.show_tracebacks = debug
         self._look_ahead = look_ahead
-        self._start_panel = start_panel or self.config.start_panel
+        self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
         for theme in themes(depth):
             self.register_theme(theme)
         if self.config.theme not in self.available_themes:

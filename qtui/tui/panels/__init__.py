@@ -43,7 +43,7 @@ PANELS: tuple[PanelEntry, ...] = (
     PanelEntry(2, "quantize", "Quantize", f"{_HERE}.quantize.panel:QuantizePanel"),
     PanelEntry(3, "codebooks", "Codebooks", f"{_HERE}.codebooks.panel:CodebooksPanel"),
     PanelEntry(4, "memory", "Memory", f"{_HERE}.memory.panel:MemoryPanel"),
-    PanelEntry(5, "train", "Train", f"{_UPCOMING}TrainPanel"),
+    PanelEntry(5, "train", "Train", f"{_HERE}.train.panel:TrainPanel"),
     PanelEntry(6, "numerics", "Numerics", f"{_UPCOMING}NumericsPanel"),
     PanelEntry(7, "hardware", "Hardware", f"{_UPCOMING}HardwarePanel"),
 )

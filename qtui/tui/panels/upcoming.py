@@ -17,17 +17,6 @@ class UpcomingPanel(Panel):
         yield Static(f"Not built yet. {self.WILL_SHOW}", classes="upcoming")
 
 
-class TrainPanel(UpcomingPanel):
-    PANEL_ID = "train"
-    TITLE = "Train"
-    NUMBER = 5
-    HELP = "Not built yet."
-    WILL_SHOW = (
-        "This panel will show a real step running, its measured memory drawn over the "
-        "prediction, phase by phase."
-    )
-
-
 class NumericsPanel(UpcomingPanel):
     PANEL_ID = "numerics"
     TITLE = "Numerics"

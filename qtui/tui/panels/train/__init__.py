@@ -1,0 +1,1 @@
+"""Panel 5: a real step, held against its estimate while it runs."""

@@ -1,0 +1,84 @@
+"""Lines as dots in cells: two columns and four rows of them in a cell (Braille), or one sign a
+cell where there is only ASCII. Plain numbers: widgets draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+#: Dots in a cell.
+ACROSS: Final = 2
+DOWN: Final = 4
+_BLANK: Final = 0x2800
+#: Bit of a dot: of column 0 and 1, from the top down (Unicode, block Braille Patterns).
+_BITS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+#: How a line is told from the others without colours.
+Stroke = Literal["thick", "thin", "dotted"]
+ASCII_SIGNS: Final[dict[Stroke, str]] = {"thick": "*", "thin": "=", "dotted": "-"}
+
+
+@dataclass(frozen=True)
+class Track:
+    """A line over `ACROSS` points for each column of cells; None where nothing is known.
+
+    Attributes:
+        name: what is measured.
+        stroke: how it is drawn.
+        values: its height at each point, in the unit of the picture.
+    """
+
+    name: str
+    stroke: Stroke
+    values: tuple[float | None, ...]
+
+
+def joined(values: Sequence[float | None]) -> list[float | None]:
+    """Straight lines between what is known; nothing before the first and after the last."""
+    found = list(values)
+    known = [at for at, value in enumerate(values) if value is not None]
+    for left, right in pairwise(known):
+        start, stop = values[left] or 0.0, values[right] or 0.0
+        for at in range(left + 1, right):
+            found[at] = start + (stop - start) * (at - left) / (right - left)
+    return found
+
+
+def cells_of_track(
+    track: Track, height: int, top: float, *, ascii: bool
+) -> dict[tuple[int, int], str]:
+    """(row from the ground, column) -> what stands there, in `height` rows of cells that hold
+    values from 0 to `top`. What is above `top` is drawn at the upper edge."""
+    most = height * DOWN - 1
+    masks: dict[tuple[int, int], int] = {}
+    before: int | None = None
+    for at, value in enumerate(joined(track.values)):
+        if value is None:
+            before = None
+            continue
+        here = max(0, min(most, round(value / top * most)))
+        low, high = (here, here) if before is None else (min(before, here), max(before, here))
+        # A rise is drawn where it ends, and touches where it began.
+        low += (before is not None and before < here) and high > low
+        high -= (before is not None and before > here) and high > low
+        before = here
+        if track.stroke == "dotted" and at % 4 >= 2 and high == low:
+            continue
+        if track.stroke == "thick" and high == low:
+            low = max(0, low - 1)
+        for dot in range(low, high + 1):
+            cell = (dot // DOWN, at // ACROSS)
+            bit = _BITS[at % ACROSS][DOWN - 1 - dot % DOWN]
+            masks[cell] = masks.get(cell, 0) | bit
+    if ascii:
+        return dict.fromkeys(masks, ASCII_SIGNS[track.stroke])
+    return {cell: chr(_BLANK + mask) for cell, mask in masks.items()}
+
+
+def sample_of(stroke: Stroke, *, ascii: bool) -> str:
+    """Two cells of a line, for a legend."""
+    if ascii:
+        return ASCII_SIGNS[stroke] * 2
+    return {"thick": "⠶⠶", "thin": "⠒⠒", "dotted": "⠂⠂"}[stroke]

@@ -1,0 +1,241 @@
+"""How the Train panel draws what it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from textual.app import ComposeResult
+
+from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
+from qtui.tui.panels.memory.data import plan_of
+from qtui.tui.panels.memory.fields import form_fields
+from qtui.tui.panels.memory.knobs import KNOBS
+from qtui.tui.panels.memory.shown import Shown
+from qtui.tui.panels.memory.views import headline
+from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.train.body import TrainBody
+from qtui.tui.panels.train.controls import Control
+from qtui.tui.panels.train.levels import before_lines, run_lines
+from qtui.tui.panels.train.picture import Overlay
+from qtui.tui.panels.train.player import SPEEDS
+from qtui.tui.panels.train.running import RunningPanel
+from qtui.tui.panels.train.sentences import sentence_of
+from qtui.tui.panels.train.shown import RunShown, ViewName
+from qtui.tui.panels.train.tables import draw_parts, draw_phases
+from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, fault_lines
+from qtui.tui.panels.train.tracks import overlay, stacked
+from qtui_core.live.state import RunState
+
+DRAWERS = {
+    ViewName.PHASES: draw_phases,
+    ViewName.PARTS: draw_parts,
+    ViewName.GAP: draw_gap,
+    ViewName.LOG: draw_log,
+    ViewName.ADAPTERS: draw_adapters,
+}
+LARGEST = "largest"
+#: Up to so many batches each is tried.
+EACH = 32
+
+
+class DrawingPanel(RunningPanel):
+    """Everything that is shown, for the state there is."""
+
+    body: TrainBody
+
+    def compose_body(self) -> ComposeResult:
+        self.body = TrainBody(self.drawing)
+        yield self.body
+
+    # Before a run: the largest batch that fits, where the plan does not
+
+    def _fill_views(self) -> None:
+        answer, run = self.shown.answer, self.run_shown
+        if answer is None or answer.fit is None or answer.fit.verdict == "fits":
+            return
+        if run.largest_of != self.shown.asked:
+            self.do(self._find_largest, LARGEST)
+
+    async def _find_largest(self) -> None:
+        shown, run = self.shown, self.run_shown
+        asked = shown.asked
+        fitting = 0
+
+        def on_cell(cell: Mapping[str, Any]) -> None:
+            nonlocal fitting
+            if cell.get("verdict") == "fits":
+                fitting = max(fitting, cell["batch"])
+
+        await self.feed.map(shown, on_cell, smaller(shown.plan.batch), (shown.plan.sequence,))
+        if shown.asked == asked:
+            run.largest, run.largest_of = fitting, asked
+            self._draw()
+
+    # Drawing
+
+    def _draw(self) -> None:
+        run, body, state = self.run_shown, self.body, self.run_shown.state
+        self._draw_form()
+        body.tabs.active = list(ViewName).index(run.view)
+        body.controls.show(controls_of(run))
+        self._draw_title()
+        levels = partial(run_lines, state) if run.there else partial(before_lines, self.shown, run)
+        body.levels.show(levels)
+        self._draw_below()
+        if run.view is ViewName.RUN:
+            self._draw_run()
+        elif run.view is ViewName.LOSS:
+            body.show_loss()
+            body.loss.show(_losses(state), _asked(state))
+        else:
+            body.show_text(partial(DRAWERS[run.view], state))
+        self._draw_sentence()
+        self.refresh_bindings()
+
+    def _draw_run(self) -> None:
+        """The predicted curve, and what was measured over it."""
+        run, body, state = self.run_shown, self.body, self.run_shown.state
+        header = state.header
+        if not run.there and self.trouble:
+            body.show_message(self.trouble)
+            return
+        body.show_curve()
+        if header is not None and header.predicted is not None:
+            curve = header.predicted.curve
+            body.curve.predict(stacked(curve), header.device.capacity_bytes, header.device.name)
+            body.curve.over(overlay(state, curve, body.curve.places, body.curve.points))
+        elif self.shown.answer is not None:
+            fit, gpu = self.shown.answer.fit, self.shown.gpu
+            capacity = fit.capacity_bytes if fit else None
+            body.curve.predict(self.shown.answer.curve, capacity, gpu.label if gpu else "")
+            body.curve.over(Overlay())
+        else:
+            body.curve.clear()
+
+    def _draw_below(self) -> None:
+        body, state = self.body, self.run_shown.state
+        body.phases.show(partial(_fault_or_phases, state))
+        body.gap.show(partial(draw_gap, state))
+        body.small_loss.show(_losses(state), _asked(state))
+
+    def _draw_form(self) -> None:
+        """The plan of the run, while there is one."""
+        header = self.run_shown.state.header
+        if header is None:
+            super()._draw_form()
+            return
+        shown = Shown(header.model, plan=plan_of(header.plan), gpu=self.shown.gpu)
+        fields = form_fields(shown)
+        self.shown.knob = max(0, min(self.shown.knob, len(fields) - 1))
+        self.body.form.show(fields, self.shown.knob)
+
+    def _draw_title(self) -> None:
+        title, run, state = self.body.title_line, self.run_shown, self.run_shown.state
+        title.fraction = None
+        title.note = ""
+        if not run.there:
+            title.subject, title.details = headline(self.shown)
+            busy = self.phase in (Phase.OPENING, Phase.WORKING) and not self.trouble
+            title.activity = "estimating" if busy else ""
+            return
+        header = state.header
+        title.subject = header.model if header is not None else self.shown.model
+        title.note = run_note(run)
+        title.details = run_details(state)
+        title.activity = run_activity(run)
+        title.fraction = run_fraction(run)
+
+    def _draw_sentence(self) -> None:
+        told = self.refusal or ("" if self.run_shown.there else self.trouble)
+        self.sentence = told or sentence_of(self.shown, self.run_shown, self.drawing.glyphs)
+
+
+def smaller(batch: int) -> Sequence[int]:
+    """Batches below one, each of them or, of many, as the form steps through them."""
+    if batch <= EACH:
+        return range(1, batch)
+    knob = next(knob for knob in KNOBS if knob.field == "batch")
+    return [value for value in knob.values if value < batch]
+
+
+def _fault_or_phases(state: RunState, canvas: Canvas) -> list[TextLine]:
+    """Where something went wrong, that comes first."""
+    if state.fault is not None and state.fault.fatal:
+        return fault_lines(state.fault, canvas)[: canvas.height]
+    return list(draw_phases(state, canvas))
+
+
+def _losses(state: RunState) -> list[tuple[int, float | None]]:
+    return [(taken.step, taken.loss) for taken in state.steps]
+
+
+def _asked(state: RunState) -> int | None:
+    return state.header.steps if state.header is not None else None
+
+
+def clock(seconds: float) -> str:
+    """ "00:41"."""
+    return f"{int(seconds) // 60:02}:{int(seconds) % 60:02}"
+
+
+def run_note(run: RunShown) -> str:
+    """ "recording 00:41", or where a replay is."""
+    if run.player is not None:
+        return f"replay {clock(run.player.seconds)} of {clock(run.player.length)}"
+    if run.live:
+        return f"recording {clock(run.state.seconds)}"
+    return f"recorded {clock(run.state.seconds)}"
+
+
+def run_details(state: RunState) -> tuple[str, ...]:
+    """ "step 3 of 20", "backward"."""
+    if state.header is None:
+        return ()
+    of = f" of {state.header.steps}" if state.header.steps else ""
+    step = f"step {state.step}{of}" if state.step else "before the first step"
+    return (step, *((state.phase,) if state.phase and not state.over else ()))
+
+
+def run_activity(run: RunShown) -> str:
+    """How it stands, at the right of the title."""
+    status = run.state.status
+    if run.player is not None:
+        held = "paused" if run.player.paused else "ended" if run.player.ended else "playing"
+        return held if run.state.status != "failed" else "failed"
+    return {"waiting": "starting"}.get(status, status)
+
+
+def run_fraction(run: RunShown) -> float | None:
+    """How much of it is done."""
+    if run.player is not None:
+        return run.player.seconds / run.player.length if run.player.length else None
+    header = run.state.header
+    if header is None or not header.steps or run.state.over:
+        return None
+    return min(1.0, len(run.state.steps) / header.steps)
+
+
+def controls_of(run: RunShown) -> list[Control]:
+    """The buttons, and what each would do now."""
+    if run.player is not None:
+        word = "play" if run.player.paused else "pause"
+        speeds = [
+            Control("", f"{speed}x", f"speed({at - SPEEDS.index(run.player.speed)})",
+                    chosen=speed == run.player.speed)
+            for at, speed in enumerate(SPEEDS)
+        ]  # fmt: skip
+        return [
+            Control("Space", word, "pause"),
+            Control("s", "step", "step"),
+            *speeds,
+            Control("x", "close", "stop"),
+        ]
+    hold = "resume" if run.live and run.paused else "pause"
+    return [
+        Control("r", "run", "run", enabled=not run.live),
+        Control("Space", hold, "pause", enabled=run.live),
+        Control("s", "step", "step"),
+        Control("x", "stop" if run.live or not run.there else "clear", "stop", enabled=run.there),
+    ]

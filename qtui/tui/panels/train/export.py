@@ -1,0 +1,31 @@
+"""What the Train panel shows, as JSON and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from qtui.tui.panels.memory.export import panel_data
+from qtui.tui.panels.memory.shown import Shown
+from qtui.tui.panels.train.shown import RunShown
+from qtui_core.live.state import RunState
+from qtui_core.live.summary import summary
+
+
+def run_data(shown: Shown, run: RunShown, sentence: str) -> dict[str, Any] | None:
+    """The run as `qtui train --json` writes it; before a run, the estimate."""
+    if run.state.header is None:
+        return panel_data(shown, sentence)
+    return {
+        "sentence": sentence,
+        "recording": str(run.path) if run.path is not None else None,
+        **summary(run.state),
+    }
+
+
+def run_table(state: RunState) -> Iterable[Sequence[object]]:
+    """The series of the whole run: when, the step, the phase, and bytes at each level."""
+    yield ("seconds", "step", "phase", "allocated", "reserved", "process", "device")
+    for moment in state.history.moments:
+        yield tuple(asdict(moment).values())

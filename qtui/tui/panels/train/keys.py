@@ -1,0 +1,71 @@
+"""The keys of the Train panel and its help."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from textual.binding import BindingType
+
+from qtui.tui.panels.bindings import panel_binding
+
+HELP = """\
+A real step, in a process of its own, held against its estimate while it runs.
+
+The form holds the plan of the Memory panel. `r` runs it, `Space` holds it between two operations
+of the loop and lets it go on, `s` takes one step, `x` stops and frees the device. While it runs
+the plan stays as it is.
+
+**Run**: the predicted curve of a step in quiet colours, stacked as in the Memory panel; over it
+what is measured: *allocated* by tensors, *reserved* by the allocator, *device* used by everyone.
+Time within a phase is laid over the operations of that phase, so that both have the same places;
+a line is the most that samples of the last half minute found there, and dots are the exact peak of
+each phase. Without a GPU, bytes of live tensors stand in for the allocator.
+**Phases** and **Parts**: estimate against measured, by phase and by component, with the error.
+**Gap**: measured less estimated, in parts that sum to the whole. **Loss**, **Log**, and
+**Adapters**: the likeliest next tokens with adapters on and off, from one copy of the base.
+
+Every run is recorded; `o` opens a recording, and `qtui replay FILE` starts with one. A recording
+plays at 1, 4 or 16 times its own speed, and `[` and `]` jump from step to step.
+"""
+
+_binding = partial(panel_binding, "train")
+
+TRAIN_BINDINGS: list[BindingType] = [
+    _binding("escape", "back", "Back", "back", "Leave the field, or go back to the form",
+             show=True),
+    _binding("r", "run", "Run", "run", "Run the plan, or play the recording from its start",
+             show=True),
+    _binding("space", "pause", "Pause", "pause", "Hold the run, or let it go on", show=True,
+             key_display="Space"),
+    _binding("s", "step", "Step", "step", "One step, then hold", show=True),
+    _binding("x", "stop", "Stop", "stop", "Stop the run and free the device, or close the "
+             "recording", show=True),
+    _binding("v", "view(1)", "View", "view",
+             "Next view: run, phases, parts, gap, loss, log, adapters", show=True),
+    _binding("V", "view(-1)", "View back", "view_back", "View before"),
+    _binding("full_stop", "speed(1)", "Faster", "faster", "Play faster: 1, 4, 16 times",
+             show=True, key_display="."),
+    _binding("comma", "speed(-1)", "Slower", "slower", "Play slower", key_display=","),
+    _binding("right_square_bracket", "jump(1)", "Next step", "next_step",
+             "To the next step of the recording", show=True, key_display="]"),
+    _binding("left_square_bracket", "jump(-1)", "Step before", "previous_step",
+             "To the step before", key_display="["),
+    _binding("J", "ask_jump", "Jump", "jump", "To a step of the recording, by its number"),
+    _binding("left,h", "turn(-1)", "Less", "less", "The value before", show=True,
+             key_display="←→"),
+    _binding("right,l", "turn(1)", "More", "more", "The next value"),
+    _binding("up,k", "move(-1)", "Up", "up", "The line before"),
+    _binding("down,j", "move(1)", "Down", "down", "The next line"),
+    _binding("enter", "enter", "Type", "enter", "Type a value", show=True, key_display="Enter"),
+    _binding("o", "open", "Open", "open", "Open a recording", show=True),
+    _binding("n", "ask_steps", "Steps", "steps", "How many steps to run", show=True),
+    _binding("d", "ask_data", "Data", "data", "A text file to learn from"),
+    _binding("t", "ask_text", "Text", "text", "The text that adapters are compared on"),
+    _binding("g", "gpu(1)", "GPU", "gpu", "The next larger GPU to estimate for"),
+    _binding("G", "gpu(-1)", "Smaller GPU", "gpu_back", "The next smaller GPU"),
+    _binding("b", "largest", "Largest batch", "largest",
+             "Take the largest batch that fits, where the plan does not", show=True),
+    _binding("u", "undo", "Undo", "undo", "Take the last change back"),
+    _binding("backspace", "usual", "As usual", "usual",
+             "The value that is usual for the method"),
+]  # fmt: skip

@@ -1,0 +1,144 @@
+"""The three lines above the picture: before a run what is expected, in a run how it goes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui.report.numbers import format_bytes, plural
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone
+from qtui.tui.panels.memory.lines import level_lines as estimate_lines
+from qtui.tui.panels.memory.shown import Shown
+from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.widgets.line import shortened
+from qtui_core.live.compare import error_of
+from qtui_core.live.header import Predicted
+from qtui_core.live.measured import Measured, measured
+from qtui_core.live.snapshot import Sample
+from qtui_core.live.state import RunState
+
+#: Within which share of the estimate a measured level is as it should be, and beyond which not.
+NEAR, FAR = 0.02, 0.1
+
+
+def before_lines(shown: Shown, run: RunShown, canvas: Canvas) -> list[TextLine]:
+    """What the estimate says, whether it fits, and what `r` would run."""
+    lines = estimate_lines(shown, canvas)[:2]
+    steps = "until stopped" if run.steps is None else plural(run.steps, "step")
+    data = run.data or "built-in text"
+    text = f"r runs {steps} on {data}"
+    if run.largest and run.largest_of == shown.asked:
+        text = f"b takes batch {run.largest}, the largest that fits; {text}"
+    return [*lines, [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
+
+
+def run_lines(state: RunState, canvas: Canvas) -> list[TextLine]:
+    """Measured levels with the error of their estimates; what the machine says; the pace."""
+    header = state.header
+    if header is None:
+        return [[Put(0, "its process starts: torch is being imported", "label")]]
+    found = measured(state)
+    return [
+        _levels(header.predicted, found, canvas),
+        [Put(0, shortened(_machine(state, found), canvas.width, canvas.glyphs.ellipsis), "label")],
+        [Put(0, shortened(_pace(found), canvas.width, canvas.glyphs.ellipsis), "label")],
+    ]
+
+
+def error_text(measured: int | None, estimated: int | None, minus: str) -> str:
+    """ "+0.3 %" of an estimate that is too high; empty where there is nothing to hold it
+    against."""
+    error = error_of(estimated, measured)
+    if error is None:
+        return ""
+    text = f"{abs(100 * error):.1f} %"
+    sign = "" if text == "0.0 %" else "+" if error > 0 else minus
+    return sign + text
+
+
+def error_tone(measured: int | None, estimated: int | None) -> Tone:
+    """Of an estimate that is right, near, or wrong."""
+    error = error_of(estimated, measured)
+    if error is None:
+        return "quiet"
+    return "best" if abs(error) <= NEAR else "value" if abs(error) <= FAR else "warning"
+
+
+def _levels(predicted: Predicted | None, found: Measured, canvas: Canvas) -> list[Put]:
+    """ "allocated 11.9 GiB (estimate +0.4 %) | reserved …": as many as fit."""
+    of_tensors = found.counted == "tensors"
+    peak = reserved = process = None
+    if predicted is not None:
+        peak, reserved = predicted.peak_allocated_bytes, predicted.peak_reserved_bytes
+        process = None if of_tensors else predicted.process_bytes
+    levels = [
+        ("tensors" if of_tensors else "allocated", found.peak_allocated_bytes, peak),
+        ("reserved", found.peak_reserved_bytes, reserved),
+        ("process", found.process_bytes, process),
+    ]
+    puts: list[Put] = []
+    at = 0
+    for name, nbytes, estimated in levels:
+        if nbytes is None:
+            continue
+        label = f"peak {name} " if not puts else f"{name} "
+        value, error = format_bytes(nbytes), error_text(nbytes, estimated, canvas.glyphs.minus)
+        more = f"  estimate {error}" if error else ""
+        bar = f" {canvas.glyphs.vertical} " if puts else ""
+        if at + len(bar + label + value + more) > canvas.width:
+            break
+        puts.append(Put(at, bar, "quiet"))
+        at += len(bar)
+        puts.append(Put(at, label, "label"))
+        at += len(label)
+        puts.append(Put(at, value, "heading"))
+        at += len(value)
+        puts.append(Put(at, more, error_tone(nbytes, estimated)))
+        at += len(more)
+    return puts or [Put(0, "nothing is measured yet", "label")]
+
+
+_READINGS: Final = (
+    ("utilisation_percent", "{:,} %"),
+    ("power_watts", "{:.0f} W"),
+    ("temperature_celsius", "{:,} °C"),
+    ("clock_mhz", "{:,} MHz"),
+)
+
+
+def _machine(state: RunState, found: Measured) -> str:
+    """What the device says of itself."""
+    header, sample = state.header, state.sample
+    assert header is not None
+    name = header.device.name
+    if found.counted == "tensors":
+        rss = sample.rss_bytes if sample is not None else None
+        process = rss if rss is not None else found.process_bytes
+        uses = "" if process is None else f"; the process uses {format_bytes(process)}"
+        return f"{name}: bytes of live tensors are counted{uses}"
+    return ", ".join([name, *_readings(sample, header.device.capacity_bytes)])
+
+
+def _readings(sample: Sample | None, capacity: int | None) -> list[str]:
+    if sample is None:
+        return []
+    found = []
+    if sample.device_used_bytes is not None:
+        of = f" of {format_bytes(capacity)}" if capacity else ""
+        found.append(f"{format_bytes(sample.device_used_bytes)}{of} in use")
+    for name, form in _READINGS:
+        value = getattr(sample, name)
+        if value is not None:
+            found.append(form.format(value))
+    return found
+
+
+def _pace(found: Measured) -> str:
+    if found.step_seconds is None:
+        return "no step is over yet"
+    seconds = found.step_seconds
+    text = f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.0f} ms"
+    text += " a step"
+    if found.tokens_per_second:
+        text += f", {found.tokens_per_second:,.0f} tokens a second"
+    known = [loss for loss in found.losses if loss is not None]
+    return f"{text}, loss {known[-1]:.3f}" if known else text

@@ -1,0 +1,52 @@
+"""The colours of parts, held back: what was predicted lies behind what is measured."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from rich.color import Color
+from rich.color_triplet import ColorTriplet
+from rich.style import Style
+
+from qtui.tui.depth import Depth
+from qtui.tui.panels.memory.parts import PARTS, color_of
+from qtui.tui.widgets.drawing import palette_color
+
+#: Share of a part's own colour; the rest is the ground.
+_SHARE: Final = 0.42
+#: The same of the 256, in the order of PARTS, on a dark and on a light ground.
+_DARK_256: Final = (24, 30, 60, 65, 94, 95, 240)
+_LIGHT_256: Final = (153, 152, 183, 151, 223, 217, 252)
+
+
+def is_dark(ground: ColorTriplet) -> bool:
+    """Whether a ground is nearer to black than to white."""
+    return sum(ground) < 3 * 128
+
+
+@cache
+def muted(place: int, depth: Depth, ground: ColorTriplet) -> Color | None:
+    """The colour of PARTS[place] on a ground; None where there are too few colours."""
+    if depth is Depth.TRUECOLOR:
+        own = PARTS[place].triplet
+        mixed = (round(_SHARE * o + (1 - _SHARE) * g) for o, g in zip(own, ground, strict=True))
+        return Color.from_triplet(ColorTriplet(*mixed))
+    if depth is Depth.C256:
+        return palette_color((_DARK_256 if is_dark(ground) else _LIGHT_256)[place])
+    return color_of(PARTS[place], depth)
+
+
+@cache
+def muted_fill(lower: int, upper: int, depth: Depth, ground: ColorTriplet) -> Style:
+    """A cell in the held-back colours of two parts, the lower as ink; -1 is none."""
+    return Style(
+        color=None if lower < 0 else muted(lower, depth, ground),
+        bgcolor=None if upper < 0 else muted(upper, depth, ground),
+    )
+
+
+@cache
+def muted_letter(place: int, depth: Depth, ground: ColorTriplet) -> Style:
+    """A letter on a cell that a part fills: in the part's own colour."""
+    return Style(color=color_of(PARTS[place], depth), bgcolor=muted(place, depth, ground))

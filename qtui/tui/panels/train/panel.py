@@ -1,0 +1,287 @@
+"""Panel 5: a real step beside its estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from qtui.tui.panels.base import PaletteEntry
+from qtui.tui.panels.memory.knobs import whole_number
+from qtui.tui.panels.memory.shown import GpuChoice
+from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.panels.train.controls import Controls
+from qtui.tui.panels.train.drawing import DrawingPanel
+from qtui.tui.panels.train.export import run_data, run_table
+from qtui.tui.panels.train.kept import recordings
+from qtui.tui.panels.train.keys import HELP, TRAIN_BINDINGS
+from qtui.tui.panels.train.shown import ViewName
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan import RunPlan
+
+#: What can be typed besides values of the plan: what is asked, as the field says it.
+ASKED = {
+    "steps": "steps (empty runs until it is stopped)",
+    "data": "a text file to learn from (empty takes the built-in text)",
+    "text": "the text that adapters are compared on",
+    "recording": "a recording",
+    "jump": "to step",
+}
+LOCKED = "The plan of a run stays as it is while it is shown going on; x ends it."
+
+
+class TrainPanel(DrawingPanel):
+    """The keys, and what they do."""
+
+    PANEL_ID = "train"
+    TITLE = "Train"
+    NUMBER = 5
+    HELP = HELP
+    BINDINGS: ClassVar[list[BindingType]] = TRAIN_BINDINGS
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._asking = ""
+        """Of ASKED, while something else than a value of the plan is typed."""
+
+    # What the shell asks for
+
+    def activate(self) -> None:
+        super().activate()
+        self.body.focus_form()
+        self._draw()
+
+    def open_model(self, model: str) -> None:
+        if self.run_shown.live:
+            self.action_stop()
+        elif self.run_shown.player is None:
+            self._forget_run()
+        super().open_model(model)
+        path, self.qtui.recording = self.qtui.recording, None
+        if path is not None:
+            self.open_recording(Path(path))
+
+    def maximise_target(self) -> Widget | None:
+        return self.body.main
+
+    def drawing_changed(self) -> None:
+        self.body.redraw()
+
+    def copy_text(self) -> str | None:
+        body, title = self.body, self.body.title_line
+        view = self.run_shown.view
+        text = body.curve.text if view is ViewName.RUN else body.picture.text
+        text = body.loss.text if view is ViewName.LOSS else text
+        head = "  ".join((title.subject, *title.details))
+        return f"{head}\n{body.levels.text}\n\n{text}\n\n{self.sentence}"
+
+    def export_data(self) -> dict[str, Any] | None:
+        return run_data(self.shown, self.run_shown, self.sentence)
+
+    def export_table(self) -> Iterable[Sequence[object]] | None:
+        state = self.run_shown.state
+        return run_table(state) if state.recent else None
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        if self.run_shown.live:
+            yield PaletteEntry("run: Kill", "End its process at once", self._kill)
+
+    # Views
+
+    def action_view(self, by: int) -> None:
+        views = list(ViewName)
+        self._show_view(views[(views.index(self.run_shown.view) + by) % len(views)])
+
+    @on(ViewTabs.Clicked)
+    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
+        message.stop()
+        self._show_view(list(ViewName)[message.index])
+
+    def _show_view(self, view: ViewName) -> None:
+        self.run_shown.view = view
+        self._draw()
+        self.body.focus_form()
+
+    # The run
+
+    def action_run(self) -> None:
+        run = self.run_shown
+        if run.live:
+            self._tell("A run goes on; x stops it.")
+        elif run.player is not None:
+            run.player.restart()
+            run.state = run.player.state
+            self._draw()
+        else:
+            self._start()
+
+    def action_pause(self) -> None:
+        run = self.run_shown
+        if run.player is not None:
+            run.player.pause(not run.player.paused)
+        elif run.live:
+            self._control("resume" if run.paused else "pause")
+        self._draw()
+
+    def action_step(self) -> None:
+        run = self.run_shown
+        if run.player is not None:
+            self.action_jump(1)
+        elif run.live:
+            self._control("step")
+        else:
+            self._start(hold=True)
+
+    def action_stop(self) -> None:
+        if self.run_shown.live:
+            self._stop()
+        else:
+            self._forget_run()
+            self._draw()
+            if self.phase is not Phase.READY and self.shown.facts is not None:
+                self._estimate()
+
+    def action_speed(self, by: int) -> None:
+        player = self.run_shown.player
+        if player is not None:
+            player.faster(by)
+            self._draw()
+
+    def action_jump(self, by: int) -> None:
+        self._jump(self.run_shown.state.step + by)
+
+    def _jump(self, step: int) -> None:
+        run = self.run_shown
+        if run.player is not None:
+            run.player.pause(True)
+            run.player.jump(step)
+            run.state = run.player.state
+            self._draw()
+
+    @on(Controls.Pressed)
+    async def _pressed(self, message: Controls.Pressed) -> None:
+        message.stop()
+        await self.run_action(message.action)
+
+    # The plan, which stays as it is while a run of it goes on
+
+    def _change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
+        if self._locked():
+            return
+        self._forget_run()
+        super()._change(plan, gpu, remember=remember)
+
+    def action_turn(self, by: int) -> None:
+        if not self._locked():
+            super().action_turn(by)
+
+    def _locked(self) -> bool:
+        run = self.run_shown
+        if run.live or run.player is not None:
+            self._tell(LOCKED)
+            return True
+        return False
+
+    def action_largest(self) -> None:
+        largest = self.run_shown.largest
+        if largest:
+            self._set("batch", largest)
+
+    def action_move(self, by: int) -> None:
+        if self.body.has_form:
+            self._choose_field(by)
+
+    # Typing
+
+    def action_enter(self) -> None:
+        if not self._locked():
+            self._asking = ""
+            self._enter_field()
+
+    def _ask(self, what: str, text: str) -> None:
+        self._asking = what
+        self.body.start_typing(ASKED[what], text)
+
+    def action_ask_steps(self) -> None:
+        steps = self.run_shown.steps
+        self._ask("steps", "" if steps is None else str(steps))
+
+    def action_ask_data(self) -> None:
+        self._ask("data", self.run_shown.data or "")
+
+    def action_ask_text(self) -> None:
+        self._ask("text", self.run_shown.text)
+
+    def action_ask_jump(self) -> None:
+        self._ask("jump", str(self.run_shown.state.step))
+
+    def action_open(self) -> None:
+        latest = sorted(recordings().glob("*.jsonl"))
+        self._ask("recording", str(latest[-1]) if latest else "")
+
+    def _take_typed(self, text: str) -> None:
+        if not self._asking:
+            super()._take_typed(text)
+            return
+        run, text = self.run_shown, text.strip()
+        try:
+            number = whole_number(text) if text and self._asking in ("steps", "jump") else None
+            if number == 0 and self._asking == "steps":
+                raise UsageError("A run takes at least one step.")
+        except UsageError as error:
+            self._tell(str(error))
+            return
+        asked, self._asking = self._asking, ""
+        self.body.stop_typing()
+        self.refusal = ""
+        if asked == "steps":
+            run.steps = number
+        elif asked == "data":
+            run.data = text or None
+        elif asked == "text":
+            run.text = text
+        elif asked == "jump" and number is not None:
+            self._jump(number)
+        elif asked == "recording" and text:
+            self.open_recording(Path(text).expanduser())
+        self._draw()
+
+    def action_back(self) -> None:
+        self.body.stop_typing()
+        self._asking = ""
+        self.refusal = ""
+        if not self.body.has_form:
+            self._show_view(ViewName.RUN)
+        self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        if not self.is_mounted:
+            return True
+        run, replayed = self.run_shown, self.run_shown.player is not None
+        if action == "back":
+            return self.body.typing or not self.body.has_form or bool(self.refusal)
+        if self.body.typing:
+            return False
+        if action in ("speed", "jump", "ask_jump"):
+            return replayed
+        if action == "run":
+            return not run.live
+        if action == "pause":
+            return run.live or replayed
+        if action == "stop":
+            return run.there
+        if action in ("open", "ask_steps", "ask_data", "ask_text"):
+            return not run.live
+        if action in ("enter", "gpu", "usual"):
+            return not (run.live or replayed)
+        if action == "largest":
+            return bool(run.largest) and run.largest_of == self.shown.asked and not run.there
+        if action == "undo":
+            return bool(self._past) and not (run.live or replayed)
+        return True

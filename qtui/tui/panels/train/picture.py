@@ -1,0 +1,246 @@
+"""What is measured, drawn over what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from rich.color_triplet import ColorTriplet
+from rich.style import Style
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.memory.chart import Cell, Chart, ChartBand, cells_of, make_chart
+from qtui.tui.panels.memory.data import StackedCurve
+from qtui.tui.panels.memory.parts import PARTS, ink
+from qtui.tui.panels.memory.picture import AXIS, WITH_LEGEND, CurvePicture, Put
+from qtui.tui.panels.train.dots import ACROSS, Track, cells_of_track, sample_of
+from qtui.tui.panels.train.muted import muted_fill, muted_letter
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.line import shortened
+
+#: A line that is higher than this, in heights of the others, would make them all flat.
+_MUCH_HIGHER = 2.5
+_DARK = ColorTriplet(18, 21, 26)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Columns of a phase, for who puts measured values into them."""
+
+    phase: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """What is drawn over the prediction.
+
+    Attributes:
+        tracks: the lines, the most important last; each as long as the picture has points.
+        latest: the present value of each, beside its name in the legend.
+        phase: the one that runs now.
+        fault: the phase that something went wrong in.
+    """
+
+    tracks: tuple[Track, ...] = ()
+    latest: tuple[int | None, ...] = ()
+    phase: str = ""
+    fault: str = ""
+
+
+class RunPicture(CurvePicture):
+    """The predicted curve in held-back colours, lines over it, the phases below it."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "run--allocated", "run--reserved", "run--device", "run--now", "run--fault",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    RunPicture {
+        & > .run--allocated { color: $foreground; text-style: bold; }
+        & > .run--reserved { color: $warning; text-style: bold; }
+        & > .run--device { color: $primary; text-style: bold; }
+        & > .run--now { color: $background; background: $primary; text-style: bold; }
+        & > .run--fault { color: $background; background: $error; text-style: bold; }
+        &:ansi > .run--now { text-style: bold reverse; }
+        &:ansi > .run--fault { text-style: bold reverse; }
+        &:nocolor > .run--now { text-style: bold reverse; }
+        &:nocolor > .run--fault { text-style: bold reverse; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(drawing)
+        self._overlay = Overlay()
+        self._ground = _DARK
+        self._chart: Chart | None = None
+        self._charted: tuple[object, ...] = ()
+        self._stack: tuple[object, list[list[list[Put]]]] | None = None
+
+    # What is drawn
+
+    def predict(self, curve: StackedCurve, capacity: int | None = None, gpu: str = "") -> None:
+        """Another prediction, and the memory of the device."""
+        self._curve, self._capacity, self._gpu = curve, capacity, gpu
+
+    def over(self, overlay: Overlay) -> None:
+        """Other lines; then everything is drawn anew."""
+        self._overlay = overlay
+        self.redraw()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The columns of each phase at this size; empty before there is a prediction or room."""
+        chart = self._make()
+        if chart is None:
+            return ()
+        return tuple(Place(band.name, band.start, band.stop) for band in chart.bands)
+
+    @property
+    def points(self) -> int:
+        """How many values a track has at this size."""
+        return max(0, self.size.width - AXIS - 1) * ACROSS
+
+    def _make(self) -> Chart | None:
+        """The chart of the prediction, made again for another one or another size only."""
+        room = self.size.width - AXIS - 1
+        if self._curve is None or room < 8 or self.size.height < 4:
+            return None
+        wanted = (id(self._curve), room, self._capacity)
+        if self._chart is None or self._charted != wanted:
+            self._chart = make_chart(self._curve, room, capacity=self._capacity)
+            self._charted = wanted
+        return self._chart
+
+    def redraw(self) -> None:
+        height = self.size.height
+        chart = self._make()
+        ground = self.base_style.bgcolor
+        self._ground = (ground.triplet if ground is not None else None) or _DARK
+        if chart is None:
+            self._rows = []
+            self.refresh()
+            return
+        chart = replace(chart, top=self._top(chart))
+        legend = height >= WITH_LEGEND
+        tall = height - 2 - legend
+        self._rows = [
+            self._track_row(),
+            *self._chart_rows(chart, tall),
+            self._band_row(chart),
+            *([self._legend_row()] if legend else []),
+        ]
+        self.refresh()
+
+    def _top(self, chart: Chart) -> int:
+        """Bytes at the upper edge: of the prediction and of every line that is not so high that
+        the others would lie flat below it."""
+        top = float(chart.top)
+        highest = sorted(
+            max((v for v in track.values if v is not None), default=0.0)
+            for track in self._overlay.tracks
+        )
+        for most in highest:
+            if most <= _MUCH_HIGHER * top:
+                top = max(top, most)
+        return max(1, round(1.02 * top))
+
+    # Rows
+
+    def _track_row(self) -> list[Put]:
+        """The lines by name with their present values; before a run, the predicted peak."""
+        overlay = self._overlay
+        if not overlay.tracks:
+            chart = self._make()
+            return [] if chart is None else super()._peak_row(chart)
+        puts: list[Put] = []
+        at = AXIS
+        order = sorted(
+            zip(overlay.tracks, overlay.latest, strict=True),
+            key=lambda pair: -(pair[1] or 0),
+        )
+        for track, latest in order:
+            style = self._style_of(track)
+            text = f"{track.name} {format_bytes(latest)}" if latest is not None else track.name
+            if at + len(text) + 3 > self.size.width:
+                break
+            puts.append((at, sample_of(track.stroke, ascii=self.drawing.ascii), style))
+            puts.append((at + 3, text, self._style("axis")))
+            at += len(text) + 5
+        text = "over the estimate"
+        if at + len(text) <= self.size.width:
+            puts.append((at, text, self._style("axis")))
+        return puts
+
+    def _style_of(self, track: Track) -> Style:
+        name = track.name.split()[0]
+        known = name if name in ("reserved", "device") else "allocated"
+        return self.get_component_rich_style(f"run--{known}", partial=True)
+
+    def _chart_rows(self, chart: Chart, tall: int) -> list[list[Put]]:
+        key = (self._charted, chart.top, tall, self._ground, self._lettered)
+        if self._stack is None or self._stack[0] != key:
+            stacked = super()._chart_rows(chart, tall)
+            cells = [cells_of(column, tall, chart.top) for column in chart.columns]
+            self._grounds = [[column[row] for column in cells] for row in range(tall - 1, -1, -1)]
+            self._stack = (key, [stacked])
+        rows = [list(row) for row in self._stack[1][0]]
+        for track in self._overlay.tracks:
+            style = self._style_of(track)
+            drawn = cells_of_track(track, tall, chart.top, ascii=self.drawing.ascii)
+            for (row, column), sign in drawn.items():
+                from_top = tall - 1 - row
+                over = self._over_cell(self._grounds[from_top][column], style)
+                rows[from_top].append((AXIS + column, sign, over))
+        return rows
+
+    def _over_cell(self, cell: Cell, style: Style) -> Style:
+        """A line's style on what lies behind it."""
+        place = cell.lower if cell.eighths >= 4 else cell.upper
+        if place < 0 or self._lettered:
+            return style
+        return style + Style(
+            bgcolor=muted_fill(-1, place, self.drawing.depth, self._ground).bgcolor
+        )
+
+    def _drawn(self, cell: Cell) -> tuple[str, Style]:
+        depth = self.drawing.depth
+        if self._lettered:
+            place = cell.lower if cell.eighths >= 4 else cell.upper
+            if place < 0:
+                return " ", Style.null()
+            return PARTS[place].letter.lower(), ink(place, depth) + Style(bold=False, dim=True)
+        if cell.eighths >= 8:
+            return " ", muted_fill(-1, cell.lower, depth, self._ground)
+        glyph = self.drawing.glyphs.eighths[cell.eighths]
+        return glyph, muted_fill(cell.lower, cell.upper, depth, self._ground)
+
+    def _letters(
+        self, cells: Sequence[Sequence[Cell]], chart: Chart, tall: int
+    ) -> dict[int, list[Put]]:
+        """As of the curve, in the colours of the parts themselves."""
+        found = super()._letters(cells, chart, tall)
+        places = {part.letter: place for place, part in enumerate(PARTS)}
+        depth = self.drawing.depth
+        return {
+            row: [
+                (at, text, muted_letter(places[text], depth, self._ground)) for at, text, _ in puts
+            ]
+            for row, puts in found.items()
+        }
+
+    def _band_row(self, chart: Chart) -> list[Put]:
+        """The phase that runs now stands out, and more so one that failed."""
+        puts = super()._band_row(chart)
+        for name, style in ((self._overlay.phase, "now"), (self._overlay.fault, "fault")):
+            band = next((band for band in chart.bands if name and band.name == name), None)
+            if band is not None:
+                puts.append(self._marked(band, style))
+        return puts
+
+    def _marked(self, band: ChartBand, style: str) -> Put:
+        width = band.stop - band.start
+        text = shortened(band.name, max(0, width - 1), "").center(max(0, width - 1))
+        shown = (self.drawing.glyphs.vertical + text)[:width]
+        return AXIS + band.start, shown, self.get_component_rich_style(f"run--{style}")

@@ -1,0 +1,67 @@
+"""What the Train panel shows at the moment, besides the plan and its estimate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from qtui.tui.panels.train.player import Player
+from qtui_core.live.state import RunState
+
+#: Steps of a run that nobody named a number for: enough to see the loss fall.
+USUAL_STEPS = 20
+#: A text that adapters are compared on.
+USUAL_TEXT = "The memory of a training step is"
+
+
+class ViewName(StrEnum):
+    """The pictures, in the order of the key."""
+
+    RUN = "Run"
+    PHASES = "Phases"
+    PARTS = "Parts"
+    GAP = "Gap"
+    LOSS = "Loss"
+    LOG = "Log"
+    ADAPTERS = "Adapters"
+
+
+@dataclass
+class RunShown:
+    """A run, live or replayed; none where `state` has no header.
+
+    Attributes:
+        state: what is known of it.
+        live: whether its process is there.
+        player: of a recording; None for a run of this panel.
+        path: where it is recorded, or was read from.
+        complaint: what is wrong with the recording.
+        steps, data, text: of the next run; None steps go on until stopped, None data is the
+            built-in text.
+        largest: the largest batch that fits, where the plan does not; 0 where none does, None
+            where it is not known, and `largest_of` of what that holds.
+    """
+
+    state: RunState = RunState()  # noqa: RUF009 - frozen
+    live: bool = False
+    player: Player | None = None
+    path: Path | None = None
+    complaint: str = ""
+    view: ViewName = ViewName.RUN
+    steps: int | None = USUAL_STEPS
+    data: str | None = None
+    text: str = USUAL_TEXT
+    largest: int | None = None
+    largest_of: tuple[object, ...] = ()
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a run, going on or over, and not only an estimate."""
+        return self.live or self.player is not None or self.state.header is not None
+
+    @property
+    def paused(self) -> bool:
+        if self.player is not None:
+            return self.player.paused
+        return self.state.status == "paused"

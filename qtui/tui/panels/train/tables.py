@@ -1,0 +1,125 @@
+"""Estimate against measured, by phase and by component, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.tui.panels.memory.parts import PLACES, part_of
+from qtui.tui.panels.train.levels import error_text, error_tone
+from qtui.tui.panels.train.texts import nothing
+from qtui.tui.widgets.line import shortened
+from qtui_core.live.compare import ComponentRow, PhaseRow, by_component, by_phase, first_step_only
+from qtui_core.live.state import RunState
+from qtui_core.memory.record import Phase
+
+#: Where columns end.
+ESTIMATE, MEASURED, ERROR = 25, 36, 45
+BARS: Final = 47
+#: The longest name of a phase or a part before the numbers.
+NAME: Final = 15
+
+
+def draw_phases(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
+    """The most in each phase: estimated, measured, the error, and both as a bar where there is
+    room."""
+    rows = by_phase(state)
+    if not rows:
+        return nothing(state, "No phase is over yet.", canvas)
+    most = max(max(row.estimated or 0, row.measured or 0) for row in rows) or 1
+    lines: list[TextLine] = [_heading("the most in", canvas)]
+    lines += [_phase(row, state, most, canvas) for row in rows]
+    if first_step_only(state) and canvas.height > len(lines) + 1:
+        text = "only a first step is measured: its optimizer has no states before its end"
+        lines += [[], [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
+    return lines[: canvas.height]
+
+
+def _heading(what: str, canvas: Canvas) -> TextLine:
+    puts = [
+        Put(0, what, "heading"),
+        right(ESTIMATE, "estimate", "heading"),
+        right(MEASURED, "measured", "heading"),
+        right(ERROR, "error", "heading"),
+    ]
+    if canvas.width > BARS + 12:
+        glyphs = canvas.glyphs
+        puts.append(Put(BARS, f"{glyphs.full} measured {glyphs.vertical} estimate", "quiet"))
+    return puts
+
+
+def _phase(row: PhaseRow, state: RunState, most: int, canvas: Canvas) -> TextLine:
+    here = row.name == state.phase and not state.over
+    failed = state.fault is not None and state.fault.fatal and state.fault.phase == row.name
+    mark = canvas.glyphs.pointer if here else "!" if failed else " "
+    return [
+        Put(0, mark, "warning" if failed else "heading"),
+        Put(2, row.name, "value" if here else "label"),
+        *_numbers(row.estimated, row.measured, canvas),
+        *_bars(row.estimated, row.measured, most, canvas),
+    ]
+
+
+def _numbers(estimated: int | None, measured: int | None, canvas: Canvas) -> list[Put]:
+    none = "–"
+    error = error_text(measured, estimated, canvas.glyphs.minus)
+    return [
+        right(ESTIMATE, none if estimated is None else format_bytes(estimated), "label"),
+        right(MEASURED, none if measured is None else format_bytes(measured), "value"),
+        right(ERROR, error, error_tone(measured, estimated)),
+    ]
+
+
+def _bars(estimated: int | None, measured: int | None, most: int, canvas: Canvas) -> list[Put]:
+    """A bar of what was measured, and where the estimate ends."""
+    room = canvas.width - BARS - 1
+    if room < 8:
+        return []
+    puts = [Put(BARS, canvas.glyphs.full * round(room * (measured or 0) / most), "bar")]
+    if estimated is not None:
+        at = min(room - 1, round(room * estimated / most))
+        puts.append(Put(BARS + at, canvas.glyphs.tick, "expected"))
+    return puts
+
+
+def draw_parts(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
+    """Components at the peak of the step, then at the end of phases, as far as there is room."""
+    header = state.header
+    predicted = header.predicted if header is not None else None
+    if predicted is None:
+        return nothing(state, "", canvas)
+    lines: list[TextLine] = []
+    blocks = [(predicted.peak_phase, True)]
+    blocks += [(name, False) for name in (Phase.BETWEEN, Phase.FORWARD, Phase.BACKWARD)]
+    for phase, peak in blocks:
+        rows = by_component(state, phase, peak=peak)
+        more: list[TextLine] = [[]] if lines else []
+        block = [*more, *_block(phase, peak, rows, canvas)] if rows else []
+        if len(lines) + len(block) > canvas.height and lines:
+            break
+        lines += block
+    if not lines:
+        return nothing(state, "No phase of the estimate is over yet.", canvas)
+    return lines[: canvas.height]
+
+
+def _block(phase: str, peak: bool, rows: Sequence[ComponentRow], canvas: Canvas) -> list[TextLine]:
+    title = f"at the peak of {phase}" if peak else f"after {phase}"
+    most = max(max(row.estimated, row.measured) for row in rows) or 1
+    title = shortened(title, ESTIMATE - 9, canvas.glyphs.ellipsis)
+    lines: list[TextLine] = [_heading(title, canvas)]
+    for row in rows:
+        letter = part_of(row.name).letter if row.name in PLACES else " "
+        lines.append(
+            [
+                Put(0, letter, "heading"),
+                Put(2, shortened(row.name, NAME, canvas.glyphs.ellipsis), "label"),
+                *_numbers(row.estimated, row.measured, canvas),
+                *_bars(row.estimated, row.measured, most, canvas),
+            ]
+        )
+    whole = [sum(row.estimated for row in rows), sum(row.measured for row in rows)]
+    lines.append([Put(2, "all", "best"), *_numbers(whole[0], whole[1], canvas)])
+    return lines

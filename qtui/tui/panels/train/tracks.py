@@ -1,0 +1,106 @@
+"""From what is known of a run to the lines of its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+from qtui.tui.panels.memory.data import Band, StackedCurve
+from qtui.tui.panels.memory.parts import PARTS, PLACES
+from qtui.tui.panels.train.dots import ACROSS, Stroke, Track
+from qtui.tui.panels.train.picture import Overlay, Place
+from qtui_core.live.align import aligned
+from qtui_core.live.header import PredictedCurve
+from qtui_core.live.series import Moment
+from qtui_core.live.state import RunState
+
+Levels = tuple[str, Stroke, Callable[[Moment], int | None]]
+
+#: From the outermost level inwards, as they are drawn over each other.
+ON_GPU: Sequence[Levels] = (
+    ("device", "dotted", lambda moment: moment.device),
+    ("reserved", "thin", lambda moment: moment.reserved),
+    ("allocated", "thick", lambda moment: moment.allocated),
+)
+ON_CPU: Sequence[Levels] = (("tensors", "thick", lambda moment: moment.allocated),)
+
+
+@lru_cache(maxsize=4)
+def stacked(curve: PredictedCurve) -> StackedCurve:
+    """A predicted curve with its components summed up to the parts that are drawn."""
+    rows = [[0] * len(curve.positions) for _ in PARTS]
+    for component, values in zip(curve.components, curve.bytes, strict=True):
+        row = rows[PLACES[component]]
+        for at, nbytes in enumerate(values):
+            row[at] += nbytes
+    bands = tuple(Band(*span) for span in curve.spans)
+    return StackedCurve(curve.positions, tuple(map(tuple, rows)), bands)
+
+
+def levels_of(state: RunState) -> Sequence[Levels]:
+    """The lines that a run has."""
+    return ON_CPU if state.counted == "tensors" else ON_GPU
+
+
+def overlay(
+    state: RunState, curve: PredictedCurve, places: Sequence[Place], points: int
+) -> Overlay:
+    """The lines over the curve: of the steps of the last while, one over the other, without the
+    first, which has no optimizer states yet."""
+    placed = aligned(state, curve)
+    later = [each for each in placed if each.moment.step > 1]
+    columns = [_point(each.position, curve, places, points) for each in later or placed]
+    moments = [each.moment for each in later or placed]
+    tracks, latest = [], []
+    now = state.recent[-1] if state.recent else None
+    for name, stroke, level in levels_of(state):
+        tracks.append(Track(name, stroke, _most(columns, map(level, moments), points)))
+        latest.append(None if now is None else level(now))
+    tracks.insert(0, Track("peak of a phase", "dotted", _peaks(state, places, points)))
+    latest.insert(0, None)
+    kept = [
+        (track, value)
+        for track, value in zip(tracks, latest, strict=True)
+        if any(each is not None for each in track.values)
+    ]
+    failed = state.fault.phase if state.fault is not None and state.fault.fatal else ""
+    return Overlay(
+        tuple(track for track, _ in kept),
+        tuple(value for _, value in kept),
+        "" if state.over else state.phase,
+        failed,
+    )
+
+
+def _point(position: float, curve: PredictedCurve, places: Sequence[Place], points: int) -> int:
+    """The point of a position on the curve: columns of a phase go by shares of its events."""
+    for (_, start, stop), place in zip(curve.spans, places, strict=True):
+        if position <= stop or place is places[-1]:
+            share = (position - start) / max(1, stop - start)
+            at = ACROSS * (place.start + max(0.0, share) * (place.stop - place.start))
+            return max(0, min(points - 1, int(at)))
+    return 0
+
+
+def _most(
+    columns: Sequence[int], values: Iterable[int | None], points: int
+) -> tuple[int | None, ...]:
+    """The most at each point; None where nothing was measured."""
+    found: list[int | None] = [None] * points
+    for at, value in zip(columns, values, strict=True):
+        before = found[at]
+        if value is not None and (before is None or value > before):
+            found[at] = value
+    return tuple(found)
+
+
+def _peaks(state: RunState, places: Sequence[Place], points: int) -> tuple[int | None, ...]:
+    """The exact peak of each phase over its whole width, as of its last time."""
+    found: list[int | None] = [None] * points
+    for place in places:
+        measured = state.measured(place.phase)
+        if measured is not None:
+            peak = measured.last.peak_allocated_bytes
+            for at in range(ACROSS * place.start, min(points, ACROSS * place.stop)):
+                found[at] = peak
+    return tuple(found)
