@@ -243,7 +243,7 @@ class EngineClient:
             await asyncio.wait_for(process.wait(), EXIT_SECONDS)
             await asyncio.wait_for(asyncio.shield(stderr_task), EXIT_SECONDS)
         if process is self._process:
-            self._lose(_obituary(process.returncode, self.stderr_tail))
+            self._lose(obituary("The engine", process.returncode, self.stderr_tail))
 
     def _lose(self, sentence: str) -> None:
         self._drop(sentence)
@@ -343,7 +343,7 @@ class EngineClient:
             if self._log is not None:
                 # Without a log the last lines are kept all the same, and the pipe is emptied.
                 with contextlib.suppress(OSError):
-                    log = stack.enter_context(_open_log(self._log))
+                    log = stack.enter_context(open_log(self._log))
             while chunk := await stream.read(1 << 16):
                 text = chunk.decode(errors="replace")
                 self.stderr_tail.extend(text.splitlines())
@@ -352,20 +352,22 @@ class EngineClient:
                     log.flush()
 
 
-def _open_log(path: Path) -> Any:
+def open_log(path: Path) -> Any:
+    """A log to add to, begun anew once it is long. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     too_long = path.exists() and path.stat().st_size > LOG_BYTES_KEPT
     return path.open("w" if too_long else "a", encoding="utf-8")
 
 
-def _obituary(returncode: int | None, last_words: Sequence[str]) -> str:
+def obituary(who: str, returncode: int | None, last_words: Sequence[str]) -> str:
+    """How a child ended, as a sentence that begins with `who` and has its last line on stderr."""
     if returncode is None:
-        how = "The engine closed its output"
+        how = f"{who} closed its output"
     elif returncode == -signal.SIGKILL:
-        how = "The engine was killed, which is most often the system running out of memory"
+        how = f"{who} was killed, which is most often the system running out of memory"
     elif returncode < 0:
-        how = f"The engine died of {signal.Signals(-returncode).name}"
+        how = f"{who} died of {signal.Signals(-returncode).name}"
     else:
-        how = f"The engine ended with exit code {returncode}"
+        how = f"{who} ended with exit code {returncode}"
     words = next((line.strip() for line in reversed(last_words) if line.strip()), "")
     return f"{how}: {words}" if words else f"{how}."

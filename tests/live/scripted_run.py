@@ -1,0 +1,128 @@
+"""A child that tells a run as qtui.engine.run_worker does, without torch; the model it is asked
+for says how it behaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from live_runs import ON_CPU, run
+
+from qtui_core.live.lines import to_line
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, State, StepTaken
+
+
+def tell(told) -> None:
+    print(to_line(told), flush=True)
+
+
+def controls(seconds: float) -> list[str]:
+    """What was said within so many seconds; "stop" where stdin has ended."""
+    if not select.select([sys.stdin], [], [], seconds)[0]:
+        return []
+    line = sys.stdin.readline()
+    return [json.loads(line)["control"]] if line else ["stop"]
+
+
+def begin(asked) -> None:
+    tell(replace(ON_CPU, model=asked["model"], steps=asked["steps"], plan=asked["plan"]))
+    tell(PhaseBegun(0.0, 1, "forward"))
+
+
+def whole(asked) -> None:
+    for told in run(asked["steps"] or 2, gpu=False):
+        tell(replace(told, plan=asked["plan"]) if told == ON_CPU else told)
+
+
+def until_stopped(asked) -> None:
+    begin(asked)
+    step, paused = 0, False
+    while True:
+        for control in controls(0.02):
+            if control == "stop":
+                tell(End(1.0, "stopped"))
+                sys.exit(0)
+            if control in ("pause", "resume"):
+                paused = control == "pause"
+                tell(State(1.0, "paused" if paused else "running"))
+        if not paused:
+            step += 1
+            tell(StepTaken(0.1 * step, step, 5.0, 0.1, 8))
+
+
+def deaf(asked) -> None:
+    """Obeys nothing, and has a child that holds its output open."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    begin(asked)
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    tell(Said(0.5, str(helper.pid)))
+    time.sleep(600)
+
+
+def killed(asked) -> None:
+    begin(asked)
+    print("last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def nonsense(asked) -> None:
+    begin(asked)
+    print("Loading: 100%", flush=True)
+    print('{"told": "weather"}', flush=True)
+    tell(End(1.0, "done"))
+
+
+def no_model(asked) -> None:
+    print("qtui: There is no such model.", file=sys.stderr)
+    tell(Fault(0.0, 0, "", "model", "There is no such model."))
+    tell(End(0.0, "failed"))
+    sys.exit(3)
+
+
+def out_of_memory(asked) -> None:
+    for told in run(1, gpu=False):
+        if not isinstance(told, End):
+            tell(told)
+    tell(PhaseBegun(9.0, 2, "loss"))
+    tell(
+        Fault(
+            9.1, 2, "loss", "out of memory",
+            "Memory ran out in the loss phase of step 2.",
+            asked_bytes=1 << 30,
+            largest=(("weights", 40 << 20), ("activations", 30 << 20)),
+            advice=(("--batch 1", 10 << 20),),
+        )
+    )  # fmt: skip
+    tell(End(9.2, "failed"))
+    sys.exit(1)
+
+
+def not_a_number(asked) -> None:
+    for told in run(2, gpu=False):
+        if isinstance(told, StepTaken) and told.step == 2:
+            told = replace(told, loss=float("nan"))
+            tell(Fault(told.seconds, 2, "loss", "not a number", "The loss is NaN.", fatal=False))
+        tell(told)
+
+
+def gone_without_a_word(asked) -> None:
+    sys.exit(5)
+
+
+def main() -> None:
+    asked = json.loads(sys.stdin.readline())
+    told = Path(os.environ["ASKED"]) if "ASKED" in os.environ else None
+    if told is not None:
+        told.write_text(json.dumps(asked))
+    globals()[asked["model"]](asked)
+
+
+if __name__ == "__main__":
+    main()

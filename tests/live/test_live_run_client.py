@@ -1,0 +1,187 @@
+"""The client of a run against children that end well, badly, late and not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from live_runs import run
+
+from qtui.engine.run_client import RunClient
+from qtui_core.live.header import Header
+from qtui_core.live.snapshot import End, Fault, Said, State, StepTaken
+
+HERE = Path(__file__).parent
+SCRIPT = (sys.executable, str(HERE / "scripted_run.py"))
+
+
+@pytest.fixture
+def client(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    return RunClient(SCRIPT, log=tmp_path / "logs" / "run.log")
+
+
+def asked(model, **more):
+    return {"model": model, "plan": {"batch": 2}, "steps": 2, "data": None, "device": "cpu", **more}
+
+
+async def hear(client, model, **more):
+    return [told async for told in client.run(asked(model, **more))]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def gone(pid: int) -> bool:
+    for _ in range(100):
+        if not alive(pid):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_everything_that_is_told_is_heard(client):
+    told = await hear(client, "whole")
+    assert isinstance(told[0], Header)
+    assert told[0].plan == {"batch": 2}
+    assert told[1:] == list(run(2, gpu=False))[1:]
+    assert client.exit_code == 0
+    assert client.pid is None
+
+
+async def test_a_client_runs_again(client):
+    first = await hear(client, "killed")
+    second = await hear(client, "whole", steps=1)
+    assert isinstance(first[-2], Fault)
+    assert second[-1].reason == "done"
+    assert not any(isinstance(told, Fault) for told in second)
+
+
+async def test_controls_reach_the_run(client):
+    heard, paused_at = [], None
+    async for told in client.run(asked("until_stopped", steps=None)):
+        heard.append(told)
+        if isinstance(told, StepTaken) and told.step == 3:
+            client.control("pause")
+        if told == State(1.0, "paused"):
+            paused_at = len(heard)
+            client.control("resume")
+        if isinstance(told, StepTaken) and paused_at and len(heard) > paused_at + 3:
+            client.stop()
+    assert State(1.0, "running") in heard[paused_at:]
+    assert heard[-1] == End(1.0, "stopped")
+    assert client.exit_code == 0
+
+
+async def test_what_does_not_stop_is_ended_with_all_that_it_started(client):
+    pids, heard, begun = [], [], 0.0
+    async for told in client.run(asked("deaf")):
+        heard.append(told)
+        if isinstance(told, Said):
+            pids = [client.pid, int(told.text)]
+            assert all(map(alive, pids))
+            begun = time.monotonic()
+            client.stop(0.3)
+    assert time.monotonic() - begun < 1.5
+    assert heard[-1] == End(0.5, "stopped")
+    assert not any(isinstance(told, Fault) for told in heard)
+    for pid in pids:
+        assert await gone(pid)
+
+
+async def test_killing_is_no_fault(client):
+    heard = []
+    async for told in client.run(asked("deaf")):
+        heard.append(told)
+        if isinstance(told, Said):
+            client.kill()
+    assert heard[-1].reason == "stopped"
+
+
+async def test_whoever_stops_listening_ends_the_run(client):
+    async def listen():
+        async for told in client.run(asked("deaf")):
+            if isinstance(told, Said):
+                return [client.pid, int(told.text)]
+        raise AssertionError("the script said nothing")
+
+    for pid in await listen():
+        assert await gone(pid)
+
+
+async def test_a_cancelled_listener_ends_the_run(client):
+    pids = []
+
+    async def listen():
+        async for told in client.run(asked("deaf")):
+            if isinstance(told, Said):
+                pids.extend([client.pid, int(told.text)])
+
+    task = asyncio.create_task(listen())
+    while not pids:
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for pid in pids:
+        assert await gone(pid)
+
+
+async def test_a_killed_run_is_told_with_its_last_words_and_where_it_was(client, tmp_path):
+    *_, fault, end = await hear(client, "killed")
+    assert (fault.kind, fault.step, fault.phase) == ("killed", 1, "forward")
+    assert "was killed, which is most often the system running out of memory: last words" in (
+        fault.text
+    )
+    assert fault.text.endswith("It was in the phase 'forward'.")
+    assert end.reason == "failed"
+    assert client.exit_code == -9
+    assert (tmp_path / "logs" / "run.log").read_text() == "last words\n"
+
+
+async def test_a_run_that_says_nothing_is_a_fault(client):
+    fault, end = await hear(client, "gone_without_a_word")
+    assert (fault.kind, fault.text) == ("failure", "The run ended with exit code 5.")
+    assert end.reason == "failed"
+
+
+async def test_a_command_that_is_not_there_is_a_fault(tmp_path):
+    fault, end = await hear(RunClient((str(tmp_path / "nothing"),)), "whole")
+    assert "could not be started" in fault.text
+    assert end.reason == "failed"
+
+
+async def test_lines_that_say_nothing_go_to_the_log(client):
+    told = await hear(client, "nonsense")
+    assert [type(each) for each in told[2:]] == [Said, End]
+    assert "no line of JSON" in told[2].text
+
+
+async def test_the_end_of_stdin_is_the_end_of_a_run(client):
+    """If this process dies, its run does too."""
+    code = (
+        "import asyncio, os, sys\n"
+        "from qtui.engine.run_client import RunClient\n"
+        "from qtui_core.live.snapshot import StepTaken\n"
+        "async def main():\n"
+        f"    client = RunClient({SCRIPT!r})\n"
+        f"    async for told in client.run({asked('until_stopped')!r}):\n"
+        "        if isinstance(told, StepTaken):\n"
+        "            print(client.pid, flush=True)\n"
+        "            os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
+    )
+    assert await gone(int(await parent.stdout.readline()))
+    await parent.wait()
