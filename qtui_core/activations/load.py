@@ -141,12 +141,24 @@ def load_model(source: ModelSource) -> LoadedModel:
     Raises:
         ModelError: it cannot be run here, with the reason.
     """
-    _refuse(source)
+    check_plain(source, "Activations are captured from")
     config = _config(source)
     model_class = _class_of(source, config)
-    folder = folder_of(source)
+    model = with_weights(source, model_class, config, _DTYPES[_main_dtype(source)])
+    return LoadedModel(source, model.eval(), folder_of(source))
+
+
+def with_weights(
+    source: ModelSource, model_class: Any, config: Any, dtype: torch.dtype, **settings: Any
+) -> Any:
+    """An instance of a class with the weights of a source, on the CPU: mapped rather than copied
+    where `dtype` is the one they are stored in. `settings` are more arguments of
+    `from_pretrained`.
+
+    Raises:
+        ModelError: the weights do not belong to the class, or not all are there.
+    """
     logging.disable_progress_bar()
-    dtype = _DTYPES[_main_dtype(source)]
     _check_memory(source)
     try:
         check_belonging(source, model_class, config)
@@ -157,6 +169,7 @@ def load_model(source: ModelSource) -> LoadedModel:
             dtype=dtype,
             output_loading_info=True,
             local_files_only=True,
+            **settings,
         )
     except ModelError:
         raise
@@ -172,7 +185,7 @@ def load_model(source: ModelSource) -> LoadedModel:
             f"{model_class.__name__} ({listed(absent)}); run with random numbers in their "
             f"place it would show nothing."
         )
-    return LoadedModel(source, model.eval(), folder)
+    return model
 
 
 def folder_of(source: ModelSource) -> Path:
@@ -189,12 +202,15 @@ def folder_of(source: ModelSource) -> Path:
     return file.path.parent
 
 
-def _refuse(source: ModelSource) -> None:
+def check_plain(source: ModelSource, purpose: str) -> None:
+    """Raises ModelError where a source does not have, on this machine, all weights as plain
+    numbers that a forward pass runs in. `purpose` begins the sentence that goes on with "models
+    whose weights are plain numbers"."""
     source.require_weights()
     if source.quantization is not None:
         raise ModelError(
-            f"{source.quantization.detail.rstrip('.')}. Activations are captured from models "
-            f"whose weights are plain numbers; open the model it was made from."
+            f"{source.quantization.detail.rstrip('.')}. {purpose} models whose weights are plain "
+            f"numbers; open the model it was made from."
         )
     folder_of(source)
     if source.config is None:

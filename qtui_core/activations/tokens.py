@@ -99,6 +99,13 @@ class Tokenizer:
             )
         return ids
 
+    def decode(self, number: int) -> str:
+        """The text of one token; of a byte that is no character by itself, the replacement
+        character."""
+        if self._own is None:
+            return bytes([number]).decode("utf-8", "replace") if number < BYTES else f"#{number}"
+        return str(self._own.decode([number]))
+
     @property
     def special(self) -> int:
         """How many special tokens a window has."""

@@ -26,6 +26,7 @@ from qtui_core.memory.record import (
     Event,
     Label,
     Phase,
+    rounded,
 )
 from qtui_core.training.owners import STILL, mark_owners
 from qtui_core.training.places import Places
@@ -41,7 +42,7 @@ class Tracker(TorchDispatchMode):
 
     Attributes:
         places: where in the model an operation belongs.
-        live: bytes alive now.
+        live: bytes alive now, each storage in whole 512 as CUDA's allocator takes them.
         at: the phase that has begun last.
     """
 
@@ -80,6 +81,23 @@ class Tracker(TorchDispatchMode):
             for event in self._events
         ]
         return mark_owners(labelled, self._layers, self._sources)
+
+    def take(self) -> tuple[Event, ...]:
+        """What was recorded since this was last called, without marks of owners, and forgets it:
+        for a run that has no end. A label is given with the allocation it is of, so it has to be
+        known when that is taken."""
+        events, self._events = self._events, []
+        labels = self._labels
+        taken = tuple(
+            (*event[:3], labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
+            for event in events
+        )
+        for event in events:
+            if event[0] == FREE:
+                labels.pop(event[1], None)
+                self._layers.pop(event[1], None)
+        self._sources.clear()
+        return taken
 
     def phase(self, phase: Phase) -> None:
         """A phase begins."""
@@ -159,7 +177,7 @@ class Tracker(TorchDispatchMode):
         self._count += 1
         entry = _Storage(self._count, nbytes)
         self._events.append((ALLOCATE, entry.id, nbytes, Label(name)))
-        self.live += nbytes
+        self.live += rounded(nbytes)
         self._alive[key] = entry
         entry.reference = weakref.ref(storage, lambda _: self._free(key, entry))
         return entry
@@ -182,7 +200,7 @@ class Tracker(TorchDispatchMode):
     def _free(self, key: int, entry: _Storage) -> None:
         if self._alive.get(key) is entry:
             del self._alive[key]
-            self.live -= entry.nbytes
+            self.live -= rounded(entry.nbytes)
             self._events.append((FREE, entry.id))
 
 

@@ -1,0 +1,63 @@
+"""Pause, resume, one step, stop: what is said to a run while it runs, from other threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Literal, get_args
+
+Control = Literal["pause", "resume", "step", "stop"]
+CONTROLS: Final[tuple[Control, ...]] = get_args(Control)
+
+
+class Stopped(BaseException):
+    """The run was asked to stop. No Exception, so that nobody takes it for a failure."""
+
+
+class Controls:
+    """What was asked of a run so far; any thread may `say` more."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._paused = False
+        self._stopping = False
+        self._single = 0
+
+    def say(self, control: Control) -> None:
+        """Pause and step take effect between two steps, stop at the next phase."""
+        with self._changed:
+            if control == "pause":
+                self._paused, self._single = True, 0
+            elif control == "resume":
+                self._paused, self._single = False, 0
+            elif control == "step":
+                self._paused = True
+                self._single += 1
+            else:
+                self._stopping = True
+            self._changed.notify_all()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def check(self) -> None:
+        """Raises Stopped once the run is to stop."""
+        if self._stopping:
+            raise Stopped
+
+    def before_step(self, report: Callable[[str], None]) -> None:
+        """Returns when the next step may be taken; calls `report` with "paused" where it waits
+        for that and with "running" where it need not any more. Raises Stopped."""
+        with self._changed:
+            self.check()
+            if not self._paused:
+                return
+            if not self._single:
+                report("paused")
+                self._changed.wait_for(
+                    lambda: self._stopping or self._single or not self._paused
+                )
+                self.check()
+                report("running")
+            self._single = max(0, self._single - 1)

@@ -1,0 +1,271 @@
+"""A run: a model with its weights is loaded, prepared and trained, and tells of itself."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import count
+
+import torch
+
+from qtui_core.errors import QtuiError
+from qtui_core.live.snapshot import Fault, PhaseBegun, Said, Snapshot, State, StepTaken
+from qtui_core.memory.advice import Advice
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import Component, Phase
+from qtui_core.models.source import ModelSource
+from qtui_core.telemetry.sampling import INTERVAL, Sampler
+from qtui_core.training import build
+from qtui_core.training.adapters import LONGEST, Comparison
+from qtui_core.training.components import component_of_state
+from qtui_core.training.controls import Controls
+from qtui_core.training.data import encode, fill, text_of
+from qtui_core.training.faults import fault_of, not_a_number
+from qtui_core.training.meter import Meter
+from qtui_core.training.meters import open_meter
+from qtui_core.training.optimizers import make_optimizer
+from qtui_core.training.order import Order
+from qtui_core.training.quantized import quantize_linears
+from qtui_core.training.runnable import kernels_of, rate_of, use_liger
+from qtui_core.training.step import batch_of, infer, take_steps
+from qtui_core.training.weights import is_random, load_weights, settle, warm_up
+
+Tell = Callable[[Snapshot], None]
+
+IMPORT = "import"
+QUANTIZE = "quantize"
+#: Of the logits with adapters on and off.
+COMPARE = "compare"
+
+
+class Course:
+    """How far a run is: tells of its phases, with what the meter read at their ends.
+
+    Args:
+        began: `time.perf_counter()` at the begin of the run.
+    """
+
+    meter: Meter
+
+    def __init__(self, tell: Tell, controls: Controls, began: float) -> None:
+        self.tell = tell
+        self.controls = controls
+        self.step = 0
+        self.name = ""
+        self._began = began
+        self._step_of_phase = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def at(self) -> Phase | None:
+        return Phase(self.name) if self.name in Phase else None
+
+    def phase(self, phase: str, *, begun: bool = False) -> None:
+        """A phase begins, and the one before ends. `begun` says that it was told already.
+
+        Raises Stopped where the run is to end."""
+        self.finish()
+        self.controls.check()
+        self.name, self._step_of_phase = phase, self.step
+        self.meter.begin(phase)
+        if not begun:
+            self.tell(PhaseBegun(self.seconds, self.step, str(phase)))
+
+    def finish(self) -> dict[str, int]:
+        """The phase, if there is one, ends; returns what it held then, by component."""
+        if not self.name:
+            return {}
+        ended = self.meter.end(self.seconds, self._step_of_phase)
+        self.name = ""
+        self.tell(ended)
+        return dict(ended.held)
+
+    def track(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        component: Component | Callable[[str], Component],
+    ) -> None:
+        self.meter.track(tensors, component)
+
+    def say(self, text: str) -> None:
+        """A line for the log."""
+        self.tell(Said(self.seconds, text))
+
+
+def conduct(
+    source: ModelSource,
+    order: Order,
+    tell: Tell,
+    controls: Controls,
+    began: float,
+    advice: Sequence[Advice] = (),
+) -> int:
+    """A run from the import of its libraries, the begin of which was told, to its last step or
+    the fault that ends it. Returns the exit code of the command line. Raises Stopped.
+
+    `began` is `time.perf_counter()` when the run began; `advice` is what would save memory.
+    """
+    course = Course(tell, controls, began)
+    try:
+        with closing(open_meter(order.placement)) as course.meter:
+            run(source, order, course)
+    except Exception as error:
+        # A fault is a state of the run, whatever library it came from.
+        traceback.print_exc()
+        tell(told_fault(error, course, advice))
+        return error.exit_code if isinstance(error, QtuiError) else 1
+    return 0
+
+
+def run(source: ModelSource, order: Order, course: Course) -> None:
+    """Runs what is ordered.
+
+    Raises Stopped once it is asked to stop; QtuiError for what cannot be run, and whatever
+    libraries raise where a step fails.
+    """
+    plan, placement, steps = order.plan, order.placement, order.steps
+    device, meter = placement.torch_device, course.meter
+    with ExitStack() as stack:
+        course.phase(IMPORT, begun=True)
+        build.quiet()
+        _import_libraries()
+        learned = text_of(order.data)
+        stack.enter_context(Sampler(INTERVAL, _sampled(course), course.tell))
+        course.phase(Phase.LOAD)
+        built = load_weights(source, plan)
+        tokens = encode(learned.content, source, built.model)
+        if is_random(source):
+            course.say("There is a configuration alone, so the weights are random.")
+        if plan.quant is None:
+            settle(built.model, device)
+        meter.standing.built = built
+        course.track(built.state(), component_of_state(built))
+        stack.enter_context(meter.watch())
+        if plan.quant is not None:
+            course.phase(QUANTIZE)
+            if device != "cpu":
+                warm_up(built.model, device, placement.device.capacity_bytes)
+            quantize_linears(built.model, plan, device)
+            settle(built.model, device)
+            course.track(built.state(), component_of_state(built))
+        course.phase(Phase.PREPARE)
+        use_liger(built.model, plan)
+        build.prepare_base(built, plan)
+        stack.enter_context(kernels_of(plan))
+        comparison = None
+        if order.text is not None and plan.adapts:
+            course.phase(COMPARE)
+            prompt = encode(order.text, source, built.model)
+            ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(device)
+            comparison = Comparison(ids, prompt.decode, plan, built.model)
+            course.phase(Phase.PREPARE)
+        build.add_adapters(built, plan)
+        course.track(built.state(), component_of_state(built))
+        batch = batch_of(built, plan, device)
+        meter.standing.inputs = batch
+        course.track(batch.items(), Component.INPUTS)
+        _say_data(course, learned.origin, tokens.words, len(tokens.ids))
+        if comparison is not None:
+            course.phase(COMPARE)
+            course.tell(comparison.compare(built.model, course.seconds, 0))
+        batches = _filled(batch, fill(batch, tokens.ids, plan))
+        if plan.trains:
+            _train(built, plan, batches, course, steps)
+        else:
+            _infer(built, plan, batches, course, steps)
+        if comparison is not None:
+            course.phase(COMPARE)
+            course.tell(comparison.compare(built.model, course.seconds, course.step))
+        course.finish()
+
+
+def told_fault(error: BaseException, course: Course, advice: Sequence[Advice]) -> Fault:
+    """The fault that ended a run, once its phase is ended with what was held when it happened.
+    Called while the exception is handled, whose frames hold what they held."""
+    step, phase = course.step, str(course.name) or IMPORT
+    try:
+        held = course.finish()
+    except Exception:  # a device that was lost says nothing of its memory
+        held = {}
+    return fault_of(error, course.seconds, step, phase, held, advice)
+
+
+def _train(
+    built: build.Built,
+    plan: RunPlan,
+    batches: Iterator[dict[str, torch.Tensor]],
+    course: Course,
+    steps: int | None,
+) -> None:
+    rate = rate_of(plan)
+    if course.name != Phase.PREPARE:
+        course.phase(Phase.PREPARE)
+    optimizer = course.meter.standing.optimizer = make_optimizer(plan, built.model, rate)
+    course.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.")
+    tokens = plan.tokens * plan.accumulation
+    was_number = True
+    with closing(take_steps(built, optimizer, plan, batches, course)) as taken:
+        for number in _numbers(course, steps):
+            began = time.perf_counter()
+            loss = next(taken)
+            seconds = time.perf_counter() - began
+            course.tell(StepTaken(course.seconds, number, loss, seconds, tokens))
+            if loss is not None and was_number and not math.isfinite(loss):
+                was_number = False
+                course.tell(not_a_number(course.seconds, number, loss, rate))
+
+
+def _infer(
+    built: build.Built,
+    plan: RunPlan,
+    batches: Iterator[dict[str, torch.Tensor]],
+    course: Course,
+    steps: int | None,
+) -> None:
+    tokens = plan.batch * (plan.sequence + max(0, plan.generate - 1))
+    for number in _numbers(course, steps):
+        batch = {name: tensor for name, tensor in next(batches).items() if name != "labels"}
+        began = time.perf_counter()
+        infer(built, plan, batch, course)
+        seconds = time.perf_counter() - began
+        course.tell(StepTaken(course.seconds, number, None, seconds, tokens))
+
+
+def _numbers(course: Course, steps: int | None) -> Iterator[int]:
+    """The number of each step, when it may be taken."""
+    for number in count(1) if steps is None else range(1, steps + 1):
+        course.controls.before_step(lambda state: course.tell(State(course.seconds, state)))
+        course.step = number
+        yield number
+
+
+def _filled(
+    batch: dict[str, torch.Tensor], filling: Iterator[None]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The one batch, with other tokens each time."""
+    for _ in filling:
+        yield batch
+
+
+def _sampled(course: Course) -> Callable[[], Snapshot]:
+    return lambda: course.meter.sample(course.seconds, course.step, str(course.name))
+
+
+def _say_data(course: Course, origin: str, words: str, tokens: int) -> None:
+    course.say(f"It learns from {origin}: {tokens:,} tokens ({words}), again and again.")
+
+
+def _import_libraries() -> None:
+    """What would otherwise be imported in the middle of a phase."""
+    import bitsandbytes
+    import peft
+
+    assert bitsandbytes
+    assert peft
