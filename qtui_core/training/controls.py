@@ -55,9 +55,7 @@ class Controls:
                 return
             if not self._single:
                 report("paused")
-                self._changed.wait_for(
-                    lambda: self._stopping or self._single or not self._paused
-                )
+                self._changed.wait_for(lambda: self._stopping or self._single or not self._paused)
                 self.check()
                 report("running")
             self._single = max(0, self._single - 1)

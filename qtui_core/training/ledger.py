@@ -60,9 +60,7 @@ class Ledger:
                 before[event[1]] = made[event[1]]
             elif event[0] == FREE:
                 del before[event[1]]
-        return Closed(
-            peak, live, _sums(self._alive.items(), {}), _sums(before.items(), died)
-        )
+        return Closed(peak, live, _sums(self._alive.items(), {}), _sums(before.items(), died))
 
 
 def _sums(entries: Iterable[tuple[int, _Entry]], died: dict[int, str]) -> dict[Component, int]:

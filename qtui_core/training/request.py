@@ -42,8 +42,9 @@ def parse_request(line: str | bytes) -> RunRequest:
     try:
         asked = json.loads(line)
     except ValueError as error:
-        raise UsageError(f"What to run is asked for in one line of JSON; this is none: {error}.") \
-            from error
+        raise UsageError(
+            f"What to run is asked for in one line of JSON; this is none: {error}."
+        ) from error
     if not isinstance(asked, dict) or not isinstance(asked.get("model"), str):
         raise UsageError('What to run names a model, as in {"model": "demo", "plan": {}}.')
     unknown = sorted(asked.keys() - {field.name for field in fields(RunRequest)})

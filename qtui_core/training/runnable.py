@@ -91,7 +91,11 @@ def kernels_of(plan: RunPlan) -> Iterator[None]:
     if plan.repeat_kv:
         sdpa_attention.use_gqa_in_sdpa = lambda *_, **__: False
     try:
-        with sdpa_kernel(backends[kernel]) if (kernel := plan.attention) in backends else nullcontext():
+        with (
+            sdpa_kernel(backends[kernel])
+            if (kernel := plan.attention) in backends
+            else nullcontext()
+        ):
             yield
     finally:
         sdpa_attention.use_gqa_in_sdpa = grouped

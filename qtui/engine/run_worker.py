@@ -1,0 +1,152 @@
+"""The child process of a run: `python -P -m qtui.engine.run_worker`.
+
+Reads one line of JSON (qtui_core.training.request) from stdin, then controls, {"control": "pause"}
+and the like. Writes what the run tells, a line each (qtui_core.live.lines), to what was stdout when
+it started: first the header, last an End. What libraries print goes to stderr, which is the log.
+Ends with the exit codes of the command line; a run that was told to stop is done, one that was
+interrupted by a signal ends with 130. A second after either at most it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import BinaryIO, Final
+
+from qtui.engine.run_opening import open_run
+from qtui.engine.worker import take_over_streams
+from qtui_core.errors import ModelError, QtuiError
+from qtui_core.live.lines import Told, to_line
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
+from qtui_core.training.controls import CONTROLS, Control, Controls, Stopped
+from qtui_core.training.request import parse_request
+
+INTERRUPTED: Final = 130
+_FAILED: Final = 1
+#: How long a run that was asked to stop may take to the next phase before it is left where it is.
+_PATIENCE: Final = 0.6
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Child:
+    """Tells of one run, and ends the process once."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.began = time.perf_counter()
+        self.controls = Controls()
+        self.told = False
+        self.code = 0
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    def tell(self, told: Told) -> None:
+        """Writes a line; without a reader there is nobody to run for."""
+        line = to_line(told).encode() + b"\n"
+        with self._lock:
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        self.told = True
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError):
+            os._exit(_FAILED)
+
+    def end(self, reason: str, code: int) -> None:
+        """The last line, and the end of the process, whatever its threads are at. Memory of a GPU
+        is given back with it."""
+        with self._lock:
+            self._write(to_line(End(self.seconds, reason)).encode() + b"\n")
+            os._exit(code)
+
+    def stop(self, code: int) -> None:
+        """From any thread: the run ends at its next phase, or soon where that is far."""
+        self.code = code
+        self.controls.say("stop")
+        time.sleep(_PATIENCE)
+        self.end("stopped", code)
+
+
+def main() -> None:
+    """One run. Never returns."""
+    source, sink = take_over_streams()
+    # Signals are waited for by a thread of their own: the main thread may be inside a kernel.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    child = Child(sink)
+    threading.Thread(target=_obey_signals, args=(child,), daemon=True).start()
+    line = source.readline()
+    threading.Thread(target=_obey_controls, args=(child, source), daemon=True).start()
+    try:
+        code = _run(child, line)
+    except Stopped:
+        child.end("stopped", child.code)
+    except Exception as error:
+        # Whatever else it is has to be told too, or who watches waits for an end.
+        traceback.print_exc()
+        text = f"The run failed: {type(error).__name__}: {error}. The log has the rest."
+        child.tell(Fault(child.seconds, 0, "", "failure", text))
+        code = _FAILED
+    child.end("failed" if code else "done", code)
+
+
+def _run(child: Child, line: bytes) -> int:
+    """Everything from the request to the last step; returns the exit code."""
+    try:
+        opened = open_run(parse_request(line))
+    except QtuiError as error:
+        kind = "model" if isinstance(error, ModelError) else "failure"
+        child.tell(Fault(child.seconds, 0, "", kind, str(error)))
+        return error.exit_code
+    child.tell(opened.header)
+    for note in opened.notes:
+        child.tell(Said(child.seconds, note))
+    # torch reads them when it is imported, and CUDA when it starts.
+    os.environ.update(opened.environment)
+    child.tell(PhaseBegun(child.seconds, 0, "import"))
+    from qtui_core.training.live import conduct
+
+    with opened.source as source:
+        return conduct(source, opened.order, child.tell, child.controls, child.began, opened.advice)
+
+
+def _obey_signals(child: Child) -> None:
+    signal.sigwait(_SIGNALS)
+    child.stop(INTERRUPTED)
+
+
+def _obey_controls(child: Child, source: BinaryIO) -> None:
+    """Until stdin ends, which means stop: who started the run is gone. Where it ended before
+    anything was told, the request was piped in and nobody meant to say more."""
+    while line := source.readline():
+        control = _control(line)
+        if control is None:
+            print(f"run: {line!r:.80} is no control", file=sys.stderr, flush=True)
+        elif control == "stop":
+            child.stop(0)
+        else:
+            child.controls.say(control)
+    if child.told:
+        child.stop(0)
+
+
+def _control(line: bytes) -> Control | None:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    control = said.get("control") if isinstance(said, dict) else None
+    return control if control in CONTROLS else None
+
+
+if __name__ == "__main__":
+    main()
