@@ -81,7 +81,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         start_panel: str | None = None,
         debug: bool = False,
         look_ahead: bool = True,
-        recording: str | None = None,
+        recording: Path | str | None = None,
     ) -> None:
         self.config = config or Config()
         depth = resolve_depth(color if color != "auto" else self.config.color)
@@ -94,7 +94,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.model_opened = False
         self.model_failure = ""
         """Why `model` could not be opened; empty unless that was so."""
-        self.recording = recording
+        self.recording = Path(recording) if recording is not None else None
         """A recording that the Train panel is still to open."""
         self.chosen: tuple[RunPlan, GpuChoice | None] | None = None
         """The plan and the GPU that the panels about memory share; None before one chose."""
@@ -396,18 +396,27 @@ def _widget_id(panel_id: str) -> str:
 
 
 def run(
-    model: str = "demo", *, color: str = "auto", ascii: bool = False, debug: bool = False
+    model: str = "demo",
+    *,
+    color: str = "auto",
+    ascii: bool = False,
+    debug: bool = False,
+    recording: Path | str | None = None,
 ) -> int:
     """Runs the app in this terminal and returns its exit code.
 
     There must be a terminal: the command line sees to that. Raises UsageError for a wrong
-    configuration, and at the end ModelError when no model could be opened.
+    configuration, and at the end ModelError when no model could be opened; a recording needs
+    none.
     """
-    app = QtuiApp(model, config=load_config(), color=color, ascii=ascii, debug=debug)
+    app = QtuiApp(
+        model, config=load_config(), color=color, ascii=ascii, debug=debug, recording=recording
+    )
     no_log = start_log(debug)
     if no_log:
         app.call_later(app.tell, no_log, "warning")
     app.run()
-    if not app.return_code and app.model_failure and not app.model_opened:
+    failed = app.model_failure and not app.model_opened
+    if not app.return_code and failed and recording is None:
         raise ModelError(app.model_failure)
     return app.return_code or 0

@@ -58,9 +58,7 @@ def header(steps: int | None = 20, *, cpu: bool = False, batch: int = 1) -> Head
             PredictedPhase(name, max(totals[start:stop]), *held[name])
             for name, start, stop in PHASES
         ),
-        curve=PredictedCurve(
-            tuple(range(100)), COMPONENTS, tuple(map(tuple, rows)), tuple(PHASES)
-        ),
+        curve=PredictedCurve(tuple(range(100)), COMPONENTS, tuple(map(tuple, rows)), tuple(PHASES)),
         counted="tensors" if cpu else "allocator",
         memory={"model": "seven-b"},
     )
@@ -167,9 +165,7 @@ def _sample(seconds: float, step: int, phase: str, nbytes: int, cpu: bool) -> Sa
     )  # fmt: skip
 
 
-def _ended(
-    seconds: float, step: int, phase: str, most: int, left: int, cpu: bool
-) -> PhaseEnded:
+def _ended(seconds: float, step: int, phase: str, most: int, left: int, cpu: bool) -> PhaseEnded:
     if cpu:
         return PhaseEnded(
             seconds, step, phase, most, left, process_bytes=500 * MIB, counted="tensors"

@@ -16,8 +16,8 @@ _BLANK: Final = 0x2800
 _BITS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 #: How a line is told from the others without colours.
-Stroke = Literal["thick", "thin", "dotted"]
-ASCII_SIGNS: Final[dict[Stroke, str]] = {"thick": "*", "thin": "=", "dotted": "-"}
+Stroke = Literal["thick", "thin", "dotted", "level"]
+ASCII_SIGNS: Final[dict[Stroke, str]] = {"thick": "*", "thin": "=", "dotted": "-", "level": "_"}
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Track:
 
     Attributes:
         name: what is measured.
-        stroke: how it is drawn.
+        stroke: how it is drawn; a "level" is what holds for a while, without rises between.
         values: its height at each point, in the unit of the picture.
     """
 
@@ -47,18 +47,20 @@ def joined(values: Sequence[float | None]) -> list[float | None]:
 
 
 def cells_of_track(
-    track: Track, height: int, top: float, *, ascii: bool
+    track: Track, height: int, top: float, *, floor: float = 0.0, ascii: bool
 ) -> dict[tuple[int, int], str]:
     """(row from the ground, column) -> what stands there, in `height` rows of cells that hold
-    values from 0 to `top`. What is above `top` is drawn at the upper edge."""
+    values from `floor` to `top` above it. What is outside is drawn at the edge."""
     most = height * DOWN - 1
     masks: dict[tuple[int, int], int] = {}
     before: int | None = None
-    for at, value in enumerate(joined(track.values)):
-        if value is None:
+    flat = track.stroke == "level"
+    for at, value in enumerate(track.values if flat else joined(track.values)):
+        if value is None or flat:
             before = None
+        if value is None:
             continue
-        here = max(0, min(most, round(value / top * most)))
+        here = max(0, min(most, round((value - floor) / top * most)))
         low, high = (here, here) if before is None else (min(before, here), max(before, here))
         # A rise is drawn where it ends, and touches where it began.
         low += (before is not None and before < here) and high > low
@@ -81,4 +83,4 @@ def sample_of(stroke: Stroke, *, ascii: bool) -> str:
     """Two cells of a line, for a legend."""
     if ascii:
         return ASCII_SIGNS[stroke] * 2
-    return {"thick": "⠶⠶", "thin": "⠒⠒", "dotted": "⠂⠂"}[stroke]
+    return {"thick": "⠶⠶", "thin": "⠒⠒", "dotted": "⠂⠂", "level": "⠒⠒"}[stroke]

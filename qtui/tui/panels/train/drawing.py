@@ -23,7 +23,7 @@ from qtui.tui.panels.train.player import SPEEDS
 from qtui.tui.panels.train.running import RunningPanel
 from qtui.tui.panels.train.sentences import sentence_of
 from qtui.tui.panels.train.shown import RunShown, ViewName
-from qtui.tui.panels.train.tables import draw_parts, draw_phases
+from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, fault_lines
 from qtui.tui.panels.train.tracks import overlay, stacked
 from qtui_core.live.state import RunState
@@ -38,6 +38,8 @@ DRAWERS = {
 LARGEST = "largest"
 #: Up to so many batches each is tried.
 EACH = 32
+#: Below this width a title has no room for how much is done.
+TITLE_WIDE = 70
 
 
 class DrawingPanel(RunningPanel):
@@ -89,6 +91,8 @@ class DrawingPanel(RunningPanel):
         elif run.view is ViewName.LOSS:
             body.show_loss()
             body.loss.show(_losses(state), _asked(state))
+        elif run.view is ViewName.PHASES and not run.there:
+            body.show_text(partial(draw_expected, self.shown))
         else:
             body.show_text(partial(DRAWERS[run.view], state))
         self._draw_sentence()
@@ -105,18 +109,21 @@ class DrawingPanel(RunningPanel):
         if header is not None and header.predicted is not None:
             curve = header.predicted.curve
             body.curve.predict(stacked(curve), header.device.capacity_bytes, header.device.name)
-            body.curve.over(overlay(state, curve, body.curve.places, body.curve.points))
+            lines = overlay(state, curve, body.curve.places, body.curve.points)
+            body.curve.over(lines, from_zero=run.from_zero)
         elif self.shown.answer is not None:
             fit, gpu = self.shown.answer.fit, self.shown.gpu
             capacity = fit.capacity_bytes if fit else None
             body.curve.predict(self.shown.answer.curve, capacity, gpu.label if gpu else "")
-            body.curve.over(Overlay())
+            body.curve.over(Overlay(), from_zero=run.from_zero)
         else:
             body.curve.clear()
 
     def _draw_below(self) -> None:
         body, state = self.body, self.run_shown.state
-        body.phases.show(partial(_fault_or_phases, state))
+        expected = partial(draw_expected, self.shown)
+        there = self.run_shown.there
+        body.phases.show(partial(_fault_or_phases, state) if there else expected)
         body.gap.show(partial(draw_gap, state))
         body.small_loss.show(_losses(state), _asked(state))
 
@@ -142,10 +149,12 @@ class DrawingPanel(RunningPanel):
             return
         header = state.header
         title.subject = header.model if header is not None else self.shown.model
-        title.note = run_note(run)
-        title.details = run_details(state)
+        wide = title.size.width >= TITLE_WIDE
+        note, *details = run_note(run), *run_details(state)
+        title.note = note if wide else "  ".join((note.split()[-1], *details))
+        title.details = tuple(details) if wide else ()
         title.activity = run_activity(run)
-        title.fraction = run_fraction(run)
+        title.fraction = run_fraction(run) if wide else None
 
     def _draw_sentence(self) -> None:
         told = self.refusal or ("" if self.run_shown.there else self.trouble)

@@ -19,7 +19,8 @@ the plan stays as it is.
 what is measured: *allocated* by tensors, *reserved* by the allocator, *device* used by everyone.
 Time within a phase is laid over the operations of that phase, so that both have the same places;
 a line is the most that samples of the last half minute found there, and dots are the exact peak of
-each phase. Without a GPU, bytes of live tensors stand in for the allocator.
+each phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
+for the allocator.
 **Phases** and **Parts**: estimate against measured, by phase and by component, with the error.
 **Gap**: measured less estimated, in parts that sum to the whole. **Loss**, **Log**, and
 **Adapters**: the likeliest next tokens with adapters on and off, from one copy of the base.
@@ -43,6 +44,8 @@ TRAIN_BINDINGS: list[BindingType] = [
     _binding("v", "view(1)", "View", "view",
              "Next view: run, phases, parts, gap, loss, log, adapters", show=True),
     _binding("V", "view(-1)", "View back", "view_back", "View before"),
+    _binding("f", "floor", "Floor", "floor",
+             "The picture from zero, or from what is there all the time"),
     _binding("full_stop", "speed(1)", "Faster", "faster", "Play faster: 1, 4, 16 times",
              show=True, key_display="."),
     _binding("comma", "speed(-1)", "Slower", "slower", "Play slower", key_display=","),

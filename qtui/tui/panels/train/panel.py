@@ -64,7 +64,7 @@ class TrainPanel(DrawingPanel):
         super().open_model(model)
         path, self.qtui.recording = self.qtui.recording, None
         if path is not None:
-            self.open_recording(Path(path))
+            self.open_recording(path)
 
     def maximise_target(self) -> Widget | None:
         return self.body.main
@@ -106,6 +106,10 @@ class TrainPanel(DrawingPanel):
         self.run_shown.view = view
         self._draw()
         self.body.focus_form()
+
+    def action_floor(self) -> None:
+        self.run_shown.from_zero = not self.run_shown.from_zero
+        self._draw()
 
     # The run
 
@@ -278,7 +282,7 @@ class TrainPanel(DrawingPanel):
             return run.there
         if action in ("open", "ask_steps", "ask_data", "ask_text"):
             return not run.live
-        if action in ("enter", "gpu", "usual"):
+        if action in ("enter", "turn", "gpu", "usual"):
             return not (run.live or replayed)
         if action == "largest":
             return bool(run.largest) and run.largest_of == self.shown.asked and not run.there

@@ -54,13 +54,14 @@ class RunPicture(CurvePicture):
     """The predicted curve in held-back colours, lines over it, the phases below it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "run--allocated", "run--reserved", "run--device", "run--now", "run--fault",
+        "run--allocated", "run--reserved", "run--device", "run--phase", "run--now", "run--fault",
     }  # fmt: skip
     DEFAULT_CSS = """
     RunPicture {
         & > .run--allocated { color: $foreground; text-style: bold; }
         & > .run--reserved { color: $warning; text-style: bold; }
         & > .run--device { color: $primary; text-style: bold; }
+        & > .run--phase { color: $success; }
         & > .run--now { color: $background; background: $primary; text-style: bold; }
         & > .run--fault { color: $background; background: $error; text-style: bold; }
         &:ansi > .run--now { text-style: bold reverse; }
@@ -77,6 +78,8 @@ class RunPicture(CurvePicture):
         self._chart: Chart | None = None
         self._charted: tuple[object, ...] = ()
         self._stack: tuple[object, list[list[list[Put]]]] | None = None
+        self._from_zero = True
+        self._floor = 0
 
     # What is drawn
 
@@ -84,9 +87,10 @@ class RunPicture(CurvePicture):
         """Another prediction, and the memory of the device."""
         self._curve, self._capacity, self._gpu = curve, capacity, gpu
 
-    def over(self, overlay: Overlay) -> None:
-        """Other lines; then everything is drawn anew."""
-        self._overlay = overlay
+    def over(self, overlay: Overlay, *, from_zero: bool = True) -> None:
+        """Other lines; then everything is drawn anew, from zero bytes or from what is there all
+        the time."""
+        self._overlay, self._from_zero = overlay, from_zero
         self.redraw()
 
     @property
@@ -122,7 +126,11 @@ class RunPicture(CurvePicture):
             self._rows = []
             self.refresh()
             return
-        chart = replace(chart, top=self._top(chart))
+        self._floor = 0 if self._from_zero else _lowest(chart, self._overlay.tracks)
+        top = self._top(chart) - self._floor
+        columns = tuple(_above(column, self._floor) for column in chart.columns)
+        capacity = None if chart.capacity is None else chart.capacity - self._floor
+        chart = replace(chart, columns=columns, top=top, capacity=capacity)
         legend = height >= WITH_LEGEND
         tall = height - 2 - legend
         self._rows = [
@@ -152,34 +160,35 @@ class RunPicture(CurvePicture):
         """The lines by name with their present values; before a run, the predicted peak."""
         overlay = self._overlay
         if not overlay.tracks:
-            chart = self._make()
-            return [] if chart is None else super()._peak_row(chart)
+            found = self._make()
+            return [] if found is None else super()._peak_row(found)
+        tracks = list(zip(overlay.tracks, overlay.latest, strict=True))[::-1]
+        values = ["" if latest is None else f" {format_bytes(latest)}" for _, latest in tracks]
+        room = self.size.width - AXIS + 2
+        if (
+            sum(len(track.name) + len(v) + 5 for (track, _), v in zip(tracks, values, strict=True))
+            > room
+        ):
+            values = [""] * len(tracks)
         puts: list[Put] = []
         at = AXIS
-        order = sorted(
-            zip(overlay.tracks, overlay.latest, strict=True),
-            key=lambda pair: -(pair[1] or 0),
-        )
-        for track, latest in order:
-            style = self._style_of(track)
-            text = f"{track.name} {format_bytes(latest)}" if latest is not None else track.name
+        for (track, _), value in zip(tracks, values, strict=True):
+            text = track.name + value
             if at + len(text) + 3 > self.size.width:
                 break
-            puts.append((at, sample_of(track.stroke, ascii=self.drawing.ascii), style))
+            line = sample_of(track.stroke, ascii=self.drawing.ascii)
+            puts.append((at, line, self._style_of(track)))
             puts.append((at + 3, text, self._style("axis")))
             at += len(text) + 5
-        text = "over the estimate"
-        if at + len(text) <= self.size.width:
-            puts.append((at, text, self._style("axis")))
         return puts
 
     def _style_of(self, track: Track) -> Style:
         name = track.name.split()[0]
-        known = name if name in ("reserved", "device") else "allocated"
+        known = name if name in ("reserved", "device", "phase") else "allocated"
         return self.get_component_rich_style(f"run--{known}", partial=True)
 
     def _chart_rows(self, chart: Chart, tall: int) -> list[list[Put]]:
-        key = (self._charted, chart.top, tall, self._ground, self._lettered)
+        key = (self._charted, chart.top, tall, self._ground, self._lettered, self._floor)
         if self._stack is None or self._stack[0] != key:
             stacked = super()._chart_rows(chart, tall)
             cells = [cells_of(column, tall, chart.top) for column in chart.columns]
@@ -188,12 +197,22 @@ class RunPicture(CurvePicture):
         rows = [list(row) for row in self._stack[1][0]]
         for track in self._overlay.tracks:
             style = self._style_of(track)
-            drawn = cells_of_track(track, tall, chart.top, ascii=self.drawing.ascii)
+            drawn = cells_of_track(
+                track, tall, chart.top, floor=self._floor, ascii=self.drawing.ascii
+            )
             for (row, column), sign in drawn.items():
                 from_top = tall - 1 - row
                 over = self._over_cell(self._grounds[from_top][column], style)
                 rows[from_top].append((AXIS + column, sign, over))
         return rows
+
+    def _label(self, row: int, tall: int, top: int) -> str:
+        if not self._floor:
+            return super()._label(row, tall, top)
+        if row == 0:
+            return format_bytes(self._floor)
+        shown = super()._label(row, tall, top)
+        return format_bytes(self._floor + top * (row + 1) // tall) if shown else ""
 
     def _over_cell(self, cell: Cell, style: Style) -> Style:
         """A line's style on what lies behind it."""
@@ -244,3 +263,21 @@ class RunPicture(CurvePicture):
         text = shortened(band.name, max(0, width - 1), "").center(max(0, width - 1))
         shown = (self.drawing.glyphs.vertical + text)[:width]
         return AXIS + band.start, shown, self.get_component_rich_style(f"run--{style}")
+
+
+def _lowest(chart: Chart, tracks: Sequence[Track]) -> int:
+    """A little below what is there all the time."""
+    values = [sum(column) for column in chart.columns]
+    values += [round(v) for track in tracks for v in track.values if v is not None]
+    low, high = min(values, default=0), max(values, default=0)
+    return max(0, low - (high - low) // 10)
+
+
+def _above(column: Sequence[int], floor: int) -> tuple[int, ...]:
+    """What of the parts of a column is above a level."""
+    left, found = floor, []
+    for nbytes in column:
+        cut = min(left, nbytes)
+        left -= cut
+        found.append(nbytes - cut)
+    return tuple(found)

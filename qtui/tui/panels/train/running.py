@@ -133,7 +133,7 @@ class RunningPanel(ChangingPanel):
         before = self.run_shown
         return RunShown(
             view=before.view, steps=before.steps, data=before.data, text=before.text,
-            largest=before.largest, largest_of=before.largest_of,
+            largest=before.largest, largest_of=before.largest_of, from_zero=before.from_zero,
         )  # fmt: skip
 
     # Recordings

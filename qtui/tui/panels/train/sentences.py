@@ -83,9 +83,12 @@ def _progress(state: RunState) -> str:
     if state.status == "paused":
         return f"Held after step {len(state.steps)}{asked}: Space goes on, s takes one step."
     if state.over:
-        how = "were run" if state.status == "done" else "were run before it was stopped"
-        many = plural(len(state.steps), "step")
-        return f"{many}{asked} {how if len(state.steps) > 1 else how.replace('were', 'was')}."
+        taken = len(state.steps)
+        how = "" if state.status == "done" else " until it was stopped"
+        count = (
+            f"{taken} of {plural(header.steps, 'step')}" if header.steps else plural(taken, "step")
+        )
+        return f"{count} {'was' if taken == 1 else 'were'} run{how}."
     return f"Step {state.step}{asked} is in {state.phase}."
 
 
@@ -107,11 +110,12 @@ def _peak(state: RunState, glyphs: Glyphs) -> str:
     if found.peak is None or header is None:
         return ""
     what = "Live tensors" if found.counted == "tensors" else "Allocated bytes"
-    text = f"{what} peak at {format_bytes(found.peak.peak_allocated_bytes)} in {found.peak.phase}"
+    peak, place = found.peak.peak_allocated_bytes, found.peak.phase
+    text = f"{what} peak at {format_bytes(peak)} in {place}"
     if header.predicted is None:
         return f"{text}; {header.why_not}" if header.why_not else f"{text}."
     estimated = header.predicted.peak_allocated_bytes
-    error = error_text(found.peak.peak_allocated_bytes, estimated, glyphs.minus)
-    place = header.predicted.peak_phase
-    where = "" if place == found.peak.phase else f" and in {place}"
-    return f"{text}; {format_bytes(estimated)} were estimated ({error}){where}."
+    error = error_text(peak, estimated, glyphs.minus)
+    other = header.predicted.peak_phase
+    where = "" if other == place else f", in {other}"
+    return f"{text}, {format_bytes(estimated)} was estimated{where} ({error})."

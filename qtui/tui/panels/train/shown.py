@@ -39,6 +39,7 @@ class RunShown:
         complaint: what is wrong with the recording.
         steps, data, text: of the next run; None steps go on until stopped, None data is the
             built-in text.
+        from_zero: whether the picture starts at zero bytes.
         largest: the largest batch that fits, where the plan does not; 0 where none does, None
             where it is not known, and `largest_of` of what that holds.
     """
@@ -52,6 +53,7 @@ class RunShown:
     steps: int | None = USUAL_STEPS
     data: str | None = None
     text: str = USUAL_TEXT
+    from_zero: bool = True
     largest: int | None = None
     largest_of: tuple[object, ...] = ()
 

@@ -8,18 +8,41 @@ from typing import Final
 from qtui.report.numbers import format_bytes
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
 from qtui.tui.panels.memory.parts import PLACES, part_of
+from qtui.tui.panels.memory.shown import Shown
 from qtui.tui.panels.train.levels import error_text, error_tone
-from qtui.tui.panels.train.texts import nothing
+from qtui.tui.panels.train.texts import gap_of, nothing
 from qtui.tui.widgets.line import shortened
 from qtui_core.live.compare import ComponentRow, PhaseRow, by_component, by_phase, first_step_only
+from qtui_core.live.measured import measured
 from qtui_core.live.state import RunState
 from qtui_core.memory.record import Phase
 
-#: Where columns end.
+#: Where columns end on a narrow canvas, and how much further right on a wide one, where names are
+#: written out.
 ESTIMATE, MEASURED, ERROR = 25, 36, 45
-BARS: Final = 47
-#: The longest name of a phase or a part before the numbers.
-NAME: Final = 15
+WIDER: Final = 17
+_WIDE: Final = 80
+
+
+def _more(canvas: Canvas) -> int:
+    return WIDER if canvas.width >= _WIDE else 0
+
+
+def draw_expected(shown: Shown, canvas: Canvas) -> Sequence[TextLine]:
+    """Before a run: what it will be held against."""
+    answer = shown.answer
+    if answer is None:
+        return []
+    lines: list[TextLine] = [_heading("the most in", canvas)]
+    for phase in answer.phases:
+        lines.append(
+            [
+                Put(2, phase.name, "label"),
+                *_numbers(phase.allocated_bytes, None, canvas),
+            ]
+        )
+    lines += [[], [Put(0, "r runs the plan, o opens a recording", "quiet")]]
+    return lines[: canvas.height]
 
 
 def draw_phases(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
@@ -31,22 +54,39 @@ def draw_phases(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
     most = max(max(row.estimated or 0, row.measured or 0) for row in rows) or 1
     lines: list[TextLine] = [_heading("the most in", canvas)]
     lines += [_phase(row, state, most, canvas) for row in rows]
+    levels = _level_rows(state)
+    if canvas.height > len(lines) + len(levels) + 2:
+        most = max([most, *(max(row.estimated or 0, row.measured or 0) for row in levels)])
+        lines += [[], _heading("level", canvas)]
+        lines += [_phase(row, state, most, canvas) for row in levels]
     if first_step_only(state) and canvas.height > len(lines) + 1:
         text = "only a first step is measured: its optimizer has no states before its end"
         lines += [[], [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
     return lines[: canvas.height]
 
 
+def _level_rows(state: RunState) -> list[PhaseRow]:
+    """What stands between steps, and the levels above the tensors."""
+    found = measured(state)
+    predicted = state.header.predicted if state.header is not None else None
+    resident = None if predicted is None else predicted.resident_bytes
+    rows = [PhaseRow("resident", resident, found.resident_bytes)]
+    levels = gap_of(state)
+    rows += [PhaseRow(each.name, each.estimated, each.measured) for each in levels]
+    return [row for row in rows if row.measured is not None]
+
+
 def _heading(what: str, canvas: Canvas) -> TextLine:
+    more = _more(canvas)
     puts = [
         Put(0, what, "heading"),
-        right(ESTIMATE, "estimate", "heading"),
-        right(MEASURED, "measured", "heading"),
-        right(ERROR, "error", "heading"),
+        right(ESTIMATE + more, "estimate", "heading"),
+        right(MEASURED + more, "measured", "heading"),
+        right(ERROR + more, "error", "heading"),
     ]
-    if canvas.width > BARS + 12:
-        glyphs = canvas.glyphs
-        puts.append(Put(BARS, f"{glyphs.full} measured {glyphs.vertical} estimate", "quiet"))
+    at, glyphs = ERROR + more + 2, canvas.glyphs
+    if canvas.width > at + 22:
+        puts.append(Put(at, f"{glyphs.full} measured {glyphs.tick} estimate", "quiet"))
     return puts
 
 
@@ -63,24 +103,25 @@ def _phase(row: PhaseRow, state: RunState, most: int, canvas: Canvas) -> TextLin
 
 
 def _numbers(estimated: int | None, measured: int | None, canvas: Canvas) -> list[Put]:
-    none = "–"
+    none, more = "–", _more(canvas)
     error = error_text(measured, estimated, canvas.glyphs.minus)
     return [
-        right(ESTIMATE, none if estimated is None else format_bytes(estimated), "label"),
-        right(MEASURED, none if measured is None else format_bytes(measured), "value"),
-        right(ERROR, error, error_tone(measured, estimated)),
+        right(ESTIMATE + more, none if estimated is None else format_bytes(estimated), "label"),
+        right(MEASURED + more, none if measured is None else format_bytes(measured), "value"),
+        right(ERROR + more, error, error_tone(measured, estimated)),
     ]
 
 
 def _bars(estimated: int | None, measured: int | None, most: int, canvas: Canvas) -> list[Put]:
     """A bar of what was measured, and where the estimate ends."""
-    room = canvas.width - BARS - 1
+    start = ERROR + _more(canvas) + 2
+    room = canvas.width - start - 1
     if room < 8:
         return []
-    puts = [Put(BARS, canvas.glyphs.full * round(room * (measured or 0) / most), "bar")]
+    puts = [Put(start, canvas.glyphs.full * round(room * (measured or 0) / most), "bar")]
     if estimated is not None:
         at = min(room - 1, round(room * estimated / most))
-        puts.append(Put(BARS + at, canvas.glyphs.tick, "expected"))
+        puts.append(Put(start + at, canvas.glyphs.tick, "expected"))
     return puts
 
 
@@ -108,14 +149,15 @@ def draw_parts(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
 def _block(phase: str, peak: bool, rows: Sequence[ComponentRow], canvas: Canvas) -> list[TextLine]:
     title = f"at the peak of {phase}" if peak else f"after {phase}"
     most = max(max(row.estimated, row.measured) for row in rows) or 1
-    title = shortened(title, ESTIMATE - 9, canvas.glyphs.ellipsis)
+    name = ESTIMATE + _more(canvas) - 10
+    title = shortened(title, name + 1, canvas.glyphs.ellipsis)
     lines: list[TextLine] = [_heading(title, canvas)]
     for row in rows:
         letter = part_of(row.name).letter if row.name in PLACES else " "
         lines.append(
             [
                 Put(0, letter, "heading"),
-                Put(2, shortened(row.name, NAME, canvas.glyphs.ellipsis), "label"),
+                Put(2, shortened(row.name, name - 2, canvas.glyphs.ellipsis), "label"),
                 *_numbers(row.estimated, row.measured, canvas),
                 *_bars(row.estimated, row.measured, most, canvas),
             ]

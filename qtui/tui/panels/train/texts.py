@@ -18,6 +18,10 @@ from qtui_core.live.summary import levels_of
 
 #: Columns of a bar of a part of the gap, to each side.
 BAR: Final = 12
+ON_CPU: Final = (
+    "On a CPU bytes of live tensors are counted: there is no allocator with segments, no context "
+    "of CUDA and no device with a memory of its own."
+)
 
 
 def gap_of(state: RunState) -> tuple[Level, ...]:
@@ -37,10 +41,9 @@ def draw_gap(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
         lines += _level(level, canvas)
         if room >= len(known):
             lines.append([])
-    whys: dict[str, None] = {}
-    for level in levels:
-        if level.why_not:
-            whys.setdefault(level.why_not)
+    whys = dict.fromkeys(level.why_not for level in levels if level.why_not)
+    if state.counted == "tensors":
+        whys = {ON_CPU: None}
     for why in whys:
         lines += [[Put(0, text, "quiet")] for text in wrapped(why, canvas.width)]
     return lines[: canvas.height]

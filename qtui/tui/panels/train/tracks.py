@@ -56,7 +56,7 @@ def overlay(
     for name, stroke, level in levels_of(state):
         tracks.append(Track(name, stroke, _most(columns, map(level, moments), points)))
         latest.append(None if now is None else level(now))
-    tracks.insert(0, Track("peak of a phase", "dotted", _peaks(state, places, points)))
+    tracks.insert(0, Track("phase peak", "level", _peaks(state, places, points)))
     latest.insert(0, None)
     kept = [
         (track, value)
