@@ -23,7 +23,7 @@ FAILURE: Final = "failure"
 #: How many components, and how many changes, are named.
 _NAMED: Final = 5
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-#: "Tried to allocate 2.00 GiB" of CUDA's allocator; "you tried to allocate 4096 bytes" of the CPU's.
+#: CUDA's allocator: "Tried to allocate 2.00 GiB"; the CPU's: "you tried to allocate 4096 bytes".
 _ASKED: Final = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
 _CPU_ALLOCATOR: Final = "DefaultCPUAllocator"
 

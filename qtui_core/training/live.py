@@ -37,6 +37,7 @@ Tell = Callable[[Snapshot], None]
 
 IMPORT = "import"
 QUANTIZE = "quantize"
+_OF_A_STEP = frozenset(Phase)
 #: Of the logits with adapters on and off.
 COMPARE = "compare"
 
@@ -65,7 +66,7 @@ class Course:
 
     @property
     def at(self) -> Phase | None:
-        return Phase(self.name) if self.name in Phase else None
+        return Phase(self.name) if self.name in _OF_A_STEP else None
 
     def phase(self, phase: str, *, begun: bool = False) -> None:
         """A phase begins, and the one before ends. `begun` says that it was told already.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import torch
 
@@ -19,8 +20,8 @@ from qtui_core.training.ledger import Ledger
 from qtui_core.training.meter import Standing
 from qtui_core.training.tracker import Tracker
 
-#: Phases of a run that the record does not tell from a load.
-_LOADING = ("import", "quantize")
+#: Phases of a run that the record has no word of its own for, and what they are to it.
+_LIKE: Final = {"import": Phase.LOAD, "quantize": Phase.LOAD, "compare": Phase.BETWEEN}
 
 
 class CpuMeter:
@@ -40,7 +41,7 @@ class CpuMeter:
 
     def begin(self, phase: str) -> None:
         self._phase = phase
-        self._tracker.phase(Phase.LOAD if phase in _LOADING else Phase(phase))
+        self._tracker.phase(_LIKE.get(phase) or Phase(phase))
 
     def track(
         self,

@@ -16,8 +16,8 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     """Puts quantized layers where transformers would, their weights quantized by bitsandbytes.
 
     A plain model may be on the CPU: weights go to the device one after the other, and leave
-    nothing of theirs there but what they are quantized to. Which stay as they are (the head, what is tied to it, what is kept in float32) is decided by
-    the quantizer of transformers.
+    nothing of theirs there but what they are quantized to. Which stay as they are (the head, what
+    is tied to it, what is kept in float32) is decided by the quantizer of transformers.
     """
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear

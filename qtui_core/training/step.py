@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import islice, repeat
 from typing import Any
@@ -56,7 +56,7 @@ def take_steps(
     plan: RunPlan,
     batches: Iterable[dict[str, torch.Tensor]],
     marks: Marks,
-) -> Iterator[float | None]:
+) -> Generator[float | None]:
     """Takes a step whenever the next loss is asked for: the mean over its micro batches, nats a
     token; None on fake tensors. It ends with the batches, of which each step takes as many as it
     accumulates."""
