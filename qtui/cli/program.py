@@ -18,6 +18,8 @@ from qtui import __version__
 COMMANDS = {
     "inspect": ("qtui.cli.inspect", "What quantizing a model would cost, tensor by tensor."),
     "memory": ("qtui.cli.memory", "What a run needs on a GPU, byte by byte, before it runs."),
+    "train": ("qtui.cli.train", "A real run, measured and held against its estimate."),
+    "replay": ("qtui.cli.replay", "A recorded run again, in the app or as a report."),
     "formats": ("qtui.cli.formats", "A value in every number format."),
     "doctor": ("qtui.cli.doctor", "What this machine has, and whether its libraries agree."),
 }

@@ -26,8 +26,8 @@ from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
 Control = Literal["pause", "resume", "step", "stop"]
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.run_worker")
-#: Seconds that a run has to end by itself when it is asked to.
-PATIENCE: Final = 0.6
+#: Seconds that a run has to end by itself when it is asked to: a little more than it takes itself.
+PATIENCE: Final = 0.8
 #: No honest line is longer: a header with all terms of an estimate has some hundred kB.
 _LINE_BYTES: Final = 64 << 20
 
@@ -154,6 +154,7 @@ class RunClient:
             self._step, self._phase = told.step, told.phase
 
     def _ended_badly(self, sentence: str, returncode: int | None = None) -> tuple[Told, ...]:
+        sentence = sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
         where = f" It was in the phase {self._phase!r}." if self._phase else ""
         kind = "killed" if (returncode or 0) < 0 else "failure"
         fault = Fault(self._seconds, self._step, self._phase, kind, sentence + where)

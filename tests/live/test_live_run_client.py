@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 from live_runs import run
+from processes import alive
 
 from qtui.engine.run_client import RunClient
 from qtui_core.live.header import Header
 from qtui_core.live.snapshot import End, Fault, Said, State, StepTaken
 
-HERE = Path(__file__).parent
-SCRIPT = (sys.executable, str(HERE / "scripted_run.py"))
+SUPPORT = Path(__file__).parents[1] / "support"
+SCRIPT = (sys.executable, str(SUPPORT / "scripted_run.py"))
 
 
 @pytest.fixture
 def client(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
     return RunClient(SCRIPT, log=tmp_path / "logs" / "run.log")
 
 
@@ -31,14 +32,6 @@ def asked(model, **more):
 
 async def hear(client, model, **more):
     return [told async for told in client.run(asked(model, **more))]
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 async def gone(pid: int) -> bool:
@@ -139,7 +132,7 @@ async def test_a_cancelled_listener_ends_the_run(client):
 async def test_a_killed_run_is_told_with_its_last_words_and_where_it_was(client, tmp_path):
     *_, fault, end = await hear(client, "killed")
     assert (fault.kind, fault.step, fault.phase) == ("killed", 1, "forward")
-    assert "was killed, which is most often the system running out of memory: last words" in (
+    assert "was killed, which is most often the system running out of memory: last words. It" in (
         fault.text
     )
     assert fault.text.endswith("It was in the phase 'forward'.")

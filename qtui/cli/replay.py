@@ -1,0 +1,63 @@
+"""`qtui replay FILE`: a recording of a run, in the app or as a summary."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from qtui.cli.options import appearance, report_format
+
+
+@click.command("replay", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file")
+@report_format
+@appearance
+@click.pass_context
+def command(
+    ctx: click.Context,
+    file: str,
+    format: str | None,
+    output: str | None,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """A recording that `qtui train --record` or the app made: as it happened, in the app, where
+    there is a terminal; as the report of the run where there is none, or a format is asked for.
+    """
+    from functools import reduce
+
+    from qtui.report.files import check_target
+    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui.report.train import train_document
+    from qtui_core.live.recording import read_recording
+    from qtui_core.live.state import RunState, after
+    from qtui_core.models.quoting import printable
+
+    if output is not None and output != STDOUT:
+        check_target(output)
+    recording = read_recording(file)
+    if format is None and output is None and _is_terminal():
+        from qtui.tui.app import run
+
+        ctx.exit(
+            run(
+                recording.header.model,
+                color=color,
+                ascii=ascii,
+                debug=debug,
+                recording=file,
+            )
+        )
+    state = reduce(after, recording, RunState())
+    document = train_document(state, f"qtui replay {printable(file)}", recording.complaint)
+    chosen = choose_format(format, output)
+    write_report(document, chosen, output, color=color, ascii=ascii)
+
+
+def _is_terminal() -> bool:
+    import os
+
+    drawn = bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
+    return drawn and os.environ.get("TERM", "") not in ("", "dumb")

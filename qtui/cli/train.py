@@ -1,0 +1,89 @@
+"""`qtui train MODEL`: a real run, held against its estimate."""
+
+from __future__ import annotations
+
+import click
+
+from qtui.cli.options import appearance, report_format
+from qtui.cli.plan_options import plan_options
+from qtui_core.memory.plan import RunPlan
+
+
+@click.command("train", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many steps to run.",
+)
+@click.option("--data", metavar="FILE", help="A text file to learn from.  [default: a text inside]")
+@click.option("--record", metavar="FILE", help="Write everything that is measured to this file.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="DEVICE",
+    help="auto, cpu, cuda or cuda:N; auto takes the first GPU, else the CPU.",
+)
+@click.option(
+    "--prompt", metavar="TEXT", help="Compare the next tokens of this text, adapters on and off."
+)
+@plan_options
+@report_format
+@appearance
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: str,
+    steps: int,
+    data: str | None,
+    record: str | None,
+    device: str,
+    prompt: str | None,
+    plan: RunPlan,
+    format: str | None,
+    output: str | None,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """Train MODEL for some steps, and hold what it takes against the estimate: memory by phase and
+    component, what the difference is made of, time, and loss.
+
+    Without a GPU the same step runs on the CPU, and bytes of live tensors are counted. Weights are
+    never written: the run is a measurement.
+
+    Ctrl-C stops within a second; what was measured until then is told all the same. Exit code 1
+    means that the run failed, 4 that there is no GPU where one was asked for.
+    """
+    from dataclasses import asdict
+
+    from qtui.cli.training_run import run_to_end
+    from qtui.report.files import check_target
+    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui.report.train import train_document
+    from qtui_core.models.quoting import printable
+
+    if output is not None and output != STDOUT:
+        check_target(output)
+    if record is not None:
+        check_target(record)
+    chosen = choose_format(format, output)
+    request = {
+        "model": model,
+        "plan": asdict(plan),
+        "steps": steps,
+        "data": data,
+        "device": device,
+        "text": prompt,
+    }
+    outcome = run_to_end(request, record, debug=debug)
+    document = train_document(outcome.state, f"qtui train {printable(model)}")
+    write_report(document, chosen, output, color=color, ascii=ascii)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.exit_code:
+        ctx.exit(outcome.exit_code)

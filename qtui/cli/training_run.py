@@ -1,0 +1,147 @@
+"""A run from its start to its end without a screen: told on stderr, recorded if wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from qtui.cli.exits import say
+from qtui.engine.run_client import WORKER, RunClient
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.live.header import Header
+from qtui_core.live.lines import Told
+from qtui_core.live.recording import Recorder
+from qtui_core.live.snapshot import Fault, PhaseBegun, StepTaken
+from qtui_core.live.state import RunState, after
+from qtui_core.quantities import format_bytes
+from qtui_core.training.placement import NoGpu
+
+#: The exit codes that a run may end with (qtui.cli.exits).
+_CODES: Final = (1, 2, 3, 4)
+_ERRORS: Final = {error.exit_code: error for error in (QtuiError, UsageError, ModelError, NoGpu)}
+#: Seconds between two lines about steps.
+_PAUSE: Final = 0.5
+#: What phases before the first step do.
+_DOING: Final = {
+    "import": "importing torch and the model's class",
+    "load": "loading the weights",
+    "quantize": "quantizing the weights",
+    "prepare": "preparing the model",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: what is known of it, the exit code it means, and whether Ctrl-C ended it."""
+
+    state: RunState
+    exit_code: int
+    interrupted: bool
+
+
+def run_to_end(
+    request: Mapping[str, Any],
+    record: str | None,
+    *,
+    command: tuple[str, ...] = WORKER,
+    debug: bool = False,
+) -> Outcome:
+    """Runs what is asked for. `debug` shows the last lines of the child's stderr if it fails.
+
+    Raises QtuiError (UsageError, ModelError) where the run did not even begin, and
+    KeyboardInterrupt where it was interrupted before that.
+    """
+    return asyncio.run(_Run(request, record, command).to_end(debug))
+
+
+class _Run:
+    def __init__(
+        self, request: Mapping[str, Any], record: str | None, command: tuple[str, ...]
+    ) -> None:
+        self._request = request
+        self._record = record
+        self._client = RunClient(command)
+        self._state = RunState()
+        self._interrupted = False
+        self._said = 0.0
+
+    async def to_end(self, debug: bool) -> Outcome:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._interruptible())
+            recorder: Recorder | None = None
+            async for told in self._client.run(self._request):
+                self._state = after(self._state, told)
+                if isinstance(told, Header) and self._record is not None:
+                    recorder = stack.enter_context(Recorder(Path(self._record)))
+                if recorder is not None:
+                    recorder.write(told)
+                self._narrate(told)
+        if debug and self._state.status == "failed":
+            say("\n".join(self._client.stderr_tail))
+        code = self._exit_code()
+        if self._state.header is None:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            fault = self._state.fault
+            sentence = "The run told nothing." if fault is None else fault.text
+            raise _ERRORS.get(code, QtuiError)(sentence)
+        return Outcome(self._state, code, self._interrupted)
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C asks the run to stop, a second one ends it at once; what it told stays."""
+        loop = asyncio.get_running_loop()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            yield
+            return
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def _interrupt(self) -> None:
+        if self._interrupted:
+            self._client.kill()
+        else:
+            self._interrupted = True
+            self._client.stop()
+
+    def _exit_code(self) -> int:
+        if self._state.status != "failed":
+            return 0
+        code = self._client.exit_code
+        return code if code in _CODES else 1
+
+    def _narrate(self, told: Told) -> None:
+        """Lines on stderr: what is prepared, each step (not more than two a second), and faults."""
+        if isinstance(told, Header):
+            if told.predicted is not None and told.predicted.warning:
+                say(f"qtui: {told.predicted.warning}")
+        elif isinstance(told, PhaseBegun) and told.step == 0:
+            if told.phase in _DOING:
+                say(f"qtui: {_DOING[told.phase]}")
+        elif isinstance(told, StepTaken):
+            now = time.monotonic()
+            steps = self._state.header.steps if self._state.header is not None else None
+            if now - self._said >= _PAUSE or told.step in (1, steps):
+                self._said = now
+                say(self._step(told, steps))
+        elif isinstance(told, Fault) and self._state.header is not None:
+            say(f"qtui: {told.text}")
+
+    def _step(self, told: StepTaken, steps: int | None) -> str:
+        words = [f"step {told.step:,}" + ("" if steps is None else f" of {steps:,}")]
+        if told.loss is not None:
+            words.append(f"loss {told.loss:.4g}")
+        words.append(f"{told.step_seconds:.3g} s")
+        peaks = [phase.most.peak_allocated_bytes for phase in self._state.phases]
+        if peaks:
+            words.append(f"peak {format_bytes(max(peaks))}")
+        return "qtui: " + ", ".join(words)

@@ -1,0 +1,81 @@
+"""The sentences that say how a run ended, how near its estimate was, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qtui.report.numbers import format_bytes, plural
+from qtui_core.live.compare import error_of, first_step_only
+from qtui_core.live.explain import explain
+from qtui_core.live.gap import Level
+from qtui_core.live.measured import Measured
+from qtui_core.live.state import RunState
+
+
+def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) -> str:
+    """What became of a run, its peak against the estimate, its loss, and what explains the rest."""
+    fault = state.fault
+    if fault is not None and fault.fatal:
+        return " ".join(filter(None, (fault.text, _saving(fault.advice), _peak(state, found))))
+    parts = [_ran(state), _peak(state, found), _loss(found.losses)]
+    if first_step_only(state):
+        parts.append(
+            "Two steps or more are needed to be held against the estimate, which counts the states "
+            "that an optimizer makes in the first."
+        )
+    else:
+        parts.append(explain(levels))
+    return " ".join(filter(None, parts))
+
+
+def _ran(state: RunState) -> str:
+    count = len(state.steps)
+    if not count:
+        return "No step was over when the run was stopped."
+    header = state.header
+    where = "" if header is None else f" on {header.device.name}"
+    return f"{plural(count, 'step')} ran{where}."
+
+
+def _peak(state: RunState, found: Measured) -> str:
+    predicted = state.header.predicted if state.header is not None else None
+    peak = found.peak
+    if peak is None:
+        return ""
+    most = peak.peak_allocated_bytes
+    said = f"The peak of {format_bytes(most)} was {within(peak.phase)}"
+    if predicted is None:
+        return f"{said}."
+    error = error_of(predicted.peak_allocated_bytes, most)
+    if error is None:
+        return f"{said}."
+    return f"{said}; the estimate of {format_bytes(predicted.peak_allocated_bytes)} is " + (
+        "the same to the byte."
+        if predicted.peak_allocated_bytes == most
+        else f"{abs(error):.2%} too {'high' if error > 0 else 'low'}."
+    )
+
+
+def within(phase: str) -> str:
+    """In a phase, in words."""
+    return phase if phase.endswith("steps") else f"in the {phase} phase"
+
+
+def _loss(losses: Sequence[float | None]) -> str:
+    known = [loss for loss in losses if loss is not None]
+    if not known:
+        return ""
+    if any(not math.isfinite(loss) for loss in known):
+        return "The loss became no number: a lower learning rate or wider types may keep it one."
+    if len(known) == 1:
+        return f"The loss was {known[0]:.3g} nats a token."
+    change = "fell" if known[-1] < known[0] else "did not fall"
+    return f"The loss {change}: from {known[0]:.3g} to {known[-1]:.3g} nats a token."
+
+
+def _saving(advice: Sequence[tuple[str, int]]) -> str:
+    if not advice:
+        return ""
+    change, saved = advice[0]
+    return f"`{change}` would save {format_bytes(saved)}."

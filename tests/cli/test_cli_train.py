@@ -1,0 +1,207 @@
+"""`qtui train` around a child of any kind: what is written where, exit codes, interruption,
+recordings. The child is a script that tells a run; test_cli_train_demo.py runs the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import is_gone
+
+from qtui_core.live.recording import read_recording
+
+SUPPORT = Path(__file__).parents[1] / "support"
+PROGRAM = (sys.executable, str(SUPPORT / "scripted_train.py"))
+
+
+def start(*args: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PROGRAM, "train", *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SUPPORT), **env},
+    )
+
+
+def train(*args: str, **env: str) -> tuple[int, str, str]:
+    child = start(*args, **env)
+    out, err = child.communicate(timeout=60)
+    return child.returncode, out, err
+
+
+def test_a_run_is_a_report_on_stdout_and_lines_on_stderr():
+    code, out, err = train("whole", "--steps", "2")
+    assert code == 0
+    for title in ("Run", "Estimate and measurement", "By phase", "What the difference is", "Loss"):
+        assert f"\n{title}\n" in out
+    assert "The loss fell: from 4.9 to 4.8 nats a token." in out.splitlines()[-1]
+    assert "the estimate of 90 MiB is 1.10% too low" in out.splitlines()[-1]
+    assert err.splitlines()[:2] == [
+        "qtui: importing torch and the model's class",
+        "qtui: loading the weights",
+    ]
+    assert "qtui: step 1 of 3, loss 4.9, 2 s, peak 91 MiB" in err
+
+
+def test_json_and_the_recording_say_the_same(tmp_path):
+    record = tmp_path / "run.jsonl"
+    code, out, _ = train("whole", "--steps", "3", "--json", "--record", str(record))
+    assert code == 0
+    data = json.loads(out)
+    assert data["schema_version"] == 1
+    assert data["measured"]["peak_allocated_bytes"] == 91 << 20
+    assert data["measured"]["loss"] == pytest.approx([4.9, 4.8, 4.7])
+    assert read_recording(record).complaint == ""
+    again = subprocess.run(
+        [*PROGRAM, "replay", str(record), "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(again.stdout) == data
+
+
+def test_the_child_is_asked_for_what_was_typed(tmp_path):
+    asked = tmp_path / "asked.json"
+    code, *_ = train(
+        "whole", "--method", "full", "--batch", "3", "--no-checkpointing", "--steps", "4",
+        "--data", "text.txt", "--device", "cuda:1", "--prompt", "Once", ASKED=str(asked),
+    )  # fmt: skip
+    assert code == 0
+    request = json.loads(asked.read_text())
+    plan = request.pop("plan")
+    assert request == {
+        "model": "whole", "steps": 4, "data": "text.txt", "device": "cuda:1", "text": "Once"
+    }  # fmt: skip
+    assert (plan["method"], plan["batch"], plan["checkpointing"]) == ("full", 3, False)
+
+
+def test_running_out_of_memory_is_told_with_what_helps():
+    code, out, err = train("out_of_memory")
+    assert code == 1
+    assert "qtui: Memory ran out in the loss phase of step 2." in err
+    assert "held then" in out
+    assert "would save" in out
+    assert "By phase" in out  # what was measured until then stays
+    assert out.splitlines()[-1].startswith(
+        "Memory ran out in the loss phase of step 2. `--batch 1` would save 10 MiB."
+    )
+
+
+def test_a_loss_that_is_no_number_is_null_in_json():
+    code, out, _ = train("not_a_number", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["measured"]["loss"][1] is None
+    assert data["faults"][0]["kind"] == "not a number"
+    assert "The loss became no number" in data["conclusion"]
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "says"),
+    [
+        ("no_model", 3, "qtui: There is no such model."),
+        ("killed", 1, "qtui: The run was killed"),
+        ("gone_without_a_word", 1, "qtui: The run ended with exit code 5."),
+    ],
+)
+def test_a_child_that_fails_is_a_sentence_and_a_code(model, code, says):
+    found, _, err = train(model)
+    assert found == code
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_nothing_is_written_over_where_no_run_began(tmp_path):
+    record = tmp_path / "kept.jsonl"
+    record.write_text("precious")
+    assert train("no_model", "--record", str(record))[0] == 3
+    assert record.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["no/such/folder/run.jsonl", "."])
+def test_a_recording_that_cannot_be_is_refused_before_the_run(tmp_path, name):
+    code, _, err = train("whole", "--record", str(tmp_path / name))
+    assert code in (1, 2)
+    assert "Cannot write" in err
+    assert "step" not in err
+
+
+def interrupt(child: subprocess.Popen[str], after: str) -> tuple[float, str, str]:
+    """Ctrl-C once a line on stderr has a word; seconds until the end, and what was written."""
+    assert child.stderr is not None
+    seen = ""
+    while after not in seen:
+        line = child.stderr.readline()
+        assert line, seen
+        seen += line
+    begun = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=20)
+    return time.monotonic() - begun, out, seen + err
+
+
+def test_ctrl_c_stops_within_a_second_and_tells_what_was_measured(tmp_path):
+    record = tmp_path / "run.jsonl"
+    child = start("until_stopped", "--json", "--record", str(record))
+    seconds, out, err = interrupt(child, "step 1")
+    assert child.returncode == 130
+    assert seconds < 1
+    assert "interrupted" in err
+    data = json.loads(out)
+    assert data["status"] == "stopped"
+    assert data["steps_taken"] >= 1
+    assert read_recording(record).snapshots[-1].reason == "stopped"
+
+
+def test_ctrl_c_ends_what_does_not_listen(tmp_path):
+    record = tmp_path / "run.jsonl"
+    child = start("deaf", "--record", str(record))
+    for _ in range(200):  # until its child was told of, which is the last thing it tells
+        told = read_recording(record).snapshots if record.exists() else ()
+        if len(told) == 2:
+            break
+        time.sleep(0.02)
+    begun = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=20)
+    assert time.monotonic() - begun < 1.5  # 0.8 s are the run's own
+    assert child.returncode == 130
+    recording = read_recording(record)
+    assert recording.snapshots[-1].reason == "stopped"
+    helper = int(recording.snapshots[-2].text)
+    assert is_gone(helper)
+
+
+def test_a_signal_to_end_ends_the_child_too(tmp_path):
+    record = tmp_path / "run.jsonl"
+    child = start("deaf", "--record", str(record))
+    while not (record.exists() and len(read_recording(record).snapshots) == 2):
+        time.sleep(0.02)
+    child.terminate()
+    child.communicate(timeout=20)
+    assert child.returncode == -signal.SIGTERM
+    helper = int(read_recording(record).snapshots[1].text)
+    assert is_gone(helper)
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; sys.argv = ['qtui', '{}', '--help']\n"
+        "from qtui.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('LOADED', *({{m.partition('.')[0] for m in sys.modules}}"
+        " & {{'torch', 'numpy', 'rich', 'textual', 'asyncio'}}))"
+    )
+    for command in ("train", "replay"):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(command)], capture_output=True, text=True, check=True
+        )
+        assert "Usage: qtui " + command in done.stdout
+        assert done.stdout.splitlines()[-1] == "LOADED"

@@ -1,0 +1,14 @@
+"""`qtui` with the script of scripted_run.py in place of the child that trains."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from qtui.engine import run_client
+
+run_client.WORKER = (sys.executable, str(Path(__file__).with_name("scripted_run.py")))
+
+from qtui.cli import main  # noqa: E402
+
+main()
