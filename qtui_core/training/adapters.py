@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from qtui_core.live.snapshot import AdaptersCompared
 from qtui_core.memory.plan import RunPlan
 from qtui_core.training.build import DTYPES
+
+Logits = npt.NDArray[np.float32]
 
 #: Tokens of the text that are looked at, from its end, and likeliest next tokens that are told.
 LONGEST: Final = 256
@@ -51,20 +55,21 @@ class Comparison:
             self._likeliest(off),
         )
 
-    def _logits(self, model: Any) -> torch.Tensor:
-        """float32 `[tokens, vocabulary]` on the CPU."""
+    def _logits(self, model: Any) -> Logits:
+        """float32 `[tokens, vocabulary]`. No tensor, which would be counted to the run."""
         autocast = (
             torch.autocast(self._ids.device.type, dtype=DTYPES[self._plan.autocast_dtype])
             if self._plan.autocast
             else nullcontext()
         )
         with torch.no_grad(), _same_each_time(model), autocast:
-            return model(input_ids=self._ids, use_cache=False).logits[0].float().cpu()
+            logits = model(input_ids=self._ids, use_cache=False).logits[0].float()
+            return np.array(logits.cpu().numpy())
 
-    def _likeliest(self, logits: torch.Tensor) -> tuple[tuple[str, float], ...]:
-        best = logits[-1].softmax(-1).topk(min(_LIKELIEST, logits.shape[-1]))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return tuple((self._decode(number), share) for number, share in pairs)
+    def _likeliest(self, logits: Logits) -> tuple[tuple[str, float], ...]:
+        odds = np.exp(logits[-1].astype(np.float64) - logits[-1].max())
+        best = np.argsort(-odds, kind="stable")[:_LIKELIEST]
+        return tuple((self._decode(int(i)), float(odds[i] / odds.sum())) for i in best)
 
 
 @contextmanager
@@ -84,5 +89,5 @@ def _same_each_time(model: nn.Module) -> Iterator[None]:
                 module.train()
 
 
-def _largest(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).abs().max())
+def _largest(one: Logits, other: Logits) -> float:
+    return float(np.abs(one - other).max())
