@@ -46,6 +46,7 @@ class DrawingPanel(RunningPanel):
     """Everything that is shown, for the state there is."""
 
     body: TrainBody
+    _standing: tuple[object, ...] = ()
 
     def compose_body(self) -> ComposeResult:
         self.body = TrainBody(self.drawing)
@@ -78,16 +79,28 @@ class DrawingPanel(RunningPanel):
     # Drawing
 
     def _draw(self) -> None:
-        run, body, state = self.run_shown, self.body, self.run_shown.state
         self._draw_form()
-        body.tabs.active = list(ViewName).index(run.view)
+        self.body.tabs.active = list(ViewName).index(self.run_shown.view)
+        self._draw_progress()
+        self._standing = standing(self.run_shown)
+        self.refresh_bindings()
+
+    def _draw_news(self) -> None:
+        """What a run that goes on changes; all of it where its keys or its plan do."""
+        if standing(self.run_shown) != self._standing:
+            self._draw()
+        else:
+            self._draw_progress()
+
+    def _draw_progress(self) -> None:
+        run, body, state = self.run_shown, self.body, self.run_shown.state
         body.controls.show(controls_of(run))
         self._draw_title()
         levels = partial(run_lines, state) if run.there else partial(before_lines, self.shown, run)
         body.levels.show(levels)
-        self._draw_below()
         if run.view is ViewName.RUN:
             self._draw_run()
+            self._draw_below()
         elif run.view is ViewName.LOSS:
             body.show_loss()
             body.loss.show(_losses(state), _asked(state))
@@ -96,7 +109,6 @@ class DrawingPanel(RunningPanel):
         else:
             body.show_text(partial(DRAWERS[run.view], state))
         self._draw_sentence()
-        self.refresh_bindings()
 
     def _draw_run(self) -> None:
         """The predicted curve, and what was measured over it."""
@@ -174,6 +186,12 @@ def _fault_or_phases(state: RunState, canvas: Canvas) -> list[TextLine]:
     if state.fault is not None and state.fault.fatal:
         return fault_lines(state.fault, canvas)[: canvas.height]
     return list(draw_phases(state, canvas))
+
+
+def standing(run: RunShown) -> tuple[object, ...]:
+    """What decides which keys work and whose plan is shown."""
+    state = run.state
+    return (run.live, run.player is not None, run.paused, state.header is not None, state.over)
 
 
 def _losses(state: RunState) -> list[tuple[int, float | None]]:

@@ -48,7 +48,11 @@ class RunningPanel(ChangingPanel):
         if self._news and self.qtui.panel is self:
             self._news = False
             self._see_device()
-            self._draw()
+            self._draw_news()
+
+    def _draw_news(self) -> None:
+        """What a run that goes on changes on the screen."""
+        self._draw()
 
     def _see_device(self) -> None:
         """The header line says what is in use on the GPU of a live run."""

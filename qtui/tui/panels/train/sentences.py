@@ -84,7 +84,7 @@ def _progress(state: RunState) -> str:
         return f"Held after step {len(state.steps)}{asked}: Space goes on, s takes one step."
     if state.over:
         taken = len(state.steps)
-        how = "" if state.status == "done" else " until it was stopped"
+        how = "" if state.status == "done" else " before it was stopped"
         count = (
             f"{taken} of {plural(header.steps, 'step')}" if header.steps else plural(taken, "step")
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
@@ -49,8 +50,9 @@ def overlay(
     first, which has no optimizer states yet."""
     placed = aligned(state, curve)
     later = [each for each in placed if each.moment.step > 1]
-    columns = [_point(each.position, curve, places, points) for each in later or placed]
-    moments = [each.moment for each in later or placed]
+    chosen = (later or placed) if places else ()
+    columns = _points_of([each.position for each in chosen], curve, places, points)
+    moments = [each.moment for each in chosen]
     tracks, latest = [], []
     now = state.recent[-1] if state.recent else None
     for name, stroke, level in levels_of(state):
@@ -72,14 +74,21 @@ def overlay(
     )
 
 
-def _point(position: float, curve: PredictedCurve, places: Sequence[Place], points: int) -> int:
-    """The point of a position on the curve: columns of a phase go by shares of its events."""
-    for (_, start, stop), place in zip(curve.spans, places, strict=True):
-        if position <= stop or place is places[-1]:
-            share = (position - start) / max(1, stop - start)
-            at = ACROSS * (place.start + max(0.0, share) * (place.stop - place.start))
-            return max(0, min(points - 1, int(at)))
-    return 0
+def _points_of(
+    positions: Sequence[float], curve: PredictedCurve, places: Sequence[Place], points: int
+) -> list[int]:
+    """The points of positions on the curve: columns of a phase go by shares of its events."""
+    stops = [stop for _, _, stop in curve.spans]
+    spans = [
+        (start, ACROSS * (place.stop - place.start) / max(1, stop - start), ACROSS * place.start)
+        for (_, start, stop), place in zip(curve.spans, places, strict=True)
+    ]
+    found = []
+    for position in positions:
+        start, wide, first = spans[min(bisect_left(stops, position), len(spans) - 1)]
+        at = int(first + (position - start) * wide)
+        found.append(max(0, min(points - 1, at)))
+    return found
 
 
 def _most(
