@@ -54,8 +54,23 @@ def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: 
     value = heads(tape, state, value, repeats(spec, state))
     if rotated:
         query, key = rotate(tape, query, key, *state.tables[0])
+    key, value = by_hand(tape, spec, key, value, state)
     output, scores = attend(tape, spec, query, key, value, state)
     return project(tape, weights, spec.out, output), scores
+
+
+def by_hand(
+    tape: Tape, spec: Attention, key: Tensor, value: Tensor, state: Pass
+) -> tuple[Tensor, Tensor]:
+    """Keys and values as the layer itself repeats them under `RunPlan.repeat_kv`: they take the
+    names of those of fewer heads, and live until the layer's output is projected
+    (MistralFlashAttention2.forward of transformers 4.45). A cache, and eager attention, are given
+    those of fewer heads."""
+    times = spec.heads // spec.kv_heads
+    if not state.plan.repeat_kv or times == 1 or state.cache is not None or is_eager(state):
+        return key, value
+    key = repeat(tape, key, times)
+    return key, repeat(tape, value, times)
 
 
 def repeats(spec: Attention, state: Pass) -> bool:
@@ -133,7 +148,8 @@ def kernel(
             sizes.batch, times, sizes.keys, sizes.kv_heads, sizes.kv_heads, sizes.head_dim
         )
     elif (mask is not None or state.plan.repeat_kv) and times > 1:
-        key, value = repeat(tape, key, times), repeat(tape, value, times)
+        if key.elements < sizes.batch * sizes.keys * sizes.heads * sizes.head_dim:
+            key, value = repeat(tape, key, times), repeat(tape, value, times)
         sizes = Heads(
             sizes.batch, sizes.queries, sizes.keys, sizes.heads, sizes.heads, sizes.head_dim
         )

@@ -4,7 +4,7 @@ as ever."""
 
 from __future__ import annotations
 
-from qtui_core.memory.blocks.attention import Attended, attend
+from qtui_core.memory.blocks.attention import Attended, attend, by_hand
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.mlp import gated
 from qtui_core.memory.blocks.norm import normalize
@@ -30,6 +30,7 @@ def attention(
         cosines, sines = state.tables[0]
         query = rope(tape, query, cosines, sines)
         key = rope(tape, key, cosines, sines)
+    key, value = by_hand(tape, spec, key, value, state)
     output, scores = attend(tape, spec, query, key, value, state)
     own = _adapted(weights, spec.out)
     if own is None:
