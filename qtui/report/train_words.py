@@ -10,6 +10,7 @@ from qtui_core.live.compare import error_of, first_step_only
 from qtui_core.live.explain import explain
 from qtui_core.live.gap import Level
 from qtui_core.live.measured import Measured
+from qtui_core.live.snapshot import Fault
 from qtui_core.live.state import RunState
 
 
@@ -17,7 +18,7 @@ def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) ->
     """What became of a run, its peak against the estimate, its loss, and what explains the rest."""
     fault = state.fault
     if fault is not None and fault.fatal:
-        return " ".join(filter(None, (fault.text, _saving(fault.advice), _peak(state, found))))
+        return " ".join(filter(None, (fault.text, _saving(fault), _peak(state, found))))
     parts = [_ran(state), _peak(state, found), _loss(found.losses)]
     if first_step_only(state):
         parts.append(
@@ -74,8 +75,9 @@ def _loss(losses: Sequence[float | None]) -> str:
     return f"The loss {change}: from {known[0]:.3g} to {known[-1]:.3g} nats a token."
 
 
-def _saving(advice: Sequence[tuple[str, int]]) -> str:
-    if not advice:
+def _saving(fault: Fault) -> str:
+    """The change that would help most, if the fault does not say so itself."""
+    if not fault.advice or fault.advice[0][0] in fault.text:
         return ""
-    change, saved = advice[0]
+    change, saved = fault.advice[0]
     return f"`{change}` would save {format_bytes(saved)}."

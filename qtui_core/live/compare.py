@@ -9,13 +9,17 @@ from typing import Final
 from qtui_core.live.header import Predicted, PredictedPhase
 from qtui_core.live.parts import at_end, at_peak, named
 from qtui_core.live.snapshot import PhaseEnded
-from qtui_core.live.state import RunState
+from qtui_core.live.state import COMPARE, IMPORT, QUANTIZE, RunState
 from qtui_core.memory.record import Phase
 
-IMPORT: Final = "import"
-QUANTIZE: Final = "quantize"
 #: All phases a run may have, in order.
-ORDER: Final = (IMPORT, Phase.LOAD.value, QUANTIZE, *(phase.value for phase in list(Phase)[1:]))
+ORDER: Final = (
+    IMPORT,
+    Phase.LOAD.value,
+    QUANTIZE,
+    *(phase.value for phase in list(Phase)[1:]),
+    COMPARE,
+)
 
 
 @dataclass(frozen=True)

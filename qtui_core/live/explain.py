@@ -35,6 +35,7 @@ _DO: Final = {
     PAGED: "The driver decides how much of them stays on the GPU.",
     MOMENTS: "The levels peaked at different moments; a longer run brings them together.",
 }
+_OF_OPERATIONS: Final = ("activations", "loss", "temporaries", "key-value cache")
 _COMPUTED: Final = (
     "It is what the operations of a step hold: kernels may have run other than the plan's, so "
     "compare --attention, --loss and --checkpointing, or take the estimate from the classes "
@@ -89,7 +90,7 @@ _IS: Final = {
 def _what_to_do(part: str) -> str:
     if part in _DO:
         return _DO[part]
-    if part.endswith(REST):
+    if part.endswith(REST) or part in _OF_OPERATIONS:
         return _COMPUTED
     if part.startswith(CONTEXT):
         return _CALIBRATE

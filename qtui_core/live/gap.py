@@ -8,7 +8,7 @@ from typing import Final
 
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured
-from qtui_core.live.parts import at_peak, named
+from qtui_core.live.parts import UNTOLD, at_peak, named
 
 ALLOCATED, RESERVED, PROCESS, DEVICE = "allocated", "reserved", "process", "device"
 
@@ -17,7 +17,6 @@ CONTEXT: Final = "context and modules"
 PAGED: Final = "paged states"
 OTHERS: Final = "other processes and the driver"
 MOMENTS: Final = "peaks at other moments"
-UNDIVIDED: Final = "not told apart"
 
 #: Why a level was not measured, by what was counted.
 _NO_ALLOCATOR: Final = "On a CPU bytes of live tensors are counted, and {} does not exist there."
@@ -91,7 +90,7 @@ def _process(predicted: Predicted, found: Measured, below: Level) -> Level:
     estimated, most = predicted.process_bytes, found.process_bytes
     if most is None:
         return _unmeasured(PROCESS, _SAYS_NOT.format("What this process uses"), estimated)
-    parts, rest = _of(below), UNDIVIDED
+    parts, rest = _of(below), UNTOLD
     if below.bytes is not None:
         context = found.early_context_bytes if predicted.paged_bytes else found.context_bytes
         if context is None:
@@ -107,7 +106,7 @@ def _device(predicted: Predicted, found: Measured, below: Level) -> Level:
     estimated, most = predicted.process_bytes, found.device_used_bytes
     if most is None:
         return _unmeasured(DEVICE, _SAYS_NOT.format("What the device uses"), estimated)
-    rest = UNDIVIDED if below.bytes is None else OTHERS
+    rest = UNTOLD if below.bytes is None else OTHERS
     return _level(DEVICE, estimated, most - estimated, _of(below), rest, below)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from qtui_core.live.snapshot import PhaseEnded
-from qtui_core.live.state import PhaseMeasured, RunState
+from qtui_core.live.state import COMPARE, PhaseMeasured, RunState
 from qtui_core.memory.record import Component, Phase
 
 #: What an optimizer or a backward pass makes, and a cache: it does not stay, or is no part of what
@@ -51,7 +51,7 @@ class Measured:
 
 def measured(state: RunState) -> Measured:
     """The figures of a run so far."""
-    phases = state.phases
+    phases = [phase for phase in state.phases if phase.name != COMPARE]
     marks = [mark for phase in phases for mark in (phase.first, phase.last, phase.most)]
     steps = state.steps[1:] or state.steps
     seconds = median(step.step_seconds for step in steps) if steps else None

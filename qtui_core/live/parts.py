@@ -26,9 +26,9 @@ _NAMEABLE: Final = (
 #: Phases in which the model stands as it is.
 _OF_STEPS: Final = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN)
 
-#: What nobody told apart: the rest of what is allocated.
+#: What storages do not name: the rest of what is allocated.
 REST: Final = "activations, loss and temporaries"
-UNTOLD: Final = "all components"
+UNTOLD: Final = "not told apart"
 
 
 def named(component: str) -> str:
@@ -59,9 +59,9 @@ def at_end(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, in
 def _apart(
     mark: PhaseEnded, told: Mapping[str, int], predicted: Mapping[str, int], open_: frozenset[str]
 ) -> tuple[dict[str, int], str]:
-    # Where tensors are counted there are no workspaces.
-    nameable = (*_NAMEABLE, _WORKSPACES) if mark.counted == "tensors" else _NAMEABLE
-    expected = [name for name in predicted if name in nameable]
+    if mark.counted == "tensors":  # Each tensor is told, and there is nothing else.
+        return {name: told.get(name, 0) for name in (*told, *predicted)}, UNTOLD
+    expected = [name for name in predicted if name in _NAMEABLE]
     names = dict.fromkeys((*(n for n in told if n != _ACTIVATIONS), *expected))
     apart = {name: told.get(name, 0) for name in names if name not in open_}
     rest = REST

@@ -31,6 +31,12 @@ Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", 
 _CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
 _ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
+#: Phases of a run besides those of an estimate (qtui_core.memory.record.Phase). What compares
+#: adapters is no part of a step, and no level of it counts.
+IMPORT: Final = "import"
+QUANTIZE: Final = "quantize"
+COMPARE: Final = "compare"
+
 #: Moments of the last while: half a minute of samples, and the marks in it.
 RECENT: Final = 600
 #: Phases as they happened, of the last steps.
@@ -82,7 +88,7 @@ class RunState:
         history: the same of the whole run, thinned out.
         sample: the last.
         steps: all that were taken.
-        most_reserved, most_process, most_device: of samples and marks.
+        most_reserved, most_process, most_device: of samples and marks, but those of COMPARE.
         adapters: the last comparison.
         log: the last lines, faults among them.
         fault: the one that ended the run, else the last.
@@ -172,8 +178,12 @@ def _phase_ended(state: RunState, told: PhaseEnded) -> RunState:
         state,
         spans=_closed(state.spans, told.seconds),
         phases=_with_mark(state.phases, told),
-        most_reserved=larger(state.most_reserved, told.peak_reserved_bytes),
+        most_reserved=_most(state.most_reserved, told.phase, told.peak_reserved_bytes),
     )
+
+
+def _most(before: int | None, phase: str, nbytes: int | None) -> int | None:
+    return before if phase == COMPARE else larger(before, nbytes)
 
 
 def _closed(spans: tuple[PhaseSpan, ...], seconds: float) -> tuple[PhaseSpan, ...]:
@@ -210,9 +220,9 @@ def _with_moment(state: RunState, moment: Moment) -> RunState:
         state,
         recent=(*state.recent, moment)[-RECENT:],
         history=add(state.history, moment),
-        most_reserved=larger(state.most_reserved, moment.reserved),
-        most_process=larger(state.most_process, moment.process),
-        most_device=larger(state.most_device, moment.device),
+        most_reserved=_most(state.most_reserved, moment.phase, moment.reserved),
+        most_process=_most(state.most_process, moment.phase, moment.process),
+        most_device=_most(state.most_device, moment.phase, moment.device),
     )
 
 

@@ -124,3 +124,21 @@ def test_a_run_that_failed_early_has_a_summary():
     assert data["faults"][0]["text"] == "The file is gone."
     with pytest.raises(ValueError, match="told nothing"):
         summary(fold([]))
+
+
+def test_comparing_adapters_is_no_part_of_the_levels():
+    huge = {"reserved_bytes": 1 << 40, "process_bytes": 1 << 40, "device_used_bytes": 1 << 40}
+    told = PhaseEnded(
+        99.0, 3, "compare", 1 << 40, 1, peak_reserved_bytes=1 << 40, held={"weights": 5}, **huge
+    )
+    before, after_it = fold(run()), fold([*run(), told])
+    assert measured(after_it) == measured(before)
+    assert by_phase(after_it)[:-1] == by_phase(before)
+    assert (by_phase(after_it)[-1].name, by_phase(after_it)[-1].error) == ("compare", None)
+
+
+def test_where_tensors_are_counted_each_component_is_told():
+    rows = by_component(fold(run(gpu=False)), "loss", peak=True)
+    assert {row.name for row in rows} >= {"weights", "activations", "cuBLAS workspaces"}
+    # What the estimate's blocks are larger than their tensors is told of no component.
+    assert not any("temporaries" in row.name for row in rows)
