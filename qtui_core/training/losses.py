@@ -7,11 +7,18 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan import RunPlan, chunk_of
+from qtui_core.training.chunked import use_chunks
 
 
 def set_loss(model: Any, plan: RunPlan) -> None:
-    """Gives a causal model the loss of a plan; with "stock" it keeps its own."""
+    """Gives a causal model the loss of a plan; with "stock" it keeps its own.
+
+    Raises UsageError for a loss in chunks of a model that predicts no next token.
+    """
+    chunk = chunk_of(plan.loss)
+    if chunk is not None:
+        use_chunks(model, chunk)
     if plan.loss == "stock-4.48":
         model.loss_function = loss_of_4_48
 

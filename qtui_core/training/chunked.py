@@ -1,0 +1,131 @@
+"""The loss a chunk of tokens at a time, so that the logits of all tokens never exist together.
+
+What it does, in which types and in which order, is what TRL 1.9 does (sft_trainer.py,
+_chunked_cross_entropy_loss) and what the estimate of a plan with `--loss chunked:N` assumes
+(qtui_core.memory.blocks.chunked_loss): each chunk is a checkpoint, whose logits are computed in
+float32 from a float32 copy of the head, once forward and once more backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers.utils import ModelOutput
+
+from qtui_core.errors import UsageError
+
+_UNLABELLED: Final = -100
+
+
+@dataclass
+class ChunkedOutput(ModelOutput):
+    """Of a forward pass without logits: the loss, the share of tokens guessed right, and the mean
+    entropy of the guesses in nats."""
+
+    loss: torch.Tensor | None = None
+    accuracy: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+
+
+def chunked_cross_entropy(
+    hidden: torch.Tensor,
+    head: nn.Linear,
+    labels: torch.Tensor,
+    chunk: int,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> ChunkedOutput:
+    """The mean cross entropy of the next token.
+
+    Args:
+        hidden: what the head is given, `[batch, sequence, width]`.
+        head: `[vocabulary, width]`, with or without a bias.
+        labels: int64 `[batch, sequence]`, of which each belongs to the hidden state before it;
+            -100 has none.
+        chunk: tokens at a time.
+        scale, softcap: of the logits, where the model has such.
+    """
+    following = labels[:, 1:]
+    valid = following != _UNLABELLED
+    rows, targets = hidden[:, :-1][valid], following[valid]
+    loss = correct = entropy = torch.zeros((), dtype=torch.float32, device=hidden.device)
+    one = partial(_chunk, head, scale, softcap)
+    for start in range(0, len(targets), chunk):
+        stop = start + chunk
+        of_chunk, right, unsure = checkpoint(
+            one, rows[start:stop], targets[start:stop], use_reentrant=False
+        )
+        loss, correct, entropy = loss + of_chunk, correct + right, entropy + unsure
+    count = len(targets)
+    return ChunkedOutput(loss / count, correct / count, entropy / count)
+
+
+def _chunk(
+    head: nn.Linear,
+    scale: float | None,
+    softcap: float | None,
+    rows: torch.Tensor,
+    targets: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sums over a chunk: the loss, the tokens that are guessed right, the entropy."""
+    with torch.autocast(rows.device.type, enabled=False):
+        logits = functional.linear(rows.float(), head.weight.float())
+        if head.bias is not None:
+            logits = logits + head.bias.float()
+        if scale is not None:
+            logits = logits * scale
+        if softcap is not None:
+            logits = torch.tanh(logits / softcap) * softcap
+        logarithms = functional.log_softmax(logits, dim=-1)
+        del logits
+        loss = functional.nll_loss(logarithms, targets, reduction="sum")
+        with torch.no_grad():
+            correct = (logarithms.argmax(-1) == targets).sum()
+            entropy = -(logarithms.exp() * logarithms).sum(-1).sum()
+    return loss, correct, entropy
+
+
+def use_chunks(model: Any, chunk: int) -> None:
+    """Has a causal model compute its loss in chunks whenever it is given labels.
+
+    Raises UsageError for a model that is not causal, or whose head is no matrix.
+    """
+    head = model.get_output_embeddings()
+    config = model.config
+    decoder = model.base_model
+    if config.is_encoder_decoder or not model.can_generate() or decoder is model:
+        raise UsageError(
+            f"--loss chunked is for models that predict the next token, and "
+            f"{type(model).__name__} does not; use --loss stock."
+        )
+    if not isinstance(head, nn.Linear):
+        raise UsageError(
+            f"--loss chunked multiplies by the matrix of the head, and that of "
+            f"{type(model).__name__} is a {type(head).__name__}; use --loss stock."
+        )
+    scale, softcap = _scale(config), getattr(config, "final_logit_softcapping", None)
+
+    plain = model.forward
+
+    def forward(labels: torch.Tensor | None = None, **inputs: Any) -> Any:
+        if labels is None:
+            return plain(**inputs)
+        hidden = decoder(**inputs).last_hidden_state
+        return model.loss_function(hidden, head, labels, chunk, scale, softcap)
+
+    model.forward = forward
+    model.loss_function = chunked_cross_entropy
+
+
+def _scale(config: Any) -> float | None:
+    """Of logits: Cohere multiplies, Granite divides."""
+    if (scale := getattr(config, "logit_scale", None)) is not None:
+        return float(scale)
+    divisor = getattr(config, "logits_scaling", None)
+    return None if divisor is None else 1.0 / float(divisor)
