@@ -5,44 +5,90 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, QtuiError, UsageError
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.device import Device
+from qtui_core.memory.estimate import Estimate, estimate_recording, plan_on
+from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.record import ALLOCATE, Component, Event, Label, Recording
+from qtui_core.memory.shape import ModelShape
 
 #: Lines of a failed process that are told.
 _LINES = 3
+#: A trace takes seconds or minutes; this long it goes on after it was given up.
+_CHECK_SECONDS = 0.2
 
 
-def trace(config: Mapping[str, Any], plan: RunPlan) -> Recording:
+def _never() -> None:
+    """A trace that nothing gives up."""
+
+
+def traced_estimate(
+    config: Mapping[str, Any],
+    shape: ModelShape | None,
+    plan: RunPlan,
+    device: Device | None = None,
+    check: Callable[[], None] = _never,
+) -> Estimate:
+    """The estimate of a run of `plan`, from a trace of the classes for `config`. `shape` is None
+    for a family that has none built in. Raises what `trace` and `check` do."""
+    stored = config.get("dtype") or config.get("torch_dtype")
+    if shape is not None:
+        stored = shape.dtype
+    resolved = plan_on(resolve(plan, None if stored is None else str(stored)), device)
+    recording = trace(config, resolved, check)
+    check()
+    return estimate_recording(recording, shape, resolved, device)
+
+
+def trace(
+    config: Mapping[str, Any], plan: RunPlan, check: Callable[[], None] = _never
+) -> Recording:
     """The recording of a run of `plan` by the classes of the installed transformers and peft, over
-    tensors without values.
+    tensors without values. `check` is called now and then; what it raises ends the process.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
     trace or the process fails.
     """
     asked = json.dumps({"config": dict(config), "plan": asdict(plan)})
-    done = subprocess.run(
+    with subprocess.Popen(
         # -P: no file beside the user is taken for a library.
         [sys.executable, "-P", "-m", "qtui.engine.tracing"],
-        input=asked,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=child_environment(),
-        check=False,
-    )
-    if done.returncode:
-        last = " ".join(done.stderr.strip().splitlines()[-_LINES:]) or "without a word"
-        raise QtuiError(f"The trace ended with code {done.returncode}: {last}")
-    answer = json.loads(done.stdout)
+    ) as process:
+        try:
+            output, errors = _answer_of(process, asked, check)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        last = " ".join(errors.strip().splitlines()[-_LINES:]) or "without a word"
+        raise QtuiError(f"The trace ended with code {process.returncode}: {last}")
+    answer = json.loads(output)
     if "error" in answer:
         kinds: dict[int, type[QtuiError]] = {2: UsageError, 3: ModelError}
         raise kinds.get(answer["code"], QtuiError)(answer["error"])
     return Recording(tuple(_read(event) for event in answer["events"]), answer["origin"])
+
+
+def _answer_of(
+    process: subprocess.Popen[str], asked: str, check: Callable[[], None]
+) -> tuple[str, str]:
+    text: str | None = asked
+    while True:
+        try:
+            return process.communicate(text, timeout=_CHECK_SECONDS)
+        except subprocess.TimeoutExpired:
+            text = None  # it is on its way
+            check()
 
 
 def _read(event: list[Any]) -> Event:

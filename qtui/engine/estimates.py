@@ -9,18 +9,16 @@ from functools import cache, partial
 from typing import Any
 
 from qtui.engine.protocol import Array
-from qtui.engine.subjects import Estimates, asked, device_of
+from qtui.engine.subjects import Estimates, Subject, asked, device_of
 from qtui.engine.task import Result, Task
-from qtui.report.memory_data import MemoryReport, memory_data
+from qtui.report.memory_build import report_of
+from qtui.report.memory_data import memory_data
 from qtui.report.memory_words import conclude_memory
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice import advise, cures, worthwhile
-from qtui_core.memory.compute import compute_of
 from qtui_core.memory.curve import Curve, Peaks
-from qtui_core.memory.devices import DEVICES
-from qtui_core.memory.estimate import Estimate, estimate, estimate_recording, plan_on
-from qtui_core.memory.fit import fit_on, fits
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.estimate import Estimate, estimate
+from qtui_core.memory.fit import fit_on
+from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.presets import CASES, figures_of
 from qtui_core.memory.sketch import sketch
 from qtui_core.memory.terms import Term
@@ -45,6 +43,7 @@ def open_subject(estimates: Estimates, task: Task) -> Result:
             "quantized": subject.quantized,
             "notes": [] if shape is None else list(shape.notes),
             "unknown": subject.why,
+            "traceable": bool(subject.config.get("model_type")),
         }
     )
 
@@ -86,77 +85,56 @@ def full(estimates: Estimates, task: Task) -> Result:
 
 
 def trace(estimates: Estimates, task: Task) -> Result:
-    """The same from the classes of transformers, in a process of their own."""
-    from qtui.engine.asked_trace import trace as record
+    """The same from the classes of transformers, in a process of their own; "around" is what
+    surrounds it."""
+    from qtui.engine.asked_trace import traced_estimate
 
     subject, plan, device = asked(estimates, task)
-    stored = subject.config.get("dtype") or subject.config.get("torch_dtype")
-    if subject.shape is not None:
-        stored = subject.shape.dtype
-    resolved = plan_on(resolve(plan, None if stored is None else str(stored)), device)
-    recording = record(subject.config, resolved)
-    task.check()
-    found = estimate_recording(recording, subject.shape, resolved, device)
-    return _answer(found, found.curve)
+    found = traced_estimate(subject.config, subject.shape, plan, device, task.check)
+    answer = _answer(found, found.curve)
+    surroundings = _around(subject, found, task)
+    return Result({**answer.data, "around": surroundings}, answer.arrays)
 
 
 def around(estimates: Estimates, task: Task) -> Result:
     """What would save memory, what the plan fits, what to do when it does not."""
     subject, plan, device = asked(estimates, task)
-    found = estimates.full(subject, plan, device)
-    shape = subject.known_shape()
+    return Result(_around(subject, estimates.full(subject, plan, device), task))
+
+
+def _around(subject: Subject, found: Estimate, task: Task) -> dict[str, Any]:
     known: dict[RunPlan, Peaks] = {}
 
     def peaks(changed: RunPlan) -> Peaks:
         task.check()
         if changed not in known:
-            known[changed] = sketch(shape, changed, device).peaks
+            known[changed] = sketch(subject.known_shape(), changed, found.device).peaks
         return known[changed]
 
-    advice = advise(found, peaks)
-    verdicts = fits(found, DEVICES, peaks)
-    task.check()
-    near = [device] if device is not None else []
-    for params in task.params.get("live", ()):
-        here = device_of(params)
-        if here is not None and here.name not in {each.name for each in near}:
-            near.append(here)
-    named = {each.name for each in near}
-    verdicts = (
-        *(fit_on(found, each) for each in near),
-        *(fit for fit in verdicts if fit.gpu not in named),
+    here = [device_of(params) for params in task.params.get("live", ())]
+    report = report_of(
+        subject,
+        found,
+        None if subject.shape is None else peaks,
+        here=[device for device in here if device is not None],
     )
-    report = MemoryReport(
-        model=subject.name,
-        location=subject.location,
-        architecture=subject.architecture,
-        estimate=found,
-        fits=verdicts,
-        asked=None if device is None else device.name,
-        device=device,
-        advice=worthwhile(advice, found.peak_allocated_bytes),
-        cures=cures(found, advice),
-        compute=compute_of(shape, found.plan),
-        notes=shape.notes,
-    )
-    return Result(
-        {
-            "sentence": conclude_memory(report),
-            "advice": [
-                {
-                    "change": line.change,
-                    "plan": dataclasses.asdict(line.plan),
-                    "saves_bytes": line.saves_bytes,
-                    "cost": line.cost,
-                    "peak_phase": line.peak_phase,
-                }
-                for line in report.advice
-            ],
-            "fits": [dataclasses.asdict(fit) for fit in report.fits],
-            "cures": [dataclasses.asdict(cure) for cure in report.cures],
-            "report": memory_data(report),
-        }
-    )
+    return {
+        "sentence": conclude_memory(report, by_group=True),
+        "advice": [
+            {
+                "change": line.change,
+                "plan": dataclasses.asdict(line.plan),
+                "saves_bytes": line.saves_bytes,
+                "cost": line.cost,
+                "peak_phase": line.peak_phase,
+            }
+            for line in report.advice
+        ],
+        "fits": [dataclasses.asdict(fit) for fit in report.fits],
+        "cures": [dataclasses.asdict(cure) for cure in report.cures],
+        "notes": list(report.notes),
+        "report": memory_data(report),
+    }
 
 
 def fit_map(estimates: Estimates, task: Task) -> Result:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qtui.engine.task import Task
-from qtui_core.errors import ModelError, UsageError
+from qtui.report.memory_build import Described, described
+from qtui_core.errors import UsageError
 from qtui_core.memory.devices import Device, device_of_memory, find_device
 from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.families import UnknownFamily
@@ -28,17 +29,11 @@ Key = tuple[str, RunPlan, tuple[str, int] | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Subject:
-    """A model by the name it was asked for, and its configuration. `shape` is None for a family
-    that has none built in; `why` says so."""
+class Subject(Described):
+    """A model and its shape. That is None for a family that has none built in; `why` says so."""
 
-    name: str
-    location: str
-    config: Mapping[str, Any]
     shape: ModelShape | None
     why: str = ""
-    architecture: str = ""
-    quantized: bool = False
 
     def known_shape(self) -> ModelShape:
         """Raises UnknownFamily without one."""
@@ -81,27 +76,19 @@ class Estimates:
 
 def _of_model(model: str) -> Subject:
     with open_model(model) as source:
-        if source.config is None:
-            raise ModelError(
-                f"{source.id} has no config.json, from which memory is estimated; give a folder "
-                "or a hub id that has one."
-            )
-        shape, why = None, ""
-        try:
-            shape = ModelShape.from_config(source.config)
-        except UnknownFamily as error:
-            why = str(error)
-        architecture = source.architecture or "a model"
-        quantized = source.quantization is not None
-        return Subject(
-            source.id, source.location, source.config, shape, why, architecture, quantized
-        )
+        found = described(source)
+    shape, why = None, ""
+    try:
+        shape = ModelShape.from_config(found.config)
+    except UnknownFamily as error:
+        why = str(error)
+    return Subject(**vars(found), shape=shape, why=why)
 
 
 def _of_case(key: str) -> Subject:
     case = case_of(key)
     shape = ModelShape.from_config(case.config)
-    return Subject(case.title, case.source, case.config, shape, architecture=shape.architecture)
+    return Subject(case.title, case.source, case.config, shape.architecture, False, shape)
 
 
 def asked(estimates: Estimates, task: Task) -> tuple[Subject, RunPlan, Device | None]:

@@ -2,7 +2,8 @@
 
 Reads {"config", "plan"} as JSON from stdin and writes {"events", "origin"}, or {"error", "code"}
 with the sentence and its exit code, to what was stdout when it started; what libraries print goes
-to stderr. A trace changes torch for the whole process, so it shares none.
+to stderr. A trace changes torch for the whole process, so it shares none. It ends with the process
+that asked, whose trace nobody reads any more.
 """
 
 from __future__ import annotations
@@ -10,19 +11,31 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import time
 from typing import Any
 
 from qtui_core.errors import QtuiError
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import ALLOCATE, Event, Label
 
+#: Between two looks whether the process that asked is still there.
+_LOOK_SECONDS = 1.0
+
 
 def main() -> None:
     """One trace."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answer:
         json.dump(_trace(json.load(sys.stdin)), answer)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
 
 
 def _trace(asked: dict[str, Any]) -> dict[str, Any]:

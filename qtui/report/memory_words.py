@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from qtui.report.memory_data import MemoryReport
+from qtui.report.memory_parts import grouped
 from qtui.report.numbers import format_bytes
 from qtui_core.memory.advice import Advice, keeps_training
 from qtui_core.memory.fit import Fit
-from qtui_core.memory.terms import Term
 
 
-def conclude_memory(report: MemoryReport) -> str:
-    """What the run needs and where, whether it fits, and the change that is worth most."""
+def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
+    """What the run needs and where, whether it fits, and the change that is worth most. The
+    largest component of the peak is named, or `by_group` the largest group of components, where
+    groups are what is listed beside the sentence."""
     estimate = report.estimate
     need = (
         f"The run needs {format_bytes(estimate.process_bytes)} on the GPU; its peak of "
         f"{format_bytes(estimate.peak_allocated_bytes)} is in the {_phase(estimate.peak_phase)}"
     )
-    largest = max(estimate.components, key=lambda term: term.bytes, default=None)
-    if largest is not None:
-        need += f", {_share(largest, estimate.peak_allocated_bytes)}"
+    parts = [(term.name, term.bytes) for term in estimate.components]
+    if by_group:
+        parts = [(group.name, nbytes) for group, nbytes in grouped(parts)]
+    if parts and estimate.peak_allocated_bytes:
+        name, nbytes = max(parts, key=lambda part: part[1])
+        need += f", {nbytes / estimate.peak_allocated_bytes:.0%} of it {name}"
     asked = next((fit for fit in report.fits if fit.gpu == report.asked), None)
     sentence = f"{need}. "
     if asked is not None:
@@ -30,11 +35,6 @@ def conclude_memory(report: MemoryReport) -> str:
 
 def _phase(name: str) -> str:
     return name if name.endswith("steps") else f"{name} phase"
-
-
-def _share(term: Term, peak: int) -> str:
-    share = term.bytes / peak if peak else 0.0
-    return f"{share:.0%} of it {term.name}"
 
 
 def _verdict(fit: Fit, report: MemoryReport) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from qtui.engine.client import EngineLost, EngineState, Reply
 from qtui.engine.protocol import Array
 from qtui.tui.panels.memory.data import plan_of
-from qtui_core.errors import UsageError
+from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.plan import resolve
 
 GIB = 1 << 30
@@ -31,9 +31,13 @@ class HandMade:
         self.asked: list[tuple[str, Any]] = []
         self.devices: list[dict[str, Any]] = []
         self.unknown = ""
+        self.traceable = True
         self.holding: set[str] = set()
         self.lost = ""
         self.busy = False
+        self.given_up: list[str] = []
+        self.failing: tuple[str, Exception] = ("", QtuiError())
+        self.sentence = "The run needs 9 GiB; chunk the loss."
         self.advised = 2
         """How many changes are advised."""
 
@@ -57,8 +61,14 @@ class HandMade:
     ) -> Reply:
         params = json.loads(json.dumps(params or {}))  # as it travels
         self.asked.append((method, params))
-        while method in self.holding:
-            await asyncio.sleep(0.005)
+        try:
+            while method in self.holding:
+                await asyncio.sleep(0.005)
+        except asyncio.CancelledError:
+            self.given_up.append(method)
+            raise
+        if method == self.failing[0]:
+            raise self.failing[1]
         if self.lost:
             self.state = EngineState.LOST
             raise EngineLost(self.lost)
@@ -70,7 +80,7 @@ class HandMade:
             "id": params["case"] or "seven-b", "location": "here",
             "architecture": "LlamaForCausalLM", "parameters": 7_000_000_000, "layers": 32,
             "dtype": "bf16", "max_positions": 4096, "quantized": False, "notes": [],
-            "unknown": self.unknown,
+            "unknown": self.unknown, "traceable": self.traceable,
         }  # fmt: skip
 
     def _devices(self, params: Any, _: Any) -> dict[str, Any]:
@@ -84,7 +94,8 @@ class HandMade:
 
     def _trace(self, params: Any, _: Any) -> Reply:
         reply = self._answer(params, "full")
-        return Reply({**reply.data, "origin": "trace"}, reply.arrays)
+        around = self._around(params, None)
+        return Reply({**reply.data, "origin": "trace", "around": around}, reply.arrays)
 
     def _answer(self, params: Any, stage: str) -> Reply:
         plan = resolve(plan_of(params["plan"]), "bf16")
@@ -145,13 +156,13 @@ class HandMade:
         chosen = (params["device"] or {}).get("name")
         names.sort(key=lambda name: name != chosen)
         return {
-            "sentence": "The run needs 9 GiB; chunk the loss.",
+            "sentence": self.sentence,
             "advice": [
                 {"change": "--loss chunked:256", "plan": cheaper, "saves_bytes": 3 * GIB,
                  "cost": "a little time", "peak_phase": "backward"},
                 {"change": "--lora-rank 8", "plan": rank, "saves_bytes": GIB // 8,
                  "cost": "adapters of a lower rank", "peak_phase": "loss"},
-            ][: self.advised],
+            ][: 0 if self.unknown else self.advised],
             "fits": [
                 {"gpu": name, "capacity_bytes": (24 + 56 * at) * GIB,
                  "verdict": ("tight", "fits", "no")[at], "headroom_bytes": (56 * at - 1) * GIB}
@@ -161,6 +172,7 @@ class HandMade:
                 {"kind": "backward", "symptom": "torch.OutOfMemoryError in backward()",
                  "needs_bytes": 12 * GIB, "change": "--loss chunked:256", "saves_bytes": 3 * GIB},
             ],
+            "notes": ["The sequence is longer than the 4,096 positions the model was made for."],
             "report": {"model": "seven-b", "peak_phase": "backward"},
         }  # fmt: skip
 

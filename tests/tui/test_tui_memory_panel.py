@@ -220,24 +220,6 @@ async def test_a_worked_case_is_opened_and_left(
         assert (panel.shown.plan.method, panel.shown.plan.batch) == ("qlora", 2)
 
 
-async def test_an_unknown_family_offers_the_trace(
-    running: Running,
-    estimator: HandMade,  # noqa: F811
-) -> None:
-    estimator.unknown = "No shape of models of type 'mamba' is built in, and none is guessed."
-    async with running(start_panel="memory") as pilot:
-        panel = pilot.app.panel
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
-        await settled(pilot)
-        assert "t runs that trace here" in screen_text(pilot.app)
-        assert estimator.count("first") == 0
-        await pilot.press("t")
-        await until(pilot, lambda: panel.phase is Phase.READY)
-        await settled(pilot)
-        assert "The classes of transformers, traced, peak at" in panel.sentence
-        assert "WWWW" in panel.body.curve.text
-
-
 async def test_a_first_plan_that_is_impossible_leaves_the_form(running: Running) -> None:
     """Also on a narrow screen, where texts otherwise take its room."""
     async with running((80, 24), start_panel="memory") as pilot:

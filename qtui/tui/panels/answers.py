@@ -22,10 +22,15 @@ class Answers:
         if key in self._answers:
             return self._answers[key]
         answer = await ask()
+        self.put(key, answer)
+        return answer
+
+    def put(self, key: Key, answer: Any) -> None:
+        """The answer from now on."""
+        self._answers.pop(key, None)
         self._answers[key] = answer
         if len(self._answers) > KEPT:
             del self._answers[next(iter(self._answers))]
-        return answer
 
     def known(self, key: Key) -> Any:
         """The answer from before; None without one."""

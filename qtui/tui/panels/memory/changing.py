@@ -85,16 +85,22 @@ class ChangingPanel(PlanningPanel):
             return
         if remember:
             self._past = [*self._past[-REMEMBERED:], (shown.plan, shown.gpu)]
-        if shown.current:
-            shown.before, shown.change, shown.gpu_change = shown.answer, "", ""
-        if gpu != shown.gpu:
-            names = [each.label if each else "any" for each in (shown.gpu, gpu)]
+        answer = shown.answer
+        if answer and shown.current and (answer.stage == "full" or shown.before is None):
+            # Of changes that follow one another quickly, all are told: what was before them is
+            # known at every level.
+            shown.before, shown.before_gpu = answer, shown.gpu
+        shown.change = shown.gpu_change = ""
+        if gpu != shown.before_gpu:
+            names = [each.label if each else "any" for each in (shown.before_gpu, gpu)]
             shown.gpu_change = f"GPU {' → '.join(names)}"
         shown.plan, shown.gpu = plan, gpu
         self._choose()
         self.refusal = ""
-        if shown.facts is None or shown.facts.unknown:
+        if shown.facts is None:
             self._draw()  # the form; there is nothing to estimate
+        elif shown.facts.unknown:
+            self._not_built_in(shown.facts)
         else:
             self._estimate()
 

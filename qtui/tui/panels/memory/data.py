@@ -19,7 +19,7 @@ Stage = Literal["first", "full"]
 @dataclass(frozen=True)
 class ModelFacts:
     """A model. `dtype` is that of the checkpoint; `unknown` says why its family has no shape, and
-    is empty where it has one."""
+    is empty where it has one; `traceable` is whether it names a class that may be traced."""
 
     id: str
     location: str
@@ -31,6 +31,7 @@ class ModelFacts:
     quantized: bool
     notes: tuple[str, ...]
     unknown: str
+    traceable: bool
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> ModelFacts:
@@ -161,12 +162,14 @@ class CureLine:
 
 @dataclass(frozen=True)
 class Around:
-    """What surrounds an estimate: what saves memory, what it fits, what it means."""
+    """What surrounds an estimate: what saves memory, what it fits, what it means, and what is to
+    be known of how it was made."""
 
     advice: tuple[AdviceLine, ...]
     fits: tuple[FitLine, ...]
     cures: tuple[CureLine, ...]
     sentence: str
+    notes: tuple[str, ...]
     report: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -174,8 +177,14 @@ class Around:
         advice = tuple(
             build(AdviceLine, {**line, "plan": plan_of(line["plan"])}) for line in data["advice"]
         )
-        fits = _all(FitLine, data["fits"])
-        return cls(advice, fits, _all(CureLine, data["cures"]), data["sentence"], data["report"])
+        return cls(
+            advice,
+            _all(FitLine, data["fits"]),
+            _all(CureLine, data["cures"]),
+            data["sentence"],
+            tuple(data["notes"]),
+            data["report"],
+        )
 
 
 @dataclass(frozen=True)

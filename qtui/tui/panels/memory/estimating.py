@@ -11,20 +11,16 @@ from typing import Any
 from textual.app import ComposeResult
 
 from qtui.tui.panels.memory.body import MemoryBody
+from qtui.tui.panels.memory.cases_view import draw_cases
 from qtui.tui.panels.memory.changing import ChangingPanel
-from qtui.tui.panels.memory.data import CaseLine, MapCell
+from qtui.tui.panels.memory.data import CaseLine, MapCell, ModelFacts
 from qtui.tui.panels.memory.feed import case_line
 from qtui.tui.panels.memory.lines import level_lines, number_lines
+from qtui.tui.panels.memory.parts_view import draw_parts
+from qtui.tui.panels.memory.planning import ESTIMATE
 from qtui.tui.panels.memory.sentences import sentence_of
 from qtui.tui.panels.memory.shown import ViewName
-from qtui.tui.panels.memory.views import (
-    draw_cases,
-    draw_gpus,
-    draw_map,
-    draw_parts,
-    draw_savings,
-    headline,
-)
+from qtui.tui.panels.memory.views import draw_gpus, draw_map, draw_savings, headline
 from qtui.tui.panels.quantize.shown import Phase
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.presets import CASES
@@ -32,6 +28,10 @@ from qtui_core.memory.presets import CASES
 #: Cells of the map come one by one, and an eye sees a few pictures a second.
 MAP_SECONDS = 0.15
 MAP, FIGURES = "map", "figures"
+TRACING = (
+    "The classes of transformers run over tensors without values, which takes no weights and no "
+    "GPU, but seconds, or minutes where they walk a sequence step by step. Esc stops it."
+)
 DRAWERS = {
     ViewName.PARTS: draw_parts,
     ViewName.SAVINGS: draw_savings,
@@ -50,6 +50,8 @@ class EstimatingPanel(ChangingPanel):
         super().__init__(**options)
         self._own_plan = RunPlan()
         self._drawn = 0.0
+        self._traced_since: float | None = None
+        """When the trace began that goes on."""
 
     def compose_body(self) -> ComposeResult:
         self.body = MemoryBody(self.drawing)
@@ -63,16 +65,60 @@ class EstimatingPanel(ChangingPanel):
 
     def _estimate(self) -> None:
         self.workers.cancel_group(self, MAP)
+        self._traced_since = None
         super()._estimate()
 
+    def _not_built_in(self, facts: ModelFacts) -> None:
+        self._traced_since = None
+        super()._not_built_in(facts)
+
+    # Tracing
+
     async def _trace(self) -> None:
-        self._say(Phase.WORKING, "tracing the classes of transformers, without weights")
         shown = self.shown
-        shown.before = shown.answer if shown.current else None
-        shown.gpu_change = "traced, not estimated"
-        self._take(await self.feed.trace(shown))
+        estimated = shown.answer if shown.current else None
+        since = self._traced_since = time.monotonic()
+        self.phase, self.trouble, self.refusal = Phase.WORKING, "", ""
+        self._draw()
+        ticking = self.set_interval(1.0, self._draw_activity)
+        try:
+            answer, around = await self.feed.trace(shown)
+        finally:
+            ticking.stop()
+            if self._traced_since == since:
+                self._traced_since = None
+        if estimated is not None and estimated.origin != answer.origin:
+            shown.before, shown.gpu_change = estimated, "traced, not estimated"
+        self._take(answer)
+        shown.around = around
         self.phase = Phase.READY
         self._draw()
+        self._fill_views()
+
+    def _stop_tracing(self) -> None:
+        """Gives the trace up; its process ends."""
+        self.workers.cancel_group(self, ESTIMATE)
+        self._traced_since = None
+        facts = self.shown.facts
+        if facts is not None and not self.shown.current:
+            self._not_built_in(facts)
+            return
+        self.phase = Phase.READY
+        self._tell("The trace was given up; what is shown is as before.")
+
+    def failed(self, sentence: str) -> None:
+        if self.shown.current:  # a trace failed, and the estimate is as true as it was
+            self.phase = Phase.READY
+            self._tell(sentence)
+        else:
+            super().failed(sentence)
+
+    def refused(self, sentence: str) -> None:
+        facts = self.shown.facts
+        if facts is not None and facts.unknown:
+            super().failed(sentence)
+        else:
+            super().refused(sentence)
 
     # The map and the worked cases
 
@@ -132,6 +178,8 @@ class EstimatingPanel(ChangingPanel):
             body.show_text(partial(draw_cases, shown))
         elif self.trouble:
             body.show_message(self.trouble)
+        elif self._traced_since is not None and shown.answer is None:
+            body.show_message(TRACING)
         elif shown.view is ViewName.STEP:
             body.show_curve()
             if shown.answer is None:
@@ -143,11 +191,22 @@ class EstimatingPanel(ChangingPanel):
                 body.curve.show(shown.answer.curve, before, capacity, gpu.label if gpu else "")
         elif shown.current and (shown.around is not None or shown.view is ViewName.MAP):
             body.show_text(partial(DRAWERS[shown.view], shown))
-        busy = self.phase in (Phase.OPENING, Phase.WORKING)
-        body.title_line.activity = "estimating" if busy and not self.trouble else ""
+        self._draw_activity()
         self._draw_sentence()
         self.refresh_bindings()
 
+    def _draw_activity(self) -> None:
+        text = ""
+        if self._traced_since is not None:
+            text = f"tracing for {time.monotonic() - self._traced_since:.0f} s, Esc stops"
+        elif self.phase in (Phase.OPENING, Phase.WORKING) and not self.trouble:
+            text = "estimating"
+        self.body.title_line.activity = text
+
     def _draw_sentence(self) -> None:
-        told = self.refusal or self.trouble
-        self.sentence = told or sentence_of(self.shown, self.drawing.glyphs)
+        shown = self.shown
+        trouble = "" if shown.view is ViewName.CASES and shown.cases else self.trouble
+        told = self.refusal or trouble
+        if not told and self._traced_since is not None and shown.answer is None:
+            told = TRACING
+        self.sentence = told or sentence_of(shown, self.drawing.glyphs)

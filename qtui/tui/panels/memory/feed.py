@@ -60,18 +60,16 @@ class MemoryFeed:
         found: Answer = await self.answers.remembered(("full", shown.asked), ask)
         return found
 
-    async def trace(self, shown: Shown) -> Answer:
-        """The same from the classes of transformers; takes some ten seconds."""
-        reply = await self.estimator.request("trace", _params(shown), kind="estimate")
+    async def trace(self, shown: Shown) -> tuple[Answer, Around]:
+        """The same and what surrounds it, from the classes of transformers; takes some ten seconds
+        or more. From now on this is what is shown of the plan."""
+        asked = shown.asked
+        reply = await self.estimator.request("trace", _with_live(shown), kind="estimate")
         answer = Answer.parse(reply.data, reply.arrays)
-
-        async def traced() -> Answer:
-            return answer
-
-        # What was traced is what is shown of this plan from now on.
-        self.answers.forget(lambda key: key == ("full", shown.asked))
-        await self.answers.remembered(("full", shown.asked), traced)
-        return answer
+        around = Around.parse(reply.data["around"])
+        self.answers.put(("full", asked), answer)
+        self.answers.put(("around", asked), around)
+        return answer, around
 
     async def around(self, shown: Shown) -> Around:
         """What would save memory, what the plan fits, what it means."""
@@ -80,7 +78,7 @@ class MemoryFeed:
             reply = await self.estimator.request("around", params)
             return Around.parse(reply.data)
 
-        params = {**_params(shown), "live": [choice.params for choice in shown.live]}
+        params = _with_live(shown)
         found: Around = await self.answers.remembered(("around", shown.asked), ask)
         return found
 
@@ -119,6 +117,10 @@ def case_line(key: str, figures: Any = ()) -> CaseLine:
             "figures": figures,
         }
     )
+
+
+def _with_live(shown: Shown) -> dict[str, Any]:
+    return {**_params(shown), "live": [choice.params for choice in shown.live]}
 
 
 def _params(shown: Shown) -> dict[str, Any]:

@@ -32,9 +32,9 @@ _binding = partial(panel_binding, "memory")
 MEMORY_BINDINGS: list[BindingType] = [
     _binding("r", "restart", "Restart", "restart", "Start the estimator again, or open the model "
              "again", show=True),
-    _binding("escape", "back", "Back", "back", "Leave the field, or go back to the form",
-             show=True),
-    _binding("left,h", "step(-1)", "Less", "less", "The value before, or to the left in the map",
+    _binding("escape", "back", "Back", "back",
+             "Leave the field, stop a trace, or go back to the form", show=True),
+    _binding("left,h", "step(-1)", "Change", "less", "The value before, or to the left in the map",
              show=True, key_display="←→"),
     _binding("right,l", "step(1)", "More", "more", "The next value, or to the right in the map"),
     _binding("plus,equals_sign", "turn(1)", "Up", "up_value",
@@ -56,5 +56,6 @@ MEMORY_BINDINGS: list[BindingType] = [
     _binding("o", "own", "Own model", "own", "Leave the worked case: back to the model",
              show=True),
     _binding("t", "trace", "Trace", "trace",
-             "Run the classes of transformers on tensors without values instead", show=True),
+             "Run the classes of transformers on tensors without values instead, or stop that",
+             show=True),
 ]  # fmt: skip

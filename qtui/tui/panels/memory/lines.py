@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from qtui.report.memory_parts import grouped
 from qtui.report.numbers import format_bytes
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.memory.data import AdviceLine, Answer, FitLine, TermLine
-from qtui.tui.panels.memory.parts import PARTS, part_of
+from qtui.tui.panels.memory.data import AdviceLine, Answer, FitLine
 from qtui.tui.panels.memory.shown import Shown
 from qtui.tui.widgets.line import shortened
 
@@ -34,7 +34,8 @@ def level_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
     if answer is None:
         return []
     ellipsis = canvas.glyphs.ellipsis
-    about = "" if answer.stage == "full" else "tensors "
+    about = "tensors " if answer.stage == "first" else ""
+    about = "traced " if answer.origin == "trace" else about
     place = f" in {answer.peak_phase}"
     if answer.peak_operation:
         place += f": {answer.peak_operation}"
@@ -93,10 +94,9 @@ def change_text(shown: Shown, minus: str) -> str:
     new = after.peak_allocated_bytes if whole else after.peak_live_bytes
     if old == new:
         return f"{shown.change}: nothing changes at the peak"
-    text = (
-        f"{shown.change}: {signed(new - old, minus)} at the peak "
-        f"({format_bytes(old)} → {format_bytes(new)}"
-    )
+    level = "at the peak" if whole else "of tensors at the peak"
+    ends = list(dict.fromkeys((format_bytes(old), format_bytes(new))))
+    text = f"{shown.change}: {signed(new - old, minus)} {level} ({' → '.join(ends)}"
     if before.peak_phase != after.peak_phase:
         text += f", now in {after.peak_phase}"
     return text + ")"
@@ -132,24 +132,15 @@ def _beside(
 def _made_of(answer: Answer, width: int) -> list[TextLine]:
     lines: list[TextLine] = [[Put(0, "at the peak", "heading")]]
     whole = answer.peak_allocated_bytes or 1
-    for part, nbytes in parts_of(answer.components):
+    for part, nbytes in grouped((term.name, term.bytes) for term in answer.components):
         lines.append(
             [
-                Put(0, f"{part[0]} {part[1]}", "label"),
+                Put(0, f"{part.letter} {part.name}", "label"),
                 right(width - 5, format_bytes(nbytes)),
                 right(width, f"{nbytes / whole:.0%}", "quiet"),
             ]
         )
     return lines
-
-
-def parts_of(components: Sequence[TermLine]) -> list[tuple[tuple[str, str], int]]:
-    """((letter, name), bytes) of the parts that components make, as they are stacked."""
-    sums: dict[str, int] = {}
-    for term in components:
-        letter = part_of(term.name).letter
-        sums[letter] = sums.get(letter, 0) + term.bytes
-    return [((part.letter, part.name), sums[part.letter]) for part in PARTS if part.letter in sums]
 
 
 def _savings(advice: Sequence[AdviceLine], width: int, canvas: Canvas) -> list[TextLine]:

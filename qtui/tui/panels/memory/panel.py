@@ -12,9 +12,11 @@ from textual.widget import Widget
 
 from qtui.engine.client import EngineState
 from qtui.tui.panels.base import PaletteEntry
+from qtui.tui.panels.codebooks.drawn_text import Canvas
 from qtui.tui.panels.memory.estimating import EstimatingPanel
 from qtui.tui.panels.memory.export import curve_table, panel_data
 from qtui.tui.panels.memory.keys import HELP, MEMORY_BINDINGS
+from qtui.tui.panels.memory.parts_view import part_lines
 from qtui.tui.panels.memory.planning import ESTIMATE
 from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
 from qtui.tui.panels.quantize.shown import Phase
@@ -82,6 +84,9 @@ class MemoryPanel(EstimatingPanel):
             self.shown.cell = (
                 _nearest(MAP_BATCHES, plan.batch), _nearest(MAP_SEQUENCES, plan.sequence)
             )  # fmt: skip
+        if view is ViewName.GPUS and self.shown.around is not None and self.shown.gpu is None:
+            verdicts = [fit.verdict for fit in self.shown.around.fits]
+            self.shown.line = verdicts.index("fits") if "fits" in verdicts else 0
         self.refusal = ""
         self._fill_views()
         self._draw()
@@ -101,6 +106,10 @@ class MemoryPanel(EstimatingPanel):
 
     def action_move(self, by: int) -> None:
         shown = self.shown
+        if shown.view is ViewName.PARTS and self.body.picture.has_focus:
+            shown.line = max(0, min(shown.line + by, self._hidden_parts))
+            self._draw()
+            return
         if not self._in_list:
             if self.body.has_form:
                 self._choose_field(by)
@@ -112,6 +121,13 @@ class MemoryPanel(EstimatingPanel):
         else:
             shown.line = max(0, min(shown.line_of(self._lines) + by, self._lines - 1))
         self._draw()
+
+    @property
+    def _hidden_parts(self) -> int:
+        """How many lines of the parts there is no room for."""
+        width, height = self.body.picture.size
+        lines = part_lines(self.shown, Canvas(width, height, self.drawing.glyphs))
+        return max(0, len(lines) - height + 1) if len(lines) > height else 0
 
     @property
     def _lines(self) -> int:
@@ -188,7 +204,10 @@ class MemoryPanel(EstimatingPanel):
         self._open_subject()
 
     def action_trace(self) -> None:
-        self.do(self._trace, ESTIMATE)
+        if self._traced_since is not None:
+            self._stop_tracing()
+        else:
+            self.do(self._trace, ESTIMATE)
 
     def action_restart(self) -> None:
         if self.shown.facts is None or self.shown.facts.unknown:
@@ -199,6 +218,8 @@ class MemoryPanel(EstimatingPanel):
     def action_back(self) -> None:
         if self.body.typing:
             self.body.stop_typing()
+        elif self._traced_since is not None:
+            self._stop_tracing()
         else:
             self.body.focus_form()
         self._draw()
@@ -208,7 +229,7 @@ class MemoryPanel(EstimatingPanel):
         if not self.is_mounted:
             return True
         if action == "back":
-            return self.body.typing or self._in_list
+            return self.body.typing or self._in_list or self._traced_since is not None
         if self.body.typing:
             return False
         if action == "restart":
@@ -219,7 +240,10 @@ class MemoryPanel(EstimatingPanel):
             return bool(self._past)
         if action == "trace":
             facts = self.shown.facts
-            return facts is not None and self.phase in (Phase.READY, Phase.FAILED)
+            idle = self.phase in (Phase.READY, Phase.FAILED)
+            return (
+                facts is not None and facts.traceable and (idle or self._traced_since is not None)
+            )
         return True
 
     def watch_phase(self) -> None:

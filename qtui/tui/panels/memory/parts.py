@@ -4,74 +4,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
+from qtui.report.memory_parts import GROUPS, PLACES, Group, place_of
 from qtui.tui.depth import Depth
 from qtui.tui.widgets.drawing import palette_color
 from qtui.tui.widgets.ramps import Triplet
-from qtui_core.memory.record import Component
+
+__all__ = ["PARTS", "PLACES", "Part", "color_of", "fill", "ink", "letter", "part_of"]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Components that are drawn as one.
+class Part(Group):
+    """A group and its colour in 24 bits, of 256, and of the terminal's 16."""
 
-    Attributes:
-        letter: stands for it, because colour alone would not be read by everyone.
-        name: in words; `short` where there is little room.
-        components: in it.
-        triplet, number, standard: its colour in 24 bits, of 256, and of the terminal's 16.
-    """
-
-    letter: str
-    name: str
-    short: str
-    components: frozenset[Component]
     triplet: Triplet
     number: int
     standard: int
 
 
-def _part(
-    letter: str,
-    name: str,
-    short: str,
-    triplet: Triplet,
-    number: int,
-    standard: int,
-    *components: Component,
-) -> Part:
-    return Part(letter, name, short, frozenset(components), triplet, number, standard)
-
-
-#: From the ground up: what stays lies below what comes and goes. Neighbours differ in lightness
-#: too, so that they part without colours.
-PARTS: Final = (
-    _part("W", "weights", "weights", (76, 114, 163), 67, 4,
-          Component.WEIGHTS, Component.QUANTIZATION, Component.BUFFERS),
-    _part("R", "adapters", "adapters", (124, 196, 201), 116, 6, Component.ADAPTERS),
-    _part("O", "optimizer states", "optimizer", (132, 100, 158), 97, 5, Component.OPTIMIZER),
-    _part("G", "gradients", "grads", (146, 186, 110), 107, 2, Component.GRADIENTS),
-    _part("A", "activations", "acts", (222, 172, 76), 179, 3,
-          Component.ACTIVATIONS, Component.CACHE, Component.INPUTS),
-    _part("L", "loss", "loss", (201, 91, 74), 167, 1, Component.LOSS),
-    _part("T", "temporaries", "temps", (186, 186, 186), 250, 7,
-          Component.TEMPORARIES, Component.WORKSPACES),
-)  # fmt: skip
-
-#: Name of a component -> place in PARTS.
-PLACES: Final = {
-    component.value: place for place, part in enumerate(PARTS) for component in part.components
+#: Neighbours differ in lightness too, so that they part without colours.
+_COLORS: Final[dict[str, Any]] = {
+    "W": {"triplet": (76, 114, 163), "number": 67, "standard": 4},
+    "R": {"triplet": (124, 196, 201), "number": 116, "standard": 6},
+    "O": {"triplet": (132, 100, 158), "number": 97, "standard": 5},
+    "G": {"triplet": (146, 186, 110), "number": 107, "standard": 2},
+    "A": {"triplet": (222, 172, 76), "number": 179, "standard": 3},
+    "L": {"triplet": (201, 91, 74), "number": 167, "standard": 1},
+    "T": {"triplet": (186, 186, 186), "number": 250, "standard": 7},
 }
+
+PARTS: Final = tuple(Part(**vars(group), **_COLORS[group.letter]) for group in GROUPS)
 
 
 def part_of(component: str) -> Part:
     """The part that a component is in; what is no component is a temporary."""
-    return PARTS[PLACES.get(component, len(PARTS) - 1)]
+    return PARTS[place_of(component)]
 
 
 def color_of(part: Part, depth: Depth) -> Color | None:

@@ -9,7 +9,7 @@ from textual.reactive import reactive
 
 from qtui.engine.client import EngineClient, EngineState
 from qtui.tui.panels.engine_panel import OPENING, EnginePanel
-from qtui.tui.panels.memory.data import Answer
+from qtui.tui.panels.memory.data import Answer, ModelFacts
 from qtui.tui.panels.memory.feed import MemoryFeed
 from qtui.tui.panels.memory.fields import form_fields
 from qtui.tui.panels.memory.knobs import difference
@@ -100,13 +100,26 @@ class PlanningPanel(EnginePanel):
             if shown.live and shown.gpu is None and self.qtui.chosen is None:
                 shown.gpu = shown.live[0]
         if shown.facts.unknown:
-            self._say(Phase.FAILED, f"{shown.facts.unknown}\nt runs that trace here.")
+            self._not_built_in(shown.facts)
             return
         longest = shown.facts.max_positions
         if shown.plan == RunPlan() and longest and longest < shown.plan.sequence:
             shown.plan = replace(shown.plan, sequence=longest)
         self._choose()
         self._estimate()
+
+    def _not_built_in(self, facts: ModelFacts) -> None:
+        """The family of the model has no shape: only a trace may tell. What is known of the plan
+        before stays, to be compared with."""
+        self.workers.cancel_group(self, ESTIMATE)
+        before, gpu_change = self.shown.before, self.shown.gpu_change
+        text = facts.unknown
+        if facts.traceable:
+            text += "\nt runs that trace here."
+            if before is not None:
+                text = "The plan is another one than was traced.\nt traces this one."
+        self._say(Phase.FAILED, text)
+        self.shown.before, self.shown.gpu_change = before, gpu_change
 
     # Estimating
 

@@ -24,12 +24,6 @@ def sentence_of(shown: Shown, glyphs: Glyphs) -> str:
         f"Tensors peak at {format_bytes(answer.peak_live_bytes)} in the {answer.peak_phase} "
         "phase; what the allocator keeps is being added."
     )
-    if answer.origin == "trace":
-        text = (
-            f"The classes of transformers, traced, peak at "
-            f"{format_bytes(answer.peak_allocated_bytes)} in the {answer.peak_phase} phase and "
-            f"need {format_bytes(answer.process_bytes)} on the GPU."
-        )
     return f"{change}. {text}" if change else text
 
 

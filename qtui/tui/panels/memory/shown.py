@@ -76,9 +76,9 @@ class Shown:
     """Filled piece by piece; None or empty is what is not known yet.
 
     `plan` is what was asked for, in which None is as usual; `answer` is of `answered`, which is
-    not yet `plan` while that is being estimated, and `before` of the plan before the last change,
-    which `change` tells
-    (`gpu_change` where that was of the GPU). `around` goes with a full answer.
+    not yet `plan` while that is being estimated, and `before` of the plan and the GPU that were
+    last estimated as a whole before they were changed, which `change` tells (`gpu_change` what of
+    that is no plan). `around` goes with a full answer.
     """
 
     model: str
@@ -91,6 +91,7 @@ class Shown:
     answer: Answer | None = None
     answered: tuple[Any, ...] = ()
     before: Answer | None = None
+    before_gpu: GpuChoice | None = None
     change: str = ""
     gpu_change: str = ""
     around: Around | None = None

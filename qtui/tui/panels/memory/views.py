@@ -1,18 +1,14 @@
-"""The other pictures: what the peak is made of, savings, the map, GPUs, and worked cases."""
+"""The other pictures: savings, the map, and GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from qtui.report.numbers import format_bytes, format_count
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.memory.data import Answer, FigureLine, MapCell, TermLine
+from qtui.tui.panels.memory.data import MapCell
 from qtui.tui.panels.memory.lines import VERDICTS
-from qtui.tui.panels.memory.parts import PLACES, part_of
 from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
 from qtui.tui.widgets.line import shortened
 
-GB = 10**9
 #: What a verdict looks like in a narrow map, where there is room for a sign only.
 SIGNS = {"fits": "+", "tight": "~", "no": "-", None: " "}
 
@@ -22,72 +18,6 @@ def window(count: int, at: int, room: int) -> range:
     room = max(1, room)
     first = max(0, min(at - room // 2, count - room))
     return range(first, min(count, first + room))
-
-
-def draw_parts(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    """Components, what leads on to the process, and the phases, with a bar each."""
-    answer = shown.answer
-    if answer is None or answer.stage != "full":
-        return []
-    lines: list[TextLine] = [
-        _part_heading(canvas, "at the peak", "basis"),
-        *(_term(term, answer.peak_allocated_bytes, canvas) for term in answer.components),
-        [Put(0, "allocated", "best"), right(34, format_bytes(answer.peak_allocated_bytes), "best")],
-        *(_term(term, answer.peak_allocated_bytes, canvas) for term in answer.beyond),
-        [
-            Put(0, "process", "best"),
-            right(34, format_bytes(answer.process_bytes), "best"),
-            Put(36, f"may be off by {format_bytes(answer.uncertainty_bytes)}", "quiet"),
-        ],
-    ]
-    if canvas.height > len(lines) + len(answer.phases) + 2:
-        lines.append([])
-    lines.append(_part_heading(canvas, "the most in each phase", "operation"))
-    lines += [_phase(answer, at, canvas) for at in range(len(answer.phases))]
-    return lines
-
-
-def _part_heading(canvas: Canvas, title: str, last: str) -> TextLine:
-    bars = _bar_room(canvas)
-    return [Put(0, title, "heading"), Put(37 + bars, last, "heading")]
-
-
-def _bar_room(canvas: Canvas) -> int:
-    return max(0, min(30, canvas.width - 60))
-
-
-def _bar(nbytes: int, whole: int, canvas: Canvas) -> str:
-    room = _bar_room(canvas)
-    cells = canvas.glyphs.full * round(room * min(1.0, nbytes / max(1, whole)))
-    return cells or (canvas.glyphs.dot if nbytes and room else "")
-
-
-def _term(term: TermLine, whole: int, canvas: Canvas) -> TextLine:
-    letter = part_of(term.name).letter if term.name in PLACES else " "
-    more = f"{term.basis}  {term.formula}"
-    room = canvas.width - 37 - _bar_room(canvas)
-    return [
-        Put(0, letter, "heading"),
-        Put(2, shortened(term.name, 23, canvas.glyphs.ellipsis), "label"),
-        right(34, format_bytes(term.bytes)),
-        Put(36, _bar(term.bytes, whole, canvas), "bar"),
-        Put(37 + _bar_room(canvas), shortened(more, room, canvas.glyphs.ellipsis), "quiet"),
-    ]
-
-
-def _phase(answer: Answer, at: int, canvas: Canvas) -> TextLine:
-    phase = answer.phases[at]
-    here = phase.name == answer.peak_phase
-    tone: Tone = "best" if here else "value"
-    room = canvas.width - 37 - _bar_room(canvas)
-    words = ("the peak  " if here else "") + phase.operation
-    return [
-        Put(0, canvas.glyphs.pointer if here else " ", "best"),
-        Put(2, phase.name, "label"),
-        right(34, format_bytes(phase.allocated_bytes), tone),
-        Put(36, _bar(phase.allocated_bytes, answer.peak_allocated_bytes, canvas), "bar"),
-        Put(37 + _bar_room(canvas), shortened(words, room, canvas.glyphs.ellipsis), "quiet"),
-    ]
 
 
 def draw_savings(shown: Shown, canvas: Canvas) -> list[TextLine]:
@@ -132,7 +62,10 @@ def draw_savings(shown: Shown, canvas: Canvas) -> list[TextLine]:
             ]
         )  # fmt: skip
     if not advice:
-        lines.append([Put(11, "no single change of the plan saves a part worth naming", "label")])
+        words = "no single change of the plan saves a part worth naming"
+        if shown.facts is not None and shown.facts.unknown:
+            words = "changes are not weighed: a trace is of one plan"
+        lines.append([Put(11, words, "label")])
     if cures:
         lines += [
             [],
@@ -183,6 +116,10 @@ def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
 
 def draw_map(shown: Shown, canvas: Canvas) -> list[TextLine]:
     """Batches down, sequences across: the peak of tensors, and whether it fits."""
+    if shown.facts is not None and shown.facts.unknown:
+        return [
+            [Put(0, "A trace is of one plan: there is no map without a built-in shape.", "label")]
+        ]
     width = max(6, min(13, (canvas.width - 5) // len(MAP_SEQUENCES)))
     columns = window(len(MAP_SEQUENCES), shown.cell[1], (canvas.width - 5) // width)
     what = "GiB of tensors at the peak"
@@ -236,53 +173,6 @@ def cell_text(cell: MapCell, width: int) -> str:
         digits -= 1
         text = f"{gib:.{digits}f}"
     return text + SIGNS[cell.verdict]
-
-
-def draw_cases(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    """The worked cases, and the figures of the chosen one."""
-    cases = shown.cases
-    if not cases:
-        return []
-    at = shown.line_of(len(cases))
-    lines: list[TextLine] = [[Put(2, "worked cases (Enter opens one)", "heading")]]
-    for index, case in enumerate(cases):
-        here, opened = index == at, case.key == shown.case
-        lines.append(
-            [
-                Put(0, canvas.glyphs.pointer if here else " ", "heading"),
-                Put(2, shortened(case.title + (" (open)" if opened else ""), canvas.width - 3),
-                    "cursor" if here else "value"),
-            ]
-        )  # fmt: skip
-    case = cases[at]
-    blank: list[TextLine] = [[]] if canvas.height >= 22 else []
-    lines += [*blank, [Put(0, shortened(case.source, canvas.width), "label")]]
-    if not case.figures:
-        return [*lines, [Put(0, "computing ours", "quiet")]]
-    lines.append(
-        [Put(0, "GB", "heading"), right(34, "stated", "heading"), right(43, "ours", "heading"),
-         Put(45, "why", "heading")]
-    )  # fmt: skip
-    for figure in case.figures:
-        lines += _figure(figure, canvas)
-    return lines
-
-
-def _figure(figure: FigureLine, canvas: Canvas) -> Sequence[TextLine]:
-    near = abs(figure.bytes - figure.stated_bytes) <= 0.05 * figure.stated_bytes
-    ours: Tone = "best" if near else "expected"
-    why = wrapped(figure.why, max(16, canvas.width - 46))
-    first: list[Put] = [
-        Put(0, shortened(figure.what, 25, canvas.glyphs.ellipsis), "label"),
-        right(34, _gigabytes(figure.stated_bytes)),
-        right(43, _gigabytes(figure.bytes), ours),
-        Put(45, why[0], "quiet"),
-    ]
-    return [first, *([Put(45, text, "quiet")] for text in why[1:])]
-
-
-def _gigabytes(nbytes: int) -> str:
-    return f"{nbytes / GB:,.2f}" if nbytes < 10 * GB else f"{nbytes / GB:,.1f}"
 
 
 def wrapped(text: str, width: int) -> list[str]:

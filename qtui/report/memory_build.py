@@ -1,0 +1,111 @@
+"""From an estimate to everything that a report of memory shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qtui.report.memory_data import MemoryReport
+from qtui_core.errors import ModelError
+from qtui_core.memory.advice import Advice, advise, cures, worthwhile
+from qtui_core.memory.compute import compute_of
+from qtui_core.memory.curve import Peaks
+from qtui_core.memory.devices import DEVICES, Device
+from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.fit import Largest, fit_on, fits
+from qtui_core.memory.on_device import has_flash
+from qtui_core.memory.plan import RunPlan
+from qtui_core.models import ModelSource
+
+
+@dataclass(frozen=True)
+class Described:
+    """A model by the name it was asked for, where it was found, its config.json and its class.
+    `quantized` is a checkpoint that is so already."""
+
+    name: str
+    location: str
+    config: Mapping[str, Any]
+    architecture: str
+    quantized: bool
+
+
+def described(source: ModelSource) -> Described:
+    """An open model as reports tell of it. Raises ModelError where it has no config.json."""
+    if source.config is None:
+        raise ModelError(
+            f"{source.id} has no config.json, from which memory is estimated; give a folder or a "
+            "hub id that has one."
+        )
+    return Described(
+        name=source.id,
+        location=source.location,
+        config=source.config,
+        architecture=source.architecture or "a model",
+        quantized=source.quantization is not None,
+    )
+
+
+def report_of(
+    model: Described,
+    found: Estimate,
+    peaks: Callable[[RunPlan], Peaks] | None,
+    *,
+    here: Sequence[Device] = (),
+    largest: Largest | None = None,
+) -> MemoryReport:
+    """The report on an estimate of a model, on its device if it has one.
+
+    `peaks` estimates changed plans, which are weighed by it; None where none can be, as after the
+    trace of a family without a shape. The GPUs `here` are judged before those of the catalogue.
+    """
+    advice: tuple[Advice, ...] = () if peaks is None else advise(found, peaks)
+    near = [] if found.device is None else [found.device]
+    near += [device for device in here if device.name not in {each.name for each in near}]
+    named = {device.name for device in near}
+    return MemoryReport(
+        model=model.name,
+        location=model.location,
+        architecture=model.architecture,
+        estimate=found,
+        fits=(
+            *(fit_on(found, device) for device in near),
+            *(fit for fit in fits(found, DEVICES, peaks) if fit.gpu not in named),
+        ),
+        asked=None if found.device is None else found.device.name,
+        device=found.device,
+        advice=worthwhile(advice, found.peak_allocated_bytes),
+        cures=cures(found, advice),
+        compute=None if found.shape is None else compute_of(found.shape, found.plan),
+        largest=largest,
+        notes=tuple(_notes(model, found)),
+    )
+
+
+def _notes(model: Described, found: Estimate) -> list[str]:
+    notes: list[str] = []
+    shape, plan = found.shape, found.plan
+    if shape is None:
+        notes.append("Changes are not weighed: a trace is of one plan.")
+    else:
+        notes += shape.notes
+        longest = shape.max_positions
+        if longest is not None and plan.sequence + plan.generate > longest:
+            notes.append(
+                f"The sequence is longer than the {longest:,} positions the model was made for."
+            )
+    if model.config.get("auto_map"):
+        notes.append(
+            "The model brings code of its own, which is never executed; the estimate is of the "
+            f"class of transformers for {model.config.get('model_type')!r}."
+        )
+    if model.quantized:
+        notes.append(
+            "The checkpoint is quantized already; the estimate is of its unquantized original, "
+            "stored as the plan says."
+        )
+    if plan.attention == "efficient" and not has_flash(found.device):
+        name = "This GPU" if found.device is None else found.device.name
+        notes.append(f"{name} has no flash attention: sdpa takes the efficient kernel there.")
+    return notes

@@ -1,0 +1,74 @@
+"""Worked cases of well-known documents, and the figures of the chosen one beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
+from qtui.tui.panels.memory.data import FigureLine
+from qtui.tui.panels.memory.shown import Shown
+from qtui.tui.panels.memory.views import window, wrapped
+from qtui.tui.widgets.line import shortened
+
+GB = 10**9
+#: Where reasons begin, and how many cases are listed at least.
+REASONS, LISTED = 45, 2
+
+
+def draw_cases(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """The cases, as many as there is room for above the figures."""
+    cases = shown.cases
+    if not cases:
+        return []
+    at = shown.line_of(len(cases))
+    case = cases[at]
+    below = [*_figures(case.figures, canvas, whole=True)]
+    if len(below) + len(cases) + 2 > canvas.height:
+        below = [*_figures(case.figures, canvas, whole=False)]
+    room = max(LISTED, canvas.height - len(below) - 2)
+    lines: list[TextLine] = [[Put(2, "worked cases (Enter opens one)", "heading")]]
+    for index in window(len(cases), at, room):
+        here, opened = index == at, cases[index].key == shown.case
+        title = cases[index].title + (" (open)" if opened else "")
+        tone: Tone = "cursor" if here else "value"
+        lines.append(
+            [
+                Put(0, canvas.glyphs.pointer if here else " ", "heading"),
+                Put(2, shortened(title, canvas.width - 3, canvas.glyphs.ellipsis), tone),
+            ]
+        )
+    if len(lines) + 2 + len(below) <= canvas.height:
+        lines.append([])
+    source = shortened(case.source, canvas.width, canvas.glyphs.ellipsis)
+    return [*lines, [Put(0, source, "label")], *below]
+
+
+def _figures(figures: Sequence[FigureLine], canvas: Canvas, *, whole: bool) -> Sequence[TextLine]:
+    if not figures:
+        return [[Put(0, "computing ours", "quiet")]]
+    heading: TextLine = [
+        Put(0, "GB", "heading"), right(34, "stated", "heading"), right(43, "ours", "heading"),
+        Put(REASONS, "why", "heading"),
+    ]  # fmt: skip
+    return [heading, *(line for figure in figures for line in _figure(figure, canvas, whole))]
+
+
+def _figure(figure: FigureLine, canvas: Canvas, whole: bool) -> Sequence[TextLine]:
+    """A figure with its reason, which is shortened to one line unless it is to be `whole`."""
+    near = abs(figure.bytes - figure.stated_bytes) <= 0.05 * figure.stated_bytes
+    ours: Tone = "best" if near else "expected"
+    room = max(8, canvas.width - REASONS)
+    why = wrapped(figure.why, max(16, room - 1))
+    if not whole:
+        why = [shortened(figure.why, room, canvas.glyphs.ellipsis)]
+    first: list[Put] = [
+        Put(0, shortened(figure.what, 25, canvas.glyphs.ellipsis), "label"),
+        right(34, _gigabytes(figure.stated_bytes)),
+        right(43, _gigabytes(figure.bytes), ours),
+        Put(REASONS, why[0], "quiet"),
+    ]
+    return [first, *([Put(REASONS, text, "quiet")] for text in why[1:])]
+
+
+def _gigabytes(nbytes: int) -> str:
+    return f"{nbytes / GB:,.2f}" if nbytes < 10 * GB else f"{nbytes / GB:,.1f}"

@@ -1,0 +1,104 @@
+"""What the peak is made of, what leads on to the process, and the phases, with a bar each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
+from qtui.tui.panels.memory.data import Answer, TermLine
+from qtui.tui.panels.memory.parts import part_of
+from qtui.tui.panels.memory.shown import Shown
+from qtui.tui.panels.memory.views import wrapped
+from qtui.tui.widgets.line import shortened
+
+#: Where bars begin, how much room formulas have beside them at least, and the shortest bars.
+BARS, FORMULAS, LEAST_BAR = 36, 40, 5
+
+
+def draw_parts(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """The lines, or what of them there is room for from the chosen one on."""
+    lines = part_lines(shown, canvas)
+    room = canvas.height - 1
+    if len(lines) <= canvas.height or room < 1:
+        return lines
+    first = shown.line_of(len(lines) - room + 1)
+    last = min(len(lines), first + room)
+    told = f"lines {first + 1} to {last} of {len(lines)}; up and down show the others"
+    return [*lines[first:last], [Put(0, shortened(told, canvas.width), "heading")]]
+
+
+def part_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """All lines; none before the whole answer is there."""
+    answer = shown.answer
+    if answer is None or answer.stage != "full":
+        return []
+    whole = answer.peak_allocated_bytes
+    lines: list[TextLine] = [
+        _heading(canvas, "at the peak", "basis"),
+        *(_term(term, part_of(term.name).letter, whole, canvas) for term in answer.components),
+        [Put(0, "allocated", "best"), right(34, format_bytes(whole), "best")],
+        *(_term(term, " ", whole, canvas) for term in answer.beyond),
+        [
+            Put(0, "process", "best"),
+            right(34, format_bytes(answer.process_bytes), "best"),
+            Put(BARS, f"may be off by {format_bytes(answer.uncertainty_bytes)}", "quiet"),
+        ],
+    ]
+    notes = shown.around.notes if shown.around is not None else ()
+    after = [
+        _heading(canvas, "the most in each phase", "operation"),
+        *(_phase(answer, at, canvas) for at in range(len(answer.phases))),
+        *([Put(0, text, "expected")] for note in notes for text in wrapped(note, canvas.width)),
+    ]
+    return [*lines, *_blank(lines, after, canvas), *after]
+
+
+def _blank(
+    above: Sequence[TextLine], below: Sequence[TextLine], canvas: Canvas
+) -> Sequence[TextLine]:
+    """A line between them, where there is room for it."""
+    return [[]] if len(above) + 1 + len(below) <= canvas.height else []
+
+
+def _heading(canvas: Canvas, title: str, last: str) -> TextLine:
+    bars = _bar_room(canvas)
+    return [Put(0, title, "heading"), Put(BARS + 1 + bars, last, "heading")]
+
+
+def _bar_room(canvas: Canvas) -> int:
+    room = canvas.width - BARS - 1 - FORMULAS
+    return min(30, room) if room >= LEAST_BAR else 0
+
+
+def _bar(nbytes: int, whole: int, canvas: Canvas) -> str:
+    room = _bar_room(canvas)
+    cells = canvas.glyphs.full * round(room * min(1.0, nbytes / max(1, whole)))
+    return cells or (canvas.glyphs.dot if nbytes and room else "")
+
+
+def _term(term: TermLine, letter: str, whole: int, canvas: Canvas) -> TextLine:
+    more = f"{term.basis}  {term.formula}"
+    start = BARS + 1 + _bar_room(canvas)
+    return [
+        Put(0, letter, "heading"),
+        Put(2, shortened(term.name, 23, canvas.glyphs.ellipsis), "label"),
+        right(34, format_bytes(term.bytes)),
+        Put(BARS, _bar(term.bytes, whole, canvas), "bar"),
+        Put(start, shortened(more, canvas.width - start, canvas.glyphs.ellipsis), "quiet"),
+    ]
+
+
+def _phase(answer: Answer, at: int, canvas: Canvas) -> TextLine:
+    phase = answer.phases[at]
+    here = phase.name == answer.peak_phase
+    tone: Tone = "best" if here else "value"
+    start = BARS + 1 + _bar_room(canvas)
+    words = ("the peak  " if here else "") + phase.operation
+    return [
+        Put(0, canvas.glyphs.pointer if here else " ", "best"),
+        Put(2, phase.name, "label"),
+        right(34, format_bytes(phase.allocated_bytes), tone),
+        Put(BARS, _bar(phase.allocated_bytes, answer.peak_allocated_bytes, canvas), "bar"),
+        Put(start, shortened(words, canvas.width - start, canvas.glyphs.ellipsis), "quiet"),
+    ]

@@ -1,0 +1,85 @@
+"""The process that traces goes when nobody waits for it any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtui.engine import asked_trace
+from qtui_core.children import child_environment
+from qtui_core.memory.plan import RunPlan, resolve
+
+#: A class that walks 100,000 tokens one by one: long enough for these tests.
+MAMBA = {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 4, "vocab_size": 50280}
+PLAN = RunPlan(method="full", sequence=100_000)
+
+
+class GivenUp(Exception):
+    """What a caller raises who does not want the trace any more."""
+
+
+def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    def check() -> None:
+        if time.monotonic() > begun + 0.5:
+            raise GivenUp
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    begun = time.monotonic()
+    with pytest.raises(GivenUp):
+        asked_trace.trace(MAMBA, resolve(PLAN, "bf16"), check)
+    assert [process.returncode for process in started] == [-signal.SIGKILL]
+    assert time.monotonic() < begun + 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc for children")
+def test_a_trace_ends_with_the_process_that_asked() -> None:
+    code = (
+        "from qtui.engine.asked_trace import trace\n"
+        "from qtui_core.memory.plan import RunPlan, resolve\n"
+        f"trace({MAMBA!r}, resolve(RunPlan(method='full', sequence=100_000), 'bf16'))"
+    )
+    parent = subprocess.Popen([sys.executable, "-P", "-c", code], env=child_environment())
+    try:
+        child = _until(lambda: _children(parent.pid))[0]
+        time.sleep(1.0)  # it has begun
+        assert _runs(child)
+    finally:
+        parent.kill()
+        parent.wait()
+    _until(lambda: not _runs(child))
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(each) for each in text.split()]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"
+
+
+def _until(found: Any, seconds: float = 20.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return value
