@@ -38,7 +38,7 @@ def run_lines(state: RunState, canvas: Canvas) -> list[TextLine]:
         return [[Put(0, "its process starts: torch is being imported", "label")]]
     found = measured(state)
     return [
-        _levels(header.predicted, found, canvas),
+        _levels(state, header.predicted, found, canvas),
         [Put(0, shortened(_machine(state, found), canvas.width, canvas.glyphs.ellipsis), "label")],
         [Put(0, shortened(_pace(found), canvas.width, canvas.glyphs.ellipsis), "label")],
     ]
@@ -63,8 +63,12 @@ def error_tone(measured: int | None, estimated: int | None) -> Tone:
     return "best" if abs(error) <= NEAR else "value" if abs(error) <= FAR else "warning"
 
 
-def _levels(predicted: Predicted | None, found: Measured, canvas: Canvas) -> list[Put]:
-    """ "allocated 11.9 GiB (estimate +0.4 %) | reserved …": as many as fit."""
+def _levels(
+    state: RunState, predicted: Predicted | None, found: Measured, canvas: Canvas
+) -> list[Put]:
+    """ "allocated 11.9 GiB  estimate +0.4 % | reserved …": as many as fit. Before the phase with
+    the peak is over, the estimate itself: there is nothing yet to hold it against."""
+    early = predicted is not None and state.measured(predicted.peak_phase) is None
     of_tensors = found.counted == "tensors"
     peak = reserved = process = None
     if predicted is not None:
@@ -83,6 +87,8 @@ def _levels(predicted: Predicted | None, found: Measured, canvas: Canvas) -> lis
         label = f"peak {name} " if not puts else f"{name} "
         value, error = format_bytes(nbytes), error_text(nbytes, estimated, canvas.glyphs.minus)
         more = f"  estimate {error}" if error else ""
+        if early and estimated is not None:
+            more = f" of {format_bytes(estimated)}" + (" estimated" if not puts else "")
         bar = f" {canvas.glyphs.vertical} " if puts else ""
         if at + len(bar + label + value + more) > canvas.width:
             break
@@ -92,7 +98,7 @@ def _levels(predicted: Predicted | None, found: Measured, canvas: Canvas) -> lis
         at += len(label)
         puts.append(Put(at, value, "heading"))
         at += len(value)
-        puts.append(Put(at, more, error_tone(nbytes, estimated)))
+        puts.append(Put(at, more, "quiet" if early else error_tone(nbytes, estimated)))
         at += len(more)
     return puts or [Put(0, "nothing is measured yet", "label")]
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Final
 
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recording
+from qtui_core.live.snapshot import Snapshot
 from qtui_core.live.state import RunState, after
 
 SPEEDS: Final = (1, 4, 16)
@@ -28,47 +30,46 @@ class Player:
         self.seconds = 0.0
         self._clock = clock
         self._looked = clock()
-        self._times = [told.seconds for told in recording.snapshots]
+        # A sample may be written after what happened while it was taken.
+        self._times = list(accumulate((told.seconds for told in recording.snapshots), max))
         self._told = 0
         self.state = after(RunState(), recording.header)
 
     @property
     def length(self) -> float:
         """Seconds of the whole recording."""
-        return max(self._times, default=0.0)
+        return self._times[-1] if self._times else 0.0
 
     @property
     def ended(self) -> bool:
         """Whether all was told."""
         return self._told == len(self._times)
 
-    @property
-    def steps(self) -> int:
-        """The last step of the recording."""
-        return max((getattr(told, "step", 0) for told in self.recording.snapshots), default=0)
-
     def advance(self) -> bool:
-        """Goes on to where the clock is; whether anything was told on the way."""
+        """Goes on to where the clock is; whether it went."""
         now = self._clock()
         passed, self._looked = now - self._looked, now
         if self.paused or self.ended:
             return False
         self.seconds = min(self.length, self.seconds + self.speed * passed)
-        return self._tell(bisect_right(self._times, self.seconds))
+        self._tell(bisect_right(self._times, self.seconds))
+        return True
+
+    def seek(self, seconds: float) -> None:
+        """To a moment of the recording."""
+        self.seconds = max(0.0, min(seconds, self.length))
+        self._looked = self._clock()
+        self._tell(bisect_right(self._times, self.seconds))
 
     def jump(self, step: int) -> None:
-        """To the moment at which a step begins; to the end of the last where there is no such
-        step, to the start for one before the first."""
-        at = len(self._times)
-        for index, told in enumerate(self.recording.snapshots):
-            if getattr(told, "step", 0) >= max(step, 0) and step > 0:
-                at = index + 1
-                break
-        if step <= 0:
-            at = 0
-        self.seconds = self._times[at - 1] if at else 0.0
-        self._looked = self._clock()
-        self._tell(at)
+        """To the moment at which a step begins; to the end where there is no such step, to the
+        start for one before the first."""
+        self.seek(0.0 if step < 1 else self._begin_of(step))
+
+    def _begin_of(self, step: int) -> float:
+        snapshots = self.recording.snapshots
+        at = next((at for at, told in enumerate(snapshots) if _step_of(told) >= step), -1)
+        return self._times[at] if snapshots else 0.0
 
     def pause(self, paused: bool) -> None:
         """Holds the clock, or lets it go on from where it is."""
@@ -86,7 +87,7 @@ class Player:
         self.advance()
         self.speed = SPEEDS[max(0, min(at, len(SPEEDS) - 1))]
 
-    def _tell(self, upto: int) -> bool:
+    def _tell(self, upto: int) -> None:
         """The state after so many things were told."""
         if upto < self._told:
             self.state, self._told = after(RunState(), self.recording.header), 0
@@ -94,4 +95,8 @@ class Player:
         for each in told:
             self.state = after(self.state, each)
         self._told = upto
-        return bool(told)
+
+
+def _step_of(told: Snapshot) -> int:
+    """The step that something was told in; 0 of what is of none."""
+    return getattr(told, "step", 0)

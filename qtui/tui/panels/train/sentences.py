@@ -54,6 +54,8 @@ def of_run(state: RunState, glyphs: Glyphs) -> str:
     if not state.steps:
         if state.over:
             return "The run was stopped before its first step was over."
+        if state.step:
+            return _progress(state)
         return f"Before the first step: {state.phase or 'it starts'}."
     parts = [_progress(state)]
     if fault is not None:

@@ -1,0 +1,282 @@
+"""What the Train panel is made of: dots, where measured values lie, recordings that play."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from functools import reduce
+from pathlib import Path
+
+import pytest
+import train_runs
+from memory_estimator import GIB
+
+from qtui.tui.panels.memory.chart import make_chart
+from qtui.tui.panels.train.dots import ACROSS, DOWN, Track, cells_of_track, joined
+from qtui.tui.panels.train.drawing import smaller
+from qtui.tui.panels.train.kept import KEPT, Keeper
+from qtui.tui.panels.train.levels import error_text
+from qtui.tui.panels.train.picture import Place
+from qtui.tui.panels.train.player import Player
+from qtui.tui.panels.train.tracks import overlay, stacked
+from qtui_core.live.lines import Told, to_line
+from qtui_core.live.recording import Recording, read_recording
+from qtui_core.live.state import RunState, after
+
+RECORDED = Path(__file__).parents[1] / "live" / "recordings" / "demo_qlora_cpu.jsonl"
+
+
+def state_of(lines: Iterable[Told]) -> RunState:
+    return reduce(after, lines, RunState())
+
+
+def lit(cells: dict[tuple[int, int], str]) -> set[tuple[int, int]]:
+    """(dot from the ground, dot from the left) of every dot, read from the Unicode names of the
+    dots: 1 to 3 and 7 are the left column from the top, 4 to 6 and 8 the right one."""
+    order = {0: (3, 0), 1: (2, 0), 2: (1, 0), 3: (3, 1), 4: (2, 1), 5: (1, 1), 6: (0, 0), 7: (0, 1)}
+    return {
+        (row * DOWN + up, column * ACROSS + right)
+        for (row, column), sign in cells.items()
+        for bit, (up, right) in order.items()
+        if (ord(sign) - 0x2800) >> bit & 1
+    }
+
+
+# Lines as dots
+
+
+def test_a_level_is_one_dot_at_each_point() -> None:
+    track = Track("peak", "level", (0, 1, 2, 3, 4, 5, 6, 7))
+    assert lit(cells_of_track(track, 2, 7, ascii=False)) == {(at, at) for at in range(8)}
+
+
+def test_a_line_joins_what_is_known_and_rises_without_holes() -> None:
+    track = Track("line", "thin", (0, None, None, 15, None, 3, None, None))
+    dots = lit(cells_of_track(track, 4, 15, ascii=False))
+    assert {across for _, across in dots} == {0, 1, 2, 3, 4, 5}  # nothing after the last
+    ends = {0: 0, 1: 5, 2: 10, 3: 15, 4: 9, 5: 3}
+    for across, height in ends.items():
+        assert (height, across) in dots
+    for across in range(1, 6):
+        column = sorted(up for up, at in dots if at == across)
+        low, high = sorted((ends[across - 1], ends[across]))
+        assert column == list(range(column[0], column[-1] + 1))
+        assert column[0] <= low + 1
+        assert column[-1] >= high - 1
+
+
+def test_a_floor_is_left_out_and_what_is_outside_is_at_the_edge() -> None:
+    track = Track("peak", "level", (90.0, 100.0, 115.0, 400.0))
+    dots = lit(cells_of_track(track, 4, 15, floor=100.0, ascii=False))
+    assert dots == {(0, 0), (0, 1), (15, 2), (15, 3)}
+
+
+def test_strokes_differ_without_colours() -> None:
+    values = (5.0,) * 16
+    drawn = [
+        lit(cells_of_track(Track("x", stroke, values), 2, 7, ascii=False))
+        for stroke in ("thick", "thin", "dotted")
+    ]
+    assert len(drawn[0]) == 2 * len(drawn[1])
+    assert len(drawn[2]) < len(drawn[1])
+    signs = {
+        next(iter(cells_of_track(Track("x", stroke, values), 2, 7, ascii=True).values()))
+        for stroke in ("thick", "thin", "dotted", "level")
+    }
+    assert len(signs) == 4
+    assert all(sign.isascii() for sign in signs)
+
+
+def test_joined_leaves_what_was_measured() -> None:
+    assert joined((None, 1, None, 3, None)) == [None, 1, 2, 3, None]
+    assert joined(()) == []
+
+
+# Where measured values lie
+
+
+@pytest.mark.parametrize("width", [40, 77, 150])
+def test_samples_lie_where_their_operations_are(width: int) -> None:
+    """The hand-made run measures SHARE of what is predicted at each event it samples, and takes as
+    long for each: so a line must be found at that height in the column of that event."""
+    head = train_runs.header()
+    assert head.predicted is not None
+    curve = head.predicted.curve
+    state = state_of([head, *train_runs.told(head, 4)])
+    bands = make_chart(stacked(curve), width).bands
+    places = [Place(band.name, band.start, band.stop) for band in bands]
+    found = overlay(state, curve, places, width * ACROSS)
+    tracks = {track.name: track.values for track in found.tracks}
+    totals = [sum(column) for column in zip(*curve.bytes, strict=True)]
+    for (_, start, stop), place in zip(curve.spans, places, strict=True):
+        for event in range(start, stop, 5):
+            share = (event + 0.5 - start) / (stop - start)
+            at = int(ACROSS * (place.start + share * (place.stop - place.start)))
+            # A mark ends a hair before its phase does, which may be the next point.
+            height = max(v for v in tracks["allocated"][at : at + 2] if v is not None)
+            assert height >= round(train_runs.SHARE * totals[event])
+            near = totals[max(start, event - 6) : event + 7]
+            assert height <= train_runs.SHARE * max(near) + 1
+    assert set(tracks["reserved"]) <= {None, 9 * GIB}
+    assert set(tracks["device"]) <= {None, 12 * GIB}
+
+
+def test_the_peak_of_a_phase_is_exact_over_its_width() -> None:
+    head = train_runs.header()
+    assert head.predicted is not None
+    curve = head.predicted.curve
+    state = state_of([head, *train_runs.told(head, 2)])
+    places = [Place(name, start, stop) for name, start, stop in curve.spans]
+    found = overlay(state, curve, places, 200)
+    peaks = next(track.values for track in found.tracks if track.name == "phase peak")
+    totals = [sum(column) for column in zip(*curve.bytes, strict=True)]
+    for _, start, stop in curve.spans:
+        expected = round(train_runs.SHARE * max(totals[start:stop]))
+        assert set(peaks[ACROSS * start : ACROSS * stop]) == {expected}
+
+
+def test_parts_of_a_recorded_curve_sum_to_it() -> None:
+    header = read_recording(RECORDED).header
+    assert header.predicted is not None
+    curve = header.predicted.curve
+    assert stacked(curve).totals == tuple(map(sum, zip(*curve.bytes, strict=True)))
+
+
+def test_the_first_step_is_left_out_once_there_are_others() -> None:
+    head = train_runs.header()
+    assert head.predicted is not None
+    curve = head.predicted.curve
+    places = [Place(name, start, stop) for name, start, stop in curve.spans]
+
+    def known(steps: int, upto: float) -> int:
+        """Points of the line of what is allocated."""
+        state = state_of([head, *train_runs.told(head, steps, upto=upto)])
+        line = overlay(state, curve, places, 200).tracks[-1]
+        assert line.name == "allocated"
+        return sum(value is not None for value in line.values)
+
+    assert 0 < known(2, upto=3.3) < known(1, upto=3.3)
+
+
+# Recordings that play
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def playing(lines: list[Told]) -> tuple[Player, Clock]:
+    clock = Clock()
+    head, *snapshots = lines
+    return Player(Recording(head, tuple(snapshots)), clock), clock  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by", [0, 1, 2])
+def test_a_replay_knows_what_a_live_run_knew_at_that_moment(by: int) -> None:
+    lines = train_runs.whole()
+    player, clock = playing(lines)
+    player.faster(by)
+    speed = (1, 4, 16)[by]
+    for tick in range(1, 12):
+        clock.now = tick / speed
+        player.advance()
+        head, *told = lines
+        assert player.state == state_of([head, *(each for each in told if each.seconds <= tick)])
+    assert player.ended
+
+
+def test_a_paused_replay_stays_where_it_is() -> None:
+    player, clock = playing(train_runs.whole())
+    clock.now = 3.0
+    player.pause(True)
+    before = player.state
+    clock.now = 100.0
+    assert not player.advance()
+    player.pause(False)
+    assert player.state == before
+    clock.now = 100.5
+    player.advance()
+    assert player.seconds == pytest.approx(3.5)
+
+
+def test_a_jump_goes_to_where_a_step_begins() -> None:
+    player, _ = playing(train_runs.whole())
+    for step in (3, 1, 5, 2):
+        player.jump(step)
+        assert (player.state.step, player.state.phase) == (step, "forward")
+        assert len(player.state.steps) == step - 1
+    player.jump(99)
+    assert player.ended
+    player.jump(0)
+    assert player.state.step == 0
+    assert not player.state.steps
+
+
+def test_a_real_recording_plays_to_its_end() -> None:
+    recording = read_recording(RECORDED)
+    clock = Clock()
+    player = Player(recording, clock)
+    clock.now = 1e6
+    player.advance()
+    assert player.ended
+    assert player.state == state_of(recording)
+    assert player.state.steps[0].loss is not None
+    assert math.isfinite(player.state.steps[0].loss)
+
+
+# Recordings that are kept
+
+
+def test_a_run_is_recorded_and_the_oldest_recording_goes(tmp_path: Path) -> None:
+    for number in range(KEPT + 3):
+        (tmp_path / f"run-20200101-0000{number:02}.jsonl").touch()
+    (tmp_path / "mine.jsonl").touch()
+    lines = train_runs.whole(2)
+    with Keeper(tmp_path) as keeper:
+        for told in lines:
+            keeper.write(told)
+    assert keeper.path is not None
+    assert [to_line(told) for told in read_recording(keeper.path)] == list(map(to_line, lines))
+    assert len(list(tmp_path.glob("run-*.jsonl"))) == KEPT
+    assert (tmp_path / "mine.jsonl").exists()
+    assert not (tmp_path / "run-20200101-000000.jsonl").exists()
+
+
+def test_a_folder_that_cannot_be_written_stops_no_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with Keeper(tmp_path / "file" / "runs") as keeper:
+        keeper.write(train_runs.header())
+    assert keeper.path is None
+    assert "not recorded" in keeper.complaint
+
+
+# Small things
+
+
+def test_errors_in_words() -> None:
+    assert error_text(100, 103, "-") == "+3.0 %"
+    assert error_text(100, 97, "-") == "-3.0 %"
+    assert error_text(1000, 1000, "-") == "0.0 %"
+    assert error_text(None, 97, "-") == ""
+    assert error_text(100, None, "-") == ""
+
+
+@pytest.mark.parametrize("batch", [1, 2, 17, 32, 33, 300])
+def test_smaller_batches(batch: int) -> None:
+    found = list(smaller(batch))
+    assert found == sorted(found)
+    assert all(each < batch for each in found)
+    if 1 < batch <= 32:
+        assert found == list(range(1, batch))
+    if batch > 1:
+        assert found[0] == 1
+
+
+def test_hand_made_lines_are_lines_of_a_recording(tmp_path: Path) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.out_of_memory())
+    assert read_recording(path).complaint == ""
+    assert all(json.loads(line) for line in path.read_text().splitlines())
