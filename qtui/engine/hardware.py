@@ -34,6 +34,9 @@ def operations(estimates: Estimates, task: Task) -> Result:
     """The operations of a step of a plan."""
     subject, plan, device = asked(estimates, task)
     shape = subject.known_shape()
+    longest = shape.max_positions
+    if task.params.get("usual") and longest and longest < plan.sequence:
+        plan = dataclasses.replace(plan, sequence=longest)
     resolved = plan_on(resolve(plan, shape.dtype), device)
     return Result(
         {

@@ -211,7 +211,7 @@ def _attention(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
         # Gradients of values and of the softmax's result, softmax, scaling, two products.
         back = scores * (e + e + 12 + casts + 2 * e + 2 * e)
         backward = Operation(
-            "attention, backward", "attention", plan.accumulation, 4 * pairs,
+            "attention backward", "attention", plan.accumulation, 4 * pairs,
             2 * once + back, 2 * once + back, dtype,
             f"8·B·H·S²·D over q, k, v, out, their gradients and {back // scores} B × B·H·S² of "
             "scores", _EAGER, 2 * once, "flash attention computes the scores again",
@@ -223,7 +223,7 @@ def _attention(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
             "4·pairs·H·D over q, k, v, out and 4 B of a row", _FLASH,
         )  # fmt: skip
         backward = Operation(
-            "attention, backward", "attention", plan.accumulation, 5 * pairs,
+            "attention backward", "attention", plan.accumulation, 5 * pairs,
             2 * once + 8 * tokens * heads, 2 * max(once, streamed), dtype,
             "10·pairs·H·D over q, k, v, out and their gradients", _FLASH,
         )  # fmt: skip

@@ -211,7 +211,7 @@ class TestRowByRow:
             back.transpose(1, 2) @ queries
 
         moved = traffic(work)
-        found = named("attention, backward", operations(attention="eager"))
+        found = named("attention backward", operations(attention="eager"))
         assert (found.bytes - 2 * _once()) // scores.numel() == 36
         # Gradients of result, queries, keys and values, and both operands of each product.
         assert moved == 36 * scores.numel() + 8 * queries.nbytes

@@ -45,7 +45,7 @@ PANELS: tuple[PanelEntry, ...] = (
     PanelEntry(4, "memory", "Memory", f"{_HERE}.memory.panel:MemoryPanel"),
     PanelEntry(5, "train", "Train", f"{_HERE}.train.panel:TrainPanel"),
     PanelEntry(6, "numerics", "Numerics", f"{_UPCOMING}NumericsPanel"),
-    PanelEntry(7, "hardware", "Hardware", f"{_UPCOMING}HardwarePanel"),
+    PanelEntry(7, "hardware", "Hardware", f"{_HERE}.hardware.panel:HardwarePanel"),
 )
 
 

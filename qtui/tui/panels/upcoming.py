@@ -26,14 +26,3 @@ class NumericsPanel(UpcomingPanel):
         "This panel will show weights that fail to move in low precision, stochastic rounding, "
         "and scaled low-bit matrix products."
     )
-
-
-class HardwarePanel(UpcomingPanel):
-    PANEL_ID = "hardware"
-    TITLE = "Hardware"
-    NUMBER = 7
-    HELP = "Not built yet."
-    WILL_SHOW = (
-        "This panel will show this machine's memory hierarchy, its rates by data type, and what "
-        "NVML reports right now."
-    )

@@ -1,0 +1,53 @@
+"""How the Hardware panel is laid out: the views, what is shown, and one picture."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Container
+
+from qtui.tui.panels.codebooks.drawn_text import Draw, TextPicture
+from qtui.tui.panels.hardware.shown import ViewName
+from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.widgets.drawing import Drawing
+from qtui.tui.widgets.task_title import TaskTitle
+
+SHORT = 26
+
+
+class HardwareBody(Container):
+    """All views are texts, so one picture serves them."""
+
+    DEFAULT_CSS = """
+    HardwareBody {
+        ViewTabs { margin: 0 0 1 0; }
+        TaskTitle { margin: 0 0 1 0; }
+        #hardware-picture { height: 1fr; margin: 0 1; }
+        &.-short ViewTabs, &.-short TaskTitle { margin: 0; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        glyphs = drawing.glyphs
+        self.tabs = ViewTabs([view.value for view in ViewName], glyphs.pointer)
+        self.title_line = TaskTitle()
+        self.title_line.line_glyph = glyphs.baseline
+        self.title_line.ellipsis = glyphs.ellipsis
+        self.picture = TextPicture(drawing)
+        self.picture.id = "hardware-picture"
+
+    def compose(self) -> ComposeResult:
+        yield self.tabs
+        yield self.title_line
+        yield self.picture
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.height < SHORT, "-short")
+
+    def show(self, draw: Draw) -> None:
+        self.picture.show(draw)
+
+    def redraw(self) -> None:
+        """The colours of the terminal changed."""
+        self.picture.refresh()

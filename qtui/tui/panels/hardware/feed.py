@@ -1,0 +1,60 @@
+"""What the Hardware panel asks the estimator's process, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from qtui.engine.client import EngineClient
+from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.memory.data import plan_of
+from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.operation import Operation
+from qtui_core.memory.plan import RunPlan
+from qtui_core.telemetry.readings import DeviceReading, ProcessReading
+
+
+class HardwareFeed:
+    """Every method may raise QtuiError (EngineLost among them) and RequestCancelled."""
+
+    def __init__(self, estimator: EngineClient) -> None:
+        self.estimator = estimator
+
+    async def gpus(self) -> tuple[DeviceReading, ...]:
+        """The GPUs as they are now."""
+        reply = await self.estimator.request("gpus")
+        return tuple(reading_of(each) for each in reply.data["gpus"])
+
+    async def operations(self, shown: Shown) -> tuple[RunPlan, tuple[Operation, ...]]:
+        """The plan with nothing left open, and its operations."""
+        device = shown.choice.device
+        params = {
+            "model": shown.model,
+            "plan": asdict(shown.plan),
+            "device": {"name": device.name} if shown.choice.known else None,
+            "usual": shown.usual,
+        }
+        reply = await self.estimator.request("operations", params)
+        found = tuple(Operation(**each) for each in reply.data["operations"])
+        return plan_of(reply.data["plan"]), found
+
+    async def measure(
+        self, on_facts: Callable[[DeviceFacts], None], on_rate: Callable[[MeasuredRate], None]
+    ) -> None:
+        """Measures this machine; each rate is told as it comes."""
+
+        def told(_: float, data: Mapping[str, Any]) -> None:
+            if "device" in data:
+                on_facts(DeviceFacts.parse(data["device"]))
+            if "rate" in data:
+                on_rate(MeasuredRate(**data["rate"]))
+
+        await self.estimator.request("measure", {"on": "auto"}, on_progress=told)
+
+
+def reading_of(data: Mapping[str, Any]) -> DeviceReading:
+    """A reading from JSON."""
+    rows = data["processes"]
+    processes = None if rows is None else tuple(ProcessReading(**row) for row in rows)
+    return DeviceReading(**{**data, "processes": processes})

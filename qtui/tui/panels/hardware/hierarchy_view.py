@@ -1,0 +1,96 @@
+"""The memories of the device: what each holds, how fast it is, and who says so."""
+
+from __future__ import annotations
+
+from math import log10
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.hardware.words import speed
+from qtui.tui.panels.memory.views import wrapped
+from qtui.tui.widgets.line import shortened
+from qtui_core.memory.device_hierarchy import MemoryLevel, hierarchy
+
+#: Where texts behind the figures begin.
+_AFTER = 47
+
+
+def draw_hierarchy(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """A line of figures and one of source for each level, from the arithmetic outwards."""
+    device = shown.device
+    levels = hierarchy(device)
+    if not levels:
+        text = (
+            f"Nothing but its memory is known of {device.name}: the catalogue does not have it. "
+            "m asks CUDA and measures."
+        )
+        return [[Put(0, line)] for line in wrapped(text, canvas.width)]
+    lines: list[TextLine] = [
+        [
+            Put(0, "level", "heading"),
+            right(32, "holds", "heading"),
+            right(45, "gives", "heading"),
+            Put(_AFTER, "source", "heading"),
+        ]
+    ]
+    spaced = canvas.height >= 3 * len(levels) + 6
+    for level in levels:
+        lines += _level(level, levels, shown, canvas)
+        if spaced:
+            lines.append([])
+    lines += _facts(shown, canvas)
+    return lines[: canvas.height]
+
+
+def _level(
+    level: MemoryLevel, levels: tuple[MemoryLevel, ...], shown: Shown, canvas: Canvas
+) -> list[TextLine]:
+    room = canvas.width - _AFTER
+    words = f"{level.basis}: {level.source}" if level.basis else level.source
+    if level.name == "memory" and shown.measured_here:
+        words += "; size as CUDA tells"
+    each = "" if level.each is None else f"{format_bytes(level.each)} each"
+    return [
+        [
+            Put(0, level.name, "label"),
+            right(32, format_bytes(level.bytes)),
+            right(45, speed(level.bandwidth), "value" if level.bandwidth else "quiet"),
+            Put(_AFTER, shortened(words, room, canvas.glyphs.ellipsis), "quiet"),
+        ],
+        [
+            Put(2, _bar(level, levels, canvas, 15), "bar"),
+            right(32, each, "quiet"),
+            Put(_AFTER, _wait(level, levels), "quiet"),
+        ],
+    ]
+
+
+def _bar(level: MemoryLevel, levels: tuple[MemoryLevel, ...], canvas: Canvas, width: int) -> str:
+    """As long as its bandwidth on a scale of powers of ten, from a third of the slowest."""
+    speeds = [each.bandwidth for each in levels if each.bandwidth]
+    if not level.bandwidth or not speeds:
+        return ""
+    low, high = log10(min(speeds) / 3), log10(max(speeds))
+    return canvas.glyphs.full * max(1, round(width * (log10(level.bandwidth) - low) / (high - low)))
+
+
+def _wait(level: MemoryLevel, levels: tuple[MemoryLevel, ...]) -> str:
+    """How much faster it is than the device's memory."""
+    memory = levels[-1].bandwidth
+    if level is levels[-1] or not level.bandwidth or not memory:
+        return ""
+    return f"{level.bandwidth / memory:,.1f} times the memory"
+
+
+def _facts(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    device = shown.device
+    word = "compute units" if device.vendor == "AMD" else "multiprocessors"
+    capability = ".".join(map(str, device.capability)) if device.capability else ""
+    parts = [f"{device.multiprocessors} {word}", f"{device.boost_mhz} MHz at most"]
+    if capability:
+        parts.append(f"compute capability {capability}")
+    if device.architecture:
+        parts.append(device.architecture)
+    said = "sizes as CUDA tells them here" if shown.measured_here else "sizes of the catalogue"
+    return [[Put(0, line, "quiet")] for line in wrapped(", ".join([*parts, said]), canvas.width)]

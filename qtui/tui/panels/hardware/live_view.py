@@ -1,0 +1,149 @@
+"""All GPUs as they are now, and the processes on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.memory.views import wrapped
+from qtui.tui.widgets.drawing import Glyphs
+from qtui.tui.widgets.line import shortened
+from qtui_core.telemetry.readings import DeviceReading, ProcessReading
+
+NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."
+BAR: Final = 20
+
+
+def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """Two lines a GPU and one a process; or why there is nothing."""
+    if shown.gpus is None:
+        return [[Put(0, "asking the driver", "quiet")]]
+    if not shown.gpus:
+        return _none(shown, canvas)
+    lines: list[TextLine] = []
+    for reading in shown.gpus:
+        lines += _gpu(reading, shown, canvas)
+    processes = [(each.label, row) for each in shown.gpus for row in each.processes or ()]
+    if len(lines) + 2 < canvas.height:
+        lines += [[], _processes_heading(shown.gpus, processes)]
+        lines += [_process(label, row, canvas) for label, row in processes]
+    return lines[: canvas.height]
+
+
+def _none(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    device = shown.device
+    text = [
+        NONE_HERE,
+        f"The other views show the {device.name} of the catalogue; g takes another.",
+        "m in Rates measures this machine's processor.",
+    ]
+    lines: list[TextLine] = []
+    for paragraph in text:
+        lines += [[Put(0, line, "value")] for line in wrapped(paragraph, canvas.width)]
+        lines.append([])
+    return lines
+
+
+def _gpu(reading: DeviceReading, shown: Shown, canvas: Canvas) -> list[TextLine]:
+    glyphs = canvas.glyphs
+    name = reading.name or "a GPU that does not say its name"
+    state: list[Put] = []
+    if reading.lost:
+        state.append(Put(0, "lost: the driver no longer reaches it", "warning"))
+    first = [
+        Put(0, f"GPU {reading.label}", "heading"),
+        Put(9, shortened(name, canvas.width - 40, glyphs.ellipsis), "value"),
+        right(canvas.width, _beside(reading), "quiet"),
+    ]
+    second = [
+        Put(0, "busy", "label"),
+        right(11, _percent(reading.gpu_percent)),
+        Put(12, _bar(_share(reading.gpu_percent), BAR, glyphs.full, glyphs.dot), "bar"),
+        Put(34, "memory", "label"),
+        Put(41, _memory(reading), "value"),
+    ]
+    used, total = reading.memory_used, reading.memory_total
+    if used is not None and total and canvas.width >= 90:
+        second.append(Put(66, _bar(used / total, BAR, glyphs.full, glyphs.dot), "bar"))
+    lines: list[TextLine] = [first, state or second]
+    past = shown.history.get(reading.label)
+    if past and canvas.width >= 60:
+        room = canvas.width - 12
+        shares = [_share(percent) for percent, _ in past][-room:]
+        lines.append([Put(0, "last minute", "label"), Put(12, _spark(shares, glyphs), "bar")])
+    if reading.mig:
+        lines.append(
+            [Put(0, "cut into slices (MIG), which follow; it says no share itself", "quiet")]
+        )
+    if reading.unified:
+        lines.append([Put(0, "shares the memory of the machine and has none of its own", "quiet")])
+    lines.append([])
+    return lines
+
+
+def _memory(reading: DeviceReading) -> str:
+    if reading.memory_used is None or reading.memory_total is None:
+        return "not told"
+    return f"{format_bytes(reading.memory_used)} of {format_bytes(reading.memory_total)}"
+
+
+def _beside(reading: DeviceReading) -> str:
+    parts = []
+    if reading.power_watts is not None:
+        limit = reading.power_limit_watts
+        parts.append(f"{reading.power_watts:.0f}{f' of {limit:.0f}' if limit else ''} W")
+    if reading.temperature_celsius is not None:
+        parts.append(f"{reading.temperature_celsius} C")
+    if reading.clock_mhz is not None:
+        parts.append(f"{reading.clock_mhz} MHz")
+    return "  ".join(parts)
+
+
+def _processes_heading(
+    gpus: Sequence[DeviceReading], processes: Sequence[tuple[str, ProcessReading]]
+) -> TextLine:
+    if processes:
+        return [Put(0, "GPU", "heading"), right(14, "process", "heading"),
+                right(26, "memory", "heading"), Put(28, "name", "heading")]  # fmt: skip
+    told = any(reading.processes is not None for reading in gpus)
+    text = "No process is on a GPU." if told else "The driver does not tell processes here."
+    return [Put(0, text, "quiet")]
+
+
+def _process(label: str, row: ProcessReading, canvas: Canvas) -> TextLine:
+    memory = "not told" if row.memory is None else format_bytes(row.memory)
+    name = row.name or "hidden (another user's, or outside this container)"
+    return [
+        Put(0, label),
+        right(14, str(row.pid)),
+        right(26, memory),
+        Put(
+            28, shortened(f"{name}  {row.kind}", canvas.width - 28, canvas.glyphs.ellipsis), "label"
+        ),
+    ]
+
+
+def _percent(value: int | None) -> str:
+    return "–" if value is None else f"{value} %"
+
+
+def _share(percent: int | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _bar(share: float | None, width: int, full: str, rest: str) -> str:
+    if share is None:
+        return ""
+    done = round(width * min(1.0, max(0.0, share)))
+    return full * done + rest * (width - done)
+
+
+def _spark(shares: Sequence[float | None], glyphs: Glyphs) -> str:
+    steps = glyphs.eighths
+    return "".join(
+        " " if share is None else steps[round(min(1.0, share) * (len(steps) - 1))]
+        for share in shares
+    )

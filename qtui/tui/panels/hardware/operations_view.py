@@ -1,0 +1,108 @@
+"""The operations of the plan: what each computes and moves, what it waits for, and what fusing
+saves."""
+
+from __future__ import annotations
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
+from qtui.tui.panels.hardware.shown import LETTERS, Shown
+from qtui.tui.panels.hardware.words import count, rate, ratio, seconds
+from qtui.tui.panels.memory.views import window, wrapped
+from qtui.tui.widgets.line import shortened
+from qtui_core.memory.operation import Placed
+
+_NAME = 27
+
+
+def draw_operations(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """A line an operation, the longest first, and the chosen one in full below."""
+    placed = shown.placed
+    if not placed:
+        return nothing(shown, canvas)
+    at = min(shown.line, len(placed) - 1)
+    details = detail_lines(placed[at], shown, canvas)
+    room = canvas.height - len(details) - 2
+    lines: list[TextLine] = [_heading(canvas)]
+    whole = sum(each.seconds for each in placed)
+    for index in window(len(placed), at, room):
+        lines.append(_operation(placed[index], index, index == at, whole, canvas))
+    lines += [[] for _ in range(canvas.height - len(details) - len(lines))]
+    return [*lines, *details]
+
+
+def nothing(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """Why there is nothing to draw."""
+    text = shown.why or (
+        "The operations of the plan are being counted."
+        if shown.roofs is not None
+        else f"No rates are known of {shown.device.name}: m measures it."
+    )
+    return [[Put(0, line)] for line in wrapped(text, canvas.width)]
+
+
+def _heading(canvas: Canvas) -> TextLine:
+    line = [
+        Put(0, "operation", "heading"), right(_NAME + 8, "times", "heading"),
+        right(_NAME + 17, "op/byte", "heading"), right(_NAME + 28, "at least", "heading"),
+        right(_NAME + 34, "share", "heading"), Put(_NAME + 36, "waits for", "heading"),
+    ]  # fmt: skip
+    if canvas.width >= 100:
+        line.append(right(_NAME + 62, "fused", "heading"))
+    return line
+
+
+def _operation(each: Placed, index: int, here: bool, whole: float, canvas: Canvas) -> TextLine:
+    operation = each.operation
+    tone: Tone = "cursor" if here else "value"
+    name = f"{LETTERS[index % len(LETTERS)]} {operation.name}"
+    room = canvas.width - _NAME - 36 if canvas.width < 100 else 18
+    line = [
+        Put(0, shortened(name, _NAME - 1, canvas.glyphs.ellipsis), tone),
+        right(_NAME + 8, f"{operation.times:,}", "quiet"),
+        right(_NAME + 17, ratio(operation.intensity)),
+        right(_NAME + 28, seconds(each.seconds)),
+        right(_NAME + 34, f"{each.seconds / whole:.0%}"),
+        Put(_NAME + 36, shortened(each.presses, room, canvas.glyphs.ellipsis), "label"),
+    ]
+    if canvas.width >= 100:
+        saved = (
+            seconds(-each.saves_seconds) if each.saves_seconds < 0 else seconds(each.saves_seconds)
+        )
+        text = f"-{saved}" if each.saves_seconds else ""
+        line.append(right(_NAME + 62, text, "best"))
+    return line
+
+
+def detail_lines(each: Placed, shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """The chosen operation with its formula, the level it presses, and what fusing saves."""
+    operation = each.operation
+    texts = [
+        f"{operation.name}: {count(operation.operations)} operations over "
+        f"{format_bytes(operation.bytes)}, {ratio(operation.intensity)} a byte; from "
+        f"{ratio(each.ridge)} on {shown.device.name} would compute and not wait.",
+        f"{operation.formula}; {operation.source}.",
+        _pressed(each),
+    ]
+    if operation.fused_bytes is not None:
+        texts.append(
+            f"Fused it would move {format_bytes(operation.fused_bytes)}: {operation.fused}."
+        )
+    lines: list[TextLine] = []
+    for text in texts:
+        lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
+    return lines[: max(3, canvas.height // 2)]
+
+
+def _pressed(each: Placed) -> str:
+    operation = each.operation
+    if each.presses == "memory":
+        return (
+            f"Presses the memory: its units could do {rate(each.rate)}, "
+            f"bytes come for {rate(each.attainable)}."
+        )
+    if each.presses == "L2":
+        return (
+            f"Presses L2: {format_bytes(operation.l2_bytes)} pass between it and the "
+            "multiprocessors, in tiles of 128 rows."
+        )
+    return f"Presses the {each.units}, fed from registers and shared memory: {rate(each.rate)}."

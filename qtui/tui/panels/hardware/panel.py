@@ -1,0 +1,299 @@
+"""Panel 7: what the machine is, what it does now, and what limits a plan on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widget import Widget
+
+from qtui.engine.client import EngineClient, EngineState
+from qtui.tui.panels.base import PaletteEntry
+from qtui.tui.panels.engine_panel import EnginePanel
+from qtui.tui.panels.hardware.body import HardwareBody
+from qtui.tui.panels.hardware.export import operations_table, panel_data
+from qtui.tui.panels.hardware.feed import HardwareFeed
+from qtui.tui.panels.hardware.hierarchy_view import draw_hierarchy
+from qtui.tui.panels.hardware.keys import HARDWARE_BINDINGS, HELP
+from qtui.tui.panels.hardware.live_view import draw_gpus
+from qtui.tui.panels.hardware.operations_view import draw_operations
+from qtui.tui.panels.hardware.rates_view import draw_rates
+from qtui.tui.panels.hardware.roofline_view import draw_roofline
+from qtui.tui.panels.hardware.sentences import sentence_of
+from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
+from qtui.tui.panels.quantize.views import ViewTabs
+from qtui_core.errors import UsageError
+from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.devices import find_device
+from qtui_core.telemetry.readings import DeviceReading
+
+#: Twice a second, while the panel is looked at.
+LIVE_SECONDS: Final = 0.5
+LIVE, OPERATIONS, MEASURE = "live", "operations", "measure"
+DRAWERS: Final = {
+    ViewName.GPUS: draw_gpus,
+    ViewName.HIERARCHY: draw_hierarchy,
+    ViewName.RATES: draw_rates,
+    ViewName.ROOFLINE: draw_roofline,
+    ViewName.OPERATIONS: draw_operations,
+}
+#: Views with an operation to choose.
+LISTS: Final = (ViewName.ROOFLINE, ViewName.OPERATIONS)
+
+
+class HardwarePanel(EnginePanel):
+    """The keys, what they change, and what is asked meanwhile."""
+
+    PANEL_ID = "hardware"
+    TITLE = "Hardware"
+    NUMBER = 7
+    HELP = HELP
+    BINDINGS: ClassVar[list[BindingType]] = HARDWARE_BINDINGS
+
+    @property
+    def engine(self) -> EngineClient:
+        return self.qtui.estimator
+
+    def compose_body(self) -> ComposeResult:
+        self.body = HardwareBody(self.drawing)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.feed = HardwareFeed(self.engine)
+        self.shown = Shown(self.qtui.model)
+        self.trouble = ""
+        self._chosen = False
+        self._asking = False
+        self._timer = self.set_interval(LIVE_SECONDS, self._ask_live)
+
+    # What the shell asks for
+
+    def activate(self) -> None:
+        self.screen.set_focus(self.body.picture)
+        self._adopt()
+        self._ask_live()
+
+    def open_model(self, model: str) -> None:
+        self.shown.model = model
+        self.shown.operations, self.shown.why = (), ""
+        self._adopt(anew=True)
+        self._draw()
+
+    def drawing_changed(self) -> None:
+        self.body.redraw()
+
+    def maximise_target(self) -> Widget | None:
+        return self.body.picture
+
+    def copy_text(self) -> str | None:
+        title = self.body.title_line.subject
+        return f"{title}\n\n{self.body.picture.text}\n\n{self.sentence}"
+
+    def export_data(self) -> dict[str, Any] | None:
+        return panel_data(self.shown, self.sentence)
+
+    def export_table(self) -> Iterable[Sequence[object]] | None:
+        return operations_table(self.shown) if self.shown.placed else None
+
+    def palette(self) -> Iterable[PaletteEntry]:
+        if self.engine.state is EngineState.RUNNING:
+            yield PaletteEntry("estimator: Stop", "End its process at once", self.engine.kill)
+
+    # The plan of the app
+
+    def _adopt(self, *, anew: bool = False) -> None:
+        """The plan and the GPU that were chosen in another panel, if they are others now."""
+        chosen = self.qtui.chosen
+        shown = self.shown
+        if chosen is not None:
+            plan, gpu = chosen
+            anew = anew or plan != shown.plan
+            shown.plan, shown.usual = plan, False
+            name = None if gpu is None or self._chosen else gpu.params.get("name")
+            if name and not shown.gpus:
+                shown.choice = _choice_of(str(name), shown.choice)
+        if anew or not (shown.operations or shown.why):
+            self.do(self._count, OPERATIONS)
+
+    async def _count(self) -> None:
+        if self.engine.state is EngineState.LOST:
+            await self.engine.restart()
+        shown = self.shown
+        shown.why = ""
+        shown.resolved, shown.operations = await self.feed.operations(shown)
+        self.trouble = ""
+        self._draw()
+
+    # The GPUs of this moment
+
+    def _ask_live(self) -> None:
+        """One question at a time: a driver that hangs must not pile them up."""
+        if self._asking or self.qtui.panel is not self or self.engine.state is EngineState.LOST:
+            return
+        self.do(self._live, LIVE)
+
+    async def _live(self) -> None:
+        self._asking = True
+        try:
+            found = await self.feed.gpus()
+        finally:
+            self._asking = False
+        first = self.shown.gpus is None
+        self.shown.take_gpus(found)
+        if first and found and not self._chosen:
+            self._take(DeviceChoice.of_reading(found[0]))
+        if first or self.shown.view is ViewName.GPUS:
+            self._draw()
+        if first and found:
+            self.qtui.set_device(_header(found[0]))
+
+    # Measuring
+
+    def action_measure(self) -> None:
+        shown = self.shown
+        shown.facts, shown.rates, shown.measuring = None, (), True
+        if shown.view is ViewName.GPUS:
+            self._show_view(ViewName.RATES)
+        self.do(self._measure, MEASURE)
+        self._draw()
+
+    async def _measure(self) -> None:
+        if self.engine.state is EngineState.LOST:
+            await self.engine.restart()
+        try:
+            await self.feed.measure(self._facts, self._rate)
+            self.trouble = ""
+        finally:
+            self.shown.measuring = False
+            self._draw()
+
+    def _facts(self, facts: DeviceFacts) -> None:
+        self.shown.facts = facts
+        self._draw()
+
+    def _rate(self, rate: MeasuredRate) -> None:
+        self.shown.rates = (*self.shown.rates, rate)
+        self._draw()
+
+    def action_stop(self) -> None:
+        self.workers.cancel_group(self, MEASURE)
+
+    # Keys
+
+    def action_view(self, by: int) -> None:
+        views = list(ViewName)
+        self._show_view(views[(views.index(self.shown.view) + by) % len(views)])
+
+    @on(ViewTabs.Clicked)
+    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
+        message.stop()
+        self._show_view(list(ViewName)[message.index])
+
+    def _show_view(self, view: ViewName) -> None:
+        self.shown.view = view
+        self._draw()
+
+    def action_move(self, by: int) -> None:
+        count = len(self.shown.placed)
+        self.shown.line = max(0, min(self.shown.line + by, count - 1))
+        self._draw()
+
+    def action_gpu(self, by: int) -> None:
+        choices = self.shown.choices
+        names = [choice.label for choice in choices]
+        label = self.shown.choice.label
+        at = names.index(label) if label in names else -1
+        self._chosen = True
+        self._take(choices[(at + by) % len(choices)])
+
+    def _take(self, choice: DeviceChoice) -> None:
+        """Another device: kernels that a plan finds on it may be others too."""
+        self.shown.choice = choice
+        self._draw()
+        self.do(self._count, OPERATIONS)
+
+    def action_restart(self) -> None:
+        self.trouble = ""
+        self.do(self._count, OPERATIONS)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        if not self.is_mounted:
+            return True
+        if action == "restart":
+            return bool(self.trouble)
+        if action == "stop":
+            return self.shown.measuring
+        if action == "measure":
+            return not self.shown.measuring
+        if action == "move":
+            return self.shown.view in LISTS
+        return True
+
+    # Showing
+
+    def _draw(self) -> None:
+        shown, body = self.shown, self.body
+        body.tabs.active = list(ViewName).index(shown.view)
+        title = body.title_line
+        title.subject = shown.choice.label
+        title.note = self._note()
+        title.details = self._details() if shown.view in LISTS else ()
+        title.activity = "measuring" if shown.measuring else ""
+        body.show(partial(DRAWERS[shown.view], shown))
+        self.sentence = self.trouble or sentence_of(shown)
+        self.refresh_bindings()
+
+    def _note(self) -> str:
+        shown = self.shown
+        if shown.choice.here:
+            return "" if shown.choice.known else "not in the catalogue"
+        if shown.gpus is None:
+            return ""
+        return "of the catalogue" if shown.gpus else "of the catalogue: no GPU is here"
+
+    def _details(self) -> tuple[str, ...]:
+        plan = self.shown.resolved
+        if plan is None:
+            return ()
+        return (plan.method, f"batch {plan.batch}", f"{plan.sequence:,} tokens")
+
+    # What can go wrong
+
+    def refused(self, sentence: str) -> None:
+        self.failed(sentence)
+
+    def failed(self, sentence: str) -> None:
+        if not self.shown.operations:
+            self.shown.why = sentence
+        self.trouble = sentence
+        self._draw()
+
+    def engine_lost(self, sentence: str) -> None:
+        words = sentence.replace("The engine", "The estimator")
+        self.shown.measuring = False
+        self.trouble = f"{words} r starts it again."
+        self._draw()
+
+
+def _choice_of(name: str, otherwise: DeviceChoice) -> DeviceChoice:
+    try:
+        return DeviceChoice(find_device(name))
+    except UsageError:
+        return otherwise
+
+
+def _header(reading: DeviceReading) -> str:
+    """The device as the header line names it."""
+    from qtui.report.numbers import format_bytes
+
+    if reading.memory_used is None or reading.memory_total is None:
+        return reading.name or "GPU"
+    return (
+        f"{reading.name or 'GPU'}  "
+        f"{format_bytes(reading.memory_used)} of {format_bytes(reading.memory_total)}"
+    )

@@ -1,0 +1,106 @@
+"""Operations a second by type: what the vendor states, and what was measured here."""
+
+from __future__ import annotations
+
+from qtui.report.numbers import format_bytes
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.hardware.words import rate, ratio, speed
+from qtui.tui.panels.memory.views import wrapped
+from qtui.tui.widgets.line import shortened
+from qtui_core.memory.device_rates import COPY, PRODUCT, MeasuredRate
+
+#: Columns: where figures end.
+_STATED, _RIDGE, _MEASURED, _SHARE = 19, 29, 43, 51
+
+
+def draw_rates(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """A line a type, then memory, then where the figures are from."""
+    device = shown.device
+    measured = {each.dtype: each for each in shown.rates if each.what == PRODUCT}
+    lines: list[TextLine] = [
+        [
+            Put(0, "type", "heading"),
+            right(_STATED, "stated", "heading"),
+            right(_RIDGE, "op/byte", "heading"),
+            right(_MEASURED, "measured", "heading"),
+            right(_SHARE, "share", "heading"),
+        ]
+    ]
+    stated = {} if shown.measured_here and not shown.choice.known else dict(device.rates)
+    fastest = max(stated.values(), default=0.0)
+    for dtype in [*stated, *(name for name in measured if name not in stated)]:
+        lines.append(_rate(dtype, stated.get(dtype), measured.get(dtype), fastest, shown, canvas))
+    copied = next((each for each in shown.rates if each.what == COPY), None)
+    lines.append(_memory(copied, shown))
+    lines.append([])
+    for text in _sources(shown):
+        lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
+    return lines[: canvas.height]
+
+
+def _rate(
+    dtype: str,
+    stated: float | None,
+    measured: MeasuredRate | None,
+    fastest: float,
+    shown: Shown,
+    canvas: Canvas,
+) -> TextLine:
+    device = shown.device
+    line = [Put(0, dtype, "label"), right(_STATED, rate(stated))]
+    if stated and device.bandwidth:
+        line.append(right(_RIDGE, ratio(stated / device.bandwidth), "quiet"))
+    if measured is not None:
+        if measured.per_second is None:
+            why = shortened(measured.why_not, canvas.width - _RIDGE - 3, canvas.glyphs.ellipsis)
+            return [*line, Put(_RIDGE + 3, f"not here: {why}"[: canvas.width], "quiet")]
+        line.append(right(_MEASURED, rate(measured.per_second)))
+        share = measured.share_of(device) if shown.measured_here else None
+        line.append(right(_SHARE, "–" if share is None else f"{share:.0%}"))
+    room = min(40, canvas.width - _SHARE - 2)
+    if stated and room > 4:
+        line.append(
+            Put(_SHARE + 2, canvas.glyphs.full * max(1, round(room * stated / fastest)), "bar")
+        )
+    return line
+
+
+def _memory(copied: MeasuredRate | None, shown: Shown) -> TextLine:
+    device = shown.device
+    stated = device.bandwidth if shown.choice.known else None
+    line = [Put(0, "memory", "label"), right(_STATED, speed(stated))]
+    if copied is not None:
+        line.append(right(_MEASURED, speed(copied.per_second)))
+        share = copied.share_of(device) if shown.measured_here else None
+        line.append(right(_SHARE, "–" if share is None else f"{share:.0%}"))
+    return line
+
+
+def _sources(shown: Shown) -> list[str]:
+    device = shown.device
+    found = []
+    if shown.choice.known:
+        found.append(f"Stated, dense: {device.source}. {device.note}".strip())
+    found.append(
+        "op/byte: the operations that must be done with a byte of the memory, or it waits."
+    )
+    facts = shown.facts
+    if shown.measuring:
+        found.append("Measuring.")
+    elif facts is None:
+        found.append("m measures this machine: a product of each type, and a copy.")
+    if facts is not None:
+        copied = next((each for each in shown.rates if each.what == COPY), None)
+        size = "" if copied is None else f", a copy of {format_bytes(copied.size)}"
+        where = facts.name if facts.kind == "cuda" else f"the processor, {facts.name}"
+        sides = sorted({each.size for each in shown.rates if each.what == PRODUCT})
+        sizes = (
+            " to ".join(f"{side:,}" for side in dict.fromkeys((sides[0], sides[-1])))
+            if sides
+            else ""
+        )
+        found.append(f"Measured on {where}: products of {sizes or '…'} rows{size}.")
+        if facts.kind == "cpu":
+            found.append("No GPU was found by torch, so these are the rates of the processor.")
+    return found

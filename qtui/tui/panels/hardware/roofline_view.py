@@ -1,0 +1,249 @@
+"""The roofline: operations a second against operations a byte, both in powers of ten, and the
+operations of the plan under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from typing import Final
+
+from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.tui.panels.hardware.operations_view import detail_lines, nothing
+from qtui.tui.panels.hardware.shown import LETTERS, Shown
+from qtui.tui.panels.hardware.words import rate, ratio, scaled_up, seconds, speed
+from qtui.tui.panels.memory.views import window
+from qtui.tui.panels.train.dots import ACROSS, Stroke, Track, cells_of_track
+from qtui.tui.widgets.drawing import Glyphs
+from qtui.tui.widgets.line import shortened
+from qtui_core.memory.operation import Placed, Roofs
+
+#: Columns before the picture, and of the list beside it where there is room.
+_LEFT: Final = 8
+_LIST: Final = 40
+_LONG_LIST: Final = 64
+WIDE: Final = 110
+VERY_WIDE: Final = 160
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Powers of ten at the edges: of operations a byte, and of operations a second."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+    width: int
+    height: int
+
+    def column(self, intensity: float) -> int:
+        share = (log10(intensity) - self.left) / (self.right - self.left)
+        return max(0, min(self.width - 1, int(share * self.width)))
+
+    def row(self, operations: float) -> int:
+        """From the ground up."""
+        share = (log10(operations) - self.bottom) / (self.top - self.bottom)
+        return max(0, min(self.height - 1, int(share * self.height)))
+
+
+def draw_roofline(shown: Shown, canvas: Canvas) -> list[TextLine]:
+    """The picture, a list of what its letters mean, and the chosen operation."""
+    placed, roofs = shown.placed, shown.roofs
+    if not placed or roofs is None:
+        return nothing(shown, canvas)
+    at = min(shown.line, len(placed) - 1)
+    details = detail_lines(placed[at], shown, canvas)[:3]
+    beside = canvas.width >= WIDE
+    width = canvas.width - (_list_width(canvas) + 2 if beside else 0)
+    listed = 0 if beside else min(len(placed), max(2, canvas.height // 5))
+    height = canvas.height - len(details) - listed - 2
+    if height < 4:
+        details, height = [], canvas.height - listed - 2
+    axes = axes_of(placed, roofs, width - _LEFT, max(2, height))
+    lines: list[list[Put]] = picture(placed, roofs, axes, at, canvas.glyphs)
+    shown_list = _list(placed, at, len(lines) if beside else listed, canvas, beside)
+    if beside:
+        for line, entry in zip(lines, shown_list, strict=False):
+            line += [Put(width + 2 + put.column, put.text, put.tone) for put in entry]
+        return [*lines, *details]
+    return [*lines, *shown_list, *details]
+
+
+def axes_of(placed: Sequence[Placed], roofs: Roofs, width: int, height: int) -> Axes:
+    """Around everything that is drawn, in whole powers of ten on the x axis."""
+    intensities = [each.operation.intensity for each in placed]
+    rates = [each.rate for each in placed]
+    left = floor(log10(min(*intensities, 1.0)))
+    right_edge = ceil(log10(2 * max(*intensities, *(each.ridge for each in placed))))
+    bottom = log10(min(each.attainable for each in placed) / 2)
+    return Axes(left, right_edge, bottom, log10(1.5 * max(rates)), width, height)
+
+
+def picture(
+    placed: Sequence[Placed], roofs: Roofs, axes: Axes, at: int, glyphs: Glyphs
+) -> list[list[Put]]:
+    """The roofs as lines, the operations as letters, and the axes."""
+    ascii = glyphs.full == "#"
+    cells: dict[tuple[int, int], tuple[str, str]] = {}
+    dtypes = list(dict.fromkeys(each.operation.dtype for each in placed))
+    fastest = max(dtypes, key=lambda dtype: roofs.rate_of(dtype)[0])
+    for dtype in sorted(dtypes, key=lambda name: name == fastest):
+        stroke: Stroke = "thin" if dtype == fastest else "dotted"
+        track = _roof(roofs.memory, roofs.rate_of(dtype)[0], axes, stroke)
+        for cell, sign in cells_of_track(track, axes.height, 1.0, ascii=ascii).items():
+            cells[cell] = (sign, "bar")
+    if roofs.l2 is not None:
+        track = _roof(roofs.l2, roofs.rate_of(fastest)[0], axes, "dotted")
+        for cell, sign in cells_of_track(track, axes.height, 1.0, ascii=ascii).items():
+            cells.setdefault(cell, (sign, "quiet"))
+    taken: set[tuple[int, int]] = set()
+    order = [at, *(index for index in range(len(placed)) if index != at)]
+    for index in order:
+        place = _free(placed[index], axes, taken)
+        if place is not None:
+            taken.add(place)
+            letter = LETTERS[index % len(LETTERS)]
+            cells[place] = (letter, "cursor" if index == at else "best")
+    lines = []
+    for y in range(axes.height - 1, -1, -1):
+        line = [
+            right(_LEFT - 2, _row_label(axes, y), "quiet"),
+            Put(_LEFT - 1, glyphs.vertical, "quiet"),
+        ]
+        line += _runs(cells, y, axes.width)
+        lines.append(line)
+    lines += _below(axes, glyphs)
+    _label_roofs(lines, roofs, dtypes, axes, taken)
+    return lines
+
+
+def _roof(bandwidth: float, top: float, axes: Axes, stroke: Stroke) -> Track:
+    """The lower of bandwidth times intensity and the rate, as shares of the height; nothing below
+    the ground."""
+    values: list[float | None] = []
+    points = axes.width * ACROSS
+    for point in range(points):
+        intensity = 10 ** (axes.left + (axes.right - axes.left) * (point + 0.5) / points)
+        height = log10(min(top, bandwidth * intensity))
+        share = (height - axes.bottom) / (axes.top - axes.bottom)
+        values.append(share if share >= 0 else None)
+    return Track("roof", stroke, tuple(values))
+
+
+def _free(each: Placed, axes: Axes, taken: set[tuple[int, int]]) -> tuple[int, int] | None:
+    """The cell of an operation; where another stands there, a free one below or beside it."""
+    row, column = axes.row(each.attainable), axes.column(each.operation.intensity)
+    for shift in range(axes.width):
+        for x in (column + shift, column - shift):
+            for y in range(row, max(-1, row - 3), -1):
+                if (y, x) not in taken and 0 <= x < axes.width:
+                    return y, x
+    return None
+
+
+def _runs(cells: dict[tuple[int, int], tuple[str, str]], y: int, width: int) -> list[Put]:
+    """The cells of a row, those of one tone that touch together."""
+    puts: list[Put] = []
+    for x in range(width):
+        if (y, x) not in cells:
+            continue
+        sign, tone = cells[y, x]
+        last = puts[-1] if puts else None
+        if last and last.tone == tone and last.column + len(last.text) == _LEFT + x:
+            puts[-1] = Put(last.column, last.text + sign, last.tone)
+        else:
+            puts.append(Put(_LEFT + x, sign, tone))  # type: ignore[arg-type]
+    return puts
+
+
+def _row_label(axes: Axes, y: int) -> str:
+    """The power of ten that lies in this row, if one does."""
+    step = (axes.top - axes.bottom) / axes.height
+    low = axes.bottom + y * step
+    power = ceil(low - 1e-9)
+    if power >= low + step:
+        return ""
+    number, prefix = scaled_up(10.0**power)
+    return f"{number:.0f} {prefix}"
+
+
+def _below(axes: Axes, glyphs: Glyphs) -> list[list[Put]]:
+    """The ground line, and powers of ten of operations a byte under it."""
+    labels: list[Put] = []
+    free = 0
+    for power in range(round(axes.left), round(axes.right) + 1):
+        text = f"{10.0**power:g}" if power < 0 else f"{10**power:,}"
+        column = min(axes.column(10.0**power), axes.width - len(text))
+        if column >= free:
+            labels.append(Put(_LEFT + column, text, "quiet"))
+            free = column + len(text) + 2
+    title = "op/byte"
+    if free + len(title) <= axes.width:
+        labels.append(right(_LEFT + axes.width, title, "quiet"))
+    else:
+        labels[-1] = right(_LEFT + axes.width, title, "quiet")
+    return [[Put(_LEFT - 1, glyphs.baseline * (axes.width + 1), "quiet")], labels]
+
+
+def _label_roofs(
+    lines: list[list[Put]],
+    roofs: Roofs,
+    dtypes: Sequence[str],
+    axes: Axes,
+    taken: set[tuple[int, int]],
+) -> None:
+    """Names of the roofs in the empty room: flat ones over their left end, the slope beside it."""
+    for dtype in dtypes:
+        if dtype not in roofs.rates:
+            continue  # computed in another, which has a roof of its own
+        top = roofs.rates[dtype]
+        text = f"{dtype} {rate(top)}"
+        row = axes.row(top)
+        column = max(0, axes.column(top / roofs.memory) - len(text) - 1)
+        _put_free(lines, axes, row, column, text, taken)
+    middle = 10 ** (axes.left + 0.3 * (axes.right - axes.left))
+    row = axes.row(max(roofs.memory * middle, 10**axes.bottom))
+    text = f"memory {speed(roofs.memory)}"
+    _put_free(lines, axes, row, max(0, axes.column(middle) - len(text) - 2), text, taken)
+
+
+def _put_free(
+    lines: list[list[Put]],
+    axes: Axes,
+    row: int,
+    column: int,
+    text: str,
+    taken: set[tuple[int, int]],
+) -> None:
+    """A text where it covers nothing, in this row or the next two above."""
+    for y in range(row, min(axes.height, row + 3)):
+        line = lines[axes.height - 1 - y]
+        start, end = _LEFT + column, _LEFT + column + len(text)
+        if all(put.column >= end or put.column + len(put.text) <= start for put in line):
+            line.append(Put(start, text, "label"))
+            return
+
+
+def _list_width(canvas: Canvas) -> int:
+    return _LONG_LIST if canvas.width >= VERY_WIDE else _LIST
+
+
+def _list(
+    placed: Sequence[Placed], at: int, room: int, canvas: Canvas, beside: bool
+) -> list[list[Put]]:
+    """What the letters mean, the chosen one marked."""
+    width = _list_width(canvas) if beside else canvas.width
+    found: list[list[Put]] = []
+    for index in window(len(placed), at, room):
+        each = placed[index]
+        letter = LETTERS[index % len(LETTERS)]
+        name = shortened(f"{letter} {each.operation.name}", width - 21, canvas.glyphs.ellipsis)
+        found.append(
+            [
+                Put(0, name, "cursor" if index == at else "value"),
+                right(width - 11, ratio(each.operation.intensity), "quiet"),
+                right(width, seconds(each.seconds), "label"),
+            ]
+        )
+    return found

@@ -1,0 +1,144 @@
+"""What the Hardware panel shows at the moment."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.device_rates import (
+    DeviceFacts,
+    MeasuredRate,
+    device_of_facts,
+    with_facts,
+)
+from qtui_core.memory.devices import DEVICES, Device, device_of_memory, find_device
+from qtui_core.memory.operation import Operation, Placed, Roofs, place
+from qtui_core.memory.plan import RunPlan
+from qtui_core.telemetry.readings import DeviceReading
+
+#: What is shown on a machine without a GPU until another is chosen.
+FIRST: Final = "A100 SXM4 80GB"
+#: Readings that are kept to be drawn: a minute of two a second.
+KEPT: Final = 120
+
+
+class ViewName(StrEnum):
+    """The pictures, in the order of the key."""
+
+    GPUS = "GPUs"
+    HIERARCHY = "Hierarchy"
+    RATES = "Rates"
+    ROOFLINE = "Roofline"
+    OPERATIONS = "Operations"
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """A device that can be looked at. `here` is its label among the GPUs of this machine; empty
+    for one of the catalogue; `known` is whether the catalogue has it."""
+
+    device: Device
+    here: str = ""
+    known: bool = True
+
+    @property
+    def label(self) -> str:
+        return f"{self.device.name} (here, GPU {self.here})" if self.here else self.device.name
+
+    @staticmethod
+    def of_reading(reading: DeviceReading) -> DeviceChoice:
+        """A GPU of this machine, as the catalogue knows it or by its memory alone."""
+        try:
+            return DeviceChoice(find_device(reading.name or ""), reading.label)
+        except UsageError:
+            named = replace(device_of_memory(reading.memory_total or 0), name=reading.name or "GPU")
+            return DeviceChoice(named, reading.label, known=False)
+
+
+@dataclass
+class Shown:
+    """Filled piece by piece; None is what is not known yet.
+
+    `gpus` are the readings of this moment, `history` those before, (utilisation, share of memory)
+    by label. `facts` and `rates` are of the device that was measured. `operations` are those of
+    `plan` on `model`; `why` says why there are none. `usual` is whether nobody chose the plan, so
+    that its sequence gives way to a model with fewer positions.
+    """
+
+    model: str
+    plan: RunPlan = field(default_factory=RunPlan)
+    usual: bool = True
+    resolved: RunPlan | None = None
+    gpus: tuple[DeviceReading, ...] | None = None
+    history: dict[str, deque[tuple[int | None, float | None]]] = field(default_factory=dict)
+    choice: DeviceChoice = field(default_factory=lambda: DeviceChoice(find_device(FIRST)))
+    facts: DeviceFacts | None = None
+    rates: tuple[MeasuredRate, ...] = ()
+    measuring: bool = False
+    operations: tuple[Operation, ...] = ()
+    why: str = ""
+    view: ViewName = ViewName.GPUS
+    line: int = 0
+
+    @property
+    def choices(self) -> tuple[DeviceChoice, ...]:
+        """Those of this machine, then the catalogue."""
+        here = [DeviceChoice.of_reading(reading) for reading in self.gpus or ()]
+        return (*here, *(DeviceChoice(device) for device in DEVICES))
+
+    @property
+    def measured_here(self) -> bool:
+        """Whether what was measured is the device that is shown."""
+        return (
+            self.facts is not None
+            and self.facts.kind == "cuda"
+            and bool(self.choice.here)
+            and _same(self.facts.name, self.choice.device.name)
+        )
+
+    @property
+    def device(self) -> Device:
+        """The device that is shown, with what it tells of itself where it was asked."""
+        if not self.measured_here or self.facts is None:
+            return self.choice.device
+        if self.choice.known:
+            return with_facts(self.choice.device, self.facts)
+        return device_of_facts(self.facts, self.rates)
+
+    @property
+    def roofs(self) -> Roofs | None:
+        """None for a device of which no rates are known."""
+        device = self.device
+        return Roofs.of(device) if "fp32" in device.rates and device.bandwidth else None
+
+    @property
+    def placed(self) -> tuple[Placed, ...]:
+        """The operations on the device, those that take longest first."""
+        roofs = self.roofs
+        if roofs is None:
+            return ()
+        found = [place(operation, roofs) for operation in self.operations]
+        return tuple(sorted(found, key=lambda each: -each.seconds))
+
+    def take_gpus(self, gpus: tuple[DeviceReading, ...]) -> None:
+        """The readings of this moment."""
+        self.gpus = gpus
+        for reading in gpus:
+            past = self.history.setdefault(reading.label, deque(maxlen=KEPT))
+            used, total = reading.memory_used, reading.memory_total
+            past.append((reading.gpu_percent, used / total if used is not None and total else None))
+
+
+def _same(reported: str, name: str) -> bool:
+    """Whether a device that torch names so is the one of the catalogue."""
+    try:
+        return find_device(reported).name == name
+    except UsageError:
+        return reported == name
+
+
+#: Letters of operations in the roofline, in the order of the list.
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
