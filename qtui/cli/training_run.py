@@ -70,6 +70,7 @@ class _Run:
         self._state = RunState()
         self._interrupted = False
         self._said = 0.0
+        self._doing = dict(_DOING)
 
     async def to_end(self, debug: bool) -> Outcome:
         with contextlib.ExitStack() as stack:
@@ -125,8 +126,8 @@ class _Run:
             if told.predicted is not None and told.predicted.warning:
                 say(f"qtui: {told.predicted.warning}")
         elif isinstance(told, PhaseBegun) and told.step == 0:
-            if told.phase in _DOING:
-                say(f"qtui: {_DOING[told.phase]}")
+            if told.phase in self._doing:
+                say(f"qtui: {self._doing.pop(told.phase)}")
         elif isinstance(told, StepTaken):
             now = time.monotonic()
             steps = self._state.header.steps if self._state.header is not None else None

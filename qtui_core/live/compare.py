@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtui_core.live.header import Predicted, PredictedPhase
-from qtui_core.live.parts import at_end, at_peak, named
+from qtui_core.live.parts import as_told, at_end, at_peak, named
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, IMPORT, QUANTIZE, RunState
 from qtui_core.memory.record import Phase
@@ -86,10 +86,10 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Co
         return ()
     mark = found.last
     if peak:
-        expected = mine.peak_held
+        expected = as_told(mark.peak_held, mine.peak_held)
         apart, rest = at_peak(mark, expected)
         return _rows(apart, rest, mark.peak_allocated_bytes, expected, mine.allocated_bytes)
-    expected = mine.held
+    expected = as_told(mark.held, mine.held)
     apart, rest = at_end(mark, expected)
     return _rows(apart, rest, mark.allocated_bytes, expected, sum(expected.values()))
 

@@ -64,11 +64,10 @@ def explain(levels: Sequence[Level]) -> str:
         return ""
     found = largest_unexplained(levels)
     if found is None:
+        if len(known) == 1:
+            return f"No part of what is {_IS[known[0].name]} is more than {_WORTH:.1%} of it off."
         names = ", ".join(level.name for level in known)
-        return (
-            f"At no level that was measured ({names}) is a part more than {_WORTH:.1%} of the "
-            "estimate off."
-        )
+        return f"At no level ({names}) is a part more than {_WORTH:.1%} of the estimate off."
     level, part = found
     more = "more" if part.bytes > 0 else "less"
     return (

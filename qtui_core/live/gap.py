@@ -8,7 +8,7 @@ from typing import Final
 
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured
-from qtui_core.live.parts import UNTOLD, at_peak, named
+from qtui_core.live.parts import UNTOLD, as_told, at_peak, named
 
 ALLOCATED, RESERVED, PROCESS, DEVICE = "allocated", "reserved", "process", "device"
 
@@ -73,7 +73,7 @@ def _allocated(predicted: Predicted, found: Measured) -> Level:
         return Level(ALLOCATED, estimated, None, (), "No phase of the run has ended yet.")
     phase = next((p for p in predicted.phases if p.name == predicted.peak_phase), None)
     total = peak.peak_allocated_bytes - estimated
-    mine: Mapping[str, int] = {} if phase is None else phase.peak_held
+    mine = as_told(peak.peak_held, {} if phase is None else phase.peak_held)
     apart, rest = at_peak(peak, mine)
     parts = {named(name): nbytes - mine.get(name, 0) for name, nbytes in apart.items()}
     return _level(ALLOCATED, estimated, total, parts, rest)

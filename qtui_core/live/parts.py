@@ -9,6 +9,7 @@ from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.record import Component, Phase
 
 _ACTIVATIONS: Final = Component.ACTIVATIONS.value
+_CACHE: Final = Component.CACHE.value
 _GRADIENTS: Final = Component.GRADIENTS.value
 _STATES: Final = Component.OPTIMIZER.value
 _WORKSPACES: Final = Component.WORKSPACES.value
@@ -34,6 +35,16 @@ UNTOLD: Final = "not told apart"
 def named(component: str) -> str:
     """A component as a part of a difference."""
     return "cuBLAS workspaces" if component == _WORKSPACES else component
+
+
+def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[str, int]:
+    """What is predicted in the components that a run tells: one that does not name a cache counts
+    it among its activations."""
+    if _CACHE in told or _CACHE not in predicted:
+        return predicted
+    cache = predicted[_CACHE]
+    found = {name: nbytes for name, nbytes in predicted.items() if name != _CACHE}
+    return {**found, _ACTIVATIONS: found.get(_ACTIVATIONS, 0) + cache}
 
 
 def at_peak(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, int], str]:

@@ -174,7 +174,34 @@ def test_agreement_is_said():
     loss = next(phase for phase in PREDICTED.phases if phase.name == "loss")
     levels = gap(PREDICTED, Measured(peak=PhaseEnded(1.0, 2, "loss", 90 * MIB, 0, held=loss.held)))
     assert levels[0].parts == ()
-    assert explain(levels).startswith("At no level that was measured (allocated) is a part")
+    assert explain(levels).startswith("No part of what is allocated is more than 0.5%")
+
+
+def test_agreement_at_several_levels_is_said():
+    predicted = replace(
+        PREDICTED,
+        peak_reserved_bytes=111 * MIB,
+        context_bytes=410 * MIB,
+        process_bytes=521 * MIB,
+    )
+    found = replace(measured(fold(run())), device_used_bytes=None)
+    levels = gap(replace(predicted, peak_allocated_bytes=91 * MIB), found)
+    assert explain(levels).startswith("At no level (allocated, reserved, process) is a part")
+
+
+def test_a_cache_that_a_run_does_not_name_is_among_its_activations():
+    phase = PredictedPhase("forward", 50, {}, {"weights": 40, "key-value cache": 10})
+    predicted = replace(
+        ON_CPU.predicted, phases=(phase,), peak_phase="forward", peak_allocated_bytes=50
+    )
+    mark = PhaseEnded(
+        1.0, 1, "forward", 52, 0, peak_held={"weights": 40, "activations": 12}, counted="tensors"
+    )
+    levels = gap(predicted, Measured(counted="tensors", peak=mark))
+    assert parts(levels, "allocated") == {"activations": 2}
+    named = replace(mark, peak_held={"weights": 40, "key-value cache": 12})
+    levels = gap(predicted, Measured(counted="tensors", peak=named))
+    assert parts(levels, "allocated") == {"key-value cache": 2}
 
 
 @pytest.mark.parametrize("header", [ON_GPU, ON_CPU])

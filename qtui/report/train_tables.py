@@ -1,0 +1,134 @@
+"""The tables of a run: estimated beside measured, the parts of the difference, and the steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from qtui.report.document import Column, Table, Tone
+from qtui.report.numbers import format_bytes, format_value
+from qtui_core.live.compare import ComponentRow, PhaseRow
+from qtui_core.live.gap import Level, Part
+from qtui_core.live.snapshot import StepTaken
+from qtui_core.models.quoting import printable
+
+#: Steps that are listed before some are left out.
+LISTED = 12
+#: An estimate that is off by more of what was measured is worth a colour.
+_OFF = 0.05
+
+
+def against_table(
+    title: str, rows: Sequence[PhaseRow] | Sequence[ComponentRow], peak: str | None = None
+) -> Table:
+    """Estimated and measured side by side, with the error of the estimate."""
+    most = max((row.measured or 0 for row in rows), default=0)
+    return Table(
+        columns=(
+            Column(title, key=True),
+            Column("estimate", numeric=True),
+            Column("", numeric=True),
+            Column("measured", numeric=True),
+            Column("", numeric=True),
+            Column("error", numeric=True),
+        ),
+        rows=tuple(
+            (
+                printable(row.name),
+                *_bytes(row.estimated),
+                *_bytes(row.measured),
+                percent(row.error),
+            )
+            for row in rows
+        ),
+        tones=tuple(_tone(row, peak) for row in rows),
+        bars=tuple(max(0.0, (row.measured or 0) / most) if most else 0.0 for row in rows),
+        bar_title="measured",
+    )
+
+
+def _tone(row: PhaseRow | ComponentRow, peak: str | None) -> Tone:
+    if row.error is not None and abs(row.error) > _OFF:
+        return "bad"
+    return "warn" if row.name == peak else ""
+
+
+def _bytes(count: int | None) -> tuple[str, str]:
+    if count is None:
+        return "–", "–"
+    return f"{count:,}".replace("-", "−"), signed(count)
+
+
+def signed(count: int) -> str:
+    """Bytes as people read them, with a minus where they are less than none."""
+    return f"{'−' if count < 0 else ''}{format_bytes(abs(count))}"
+
+
+def percent(error: float | None) -> str:
+    """The error of an estimate: `+0.12 %` is that much too high."""
+    if error is None:
+        return "–"
+    text = f"{error * 100:+.2f}" if abs(error) < 0.1 else f"{error * 100:+.1f}"
+    return f"{text.replace('-', '−')} %"
+
+
+def gap_table(levels: Sequence[Level]) -> Table:
+    parts = [(level, part) for level in levels for part in level.parts]
+    return Table(
+        columns=(
+            Column("level", key=True),
+            Column("part", key=True),
+            Column("bytes", numeric=True),
+            Column("", numeric=True),
+        ),
+        rows=tuple(
+            (level.name, printable(part.name), f"{part.bytes:+,}".replace("-", "−"), _plus(part))
+            for level, part in parts
+        ),
+        tones=tuple("dim" if part.whole else "" for _, part in parts),
+        note=(
+            "Measured less estimated. The parts of a level sum to its difference; one that is "
+            "called a gap is the difference of the level before."
+        ),
+    )
+
+
+def _plus(part: Part) -> str:
+    return ("+" if part.bytes > 0 else "") + signed(part.bytes)
+
+
+def steps_table(steps: Sequence[StepTaken]) -> Table:
+    count = len(steps)
+    chosen = sorted({round(i * (count - 1) / (LISTED - 1)) for i in range(LISTED)})
+    shown = [steps[i] for i in chosen] if count > LISTED else list(steps)
+    lossless = all(step.loss is None for step in shown)
+    known = [step.loss for step in steps if step.loss is not None and math.isfinite(step.loss)]
+    most = max(known, default=0.0)
+    columns = [
+        Column("step", numeric=True, key=True),
+        Column("seconds", numeric=True),
+        Column("tokens", numeric=True),
+    ]
+    if not lossless:
+        columns.append(Column("loss", numeric=True))
+    return Table(
+        columns=tuple(columns),
+        rows=tuple(_step(step, lossless) for step in shown),
+        tones=tuple("bad" if step.loss != step.loss else "" for step in shown),
+        bars=() if lossless else tuple(_share(step.loss, most) for step in shown),
+        bar_title="" if lossless else "loss",
+        note=f"{len(shown)} of {count:,} steps; --json has all." if count > LISTED else "",
+    )
+
+
+def _step(step: StepTaken, lossless: bool) -> tuple[str, ...]:
+    cells = (f"{step.step:,}", f"{step.step_seconds:.3g}", f"{step.tokens:,}")
+    if lossless:
+        return cells
+    return (*cells, "NaN" if step.loss != step.loss else format_value(step.loss))
+
+
+def _share(loss: float | None, most: float) -> float:
+    if loss is None or not math.isfinite(loss) or most <= 0:
+        return 0.0
+    return max(0.0, loss / most)
