@@ -17,6 +17,11 @@ from qtui_core.memory.allocator_expandable import ExpandableAllocator
 from qtui_core.memory.allocator_native import CachingAllocator, DeviceFull
 from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
 
+#: Events that only the allocator is given, besides those of a recording: (HOLD_BACK, id) counts a
+#: buffer as freed, whose memory no one else gets until (HAND_BACK,) or until the device is full.
+HOLD_BACK: Final = 6
+HAND_BACK: Final = 7
+
 #: Memory that caching_allocator_warmup of transformers leaves to others, at least.
 _WARM_UP_MARGIN: Final = 1.2 * (1 << 30)
 
@@ -118,6 +123,12 @@ class AllocatorRun:
         """The levels after the last event."""
         return self.phases[-1].end
 
+    @property
+    def lasting_reserved(self) -> int:
+        """Reserved bytes that a run goes on with: where the device was full for a moment and all
+        that was cached was given back, those at the end, else the most."""
+        return self.end.reserved if self.retries else self.peak.reserved
+
     def peak_since(self, phase: int) -> Levels:
         """The most of each level from the phase of that index on; those of the last step say what
         a run holds that goes on, where reserved bytes include what its load left."""
@@ -132,7 +143,7 @@ class AllocatorRun:
 
 
 def simulate(events: Iterable[Event], settings: AllocatorSettings | None = None) -> AllocatorRun:
-    """Replays events (`qtui_core.memory.record`) through the allocator.
+    """Replays events (`qtui_core.memory.record`, HOLD_BACK and HAND_BACK) through the allocator.
 
     The peaks of each phase are what torch.cuda.max_memory_allocated, max_memory_reserved and so on
     give after torch.cuda.reset_peak_memory_stats() at its begin. An allocation of no bytes takes
@@ -175,6 +186,12 @@ def simulate(events: Iterable[Event], settings: AllocatorSettings | None = None)
             continue
         elif kind == EMPTY_CACHE:
             allocator.empty_cache()
+        elif kind == HOLD_BACK:
+            allocator.hold_back(blocks.pop(event[1]))
+            continue
+        elif kind == HAND_BACK:
+            allocator.hand_back()
+            continue
         elif kind == PHASE:
             if index:
                 peak = Levels(

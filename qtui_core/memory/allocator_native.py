@@ -81,6 +81,7 @@ class CachingAllocator:
         self.segments = 0
         self.retries = 0
         self._lowest = _TOP
+        self._held: list[Block] = []
 
     def malloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes`, which are more than none. Raises DeviceFull where the
@@ -120,6 +121,21 @@ class CachingAllocator:
                     self.peak_inactive_split = self.inactive_split
             else:
                 self.inactive_split -= merged
+
+    def hold_back(self, block: Block) -> None:
+        """Counts a block as freed whose memory is not to be had yet, as a tensor's that another
+        stream may still read (`Tensor.record_stream`)."""
+        self.allocated -= block.size
+        self.requested -= block.requested
+        self._held.append(block)
+
+    def hand_back(self) -> None:
+        """Frees what was held back (process_events)."""
+        for block in self._held:
+            self.allocated += block.size
+            self.requested += block.requested
+            self.free(block)
+        self._held.clear()
 
     def empty_cache(self) -> None:
         """Gives back what is cached and whole: free segments."""
@@ -163,6 +179,7 @@ class CachingAllocator:
         if block is None and self._release_oversize(pool, size):
             block = self._from_device(pool, size)
         if block is None:
+            self.hand_back()  # synchronize_and_free_events in release_cached_blocks
             self.empty_cache()
             self.retries += 1
             block = self._from_device(pool, size)

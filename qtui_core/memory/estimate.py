@@ -16,7 +16,7 @@ from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.curve import Curve, draw
 from qtui_core.memory.device import Device
-from qtui_core.memory.on_device import plan_on, with_warm_up, with_workspaces
+from qtui_core.memory.on_device import for_allocator, plan_on, with_workspaces
 from qtui_core.memory.plan import RunPlan, check_against, resolve
 from qtui_core.memory.record import Event, Phase, Recording
 from qtui_core.memory.resident import paged_bytes
@@ -67,7 +67,8 @@ class Estimate:
         resident_bytes: alive between two steps: weights, adapters, optimizer states, workspaces.
         peak_live_bytes, peak_allocated_bytes: the most at these levels.
         peak_reserved_bytes: of segments; None without the simulation of the allocator.
-        process_bytes: reserved (else allocated) and what `beyond` adds.
+        process_bytes: reserved (else allocated) and what `beyond` adds. After retries it is what
+            the run then goes on with that counts, which a look at the driver finds.
         peak_phase, peak_operation: where the most is allocated.
         beyond: what leads from peak_allocated_bytes to process_bytes.
         phases: in order.
@@ -128,7 +129,7 @@ class Estimate:
 
     def reserved_with(self, settings: AllocatorSettings) -> int:
         """The peak of reserved bytes of the same run under other settings of the allocator."""
-        events = with_warm_up(self.events, self.plan, self.device)
+        events = for_allocator(self.events, self.plan, self.device)
         return simulate(events, settings).peak.reserved
 
     def phase(self, name: str) -> int:
@@ -166,17 +167,17 @@ def estimate_recording(
     timeline = read_timeline(events)
     tops = [max(timeline.live[span.start : span.stop]) for span in timeline.spans]
     levels = tops
-    reserved, retries = None, 0
+    reserved, lasting, retries = None, None, 0
     if allocator:
         run = _replay(events, plan, device)
         # Recordings begin with a phase, so that phases are spans.
         levels = [phase.peak.allocated for phase in run.phases]
-        reserved, retries = run.peak.reserved, run.retries
+        reserved, lasting, retries = run.peak.reserved, run.lasting_reserved, run.retries
     allocated = max(levels, default=0)
     fullest = levels.index(allocated)
     span = timeline.spans[fullest]
     peak = timeline.live.index(tops[fullest], span.start)
-    beyond = tuple(_beyond(shape, plan, device, allocated, reserved))
+    beyond = tuple(_beyond(shape, plan, device, allocated, lasting))
     return Estimate(
         shape=shape,
         plan=plan,
@@ -202,7 +203,7 @@ def estimate_recording(
 def _replay(events: Sequence[Event], plan: RunPlan, device: Device | None) -> AllocatorRun:
     """The allocator's run. On a device it can reserve no more than that has beside its context;
     what does not fit even so is replayed as if there were no end, to say what it would take."""
-    events = with_warm_up(events, plan, device)
+    events = for_allocator(events, plan, device)
     if device is not None:
         capacity = device.capacity_bytes - context_bytes(device).bytes
         run = simulate(events, AllocatorSettings(plan.segments, capacity))
@@ -242,7 +243,7 @@ def _beyond(
     allocated: int,
     reserved: int | None,
 ) -> Iterator[Term]:
-    """What comes on top of the peak of allocated bytes."""
+    """What comes on top of the peak of allocated bytes; `reserved` are those that last."""
     if reserved is not None:
         yield Term(
             CACHED,

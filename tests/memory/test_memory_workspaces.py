@@ -85,6 +85,8 @@ def test_contexts_hold_what_was_published():
 
 
 def test_a_process_is_what_is_reserved_and_its_context():
-    process = process_bytes(10 << 30, find_device("A100"))
-    assert process.bytes - (10 << 30) == context_bytes().bytes
-    assert process.high - process.low == context_bytes().high - context_bytes().low
+    device = find_device("A100")
+    process = process_bytes(10 << 30, device)
+    assert process.bytes - (10 << 30) == context_bytes(device).bytes
+    context = context_bytes(device)
+    assert process.high - process.low == context.high - context.low
