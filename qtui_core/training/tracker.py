@@ -150,7 +150,9 @@ class Tracker(TorchDispatchMode):
                 _ADD_IN_PLACE(*args)
                 return first
         result = func(*args, **(kwargs or {}))
-        for place, leaf in enumerate(tree_leaves(result)):
+        # Most give one tensor, for which to look through a tree takes as long as a small product.
+        leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
+        for place, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
                 entry = self._record(leaf, func)
                 if entry is not None and self.at in STILL:
