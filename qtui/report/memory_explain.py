@@ -69,7 +69,6 @@ def _in_closed_form(estimate: Estimate) -> list[Section]:
 _LETTERS = {
     "B": "sequences",
     "C": "tokens of a chunk of the loss",
-    "D": "rotated elements of a head",
     "L": "layers",
     "P": "weights of the linear layers of a layer",
     "Z": "sequence, rounded up to 32",

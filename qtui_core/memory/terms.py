@@ -1,22 +1,19 @@
 """What the bytes at the peak are: terms with a formula, its numbers, how it is known, and a source.
 
 Every buffer alive at the peak belongs to one term, so that terms sum to the peak with nothing left
-over. Formulas are found from the sizes of the buffers: the shortest product of the model's and the
-plan's sizes that gives their bytes exactly.
+over. Formulas are found from the sizes of the buffers: a product of the model's and the plan's
+sizes that gives their bytes exactly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from math import prod
 from typing import Final, Literal
 
-from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component
-from qtui_core.memory.shape import Attention, Mlp, ModelShape
+from qtui_core.memory.symbols import RESIDENT, Kind, Symbols
 from qtui_core.memory.timeline import STACK, Allocation
 
 Basis = Literal["exact", "derived", "calibrated"]
@@ -48,19 +45,6 @@ class Term:
     count: int = 1
 
 
-#: What stays from one step to the next.
-RESIDENT: Final = frozenset(
-    (
-        Component.WEIGHTS,
-        Component.QUANTIZATION,
-        Component.ADAPTERS,
-        Component.BUFFERS,
-        Component.OPTIMIZER,
-        Component.WORKSPACES,
-    )
-)
-#: What has the shapes of parameters.
-STANDING: Final = RESIDENT | {Component.GRADIENTS}
 #: Components whose labels are names, which say where they are.
 _NAMED: Final = RESIDENT | {Component.INPUTS}
 
@@ -83,121 +67,22 @@ _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
 }  # fmt: skip
 
 
-class Symbols:
-    """The sizes of a model and a plan by the letters that formulas use; those of the plan alone
-    where the shape is not known."""
-
-    def __init__(self, shape: ModelShape | None, plan: RunPlan) -> None:
-        values: dict[str, int] = {"N": plan.tokens}
-        means = {"N": "tokens, batch x sequence"}
-        layer = None
-        if shape is not None:
-            values |= {"h": shape.hidden, "V": shape.vocabulary}
-            means |= {"h": "hidden size", "V": "vocabulary"}
-            layer = shape.layers[0] if shape.layers else None
-        if layer is not None and isinstance(layer.mlp, Mlp):
-            values["I"] = layer.mlp.down.inputs
-            means["I"] = "MLP width"
-        if layer is not None and isinstance(layer.attention, Attention):
-            attention = layer.attention
-            values["a"] = attention.heads * attention.head_dim
-            values["k"] = attention.kv_heads * attention.head_dim
-            values["H"] = attention.heads
-            means["a"] = "heads x head size"
-            means["k"] = "key-value heads x head size"
-            means["H"] = "heads"
-        values["S"] = plan.sequence
-        means["S"] = "sequence"
-        if plan.adapts:
-            values["r"] = plan.lora_rank
-            means["r"] = "rank of adapters"
-        self.values = values
-        self.means = means
-        # Bytes of an element of what is quantized, which is nearly all there is.
-        self._packed = "" if plan.quant is None else "1" if plan.quant == "int8" else "1/2"
-
-    def formula(self, nbytes: int, component: Component) -> tuple[str, str] | None:
-        """(formula, the same with numbers) of a buffer's bytes; None where no product fits. What
-        stands still is of the model's sizes, what flows of the tokens'. Of sizes that are equal
-        the first is written."""
-        entry = None
-        if component is Component.QUANTIZATION:
-            entry = self._constants.get(nbytes)
-        if entry is None:
-            found = self._standing if component in STANDING else self._flowing
-            entry = found.get(nbytes)
-        if entry is None:
-            return None
-        factor, names = entry
-        numbers = " x ".join(f"{self.values[name]:,}" for name in names)
-        return f"{factor} {' '.join(names)}", f"{factor} x {numbers}"
-
-    @cached_property
-    def _constants(self) -> dict[int, tuple[str, tuple[str, ...]]]:
-        """Bytes -> (factor, names) of the constants of a quantized matrix."""
-        return self._table(_pairs(self._sizes), _CONSTANTS)
-
-    @cached_property
-    def _standing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
-        """Bytes -> (factor, names) of parameters and their states."""
-        single = [(name,) for name in self._sizes]
-        factors = {self._packed: _STORED[self._packed], **_STORED} if self._packed else _STORED
-        return self._table(_pairs(self._sizes), factors) | self._table(single, factors)
-
-    @property
-    def _sizes(self) -> list[str]:
-        return [name for name in self.values if name not in ("N", "S", "H")]
-
-    @cached_property
-    def _flowing(self) -> dict[int, tuple[str, tuple[str, ...]]]:
-        """Bytes -> (factor, names) of what is made of tokens."""
-        widths = [name for name in self.values if name not in ("N", "S")]
-        products: list[tuple[str, ...]] = [("N", name) for name in widths]
-        products += [("S", name) for name in widths]
-        products += [("N", "H", "S"), ("N", "S")] if "H" in widths else [("N", "S")]
-        found = self._table([*products, *_pairs(widths)], _COMPUTED)
-        return found | self._table([("N",)], _COMPUTED)
-
-    def _table(
-        self, products: Iterable[tuple[str, ...]], factors: Mapping[str, tuple[int, int]]
-    ) -> dict[int, tuple[str, tuple[str, ...]]]:
-        found: dict[int, tuple[str, tuple[str, ...]]] = {}
-        sizes = [(names, prod(self.values[name] for name in names)) for names in products]
-        # The usual bytes of an element first: 2 N I is meant where 8 N h is as many.
-        for text, (over, under) in factors.items():
-            for names, size in sizes:
-                found.setdefault(-(-over * size // under), (text, names))
-        return found
-
-
-#: Bytes an element is computed in.
-_COMPUTED: Final = {"2": (2, 1), "4": (4, 1), "1": (1, 1), "8": (8, 1)}
-#: Bytes an element is stored in: also half ones, and an absmax of four for each 256 or 128, as
-#: optimizers of 8 and 4 bits have them.
-_STORED: Final = {**_COMPUTED, "1/2": (1, 2), "4/256": (4, 256), "4/128": (4, 128)}
-#: Bytes of constants an element has: an absmax of one byte or four for each 64, and a nested one
-#: for each 256 of these.
-_CONSTANTS: Final = {"1/64": (1, 64), "4/64": (4, 64), "4/(64 x 256)": (4, 64 * 256)}
-
-
-def _pairs(names: Sequence[str]) -> list[tuple[str, ...]]:
-    return [(x, y) for i, x in enumerate(names) for y in names[i:]]
-
-
 def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
     """One term for all buffers that are the same thing and have one size, by component and then
     by bytes. They sum to the bytes alive."""
-    groups: dict[tuple[Component, str, int], list[int]] = {}
+    groups: dict[tuple[Component, str, int, Kind], list[int]] = {}
     for allocation in alive:
-        key = (allocation.component, name_of(allocation), allocation.asked)
+        kind = symbols.kind_of(allocation)
+        key = (allocation.component, name_of(allocation), allocation.asked, kind)
         group = groups.setdefault(key, [0, 0])
         group[0] += allocation.bytes
         group[1] += 1
     order = {component: index for index, component in enumerate(STACK)}
     found = []
-    for (component, name, asked), (nbytes, count) in groups.items():
+    for (component, name, asked, kind), (nbytes, count) in groups.items():
         basis, source = _KNOWN[component]
-        formula, numbers = _counted(count, asked, nbytes, symbols.formula(asked, component))
+        entry = symbols.formula(asked, component, kind)
+        formula, numbers = _counted(count, asked, nbytes, entry)
         found.append(Term(name, nbytes, formula, basis, source, component.value, numbers, count))
     found.sort(key=lambda term: -term.bytes)
     found.sort(key=lambda term: order[Component(term.component)])
@@ -267,3 +152,16 @@ def _counted(count: int, asked: int, nbytes: int, found: tuple[str, str] | None)
 
 def _plain(term: Term) -> str:
     return f"{term.formula} ({term.name})"
+
+
+__all__ = [
+    "RESIDENT",
+    "SLACK",
+    "Basis",
+    "Symbols",
+    "Term",
+    "components_of",
+    "name_of",
+    "slack_term",
+    "terms_at",
+]
