@@ -17,7 +17,7 @@ from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recorder
-from qtui_core.live.snapshot import Fault, PhaseBegun, StepTaken
+from qtui_core.live.snapshot import Fault, PhaseBegun, Said, StepTaken
 from qtui_core.live.state import RunState, after
 from qtui_core.quantities import format_bytes
 from qtui_core.training.placement import NoGpu
@@ -70,7 +70,7 @@ class _Run:
         self._state = RunState()
         self._interrupted = False
         self._said = 0.0
-        self._doing = dict(_DOING)
+        self._told: set[str] = set()
 
     async def to_end(self, debug: bool) -> Outcome:
         with contextlib.ExitStack() as stack:
@@ -121,21 +121,28 @@ class _Run:
         return code if code in _CODES else 1
 
     def _narrate(self, told: Told) -> None:
-        """Lines on stderr: what is prepared, each step (not more than two a second), and faults."""
+        """Lines on stderr: what is prepared, each step (not more than two a second), and what the
+        run says."""
         if isinstance(told, Header):
             if told.predicted is not None and told.predicted.warning:
-                say(f"qtui: {told.predicted.warning}")
+                self._say_once(told.predicted.warning)
         elif isinstance(told, PhaseBegun) and told.step == 0:
-            if told.phase in self._doing:
-                say(f"qtui: {self._doing.pop(told.phase)}")
+            if told.phase in _DOING:
+                self._say_once(_DOING[told.phase])
         elif isinstance(told, StepTaken):
             now = time.monotonic()
             steps = self._state.header.steps if self._state.header is not None else None
             if now - self._said >= _PAUSE or told.step in (1, steps):
                 self._said = now
                 say(self._step(told, steps))
-        elif isinstance(told, Fault) and self._state.header is not None:
-            say(f"qtui: {told.text}")
+        elif isinstance(told, Fault | Said) and self._state.header is not None:
+            self._say_once(told.text)
+
+    def _say_once(self, text: str) -> None:
+        """A warning of the estimate may be in the log of the run too."""
+        if text not in self._told:
+            self._told.add(text)
+            say(f"qtui: {text}")
 
     def _step(self, told: StepTaken, steps: int | None) -> str:
         words = [f"step {told.step:,}" + ("" if steps is None else f" of {steps:,}")]

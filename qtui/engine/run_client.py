@@ -26,8 +26,9 @@ from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
 Control = Literal["pause", "resume", "step", "stop"]
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.run_worker")
-#: Seconds that a run has to end by itself when it is asked to: a little more than it takes itself.
-PATIENCE: Final = 0.8
+#: Seconds that a run has to end by itself when it is asked to, so that with its report all is over
+#: within one.
+PATIENCE: Final = 0.5
 #: No honest line is longer: a header with all terms of an estimate has some hundred kB.
 _LINE_BYTES: Final = 64 << 20
 

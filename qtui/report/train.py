@@ -21,6 +21,9 @@ from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_text import grouped
 from qtui_core.models.quoting import printable
 
+#: Lines of the log that a report has, the last ones.
+LOGGED = 12
+
 
 def train_document(state: RunState, title: str, complaint: str = "") -> Document:
     """A run that told at least its header; `complaint` is what is wrong with its recording."""
@@ -48,6 +51,9 @@ def train_document(state: RunState, title: str, complaint: str = "") -> Document
         sections.append(Section("What the adapters change", _adapters(state.adapters)))
     if state.faults:
         sections.append(Section("What went wrong", tuple(_faults(state.faults))))
+    if state.log:
+        lines = [printable(said.text) for said in state.log[-LOGGED:]]
+        sections.append(Section("What the run said", tuple(lines)))
     notes = tuple(printable(note) for note in _notes(state, complaint))
     if notes:
         sections.append(Section("Notes", notes))

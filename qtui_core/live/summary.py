@@ -41,6 +41,7 @@ def summary(state: RunState) -> dict[str, Any]:
         "explanation": explain(levels) or None,
         "adapters": None if state.adapters is None else asdict(state.adapters),
         "faults": [asdict(fault) for fault in state.faults],
+        "log": [said.text for said in state.log],
     }
 
 
