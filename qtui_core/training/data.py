@@ -66,7 +66,8 @@ def encode(text: str, source: ModelSource, model: Any) -> Tokens:
     """
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     try:
-        tokenizer = Tokenizer(_Tokenized(folder_of(source), vocabulary, model))
+        folder = Path(source.location).parent if is_random(source) else folder_of(source)
+        tokenizer = Tokenizer(_Tokenized(folder, vocabulary, model))
         found = Tokens(tokenizer.encode(text), tokenizer.words, tokenizer.decode)
     except ModelError:
         if not is_random(source):

@@ -1,0 +1,160 @@
+"""Runs for tests: in this process, or as the child that `qtui train` starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qtui_core.children import child_environment
+from qtui_core.live.lines import Told, from_line
+from qtui_core.live.snapshot import Fault, PhaseBegun, PhaseEnded, Snapshot, StepTaken
+from qtui_core.memory.advice import Advice
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.models import open_model
+from qtui_core.training.controls import Controls
+from qtui_core.training.order import Order
+from qtui_core.training.placement import place
+
+LLAMA = {
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+
+#: One thread: on a machine where others work too, several wait for each other most of the time.
+CHILD = child_environment() | {"OMP_NUM_THREADS": "1"}
+WORKER = [sys.executable, "-P", "-m", "qtui.engine.run_worker"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run told, and its exit code."""
+
+    told: tuple[Told, ...]
+    code: int
+    log: str = ""
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [each for each in self.told if isinstance(each, kind)]
+
+    @property
+    def losses(self) -> list[float | None]:
+        return [step.loss for step in self.of(StepTaken)]
+
+    @property
+    def fault(self) -> Fault:
+        (fault,) = self.of(Fault)
+        return fault
+
+    @property
+    def phases(self) -> list[tuple[int, str]]:
+        return [(each.step, each.phase) for each in self.of(PhaseBegun)]
+
+    def ended(self, phase: str, step: int) -> PhaseEnded:
+        return next(e for e in self.of(PhaseEnded) if (e.phase, e.step) == (phase, step))
+
+
+def conducted(
+    model: str,
+    plan: dict[str, Any],
+    steps: int,
+    *,
+    controls: Controls | None = None,
+    data: str | None = None,
+    text: str | None = None,
+    advice: tuple[Advice, ...] = (),
+    heard: Callable[[Snapshot], None] = lambda _: None,
+) -> Ran:
+    """A run on the CPU in this process."""
+    import torch
+
+    from qtui_core.training.live import conduct
+
+    torch.manual_seed(0)
+    told: list[Snapshot] = []
+
+    def tell(snapshot: Snapshot) -> None:
+        told.append(snapshot)
+        heard(snapshot)
+
+    with open_model(model) as source:
+        assert source.config is not None
+        resolved = resolve(RunPlan(**plan), source.config.get("dtype") or "bf16")
+        order = Order(resolved, place("cpu", {}), steps, data, text)
+        controls = controls or Controls()
+        code = conduct(source, order, tell, controls, time.perf_counter(), advice)
+    return Ran(tuple(told), code)
+
+
+def configured(folder: Path, **more: Any) -> str:
+    """A bare config.json of a small Llama, which gets random weights."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(LLAMA | more))
+    return str(path)
+
+
+def started(request: dict[str, Any], command: list[str] | None = None) -> subprocess.Popen[bytes]:
+    """The child, which was asked and still listens."""
+    process = subprocess.Popen(
+        command or WORKER,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CHILD,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    return process
+
+
+def say(process: subprocess.Popen[bytes], control: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"control": control}).encode() + b"\n")
+    process.stdin.flush()
+
+
+def hear_until(process: subprocess.Popen[bytes], kind: type[Any], count: int = 1) -> list[Told]:
+    """What the child tells, up to the `count`-th of a kind."""
+    assert process.stdout is not None
+    told: list[Told] = []
+    while sum(isinstance(each, kind) for each in told) < count:
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read().decode()[-3000:]
+        each = from_line(line)
+        assert each is not None
+        told.append(each)
+    return told
+
+
+def finished(process: subprocess.Popen[bytes], told: list[Told] | None = None) -> Ran:
+    """The rest of what a child tells, and how it ended."""
+    # Not `communicate`, which closes stdin: that means stop.
+    assert process.stdout is not None
+    assert process.stderr is not None
+    rest = [from_line(line) for line in process.stdout]
+    code = process.wait(60)
+    log = process.stderr.read().decode()
+    return Ran((*(told or []), *(each for each in rest if each is not None)), code, log)
+
+
+def piped(line: str) -> Ran:
+    """A child whose stdin holds one line and no more."""
+    done = subprocess.run(
+        WORKER, input=line.encode(), capture_output=True, env=CHILD, check=False, timeout=300
+    )
+    told = [from_line(each) for each in done.stdout.splitlines()]
+    return Ran(tuple(t for t in told if t is not None), done.returncode, done.stderr.decode())

@@ -1,0 +1,173 @@
+"""The child process of a run: what it reads and writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_runs import configured, finished, hear_until, piped, say, started
+
+from qtui_core.live.header import Header
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, Sample, Said, State, StepTaken
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"method": "lora", "batch": 1, "sequence": 32}
+
+
+def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
+    asked = {"model": "demo", "plan": {"method": "qlora", "batch": 2, "sequence": 64}, "steps": 3}
+    ran = piped(json.dumps(asked) + "\n")
+    assert ran.code == 0, ran.log
+    header = ran.told[0]
+    assert isinstance(header, Header)
+    assert (header.model, header.device.kind, header.steps) == ("demo", "cpu", 3)
+    assert header.parameters == 4_558_080
+    assert header.plan["quant"] == "nf4-dq"
+    assert header.versions["torch"]
+    # What is predicted is told first, and what was measured is near it.
+    assert header.predicted is not None
+    expected = {phase.name: phase.allocated_bytes for phase in header.predicted.phases}
+    for phase in ("forward", "loss", "backward", "optimizer", "between steps"):
+        measured = ran.ended(phase, 2).peak_allocated_bytes
+        assert abs(expected[phase] - measured) <= 0.06 * measured, phase
+    assert ran.told[-1] == End(ran.told[-1].seconds, "done")  # type: ignore[union-attr]
+    samples = ran.of(Sample)
+    assert all(sample.rss_bytes > 100 << 20 for sample in samples)
+    assert any(sample.allocated_bytes for sample in samples)
+    # Times rise, but for a sample that was read while another line was written.
+    seconds = [told.seconds for told in ran.told[1:] if not isinstance(told, Sample)]  # type: ignore[union-attr]
+    assert seconds == sorted(seconds)
+    assert "bitsandbytes" not in json.dumps(header.plan)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "word"),
+    [
+        ("no json\n", 2, "JSON"),
+        ('{"model": "demo", "plan": {"batch": 0}, "steps": 1}\n', 2, "batch"),
+        ('{"model": "demo", "plan": {"loops": 1}}\n', 2, "loops"),
+        ('{"model": "demo", "plan": {"kernels": "fused", "kbit_prep": "none"}}\n', 2, "Unsloth"),
+        ('{"model": "demo", "plan": {}, "data": "/there/is/no.txt"}\n', 2, "no.txt"),
+        ('{"model": "/there/is/nothing", "plan": {}}\n', 3, "nothing"),
+        ('{"model": "demo", "plan": {}, "device": "cuda:0"}\n', 4, "GPU"),
+        ("", 2, "JSON"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_a_sentence(asked: str, code: int, word: str) -> None:
+    if code == 4:
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    ran = piped(asked)
+    assert ran.code == code, ran.log
+    assert "Traceback" not in ran.log
+    assert word in ran.fault.text
+    assert isinstance(ran.told[-1], End)
+    assert ran.told[-1].reason == "failed"
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "stop", "end of stdin"])
+def test_it_is_gone_within_a_second(tmp_path: Path, how: str) -> None:
+    # Steps of seconds: it does not wait for the end of one.
+    plan = {"method": "full", "batch": 16, "sequence": 1024}
+    process = started({"model": "demo", "plan": plan, "steps": None})
+    told = hear_until(process, PhaseBegun, 4)  # import, load, prepare, forward
+    time.sleep(0.3)
+    began = time.monotonic()
+    assert process.stdin is not None
+    if how.startswith("SIG"):
+        process.send_signal(getattr(signal, how))
+    elif how == "stop":
+        say(process, "stop")
+    else:
+        process.stdin.close()
+    ran = finished(process, told)
+    assert time.monotonic() - began < 1.5  # a second, and what a busy machine takes
+    assert ran.code == (130 if how.startswith("SIG") else 0)
+    assert isinstance(ran.told[-1], End)
+    assert ran.told[-1].reason == "stopped"
+
+
+def test_controls_hold_it_and_let_it_go_on(tmp_path: Path) -> None:
+    process = started({"model": configured(tmp_path), "plan": SMALL, "steps": 200})
+    told = hear_until(process, StepTaken)
+    say(process, "pause")
+    told += hear_until(process, State)
+    taken = sum(isinstance(each, StepTaken) for each in told)
+    for _ in range(2):
+        say(process, "step")
+        told += hear_until(process, State, 2)  # running, paused
+    assert sum(isinstance(each, StepTaken) for each in told) == taken + 2
+    say(process, "resume")
+    told += hear_until(process, StepTaken, 3)
+    say(process, "stop")
+    ran = finished(process, told)
+    assert ran.code == 0
+    assert ran.told[-1].reason == "stopped"  # type: ignore[union-attr]
+
+
+def test_nobody_listens_and_it_ends(tmp_path: Path) -> None:
+    process = started({"model": configured(tmp_path), "plan": SMALL, "steps": None})
+    hear_until(process, StepTaken)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(5) == 1
+
+
+OUT = """
+import torch
+from qtui.engine import run_worker
+def out(*_, **__):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
+torch.optim.AdamW.step = out
+run_worker.main()
+"""
+
+
+def test_running_out_of_memory_ends_it_with_advice() -> None:
+    plan = {"method": "lora", "batch": 2, "sequence": 64}
+    process = started(
+        {"model": "demo", "plan": plan, "steps": 5}, [sys.executable, "-P", "-c", OUT]
+    )
+    ran = finished(process)
+    fault = ran.fault
+    assert ran.code == 1
+    assert (fault.kind, fault.phase, fault.step) == ("out of memory", "optimizer", 1)
+    assert fault.asked_bytes == 512 << 20
+    assert dict(fault.largest)["weights"] > 9_000_000
+    # Advice is of the phase: what saves there, the most first.
+    saved = [nbytes for _, nbytes in fault.advice]
+    assert saved
+    assert saved == sorted(saved, reverse=True)
+    assert min(saved) > 0
+    assert ran.told[-1].reason == "failed"  # type: ignore[union-attr]
+
+
+def test_several_gpus_are_one_and_it_is_said(tmp_path: Path) -> None:
+    plan = SMALL | {"gpus": 4, "zero": 3}
+    ran = piped(json.dumps({"model": configured(tmp_path), "plan": plan, "steps": 1}) + "\n")
+    assert ran.code == 0, ran.log
+    header: Any = ran.told[0]
+    assert (header.plan["gpus"], header.plan["zero"]) == (1, 0)
+    assert any("4 GPUs" in said.text for said in ran.of(Said))
+
+
+def test_a_file_that_is_gone_is_a_fault_of_the_model(tmp_path: Path) -> None:
+    from qtui_core.models.demo import DEMO_FOLDER
+
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((DEMO_FOLDER / name).read_bytes())
+    process = started({"model": str(tmp_path), "plan": SMALL, "steps": 3})
+    told = hear_until(process, PhaseBegun)
+    os.remove(tmp_path / "model.safetensors")
+    ran = finished(process, told)
+    assert ran.code == 3, ran.log
+    assert isinstance(ran.fault, Fault)
+    assert ran.fault.kind == "model"

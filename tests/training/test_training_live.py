@@ -1,0 +1,276 @@
+"""Runs on the CPU: of the demo model with its weights, and of small ones with random weights."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+import torch
+from live_runs import Ran, conducted, configured
+
+from qtui_core.live.snapshot import AdaptersCompared, PhaseBegun, PhaseEnded, Said, State, StepTaken
+from qtui_core.memory.record import Phase
+from qtui_core.training.controls import Controls, Stopped
+
+pytestmark = pytest.mark.slow
+
+STEP = ["forward", "loss", "backward", "optimizer", "between steps"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("method", ["qlora", "lora", "full"])
+def test_the_loss_of_the_demo_falls_in_twenty_steps(method: str) -> None:
+    ran = conducted("demo", {"method": method, "batch": 2, "sequence": 128}, 20)
+    assert ran.code == 0
+    losses = ran.losses
+    assert len(losses) == 20
+    assert mean(losses[-5:]) < 0.85 * mean(losses[:5])  # type: ignore[arg-type]
+    # Phases begin in the same order in every step, and each ends where the next begins.
+    steps = [ran.phases[i : i + 5] for i in range(len(ran.phases) - 100, len(ran.phases), 5)]
+    assert steps == [[(n, phase) for phase in STEP] for n in range(1, 21)]
+    begun, ended = ran.of(PhaseBegun), ran.of(PhaseEnded)
+    # The import was told by who started the run.
+    assert [("import", 0), *((b.phase, b.step) for b in begun)] == [
+        (e.phase, e.step) for e in ended
+    ]
+    # A step like another holds the same bytes at each mark; only the first has no states before.
+    for phase in STEP:
+        assert len({ran.ended(phase, n).peak_allocated_bytes for n in (2, 9, 20)}) == 1
+    assert ran.ended("between steps", 1).allocated_bytes == (
+        ran.ended("between steps", 20).allocated_bytes
+    )
+
+
+def test_what_is_not_trained_stays_and_what_is_trained_changes(tmp_path: Path) -> None:
+    plan = {"method": "qlora", "batch": 2, "sequence": 64}
+    ran = conducted("demo", plan, 3, text="The weights lie in memory")
+    before, after = ran.of(AdaptersCompared)
+    # Adapters begin as nothing: with them off, and still on, the base answers to the bit.
+    assert (before.step, before.largest_difference, before.reference_difference) == (0, 0.0, 0.0)
+    assert before.on == before.off
+    assert after.step == 3
+    assert after.largest_difference > 0.01
+    assert after.reference_difference == 0.0
+    assert after.off == before.off
+    assert sum(share for _, share in after.on) <= 1.0
+    assert len({token for token, _ in after.on}) == 5
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"method": "lora", "lora_dropout": 0.1, "lora_targets": ("q_proj", "v_proj")},
+        {"method": "lora", "kbit_prep": "all", "adapter_dtype": "bf16", "lora_rank": 4},
+        {"method": "lora", "kbit_prep": "norms", "autocast": True, "checkpointing": True},
+        {"method": "qlora", "kbit_prep": "norms", "reentrant": True},
+        {"method": "full", "dtype": "fp32", "autocast": True, "optimizer": "adamw-fused"},
+        {"method": "full", "attention": "eager", "loss": "stock-4.48", "optimizer": "sgd"},
+        {"method": "full", "loss": "chunked:40", "optimizer": "adamw8bit"},
+        {"method": "full", "repeat_kv": True, "padding_mask": True, "loop": "manual"},
+        {"method": "full", "accumulation": 3, "loop": "script"},
+        {"method": "qlora", "quant": "fp4", "kbit_prep": "none", "checkpointing": False},
+        {"method": "qlora", "quant": "int8", "kbit_prep": "none"},
+    ],
+    ids=lambda plan: " ".join(f"{key}={value}" for key, value in plan.items()),
+)
+def test_options_of_a_plan_run(tmp_path: Path, plan: dict[str, Any]) -> None:
+    ran = conducted(configured(tmp_path), {"batch": 2, "sequence": 32, **plan}, 3)
+    assert ran.code == 0, ran.fault
+    assert all(loss is not None and math.isfinite(loss) for loss in ran.losses)
+    # Learned from what was not there before: three other parts of the text.
+    assert len(set(ran.losses)) == 3
+    micro = [phase for _, phase in ran.phases].count("forward")
+    assert micro == 3 * plan.get("accumulation", 1)
+    assert any("random" in said.text for said in ran.of(Said))
+
+
+def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
+    """A step over two micro batches of one sequence is the step over both at once."""
+    model = configured(tmp_path, torch_dtype="float32")
+    shared = {"method": "full", "sequence": 32, "dtype": "fp32", "optimizer": "sgd"}
+    whole = conducted(model, {**shared, "batch": 2}, 4)
+    parts = conducted(model, {**shared, "batch": 1, "accumulation": 2}, 4)
+    assert parts.losses == pytest.approx(whole.losses, rel=1e-5)
+    assert [step.tokens for step in parts.of(StepTaken)] == [64] * 4
+
+
+def test_chunks_learn_what_the_whole_does(tmp_path: Path) -> None:
+    shared = {"method": "full", "batch": 2, "sequence": 48, "dtype": "fp32", "optimizer": "sgd"}
+    model = configured(tmp_path)
+    whole = conducted(model, shared, 4)
+    parts = conducted(model, {**shared, "loss": "chunked:13"}, 4)
+    assert parts.losses == pytest.approx(whole.losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("generate", [0, 4])
+def test_an_inference_has_a_cache_and_no_loss(tmp_path: Path, generate: int) -> None:
+    plan = {"method": "inference", "batch": 2, "sequence": 24, "generate": generate}
+    ran = conducted(configured(tmp_path), plan, 2)
+    assert ran.code == 0, ran.fault
+    assert ran.losses == [None, None]
+    of_a_step = ["forward", "forward", "between steps"] if generate else ["forward", STEP[-1]]
+    assert [phase for step, phase in ran.phases if step == 2] == of_a_step
+    assert ran.of(StepTaken)[0].tokens == 2 * (24 + max(0, generate - 1))
+
+
+def test_a_text_file_is_learned(tmp_path: Path) -> None:
+    text = tmp_path / "fable.txt"
+    text.write_text("a wolf and a lamb met at a brook. " * 3)
+    plan = {"method": "full", "batch": 2, "sequence": 64, "dtype": "fp32"}
+    ran = conducted("demo", plan, 8, data=str(text))
+    assert ran.losses[-1] < 0.5 * ran.losses[0]  # type: ignore[operator]
+    assert any("fable.txt: 102 tokens" in said.text for said in ran.of(Said))
+
+
+def test_a_loss_that_is_no_number_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.tensor(math.nan, requires_grad=True)
+
+    monkeypatch.setattr("torch.nn.functional.cross_entropy", nothing)
+    ran = conducted(configured(tmp_path), {"method": "full", "batch": 1, "sequence": 16}, 3)
+    assert ran.code == 0
+    assert len(ran.losses) == 3
+    assert not ran.fault.fatal
+    assert (ran.fault.kind, ran.fault.step) == ("not a number", 1)
+
+
+def _run_out(*args: Any, **kwargs: Any) -> Any:
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.6 GiB."
+    )
+
+
+OPERATIONS = {
+    "forward": "torch.nn.functional.silu",
+    "loss": "torch.nn.functional.cross_entropy",
+    "backward": "torch.Tensor.backward",
+    "optimizer": "torch.optim.AdamW.step",
+    "prepare": "peft.get_peft_model",
+    "load": "qtui_core.training.live.load_weights",
+}
+
+
+@pytest.mark.parametrize("phase", OPERATIONS)
+def test_running_out_of_memory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    def when(told: object) -> None:
+        """Not before the second step, where the phase is one of a step."""
+        step = 2 if phase in STEP else 0
+        if isinstance(told, PhaseBegun) and (told.step, told.phase) == (step, phase):
+            monkeypatch.setattr(OPERATIONS[phase], _run_out)
+
+    plan = {"method": "lora", "batch": 2, "sequence": 32, "checkpointing": False}
+    ran = conducted(configured(tmp_path), plan, 3, heard=when)
+    fault = ran.fault
+    assert ran.code == 1
+    assert (fault.kind, fault.phase, fault.fatal) == ("out of memory", phase, True)
+    assert fault.asked_bytes == int(2.5 * 2**30)
+    assert "2.5 GiB" in fault.text
+    assert len(ran.losses) == (1 if phase in STEP else 0)
+    # What was there is told, the most first, as at the end of the phase, which is told too.
+    last = ran.of(PhaseEnded)[-1]
+    assert last.phase == phase
+    if phase != "load":
+        assert fault.largest[0] == max(last.held.items(), key=lambda part: part[1])
+        assert "weights" in dict(fault.largest)
+    if phase == "backward":
+        assert dict(fault.largest)["activations"] > 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "code"),
+    [
+        (RuntimeError("CUDA error: device-side assert triggered"), "driver", 1),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to "
+                      "allocate 4096 bytes."), "out of memory", 1),
+        (ValueError("nobody knows"), "failure", 1),
+    ],
+)  # fmt: skip
+def test_what_a_library_raises_is_a_fault(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: Exception,
+    kind: str,
+    code: int,
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise raised
+
+    monkeypatch.setattr("torch.optim.SGD.step", fail)
+    plan = {"method": "full", "batch": 1, "sequence": 16, "optimizer": "sgd"}
+    ran = conducted(configured(tmp_path), plan, 2)
+    assert (ran.fault.kind, ran.fault.phase, ran.code) == (kind, "optimizer", code)
+    if kind == "out of memory":
+        assert ran.fault.asked_bytes == 4096
+
+
+def test_a_run_waits_between_steps_and_stops(tmp_path: Path) -> None:
+    import threading
+
+    controls = Controls()
+    told: list[object] = []
+    waiting = threading.Event()
+
+    def hear(snapshot: object) -> None:
+        told.append(snapshot)
+        if isinstance(snapshot, StepTaken) and snapshot.step == 2:
+            controls.say("pause")
+        if isinstance(snapshot, State) and snapshot.state == "paused":
+            waiting.set()
+
+    def lead() -> None:
+        assert waiting.wait(60)
+        waiting.clear()
+        assert sum(isinstance(each, StepTaken) for each in told) == 2
+        controls.say("step")
+        assert waiting.wait(60)
+        assert sum(isinstance(each, StepTaken) for each in told) == 3
+        controls.say("stop")
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    with pytest.raises(Stopped):
+        conducted(
+            configured(tmp_path),
+            {"method": "full", "batch": 1, "sequence": 16},
+            50,
+            controls=controls,
+            heard=hear,
+        )
+    leader.join()
+    states = [each.state for each in told if isinstance(each, State)]
+    assert states == ["paused", "running", "paused"]
+    assert sum(isinstance(each, StepTaken) for each in told) == 3
+
+
+def test_held_bytes_are_those_of_the_model(tmp_path: Path) -> None:
+    """Against what the tensors of the plan take by arithmetic: a small Llama, trained whole."""
+    ran: Ran = conducted(configured(tmp_path), {"method": "full", "batch": 2, "sequence": 32}, 2)
+
+    def r512(elements: int, size: int) -> int:
+        return -(-elements * size // 512) * 512
+
+    # Width 64, 96 inside, 4 heads of which 2 have keys, 160 words.
+    matrices = [64 * 64, 64 * 32, 64 * 32, 64 * 64, *3 * [64 * 96], 64, 64] * 2
+    parameters = [160 * 64, *matrices, 64, 160 * 64]
+    between = ran.ended(Phase.BETWEEN, 2).held
+    assert between["weights"] == sum(r512(n, 2) for n in parameters)
+    # Two averages for each, and on a CPU the count of steps, four bytes.
+    assert between["optimizer states"] == sum(2 * r512(n, 2) + 512 for n in parameters)
+    assert between["inputs"] == r512(2 * 32, 8)
+    assert ran.ended(Phase.BACKWARD, 2).held["gradients"] == sum(r512(n, 2) for n in parameters)
+    assert "gradients" not in between
+    assert "activations" not in between
