@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.allocator import AllocatorSettings
 from qtui_core.memory.curve import Peaks
 from qtui_core.memory.device import Device
-from qtui_core.memory.estimate import Estimate, estimate, process_on
+from qtui_core.memory.estimate import CACHED, PAGED, Estimate, estimate, process_on
 from qtui_core.memory.on_device import has_flash
+from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import RunPlan
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ class Fit:
         gpu: name of the device.
         capacity_bytes: that it has for processes.
         verdict: "fits" with the uncertainty of the estimate; "tight" where the tensors fit and
-            what the allocator keeps, or the uncertainty, may not; "no" where the tensors do not.
+            what the allocator keeps, paged states or the uncertainty may not; "no" where the
+            tensors do not.
         headroom_bytes: capacity less the process; negative where it is too small.
     """
 
@@ -45,12 +48,16 @@ class Fit:
 
 def fit_on(found: Estimate, device: Device, more: int = 0) -> Fit:
     """The verdict on one device, whose context and workspaces take the place of the estimate's.
-    `more` bytes are what the plan takes there besides."""
+    `more` bytes are what the plan takes there besides.
+
+    A run that goes on only because the allocator gives back its cache is tight, and so is one whose
+    paged states have to leave the GPU.
+    """
     headroom = device.capacity_bytes - process_on(found, device) - more
-    cached = (found.peak_reserved_bytes or found.peak_allocated_bytes) - found.peak_allocated_bytes
-    if headroom >= found.uncertainty_bytes:
+    gives_back = found.retries > 0 and device is found.device
+    if headroom >= found.uncertainty_bytes and not gives_back:
         verdict: Verdict = "fits"
-    elif headroom + cached >= 0:
+    elif headroom + sum(t.bytes for t in found.beyond if t.name in (CACHED, PAGED)) >= 0:
         verdict = "tight"
     else:
         verdict = "no"
@@ -61,17 +68,40 @@ def fits(
     found: Estimate,
     devices: Iterable[Device],
     peaks: Callable[[RunPlan], Peaks] | None = None,
+    *,
+    attention: str | None = None,
 ) -> tuple[Fit, ...]:
-    """The verdicts on devices, the smallest first. `peaks` estimates a plan: what sdpa takes more
-    on devices without flash attention is the difference that its other kernel makes."""
+    """The verdicts on devices, the smallest first. Of another device than the estimate's the
+    allocator is not run again: what it keeps is taken to be the same.
+
+    `peaks` estimates a plan: what sdpa takes more on devices without flash attention is the
+    difference that its other kernel makes. `attention` is what was asked for, before the
+    estimate's own device had its say.
+    """
     more = 0
-    if found.plan.attention == "sdpa" and peaks is not None:
-        other = replace(found.plan, attention="efficient")
-        more = peaks(other).bytes - peaks(found.plan).bytes
+    if (attention or found.plan.attention) == "sdpa" and peaks is not None:
+        kernels = (replace(found.plan, attention=kernel) for kernel in ("efficient", "sdpa"))
+        if found.shape is not None and not has_flash(found.device):
+            # Asked of no device, for on this one both are the same kernel.
+            efficient, flash = (estimate_peaks(found.shape, plan).bytes for plan in kernels)
+        else:
+            efficient, flash = (peaks(plan).bytes for plan in kernels)
+        more = efficient - flash
+    had = 0 if has_flash(found.device) else more
+    given_back = _given_back(found)
     return tuple(
-        fit_on(found, device, 0 if has_flash(device) else more)
+        fit_on(found, device, (0 if has_flash(device) else more) - had + given_back)
         for device in sorted(devices, key=lambda device: device.capacity_bytes)
     )
+
+
+def _given_back(found: Estimate) -> int:
+    """Bytes of its cache that the allocator gave back because the estimate's device had no more,
+    and would keep on a larger one."""
+    if not found.retries:
+        return 0
+    lasting = found.peak_allocated_bytes + sum(t.bytes for t in found.beyond if t.name == CACHED)
+    return max(0, found.reserved_with(AllocatorSettings(found.plan.segments)) - lasting)
 
 
 @dataclass(frozen=True)
@@ -80,7 +110,7 @@ class Largest:
 
     Attributes:
         option: "--batch" or "--seq".
-        value: None where nothing fits.
+        value: None where not even `step` fits.
         gpu: where.
         process_bytes: that the run takes with it; with the least value where nothing fits.
         step: the value is a multiple of it.
@@ -112,7 +142,9 @@ def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Lar
                 raise
             return None
         taken[value] = found.process_bytes
-        return device.capacity_bytes - found.process_bytes - found.uncertainty_bytes
+        room = device.capacity_bytes - found.process_bytes - found.uncertainty_bytes
+        # With retries it is tight, however much is left after them.
+        return min(-1, room - _given_back(found)) if found.retries else room
 
     value = last_that_fits(room, _MOST[knob] // step)
     return Largest(

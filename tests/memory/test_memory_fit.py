@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,11 +12,13 @@ from hypothesis import strategies as st
 from test_memory_estimate import SHAPE
 
 from qtui_core.errors import UsageError
-from qtui_core.memory import RunPlan, estimate
+from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.devices import DEVICES, device_of_memory, find_device
+from qtui_core.memory.estimate import PAGED
 from qtui_core.memory.fit import fit_on, fits, largest, last_that_fits
 from qtui_core.memory.peaks import estimate_peaks
 
+CONFIGS = Path(__file__).parent / "configs"
 PLAN = RunPlan(method="full", batch=2, sequence=256)
 
 
@@ -54,6 +58,45 @@ def test_devices_without_flash_attention_are_charged_for_the_other_kernel():
     assert more != 0
     assert judged[old.name].headroom_bytes == fit_on(found, old).headroom_bytes - more
     assert judged[new.name].headroom_bytes == fit_on(found, new).headroom_bytes
+
+
+def test_a_run_that_goes_on_only_without_the_cache_is_tight_and_rows_of_others_do_not_change():
+    shape = ModelShape.from_config(json.loads((CONFIGS / "llama-3.2-1b.json").read_text()))
+    plan = RunPlan(batch=2, sequence=6976, optimizer="adamw8bit")
+    whole, device, large = estimate(shape, plan), device_of_memory(30 << 30), find_device("A40")
+    assert whole.process_bytes > device.capacity_bytes
+    found = estimate(shape, plan, device)
+    assert found.retries
+    assert found.process_bytes < device.capacity_bytes
+    assert fit_on(found, device).verdict == "tight"
+    (row,) = fits(found, (large,))
+    assert row == fit_on(whole, large)
+
+
+def test_paged_states_leave_a_gpu_that_is_full():
+    plan = RunPlan(method="full", batch=1, sequence=256, optimizer="paged-adamw")
+    found = estimate(SHAPE, plan)
+    paged = sum(term.bytes for term in found.beyond if term.name == PAGED)
+    kept = found.peak_reserved_bytes - found.peak_allocated_bytes
+    assert paged >= SHAPE.parameters
+    least = found.process_bytes - kept - paged
+    assert fit_on(found, device_of_memory(least)).verdict == "tight"
+    assert fit_on(found, device_of_memory(least - 1)).verdict == "no"
+
+
+@pytest.mark.parametrize("asked", ["T4", "A10"])
+def test_rows_of_other_devices_do_not_depend_on_the_one_that_was_asked_for(asked):
+    """On a T4 sdpa is another kernel, which is not what the A100 beside it would take."""
+    plan = RunPlan(method="full", batch=2, sequence=1024, loss="fused")
+    wanted = fits(estimate(SHAPE, plan), DEVICES, lambda plan: estimate_peaks(SHAPE, plan))
+    device = find_device(asked)
+    found = estimate(SHAPE, plan, device)
+    rows = fits(found, DEVICES, lambda plan: estimate_peaks(SHAPE, plan, device), attention="sdpa")
+    kernel = replace(found.plan, attention="efficient")
+    assert estimate_peaks(SHAPE, kernel).bytes != estimate_peaks(SHAPE, plan).bytes
+    for row, want in zip(rows, wanted, strict=True):
+        # What the allocator keeps is that of another kernel's blocks.
+        assert abs(row.headroom_bytes - want.headroom_bytes) <= 64 << 20
 
 
 @given(
