@@ -3,11 +3,12 @@
 It answers what the Memory and the Hardware panel ask, as the engine answers other panels, and
 speaks as the engine does. It is a process of its own because estimates are plain Python: it needs
 no torch, so that it answers a moment after it was started, and no key waits for it or for the
-engine.
+engine. With the argument "behind" it is the one for what may take long, and gives way to keys.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 
@@ -15,7 +16,7 @@ from qtui.engine import estimates as of_memory
 from qtui.engine import hardware as of_hardware
 from qtui.engine.subjects import Estimates
 from qtui.engine.task import Operation
-from qtui.engine.worker import main
+from qtui.engine.worker import NICENESS, main
 
 
 def build_operations() -> Mapping[str, Operation]:
@@ -28,5 +29,5 @@ def build_operations() -> Mapping[str, Operation]:
 
 
 if __name__ == "__main__":
-    # What a key waits for is computed here, so that it gives way to nothing.
-    main(build_operations, niceness=0)
+    # What a key waits for gives way to nothing.
+    main(build_operations, niceness=NICENESS if sys.argv[1:] == ["behind"] else 0)

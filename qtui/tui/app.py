@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
@@ -120,14 +119,12 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     @cached_property
     def estimator(self) -> EngineClient:
-        """The child process that estimates memory, without torch. It starts on its first
+        """The child processes that estimate memory, without torch. They start on the first
         request."""
-        from qtui.engine.client import EngineClient
+        from qtui.engine.estimator_client import EstimatorClient
 
-        return EngineClient(
-            (sys.executable, "-P", "-m", "qtui.engine.estimator"),
-            log=log_file().with_name("estimator.log"),
-            on_state=self._estimator_state,
+        return EstimatorClient(
+            log=log_file().with_name("estimator.log"), on_state=self._estimator_state
         )
 
     def _estimator_state(self, state: EngineState, detail: str) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual import events
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
@@ -67,11 +68,28 @@ class PlanForm(DrawnLines, can_focus=True):
 
     def show(self, fields: Sequence[FormField], cursor: int) -> None:
         """The fields, of which that at `cursor` is chosen."""
+        before = self._contents
         self._fields, self._cursor = fields, cursor
         self._arrange()
+        after = self._contents
+        # A key changes a line or two, and it is what the next one waits for.
+        lines = [y for y, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
+        lines += range(min(len(before), len(after)), max(len(before), len(after)))
+        if lines:
+            width = self.size.width
+            self.refresh(*(Region(0, y, width, 1) for y in lines))
 
     def on_resize(self) -> None:
         self._arrange()
+        self.refresh()
+
+    @property
+    def _contents(self) -> list[object]:
+        """What stands on each line, to be compared."""
+        return [
+            entry if isinstance(entry, str) else (self._fields[entry], entry == self._cursor)
+            for entry in self._lines
+        ]
 
     def on_focus(self) -> None:
         self.refresh()
@@ -96,7 +114,6 @@ class PlanForm(DrawnLines, can_focus=True):
             first = max(0, min(at - height // 2, len(lines) - height))
             lines = lines[first : first + height]
         self._lines = lines
-        self.refresh()
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"form--{name}", partial=True)

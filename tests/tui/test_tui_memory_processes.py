@@ -1,0 +1,102 @@
+"""The two processes of the estimator behind one client."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtui.engine.client import EngineLost, EngineState
+from qtui.engine.estimator_client import EstimatorClient
+from qtui_core.memory.plan import RunPlan
+
+CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EstimatorClient]:
+    made = EstimatorClient()
+    yield made
+    await made.close()
+
+
+def params(model: Path | str, **more: Any) -> dict[str, Any]:
+    plan = dataclasses.asdict(RunPlan(batch=1, sequence=512))
+    return {"model": str(model), "case": "", "plan": plan, "device": None, **more}
+
+
+async def test_a_curve_does_not_wait_for_a_map(client: EstimatorClient) -> None:
+    asked = params(CONFIGS / "llama-3.2-1b.json")
+    await client.request("open", asked)
+    await client.request("first", asked)
+    sizes = {"batches": [1, 2, 4, 8, 16, 32], "sequences": [256, 512, 1024, 2048]}
+    mapped = asyncio.create_task(client.request("map", {**asked, **sizes}))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await client.request("first", asked)
+    assert not mapped.done()
+    assert client.busy
+    await mapped
+    assert not client.busy
+
+
+async def test_both_read_a_model_anew_when_it_is_opened(
+    client: EstimatorClient, tmp_path: Path
+) -> None:
+    text = (CONFIGS / "llama-3.2-1b.json").read_text()
+    path = tmp_path / "config.json"
+    for layers in (2, 3):
+        path.write_text(json.dumps({**json.loads(text), "num_hidden_layers": layers}))
+        asked = params(path)
+        assert (await client.request("open", asked)).data["layers"] == layers
+        first = (await client.request("first", asked)).data
+        full = (await client.request("full", asked)).data
+        assert first["peak_live_bytes"] == full["peak_live_bytes"]
+
+
+@pytest.mark.parametrize("which", ["front", "behind"])
+async def test_both_are_lost_and_started_together(client: EstimatorClient, which: str) -> None:
+    asked = params("demo")
+    await client.request("open", asked)
+    pids = (client.pid, client._behind.pid)
+    lost = asyncio.create_task(
+        client.request("cases") if which == "behind" else _until_lost(client, asked)
+    )
+    await asyncio.sleep(0.1)
+    pid = pids[which == "behind"]
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EngineLost, match="was killed"):
+        await lost
+    assert client.state is EngineState.LOST
+    assert "was killed" in client.detail
+    with pytest.raises(EngineLost):
+        await client.request("full", asked)
+    await client.restart()
+    await client.request("first", asked)
+    await client.request("full", asked)
+    assert client.pid not in pids
+    assert client._behind.pid not in pids
+
+
+async def _until_lost(client: EstimatorClient, asked: dict[str, Any]) -> None:
+    while True:
+        await client.request("first", asked)
+
+
+async def test_closing_ends_both(client: EstimatorClient) -> None:
+    await client.request("open", params("demo"))
+    pids = (client.pid, client._behind.pid)
+    await client.close()
+    assert client.state is EngineState.IDLE
+    for pid in pids:
+        assert pid is not None
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
