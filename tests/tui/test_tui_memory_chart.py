@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from qtui.tui.panels.memory.chart import EMPTY, WHOLE, Cell, cells_of, make_chart
+from qtui.tui.depth import Depth
+from qtui.tui.panels.memory.chart import EMPTY, WHOLE, Cell, Chart, cells_of, make_chart
 from qtui.tui.panels.memory.data import Band, StackedCurve
 from qtui.tui.panels.memory.parts import PARTS, PLACES
+from qtui.tui.panels.memory.picture import AXIS, CurvePicture
+from qtui.tui.widgets.drawing import Drawing
 from qtui_core.memory.record import Component
 
 MIB = 1 << 20
@@ -123,3 +126,24 @@ def test_filled_cells_rise_with_bytes() -> None:
         eighths = sum(8 if cell.upper >= 0 else cell.eighths for cell in cells)
         exact = 80 * nbytes / 4000
         assert abs(eighths - exact) < 1
+
+
+@pytest.mark.parametrize("peak", range(24))
+@pytest.mark.parametrize("columns", [8, 12, 19, 24])
+def test_the_mark_of_the_peak_stands_over_it(
+    monkeypatch: pytest.MonkeyPatch, columns: int, peak: int
+) -> None:
+    """With as much of its text as there is room for, beside it and within the picture."""
+    if peak >= columns:
+        return
+    picture = CurvePicture(Drawing(Depth.NONE))
+    monkeypatch.setattr(picture, "_style", lambda name: None)  # there is no app to ask
+    empty = (0,) * len(PARTS)
+    full = (17 << 30, *empty[1:])
+    drawn = tuple(full if at == peak else empty for at in range(columns))
+    ((at, text, _),) = picture._peak_row(Chart(drawn, (), (), 17 << 30, peak))
+    mark = picture.drawing.glyphs.marker_down
+    assert at + text.index(mark) == AXIS + peak
+    assert at >= AXIS
+    assert at + len(text) <= AXIS + columns
+    assert text == mark or "17 GiB" in text

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from qtui.report.memory_parts import grouped
+from qtui.report.memory_parts import Group, grouped
 from qtui.report.numbers import format_bytes
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.memory.data import AdviceLine, Answer, FitLine
+from qtui.tui.panels.memory.parts import PARTS
 from qtui.tui.panels.memory.shown import Shown
 from qtui.tui.widgets.line import shortened
 
@@ -132,7 +133,7 @@ def _beside(
 def _made_of(answer: Answer, width: int) -> list[TextLine]:
     lines: list[TextLine] = [[Put(0, "at the peak", "heading")]]
     whole = answer.peak_allocated_bytes or 1
-    for part, nbytes in grouped((term.name, term.bytes) for term in answer.components):
+    for part, nbytes in _parts_of(answer):
         lines.append(
             [
                 Put(0, f"{part.letter} {part.name}", "label"),
@@ -141,6 +142,16 @@ def _made_of(answer: Answer, width: int) -> list[TextLine]:
             ]
         )
     return lines
+
+
+def _parts_of(answer: Answer) -> Sequence[tuple[Group, int]]:
+    """The parts of the peak; of a first answer those that its curve has there."""
+    if answer.components:
+        return grouped((term.name, term.bytes) for term in answer.components)
+    totals = answer.curve.totals
+    peak = totals.index(max(totals)) if totals else 0
+    found = [(part, row[peak]) for part, row in zip(PARTS, answer.curve.rows, strict=True) if row]
+    return [(part, nbytes) for part, nbytes in found if nbytes]
 
 
 def _savings(advice: Sequence[AdviceLine], width: int, canvas: Canvas) -> list[TextLine]:

@@ -122,13 +122,15 @@ class CurvePicture(DrawnLines, can_focus=True):
 
     def _peak_row(self, chart: Chart) -> list[Put]:
         glyphs = self.drawing.glyphs
-        most = f"{format_bytes(sum(chart.columns[chart.peak]))} of tensors"
-        text = f"{glyphs.marker_down} {most}"
-        at = AXIS + chart.peak
-        if at + len(text) > AXIS + len(chart.columns):
-            text = f"{most} {glyphs.marker_down}"
-            at -= len(text) - 1
-        return [(max(AXIS, at), text, self._style("peak"))]
+        nbytes, mark = format_bytes(sum(chart.columns[chart.peak])), glyphs.marker_down
+        for most in (f"{nbytes} of tensors", nbytes):
+            size = len(most) + 2
+            if chart.peak + size <= len(chart.columns):
+                return [(AXIS + chart.peak, f"{mark} {most}", self._style("peak"))]
+            if chart.peak + 1 >= size:
+                at = AXIS + chart.peak + 1 - size
+                return [(at, f"{most} {mark}", self._style("peak"))]
+        return [(AXIS + chart.peak, mark, self._style("peak"))]
 
     def _chart_rows(self, chart: Chart, tall: int) -> list[list[Put]]:
         cells = [cells_of(column, tall, chart.top) for column in chart.columns]
