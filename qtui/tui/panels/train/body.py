@@ -19,6 +19,8 @@ from qtui.tui.widgets.drawing import Drawing
 
 #: From here on the gap stands beside the phases and the loss.
 VERY_WIDE = 160
+#: Below this height one line says how it goes.
+LOW = 14
 
 
 class TrainBody(PlanBody):
@@ -47,6 +49,7 @@ class TrainBody(PlanBody):
         &.-very-wide #train-gap { display: block; }
         &.-very-tall #train-below { height: 13; }
         &.-short #train-top, &.-short #plan-typing { margin: 0; }
+        &.-low #train-levels { height: 1; }
         &.-cramped #train-top Controls { display: none; }
         &.-curve #train-picture, &.-curve #train-loss { display: none; }
         &.-text RunPicture, &.-text #train-loss, &.-text #train-below { display: none; }
@@ -93,6 +96,7 @@ class TrainBody(PlanBody):
         self.set_class(width < 84, "-cramped")
         self.set_class(width < WIDE, "-narrow")
         self.set_class(width >= VERY_WIDE, "-very-wide")
+        self.set_class(height < LOW, "-low")
         self.set_class(height < SHORT, "-short")
         self.set_class(height >= VERY_TALL, "-very-tall")
 

@@ -90,6 +90,8 @@ def _levels(
         if early and estimated is not None:
             more = f" of {format_bytes(estimated)}" + (" estimated" if not puts else "")
         bar = f" {canvas.glyphs.vertical} " if puts else ""
+        if not puts and len(label + value + more) > canvas.width:
+            label, more = "peak ", f"  {error}"
         if at + len(bar + label + value + more) > canvas.width:
             break
         puts.append(Put(at, bar, "quiet"))

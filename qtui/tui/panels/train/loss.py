@@ -103,10 +103,11 @@ class LossPicture(DrawnLines):
         if not self._losses:
             return "after the first step"
         if not known:
-            return "no number in any step" if lost else "none: nothing is learned"
+            return "no number in any step" if lost else "none: an inference"
+        if lost:
+            return f"no number in {lost} of {len(self._losses)}"
         arrow = self.drawing.glyphs.arrow
-        text = f"{known[0]:.3f}" if len(known) == 1 else f"{known[0]:.3f} {arrow} {known[-1]:.3f}"
-        return f"{text}, no number in {lost} of {len(self._losses)}" if lost else text
+        return f"{known[0]:.3f}" if len(known) == 1 else f"{known[0]:.3f} {arrow} {known[-1]:.3f}"
 
 
 def _is_number(loss: float | None) -> TypeGuard[float]:

@@ -10,6 +10,7 @@ from textual import on
 from textual.binding import BindingType
 from textual.widget import Widget
 
+from qtui.tui.messages import Resized
 from qtui.tui.panels.base import PaletteEntry
 from qtui.tui.panels.memory.knobs import whole_number
 from qtui.tui.panels.memory.shown import GpuChoice
@@ -90,6 +91,12 @@ class TrainPanel(DrawingPanel):
     def palette(self) -> Iterable[PaletteEntry]:
         if self.run_shown.live:
             yield PaletteEntry("run: Kill", "End its process at once", self._kill)
+
+    @on(Resized)
+    def _picture_resized(self, message: Resized) -> None:
+        message.stop()
+        if self.run_shown.view is ViewName.RUN:
+            self._draw_run()
 
     # Views
 

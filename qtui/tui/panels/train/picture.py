@@ -10,6 +10,7 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
 from qtui.report.numbers import format_bytes
+from qtui.tui.messages import Resized
 from qtui.tui.panels.memory.chart import Cell, Chart, ChartBand, cells_of, make_chart
 from qtui.tui.panels.memory.data import StackedCurve
 from qtui.tui.panels.memory.parts import PARTS, ink
@@ -80,6 +81,9 @@ class RunPicture(CurvePicture):
         self._stack: tuple[object, list[list[list[Put]]]] | None = None
         self._from_zero = True
         self._floor = 0
+
+    def on_resize(self) -> None:
+        self.post_message(Resized(self))  # what is measured lies elsewhere now
 
     # What is drawn
 
@@ -196,6 +200,8 @@ class RunPicture(CurvePicture):
             self._stack = (key, [stacked])
         rows = [list(row) for row in self._stack[1][0]]
         for track in self._overlay.tracks:
+            if len(track.values) != len(chart.columns) * ACROSS:
+                continue  # of another size; others are on their way
             style = self._style_of(track)
             drawn = cells_of_track(
                 track, tall, chart.top, floor=self._floor, ascii=self.drawing.ascii

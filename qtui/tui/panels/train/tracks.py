@@ -48,9 +48,9 @@ def overlay(
 ) -> Overlay:
     """The lines over the curve: of the steps of the last while, one over the other, without the
     first, which has no optimizer states yet."""
-    placed = aligned(state, curve)
+    placed = aligned(state, curve) if places else ()
     later = [each for each in placed if each.moment.step > 1]
-    chosen = (later or placed) if places else ()
+    chosen = later or placed
     columns = _points_of([each.position for each in chosen], curve, places, points)
     moments = [each.moment for each in chosen]
     tracks, latest = [], []
@@ -78,6 +78,8 @@ def _points_of(
     positions: Sequence[float], curve: PredictedCurve, places: Sequence[Place], points: int
 ) -> list[int]:
     """The points of positions on the curve: columns of a phase go by shares of its events."""
+    if not positions:
+        return []
     stops = [stop for _, _, stop in curve.spans]
     spans = [
         (start, ACROSS * (place.stop - place.start) / max(1, stop - start), ACROSS * place.start)

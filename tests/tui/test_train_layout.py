@@ -1,0 +1,120 @@
+"""The Train panel at every size and colour depth, over hand-made runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import train_runs
+from conftest import Running, check_golden, screen_lines, screen_text, settled
+from test_train_panel import estimator, ready, replay  # noqa: F401 (a fixture)
+
+from qtui.tui.panels.train.shown import ViewName
+from qtui_core.live.lines import Told
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
+RUNS: dict[str, tuple[Callable[[], Sequence[Told]], float]] = {
+    "running": (train_runs.whole, 5.7),
+    "done": (train_runs.whole, 1e9),
+    "cpu": (lambda: train_runs.whole(cpu=True), 1e9),
+    "oom": (train_runs.out_of_memory, 1e9),
+}
+
+
+def of_size(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+@pytest.mark.parametrize("size", SIZES, ids=of_size)
+async def test_golden_before_a_run(running: Running, size: tuple[int, int]) -> None:
+    async with running(size, start_panel="train", color="16") as pilot:
+        await ready(pilot)
+        check_golden(f"train_before_{of_size(size)}", screen_text(pilot.app))
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+@pytest.mark.parametrize("size", SIZES, ids=of_size)
+async def test_golden_of_runs(
+    running: Running, tmp_path: Path, size: tuple[int, int], run: str
+) -> None:
+    lines, seconds = RUNS[run]
+    path = train_runs.write(tmp_path / "run.jsonl", lines())
+    async with running(size, recording=path, color="16") as pilot:
+        await replay(pilot, seconds)
+        check_golden(f"train_{run}_{of_size(size)}", screen_text(pilot.app))
+
+
+@pytest.mark.parametrize("view", [view.value for view in list(ViewName)[1:]])
+@pytest.mark.parametrize("size", SIZES[:2], ids=of_size)
+async def test_golden_of_views(
+    running: Running, tmp_path: Path, size: tuple[int, int], view: str
+) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running(size, recording=path, color="16") as pilot:
+        panel = await replay(pilot)
+        panel._show_view(ViewName(view))
+        await settled(pilot)
+        check_golden(f"train_{view.lower()}_{of_size(size)}", screen_text(pilot.app))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "color"),
+    [((60, 16), "none"), ((80, 24), "256"), ((100, 30), "none"), ((160, 45), "truecolor")],
+    ids=str,
+)
+@pytest.mark.parametrize("run", ["running", "oom", "cpu"])
+async def test_every_depth_and_size_fits(
+    running: Running, tmp_path: Path, size: tuple[int, int], color: str, run: str
+) -> None:
+    lines, seconds = RUNS[run]
+    path = train_runs.write(tmp_path / "run.jsonl", lines())
+    async with running(size, recording=path, color=color) as pilot:
+        panel = await replay(pilot, seconds)
+        for view in ViewName:
+            assert panel.run_shown.view is view
+            assert all(len(line) == size[0] for line in screen_lines(pilot.app))
+            assert panel.sentence
+            for key in ("f", "down", "up", "tab", "z", "z"):
+                await pilot.press(key)
+            await pilot.press("v")
+            await settled(pilot)
+
+
+@pytest.mark.slow
+async def test_ascii_is_ascii(running: Running, tmp_path: Path) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running(recording=path, color="none", ascii=True) as pilot:
+        panel = await replay(pilot, 5.7)
+        for _ in ViewName:
+            assert screen_text(pilot.app).isascii()
+            assert "?" not in "".join(line for line in screen_lines(pilot.app)[:-1])
+            await pilot.press("v")
+            await settled(pilot)
+        assert "***" in panel.body.curve.text
+
+
+@pytest.mark.parametrize("theme", ["qtui-light", "qtui-contrast"])
+async def test_themes(running: Running, tmp_path: Path, theme: str) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running(recording=path) as pilot:
+        panel = await replay(pilot, 5.7)
+        before = screen_text(pilot.app)
+        grounds = [panel.body.curve._ground]
+        pilot.app.theme = theme
+        await settled(pilot)
+        assert screen_text(pilot.app) == before
+        assert panel.body.curve._ground not in grounds
+
+
+async def test_lines_are_told_apart_without_colours(running: Running, tmp_path: Path) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running(recording=path, color="none") as pilot:
+        panel = await replay(pilot, 5.7)
+        text = panel.body.curve.text
+        legend = text.splitlines()[0]
+        assert all(name in legend for name in ("allocated", "reserved", "device"))
+        samples = [legend[legend.index(n) - 3] for n in ("allocated", "reserved", "device")]
+        assert len(set(samples)) == 3
+        assert "wwww" in text
