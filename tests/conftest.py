@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +64,11 @@ def checkpoint(tmp_path: Path) -> Path:
     )
     (folder / "config.json").write_text(json.dumps({"architectures": ["TestModel"]}))
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_profiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Estimates of tests know nothing that was measured on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield

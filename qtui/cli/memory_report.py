@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from functools import cache
 
+from qtui.profiles import calibrated
 from qtui.report.memory_build import described, report_of
 from qtui.report.memory_data import MemoryReport
 from qtui_core.memory.curve import Peaks
@@ -20,9 +21,10 @@ from qtui_core.models import ModelSource
 
 
 def chosen_device(gpu: str | None, vram: str | None) -> Device | None:
-    """The device that --gpu or --vram means. Raises UsageError for an unknown one."""
+    """The device that --gpu or --vram means, with what was measured of it here. Raises UsageError
+    for an unknown one."""
     if gpu is not None:
-        return find_device(gpu)
+        return calibrated(find_device(gpu))
     return None if vram is None else device_of_memory(parse_memory(vram))
 
 

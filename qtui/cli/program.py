@@ -21,6 +21,10 @@ COMMANDS = {
     "train": ("qtui.cli.train", "A real run, measured and held against its estimate."),
     "replay": ("qtui.cli.replay", "A recorded run again, in the app or as a report."),
     "formats": ("qtui.cli.formats", "A value in every number format."),
+    "calibrate": (
+        "qtui.cli.calibrate",
+        "What the GPU here takes besides tensors, measured for estimates.",
+    ),
     "doctor": ("qtui.cli.doctor", "What this machine has, and whether its libraries agree."),
 }
 _APP = "qtui.cli.app"

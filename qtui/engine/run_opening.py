@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from qtui.cli.memory_report import report_on
+from qtui.profiles import calibrated
 from qtui.report.memory_build import described
 from qtui.report.memory_data import memory_data
 from qtui_core.activations.text import read_text
@@ -130,7 +131,7 @@ def _device_of(placement: Placement) -> Device | None:
         return None
     capacity = device.capacity_bytes
     try:
-        found = find_device(device.name)
+        found = calibrated(find_device(device.name))
     except UsageError:
         return None if capacity is None else device_of_memory(capacity)
     return found if capacity is None else replace(found, total=capacity, allocatable=None)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qtui.engine.task import Task
+from qtui.profiles import calibrated
 from qtui.report.memory_build import Described, described
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices import Device, device_of_memory, find_device
@@ -104,7 +105,10 @@ def device_of(params: Mapping[str, Any] | None) -> Device | None:
         return None
     name, capacity, label = params.get("name"), params.get("capacity"), params.get("label")
     try:
-        found = find_device(name or "") if name or capacity is None else device_of_memory(capacity)
+        if name or capacity is None:
+            found = calibrated(find_device(name or ""))
+        else:
+            found = device_of_memory(capacity)
     except UsageError:
         if capacity is None:
             raise

@@ -11,11 +11,13 @@ from qtui_core.errors import ModelError
 from qtui_core.memory.advice import Advice, advise, cures, worthwhile
 from qtui_core.memory.compute import compute_of
 from qtui_core.memory.curve import Peaks
+from qtui_core.memory.device import Calibration
 from qtui_core.memory.devices import DEVICES, Device
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Largest, fit_on, fits
 from qtui_core.memory.on_device import has_flash
 from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.workspaces import parse_version
 from qtui_core.models import ModelSource
 
 
@@ -105,7 +107,23 @@ def _notes(model: Described, found: Estimate) -> list[str]:
             "The checkpoint is quantized already; the estimate is of its unquantized original, "
             "stored as the plan says."
         )
+    known = None if found.device is None else found.device.calibration
+    if known is not None and found.device is not None:
+        notes.append(
+            f"{found.device.name} is calibrated: context and workspaces were measured here on "
+            f"{known.made}. {_since(known, plan)}".rstrip()
+        )
     if plan.attention == "efficient" and not has_flash(found.device):
         name = "This GPU" if found.device is None else found.device.name
         notes.append(f"{name} has no flash attention: sdpa takes the efficient kernel there.")
     return notes
+
+
+def _since(known: Calibration, plan: RunPlan) -> str:
+    """What of a calibration does not hold for a plan."""
+    if known.torch != parse_version(plan.torch):
+        version = ".".join(map(str, known.torch))
+        return f"Workspaces are those of torch {plan.torch}: it was measured with {version}."
+    if known.context is None:
+        return "The driver did not tell the context, which is a published figure."
+    return ""

@@ -32,6 +32,34 @@ class Multiprocessor:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """What was measured of a device where it is (`qtui calibrate`), in bytes.
+
+    Attributes:
+        made: the day, as 2026-11-21.
+        torch: (major, minor) of the version it was measured with.
+        context: what a process takes besides what torch reserves, after a step; context_low and
+            context_high, the range of all steps that were measured. None where the driver does not
+            tell what a process has.
+        workspace_forward: of cuBLAS that stay allocated after products of the program's thread
+            alone; workspace_training, after a backward pass too.
+    """
+
+    made: str
+    torch: tuple[int, int]
+    context: int | None
+    context_low: int
+    context_high: int
+    workspace_forward: int
+    workspace_training: int
+
+    @property
+    def source(self) -> str:
+        """How it is told beside what it was measured for."""
+        return f"calibrated: measured here on {self.made}"
+
+
+@dataclass(frozen=True)
 class Device:
     """One GPU, as torch sees it: half of an MI250X is one.
 
@@ -56,6 +84,7 @@ class Device:
         source: the documents of the vendor that state them.
         note: what is unusual.
         aliases: other names.
+        calibration: what was measured of it here; it is taken before what is known of all.
     """
 
     name: str
@@ -74,6 +103,7 @@ class Device:
     source: str
     note: str = ""
     aliases: tuple[str, ...] = ()
+    calibration: Calibration | None = None
 
     @property
     def capacity_bytes(self) -> int:

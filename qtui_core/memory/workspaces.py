@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.device import Device
+from qtui_core.memory.device import Calibration, Device
 
 MIB: Final = 1 << 20
 
@@ -91,6 +91,9 @@ def cublas_workspace(
     Raises UsageError for a version or configuration that does not parse.
     """
     version = parse_version(torch)
+    known = None if device is None or config is not None else device.calibration
+    if known is not None and known.torch == version:
+        return _measured_workspace(known, trains)
     source = f"CublasHandlePool.cpp of torch {version[0]}.{version[1]}"
     if config is not None:
         each = parse_workspace_config(config)
@@ -103,6 +106,14 @@ def cublas_workspace(
         each = LARGE_WORKSPACE if since and version >= since else DEFAULT_WORKSPACE
     kept = version < _NOT_KEPT_SINCE or (device is not None and device.vendor == "AMD")
     return Workspace(each, 2 if trains else 1, kept, min(_LT_WORKSPACE, each), source)
+
+
+def _measured_workspace(known: Calibration, trains: bool) -> Workspace:
+    """As it was found here. The first product makes the workspace of its thread, so that what a
+    backward pass adds is those of other threads."""
+    each = known.workspace_forward or known.workspace_training
+    threads = round(known.workspace_training / each) if trains and each else 1
+    return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, 0, known.source)
 
 
 def parse_workspace_config(config: str) -> int:
@@ -161,7 +172,12 @@ _CONTEXTS: Final = {
 
 def context_bytes(device: Device | None = None) -> Calibrated:
     """What a process takes of a device besides what torch reserves."""
-    return _CONTEXT if device is None else _CONTEXTS.get(device.name, _CONTEXT)
+    if device is None:
+        return _CONTEXT
+    known = device.calibration
+    if known is not None and known.context is not None:
+        return Calibrated(known.context, known.context_low, known.context_high, known.source)
+    return _CONTEXTS.get(device.name, _CONTEXT)
 
 
 def process_bytes(reserved: int, device: Device | None = None) -> Calibrated:

@@ -1,0 +1,55 @@
+"""`qtui calibrate`: what this machine's GPU takes besides tensors, measured once and kept."""
+
+from __future__ import annotations
+
+import click
+
+from qtui.cli.options import appearance, report_format
+
+
+@click.command("calibrate", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--device",
+    default="cuda",
+    show_default=True,
+    metavar="DEVICE",
+    help="Which GPU: cuda, or cuda:N as CUDA_VISIBLE_DEVICES counts them.",
+)
+@click.option("--no-steps", is_flag=True, help="Run no real steps: seconds instead of minutes.")
+@click.option("--dry-run", is_flag=True, help="Measure, and write no profile.")
+@report_format
+@appearance
+def command(
+    device: str,
+    no_steps: bool,
+    dry_run: bool,
+    format: str | None,
+    output: str | None,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """Measure what the GPU of this machine takes besides tensors: the context of CUDA, workspaces
+    of cuBLAS, segments of the allocator; and a few real steps, in under two minutes.
+
+    A profile of the GPU is written to the user's data folder. Estimates for the same GPU use it
+    from then on, and say so.
+
+    Exit code 4 means that there is no usable GPU.
+    """
+    from qtui.cli.exits import say
+    from qtui.engine.calibration import make_profile
+    from qtui.profiles import write_profile
+    from qtui.report.calibrate import calibrate_document
+    from qtui.report.files import check_target
+    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui_core.training.placement import NoGpu
+
+    if output is not None and output != STDOUT:
+        check_target(output)
+    chosen = choose_format(format, output)
+    if device == "cpu":
+        raise NoGpu("A profile is of a GPU; name one with --device cuda or cuda:N.")
+    profile = make_profile(device, lambda text: say(f"qtui: {text}"), steps=not no_steps)
+    path = None if dry_run else write_profile(profile)
+    write_report(calibrate_document(profile, path), chosen, output, color=color, ascii=ascii)

@@ -1,0 +1,82 @@
+"""Profiles of this machine's GPUs: where they are kept, and estimates that know them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.device_profile import Profile, ProfileError, profile_of
+from qtui_core.memory.devices import Device, find_device
+
+log = logging.getLogger("qtui.profiles")
+
+
+def profile_folder() -> Path:
+    """Where profiles are: the folder for data of the user, on Linux ~/.local/share/qtui."""
+    from platformdirs import user_data_path
+
+    return user_data_path("qtui", appauthor=False) / "profiles"
+
+
+def profile_path(device: str) -> Path:
+    """The file of a device of this name, as the catalogue has it or as its driver says."""
+    return profile_folder() / f"{_slug(_name(device))}.json"
+
+
+def read_profile(device: str) -> Profile | None:
+    """The profile of a device; None without one. Raises ProfileError for a file that is none."""
+    path = profile_path(device)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"The profile {path} cannot be read: {error}.") from error
+    try:
+        return profile_of(text)
+    except ProfileError as error:
+        raise ProfileError(f"The profile {path} cannot be used. {error}") from error
+
+
+def write_profile(profile: Profile) -> Path:
+    """Writes the profile, in place of an older one of the same device, and returns its path.
+
+    Raises ProfileError where it cannot be written.
+    """
+    path = profile_path(profile.device)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(f".{os.getpid()}.tmp")
+        beside.write_text(profile.to_json(), encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise ProfileError(f"The profile {path} cannot be written: {error}.") from error
+    return path
+
+
+def calibrated(device: Device) -> Device:
+    """The device with what was measured of it on this machine, if that was.
+
+    A profile that cannot be used is as none for an estimate, and told in the log.
+    """
+    try:
+        profile = read_profile(device.name)
+    except ProfileError as error:
+        log.warning("%s", error)
+        return device
+    return device if profile is None else replace(device, calibration=profile.calibration)
+
+
+def _name(device: str) -> str:
+    try:
+        return find_device(device).name
+    except UsageError:
+        return device
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "gpu"

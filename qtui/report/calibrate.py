@@ -1,0 +1,101 @@
+"""The document of `qtui calibrate`: what was measured of a GPU, and where it is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from qtui.report.document import Block, Column, Document, Facts, Section, Table
+from qtui.report.numbers import format_bytes
+from qtui_core.memory.device_profile import MeasuredStep, Profile
+from qtui_core.models.quoting import printable
+
+
+def calibrate_document(profile: Profile, path: Path | None) -> Document:
+    """A profile; `path` is where it was written, None where it was not."""
+    sections = [Section("GPU", (_gpu(profile),)), Section("Measured", (_measured(profile),))]
+    if profile.steps:
+        sections.append(Section("Steps", tuple(_steps(profile))))
+    data: dict[str, Any] = json.loads(profile.to_json())
+    data["path"] = None if path is None else str(path)
+    data["context_bytes"] = profile.calibration.context
+    return Document(
+        f"Profile of {printable(profile.device)}",
+        tuple(sections),
+        _conclusion(profile, path),
+        data,
+    )
+
+
+def _gpu(profile: Profile) -> Facts:
+    versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
+    pairs = [("device", printable(profile.device)), ("driver", profile.driver or "not told")]
+    if profile.total_memory is not None:
+        pairs.append(("memory", format_bytes(profile.total_memory)))
+    return Facts((*pairs, ("versions", versions), ("made", profile.made)))
+
+
+def _measured(profile: Profile) -> Facts:
+    def size(value: int | None) -> str:
+        return "not told by the driver" if value is None else f"{format_bytes(value)} ({value:,} B)"
+
+    pairs = [
+        ("context, first tensor", size(profile.context_first)),
+        ("context, after products", size(profile.context_products)),
+        ("context, in estimates", size(profile.calibration.context)),
+        ("workspaces, forward", size(profile.workspace_forward)),
+        ("workspaces, training", size(profile.workspace_training)),
+    ]
+    if profile.context_basis:
+        pairs.insert(0, ("process known by", profile.context_basis))
+    for nbytes, reserved in profile.segments.items():
+        pairs.append((f"segment for {format_bytes(int(nbytes))}", format_bytes(reserved)))
+    settings = ", ".join(f"{name}={value}" for name, value in profile.allocator.items())
+    if settings:
+        pairs.append(("allocator", printable(settings)))
+    return Facts(tuple(pairs))
+
+
+def _steps(profile: Profile) -> list[Block]:
+    columns = (
+        Column("plan", key=True),
+        Column("allocated", numeric=True),
+        Column("estimated", numeric=True),
+        Column("reserved", numeric=True),
+        Column("estimated", numeric=True),
+        Column("process", numeric=True),
+        Column("estimated", numeric=True),
+        Column("context", numeric=True),
+    )
+    rows = tuple(_row(step) for step in profile.steps if not step.failure)
+    failed = [f"{step.name}: {printable(step.failure)}" for step in profile.steps if step.failure]
+    note = "Estimated as before this calibration."
+    return [*([Table(columns, rows, note=note)] if rows else []), *failed]
+
+
+def _row(step: MeasuredStep) -> tuple[str, ...]:
+    def size(value: int | None) -> str:
+        return "–" if value is None else format_bytes(value)
+
+    return (
+        step.name,
+        size(step.allocated), size(step.estimated_allocated),
+        size(step.reserved), size(step.estimated_reserved),
+        size(step.process), size(step.estimated_process),
+        size(step.context),
+    )  # fmt: skip
+
+
+def _conclusion(profile: Profile, path: Path | None) -> str:
+    context = profile.calibration.context
+    if context is None:
+        what = (
+            "The driver does not tell what a process has, so the context stays a published figure"
+        )
+    else:
+        what = f"A process takes {format_bytes(context)} besides its segments"
+    both = profile.workspace_training
+    kept = "no workspace stays" if not both else f"workspaces of {format_bytes(both)} stay"
+    where = "nothing was written" if path is None else f"estimates for this GPU use it from {path}"
+    return f"{what}; {kept} after a backward pass. {where[0].upper()}{where[1:]}."

@@ -1,0 +1,92 @@
+"""What a calibration makes of a GPU, on one that keeps books of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qtui_core.training.calibrating import calibrate
+
+MIB = 1 << 20
+FIRST, KERNELS, WORKSPACE = 270 * MIB, 150 * MIB, 32 * MIB
+
+
+class Books:
+    """A GPU: contexts grow when kernels load, each thread has a workspace, segments are of 2 and
+    20 MiB or their own."""
+
+    def __init__(self, *, tells: bool = True, backward_thread: bool = True) -> None:
+        self.context = 0
+        self.tells = tells
+        self.backward_thread = backward_thread
+        self.segments = 0
+        self.tensors = 0
+        self.workspaces: set[str] = set()
+        self.done: list[str] = []
+
+    def process(self) -> tuple[int | None, str]:
+        self.done.append("process")
+        found = self.context + self.reserved()
+        return (found, "this process") if self.tells else (None, "")
+
+    def allocated(self) -> int:
+        return self.tensors + WORKSPACE * len(self.workspaces)
+
+    def reserved(self) -> int:
+        return self.segments
+
+    def start(self) -> None:
+        assert "process" not in self.done
+        self.context = FIRST
+        self.tensors += 512
+        self.segments += 2 * MIB
+
+    def multiply(self, *, backward: bool) -> None:
+        self.context = FIRST + KERNELS
+        threads = {"main", "autograd"} if backward and self.backward_thread else {"main"}
+        self.segments += 40 * MIB * len(threads - self.workspaces)
+        self.workspaces |= threads
+
+    def clear_workspaces(self) -> None:
+        self.workspaces.clear()
+
+    def hold(self, nbytes: int) -> Any:
+        size = 2 * MIB if nbytes <= MIB else 20 * MIB if nbytes < 10 * MIB else nbytes + MIB
+        self.segments += size
+        books = self
+
+        class Tensor:
+            def __del__(self) -> None:
+                books.segments -= size
+
+        return Tensor()
+
+    def empty(self) -> None:
+        pass
+
+    def settings(self) -> dict[str, Any]:
+        return {"expandable_segments": False}
+
+
+def test_context_without_segments_workspaces_by_thread_and_segments_by_size() -> None:
+    found = calibrate(Books())
+    assert found.context_first == FIRST
+    assert found.context_products == FIRST + KERNELS
+    assert found.workspace_forward == WORKSPACE
+    assert found.workspace_training == 2 * WORKSPACE
+    assert found.segments == {"1024": 2 * MIB, str(2 * MIB): 20 * MIB, str(11 * MIB): 12 * MIB}
+    assert found.allocator == {"expandable_segments": False}
+    assert found.context_basis == "this process"
+
+
+@pytest.mark.parametrize("backward_thread", [True, False])
+def test_what_a_backward_pass_adds_is_found(backward_thread: bool) -> None:
+    found = calibrate(Books(backward_thread=backward_thread))
+    assert found.workspace_training == WORKSPACE * (1 + backward_thread)
+
+
+def test_a_driver_that_does_not_tell_leaves_the_rest() -> None:
+    found = calibrate(Books(tells=False))
+    assert (found.context_first, found.context_products, found.context_basis) == (None, None, "")
+    assert found.workspace_training == 2 * WORKSPACE
