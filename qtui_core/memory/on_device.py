@@ -10,9 +10,19 @@ from typing import Final
 from qtui_core.memory.allocator import HAND_BACK, HOLD_BACK, warm_up_bytes
 from qtui_core.memory.blocks.loss import UPCAST
 from qtui_core.memory.device import Device
+from qtui_core.memory.load_order import empties_cache, read_ahead, reads_ahead
 from qtui_core.memory.operations.views import SLICE_BACKWARD
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event, Label, Phase
+from qtui_core.memory.record import (
+    ALLOCATE,
+    EMPTY_CACHE,
+    FREE,
+    PHASE,
+    Component,
+    Event,
+    Label,
+    Phase,
+)
 from qtui_core.memory.workspaces import cublas_workspace
 
 WARM_UP: Final = Label("caching_allocator_warmup", Component.TEMPORARIES)
@@ -53,7 +63,21 @@ def for_allocator(
     events: Sequence[Event], plan: RunPlan, device: Device | None = None
 ) -> Sequence[Event]:
     """Events as the allocator is given them."""
-    return with_logits_held_back(with_warm_up(events, plan, device), plan)
+    return with_logits_held_back(with_warm_up(as_loaded(events, plan), plan, device), plan)
+
+
+def as_loaded(events: Sequence[Event], plan: RunPlan) -> Sequence[Event]:
+    """Events with the load of quantized weights as the libraries did it that were current with the
+    plan's torch: read ahead of what quantizes, or one by one; the cache emptied in the preparation,
+    or not."""
+    ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
+    if plan.quant is None or (emptied and not ahead):
+        return events
+    found = list(events)
+    if ahead:
+        ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
+        found[1:ends] = read_ahead(found[1:ends])
+    return found if emptied else [event for event in found if event[0] != EMPTY_CACHE]
 
 
 def with_logits_held_back(events: Sequence[Event], plan: RunPlan) -> Sequence[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.dtypes import dtype_of
+from qtui_core.memory.dtypes import FLOATING, dtype_of
 from qtui_core.memory.plan_choices import (
     AttentionKernel,
     KbitPrep,
@@ -65,7 +65,8 @@ class RunPlan:
             states, 2 gradients too, 3 parameters too).
         tensor_parallel, pipeline_parallel: ways a layer, or the row of layers, is cut.
         generate: tokens an inference goes on for after its prompt, which the cache must hold.
-        torch: version of torch whose workspaces are meant.
+        torch: version of torch whose workspaces are meant, and with it those of transformers and
+            peft that were current with it, where a load of quantized weights is concerned.
     """
 
     method: Method = "qlora"
@@ -120,7 +121,8 @@ class RunPlan:
 
 def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
     """The plan with nothing left open, for a checkpoint stored as `stored_dtype`. An inference
-    has no backward pass, so checkpointing is off in it.
+    has no backward pass, so checkpointing is off in it and there is one batch; a step of training
+    generates nothing.
 
     Raises UsageError for a plan that cannot be, naming what is wrong and what to do.
     """
@@ -129,18 +131,31 @@ def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
     checkpointing = quantized if plan.checkpointing is None else plan.checkpointing
     resolved = replace(
         plan,
-        dtype=dtype_of(plan.dtype or stored_dtype or "bf16"),
+        dtype=_computed_in(stored_dtype) if plan.dtype is None else dtype_of(plan.dtype),
         autocast_dtype=dtype_of(plan.autocast_dtype),
         quant=None if quant == "none" else quant,
         autocast=quantized if plan.autocast is None else plan.autocast,
         kbit_prep=plan.kbit_prep or ("all" if quantized and plan.kernels != "fused" else "none"),
-        adapter_dtype=dtype_of(plan.adapter_dtype or "fp32"),
+        adapter_dtype=dtype_of("fp32" if plan.adapter_dtype is None else plan.adapter_dtype),
         lora_targets=parse_targets(",".join(plan.lora_targets)),
         loss=parse_loss(plan.loss),
         checkpointing=checkpointing and plan.trains,
     )
     check(resolved)
-    return resolved
+    return replace(resolved, generate=0) if plan.trains else replace(resolved, accumulation=1)
+
+
+def _computed_in(stored_dtype: str | None) -> str:
+    """The type of a checkpoint, bf16 where it is not known. Raises UsageError for one that weights
+    are only stored in."""
+    try:
+        return dtype_of(stored_dtype or "bf16")
+    except UsageError:
+        raise UsageError(
+            f"The configuration says that weights are stored as {stored_dtype!r}, in which no "
+            f"model is computed here; say with --dtype what it is computed in: "
+            f"{', '.join(FLOATING)}."
+        ) from None
 
 
 __all__ = [

@@ -1,0 +1,135 @@
+"""In which order quantized weights are loaded: threads that read ahead, against a clock that ticks,
+and what that leaves to the allocator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from qtui_core.memory import load_order
+from qtui_core.memory.blocks.weights import SOURCE
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.load_order import empties_cache, read_ahead, reads_ahead
+from qtui_core.memory.on_device import for_allocator
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
+from qtui_core.memory.shape import ModelShape
+
+SHAPE = ModelShape.from_config(
+    {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+)
+PLAN = RunPlan(method="qlora", sequence=128, torch="2.13")
+
+
+def load_of(events: list[Event]) -> list[Event]:
+    """Allocations and frees of the first phase, without those of layers' marks."""
+    ends = next(i for i, event in enumerate(events) if i and event[0] == PHASE)
+    return [event for event in events[1:ends] if event[0] in (ALLOCATE, FREE)]
+
+
+def sources_at_once(events: list[Event]) -> int:
+    """The most weights that are on the GPU before they are quantized."""
+    alive: set[object] = set()
+    most = 0
+    for event in events:
+        if event[0] == ALLOCATE and event[3] == SOURCE:
+            alive.add(event[1])
+        elif event[0] == FREE:
+            alive.discard(event[1])
+        most = max(most, len(alive))
+    return most
+
+
+def ticking(sizes: list[int], converts: int) -> tuple[list[int], list[int]]:
+    """When each tensor is begun and done by four threads, a unit of time at a time: a thread takes
+    the next tensor, converts it, waits till no other copies and those before it have, copies."""
+    began, ended = [0] * len(sizes), [0] * len(sizes)
+    threads: list[list[int] | None] = [None] * 4  # tensor, units of conversion left
+    line: list[int] = []
+    copying: list[int] | None = None
+    queue = list(range(len(sizes)))
+    now = 0
+    while len(line) or copying or queue or any(threads):
+        if copying is not None and copying[1] == 0:
+            ended[copying[0]] = now
+            threads[[t[0] if t else None for t in threads].index(copying[0])] = None
+            copying = None
+        for number, thread in enumerate(threads):
+            if thread is None and queue:
+                tensor = queue.pop(0)
+                began[tensor] = now
+                threads[number] = [tensor, converts * sizes[tensor]]
+        for thread in sorted((t for t in threads if t), key=lambda t: t[0]):
+            if thread[1] == 0 and thread[0] not in line and (copying or [None])[0] != thread[0]:
+                line.append(thread[0])
+        if copying is None and line:
+            first = line.pop(0)
+            copying = [first, sizes[first]]
+        for thread in threads:
+            if thread and thread[1]:
+                thread[1] -= 1
+        if copying is not None:
+            copying[1] -= 1
+        now += 1
+    return began, ended
+
+
+def test_threads_against_a_clock_that_ticks():
+    random = Random(0)
+    for _ in range(50):
+        sizes = random.sample(range(1, 400), random.randrange(1, 12))
+        assert load_order._times(sizes) == ticking(sizes, load_order._CONVERTED)
+
+
+def test_a_load_that_reads_ahead_has_the_events_of_one_that_does_not():
+    events = load_of(list(estimate(SHAPE, PLAN, allocator=False).events))
+    ahead = read_ahead(events)
+    assert Counter(map(repr, ahead)) == Counter(map(repr, events))
+    alive: set[object] = set()
+    for event in ahead:
+        if event[0] == ALLOCATE:
+            alive.add(event[1])
+        else:
+            alive.remove(event[1])
+    # One by one but for their maxima, which are quantized too; ahead at least one a thread.
+    assert sources_at_once(events) == 2
+    assert sources_at_once(ahead) >= 4
+
+
+def test_which_libraries_were_current():
+    assert [reads_ahead(torch) for torch in ("2.4", "2.9.1", "2.10.0+cu128", "2.11", "2.13")] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert [empties_cache(torch) for torch in ("2.10", "2.12", "2.13", "2.14")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_allocator_is_told_of_the_load_as_it_was():
+    plan = RunPlan(method="qlora", sequence=128, torch="2.10", kbit_prep="all")
+    found = estimate(SHAPE, plan, allocator=False)
+    events = list(for_allocator(found.events, found.plan))
+    assert sources_at_once(load_of(events)) >= 4
+    assert not any(event[0] == EMPTY_CACHE for event in events)
+    now = estimate(SHAPE, PLAN, allocator=False)
+    assert sum(event[0] == EMPTY_CACHE for event in for_allocator(now.events, now.plan)) == 1
+    lora = estimate(SHAPE, RunPlan(method="lora", torch="2.10"), allocator=False)
+    assert for_allocator(lora.events, lora.plan) is lora.events
