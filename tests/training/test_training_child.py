@@ -14,7 +14,7 @@ import pytest
 from live_runs import configured, finished, hear_until, piped, say, started
 
 from qtui_core.live.header import Header
-from qtui_core.live.snapshot import End, Fault, PhaseBegun, Sample, Said, State, StepTaken
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, Sample, State, StepTaken
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,250 @@
+"""What a run is made of, without a model: requests, places, controls, the ledger, refusals."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Label, rounded
+from qtui_core.memory.timeline import by_lifetime
+from qtui_core.training.controls import Controls, Stopped
+from qtui_core.training.ledger import Ledger
+from qtui_core.training.placement import NoGpu, allocator_settings, place
+from qtui_core.training.request import RunRequest, parse_request
+from qtui_core.training.runnable import check_runnable, one_gpu, rate_of
+
+
+def test_a_request_is_read() -> None:
+    line = {
+        "model": "demo",
+        "plan": {"method": "lora", "lora_targets": ["q_proj", "v_proj"]},
+        "steps": 3,
+        "text": "a",
+    }
+    assert parse_request(json.dumps(line)) == RunRequest(
+        "demo", RunPlan(method="lora", lora_targets=("q_proj", "v_proj")), 3, None, "auto", "a"
+    )
+    assert parse_request('{"model": "demo"}') == RunRequest("demo", RunPlan())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"model": 3}',
+        '{"model": "demo", "stepps": 3}',
+        '{"model": "demo", "steps": 0}',
+        '{"model": "demo", "steps": true}',
+        '{"model": "demo", "data": 3}',
+        '{"model": "demo", "plan": {"batches": 3}}',
+        '{"model": "demo", "plan": [1]}',
+    ],
+)
+def test_what_is_no_request_is_refused(line: str) -> None:
+    with pytest.raises(UsageError):
+        parse_request(line)
+
+
+class Nvml:
+    """Three GPUs, in NVML's order."""
+
+    class NVMLError(Exception):
+        value = 3
+
+    names = ("NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA H200")
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.names)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:
+        return f"GPU-{handle}{handle}{handle}-abc".encode()
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return self.names[handle]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(total=(handle + 1) << 30, used=0, free=0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "visible", "index"),
+    [
+        ("auto", None, 0),
+        ("cuda", None, 0),
+        ("cuda:2", None, 2),
+        ("cuda:0", "2,0", 2),
+        ("cuda:1", "2,0", 0),
+        ("cuda:1", "GPU-111,GPU-000-abc", 0),
+        ("cuda:0", "1,7,0", 1),
+    ],
+)
+def test_a_gpu_is_the_one_that_cuda_would_show(
+    wanted: str, visible: str | None, index: int
+) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = place(wanted, environ, nvml=Nvml(), torch_has_cuda=True)
+    assert (found.device.kind, found.device.index) == ("cuda", index)
+    assert found.device.name == Nvml.names[index]
+    assert found.device.capacity_bytes == (index + 1) << 30
+    # It is then the only one: torch's first, whatever it was before.
+    assert found.torch_device == "cuda:0"
+    assert found.environment["CUDA_VISIBLE_DEVICES"] == found.uuid == f"GPU-{str(index) * 3}-abc"
+
+
+def test_a_slice_goes_by_its_own_name() -> None:
+    found = place("cuda", {"CUDA_VISIBLE_DEVICES": "MIG-77"}, nvml=Nvml(), torch_has_cuda=True)
+    assert (found.uuid, found.device.index) == ("MIG-77", None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "visible", "has_cuda"),
+    [
+        ("cuda:3", None, True),
+        ("cuda:1", "1,7,0", True),
+        ("cuda", "", True),
+        ("cuda:0", "-1", True),
+        ("cuda", None, False),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_said(wanted: str, visible: str | None, has_cuda: bool) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    with pytest.raises(NoGpu) as told:
+        place(wanted, environ, nvml=Nvml(), torch_has_cuda=has_cuda)
+    assert told.value.exit_code == 4
+
+
+@pytest.mark.parametrize(("visible", "has_cuda"), [("", True), (None, False)])
+def test_without_a_gpu_auto_is_the_cpu(visible: str | None, has_cuda: bool) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = place("auto", environ, nvml=Nvml(), torch_has_cuda=has_cuda)
+    assert (found.device.kind, found.torch_device, found.environment) == ("cpu", "cpu", {})
+
+
+def test_no_device_is_a_mistake() -> None:
+    for wanted in ("gpu", "cuda:", "cuda:x", "cuda:-1", "mps"):
+        with pytest.raises(UsageError):
+            place(wanted, {}, nvml=Nvml(), torch_has_cuda=True)
+
+
+def test_segments_are_set_beside_what_a_user_has_set() -> None:
+    assert allocator_settings("expandable", {}, "2.13.0+cpu") == {
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True"
+    }
+    before = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}
+    assert allocator_settings("native", before, "2.8.1") == {
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:False"
+    }
+    assert allocator_settings("native", before, "2.10.0") == {
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:False"
+    }
+
+
+def test_controls_hold_a_run_until_they_let_it_go() -> None:
+    controls = Controls()
+    states: list[str] = []
+    controls.before_step(states.append)
+    controls.say("pause")
+    controls.say("step")
+    controls.say("step")
+    controls.before_step(states.append)
+    controls.before_step(states.append)
+    assert states == []  # two steps were allowed while it was held
+    threading.Timer(0.05, controls.say, ("resume",)).start()
+    controls.before_step(states.append)
+    assert states == ["paused", "running"]
+    controls.say("pause")
+    threading.Timer(0.05, controls.say, ("stop",)).start()
+    with pytest.raises(Stopped):
+        controls.before_step(states.append)
+    with pytest.raises(Stopped):
+        controls.check()
+
+
+def test_the_ledger_is_what_counting_event_by_event_finds() -> None:
+    numbers = random.Random(5)
+    ledger = Ledger()
+    alive: dict[int, tuple[int, str, Label]] = {}
+    count = 0
+    for phase in ("load", "forward", "backward", "optimizer", "between steps") * 3:
+        events: list[tuple[Any, ...]] = [(PHASE, phase)]
+        moments = [dict(alive)]
+        died: dict[int, str] = {}
+        for _ in range(numbers.randrange(40)):
+            if alive and numbers.random() < 0.5:
+                number = numbers.choice(list(alive))
+                del alive[number]
+                died[number] = phase
+                events.append((FREE, number))
+            else:
+                count += 1
+                label = Label("x", numbers.choice([None, None, Component.OPTIMIZER]))
+                size = numbers.randrange(1, 3000)
+                alive[count] = (rounded(size), phase, label)
+                events.append((ALLOCATE, count, size, label))
+            moments.append(dict(alive))
+        closed = ledger.close(events)
+        totals = [sum(size for size, _, _ in moment.values()) for moment in moments]
+        assert (closed.peak, closed.end) == (max(totals), totals[-1])
+        fullest = moments[totals.index(max(totals))]
+        for moment, found, deaths in (
+            (fullest, closed.peak_held, died),
+            (alive, closed.held, {}),
+        ):
+            sums: dict[Component, int] = {}
+            for number, (size, born, label) in moment.items():
+                part = label.component or by_lifetime(born, deaths.get(number, ""))
+                sums[part] = sums.get(part, 0) + size
+            assert found == sums
+
+
+REFUSED = [
+    ({"kernels": "fused", "kbit_prep": "none"}, "cuda", "Unsloth"),
+    ({"loss": "in-place"}, "cuda", "Unsloth"),
+    ({"kernels": "liger"}, "cpu", "on a GPU only"),
+    ({"loss": "fused"}, "cpu", "on a GPU only"),
+    ({"attention": "flash"}, "cpu", "--attention sdpa"),
+    ({"attention": "efficient"}, "cpu", "--attention sdpa"),
+    ({"optimizer": "paged-adamw8bit"}, "cpu", "adamw8bit"),
+    ({"method": "lora", "kbit_prep": "norms"}, "cpu", "--autocast"),
+]
+
+
+@pytest.mark.parametrize(("plan", "device", "word"), REFUSED)
+def test_what_cannot_run_here_is_refused(plan: dict[str, Any], device: str, word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        check_runnable(resolve(RunPlan(**plan), "bf16"), device)
+
+
+def test_plans_that_can_run_are_not_refused() -> None:
+    for method in ("full", "lora", "qlora", "inference"):
+        for device in ("cpu", "cuda"):
+            check_runnable(resolve(RunPlan(method=method), "bf16"), device)  # type: ignore[arg-type]
+    check_runnable(resolve(RunPlan(attention="flash"), "bf16"), "cuda")
+    check_runnable(resolve(RunPlan(optimizer="paged-adamw8bit"), "bf16"), "cuda")
+
+
+def test_of_several_gpus_one_is_run_and_it_is_said() -> None:
+    plan = RunPlan(gpus=8, zero=3)
+    alone, note = one_gpu(plan)
+    assert alone == replace(plan, gpus=1, zero=0)
+    assert "8 GPUs" in note
+    assert one_gpu(RunPlan()) == (RunPlan(), "")
+
+
+def test_adapters_learn_faster_than_weights() -> None:
+    assert rate_of(RunPlan(method="qlora")) == rate_of(RunPlan(method="lora")) == 1e-3
+    assert rate_of(RunPlan(method="full")) == 1e-4
