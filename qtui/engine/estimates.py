@@ -18,10 +18,12 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.curve import Curve, Peaks
 from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.fit import fit_on
+from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.presets import CASES, figures_of
 from qtui_core.memory.sketch import sketch
 from qtui_core.memory.terms import Term
+from qtui_core.memory.workspaces import context_bytes
 from qtui_core.telemetry.device import read_devices
 
 
@@ -103,13 +105,10 @@ def around(estimates: Estimates, task: Task) -> Result:
 
 
 def _around(subject: Subject, found: Estimate, task: Task) -> dict[str, Any]:
-    known: dict[RunPlan, Peaks] = {}
-
+    @cache
     def peaks(changed: RunPlan) -> Peaks:
         task.check()
-        if changed not in known:
-            known[changed] = sketch(subject.known_shape(), changed, found.device).peaks
-        return known[changed]
+        return estimate_peaks(subject.known_shape(), changed, found.device)
 
     here = [device_of(params) for params in task.params.get("live", ())]
     report = report_of(
@@ -157,12 +156,12 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
         for column in range(len(sequences)):
             task.check()
             try:
-                drawn = sketch(shape, cell(column, row), device)
+                peak = estimate_peaks(shape, cell(column, row), device).bytes
             except UsageError:
                 tell(column, row, peak_live_bytes=None)
                 continue
-            needs[column, row] = drawn.process_bytes
-            tell(column, row, peak_live_bytes=drawn.peaks.bytes)
+            needs[column, row] = peak + context_bytes(device).bytes
+            tell(column, row, peak_live_bytes=peak)
     if device is None:
         return Result({})
     room = device.capacity_bytes

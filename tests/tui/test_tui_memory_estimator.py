@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
+from qtui.report.memory_data import memory_data
 from qtui.tui.panels.memory.data import Answer, Around, LiveDevice, ModelFacts
 from qtui.tui.panels.memory.feed import MemoryFeed
 from qtui.tui.panels.memory.shown import GpuChoice, Shown
@@ -83,6 +85,30 @@ async def test_what_surrounds_it(client: EngineClient) -> None:
     for line in around.advice[:3]:
         after = estimate(shape, line.plan, device, allocator=False).peak_live_bytes
         assert before - after == pytest.approx(line.saves_bytes, abs=4096)
+
+
+async def test_what_is_exported_is_what_the_command_prints(client: EngineClient) -> None:
+    """Everything, also the cures of loading and preparing, which a curve of steps does not have."""
+    model = CONFIGS / "llama-3.2-1b.json"
+    asked = params(RunPlan(batch=2, sequence=512), model=str(model), device={"name": "T4"})
+    report = (await client.request("around", asked)).data["report"]
+    with open_model(str(model)) as source:
+        printed = memory_data(report_on(source, RunPlan(batch=2, sequence=512), find_device("T4")))
+    assert report == json.loads(json.dumps(printed))
+    prepare = next(cure for cure in report["cures"] if cure["kind"] == "prepare")
+    assert prepare["change"] == "--kbit-prep none"
+
+
+async def test_a_map_counts_what_the_preparation_takes(client: EngineClient) -> None:
+    """Of experts in 32 bits, more than a short step."""
+    model = CONFIGS / "mixtral-8x7b.json"
+    plan = RunPlan(sequence=128, lora_targets=("q_proj", "v_proj"))
+    asked = params(plan, model=str(model), batches=[1], sequences=[128])
+    cells: list[dict[str, Any]] = []
+    await client.request("map", asked, on_progress=lambda _, data: cells.append(data))
+    truth = estimate(ModelShape.from_config(json.loads(model.read_text())), plan)
+    assert truth.peak_phase == "prepare"
+    assert cells[0]["peak_live_bytes"] == truth.peak_live_bytes
 
 
 @pytest.mark.slow
