@@ -7,8 +7,9 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tempfile
 import threading
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from qtui.engine.subjects import Estimates, asked
 from qtui.engine.task import Result, Task
@@ -49,11 +50,17 @@ def operations(estimates: Estimates, task: Task) -> Result:
 
 def measure(estimates: Estimates, task: Task) -> Result:
     """The rates of a device, each told as it is measured."""
+    # A file, because a pipe that nobody empties would stop the child.
+    with tempfile.TemporaryFile("w+", errors="replace") as stderr:
+        return _measure(task, stderr)
+
+
+def _measure(task: Task, stderr: IO[str]) -> Result:
     child = subprocess.Popen(
         # -P: no file beside the user is taken for a library.
         [sys.executable, "-P", "-m", "qtui.engine.measuring", str(task.params.get("on", "auto"))],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env=child_environment(),
     )
@@ -64,6 +71,8 @@ def measure(estimates: Estimates, task: Task) -> Result:
     try:
         with child:
             for line in child.stdout or ():
+                if not line.endswith("\n"):
+                    break  # it was killed meanwhile
                 told = json.loads(line)
                 if "error" in told:
                     kinds: dict[int, type[QtuiError]] = {2: UsageError, 3: ModelError}
@@ -73,13 +82,14 @@ def measure(estimates: Estimates, task: Task) -> Result:
                 else:
                     found["rates"].append(told["rate"])
                 task.progress(0.0, told)
-            words = (child.stderr.read() if child.stderr else "").strip().splitlines()
     finally:
         over.set()
         if child.poll() is None:
             child.kill()
     task.check()
     if child.returncode:
+        stderr.seek(0)
+        words = stderr.read().strip().splitlines()
         last = " ".join(words[-_LINES:]) or "without a word"
         raise QtuiError(f"The measurement ended with code {child.returncode}: {last}")
     return Result(found)

@@ -1,0 +1,160 @@
+"""What the Hardware panel asks the estimator's process, asked directly and of the real process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtui.engine import hardware
+from qtui.engine.estimator import build_operations
+from qtui.engine.hardware import gpus, measure, operations
+from qtui.engine.subjects import Estimates
+from qtui.engine.task import Cancelled, Task
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.plan import RunPlan
+from qtui_core.telemetry.readings import DeviceReading
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 2,
+    "num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 256,
+    "torch_dtype": "bfloat16", "architectures": ["LlamaForCausalLM"],
+}  # fmt: skip
+
+
+def task(method: str, params: dict[str, Any], told: list[Any] | None = None) -> Task:
+    def send(fraction: float, data: dict[str, Any] | None) -> None:
+        if told is not None:
+            told.append(data)
+
+    return Task(1, method, json.loads(json.dumps(params)), None, send)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def test_gpus_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = DeviceReading("0", "NVIDIA L4", 1, 2, 3, processes=())
+    monkeypatch.setattr(hardware, "read_all", lambda: (reading,))
+    found = gpus(Estimates(), task("gpus", {})).data
+    assert json.loads(json.dumps(found))["gpus"][0]["name"] == "NVIDIA L4"
+
+
+def ask(model: str, plan: RunPlan, **params: Any) -> dict[str, Any]:
+    asked = {"model": model, "plan": asdict(plan), "device": None, **params}
+    return operations(Estimates(), task("operations", asked)).data
+
+
+def test_operations_are_of_the_plan(model: str) -> None:
+    found = ask(model, RunPlan(method="full", batch=3, sequence=100))
+    names = [each["name"] for each in found["operations"]]
+    assert "RMSNorm" in names
+    assert found["plan"]["dtype"] == "bf16"  # nothing is left open
+
+
+def test_a_plan_that_nobody_chose_gives_way_to_a_short_model(model: str) -> None:
+    assert ask(model, RunPlan(), usual=True)["plan"]["sequence"] == 256
+    assert ask(model, RunPlan(), usual=False)["plan"]["sequence"] == 2048
+
+
+def test_a_device_changes_the_kernels(model: str) -> None:
+    found = ask(model, RunPlan(), device={"name": "T4"})
+    assert found["plan"]["attention"] == "efficient"
+
+
+def test_a_plan_that_cannot_be_is_refused(model: str) -> None:
+    with pytest.raises(UsageError):
+        ask(model, RunPlan(batch=0))
+
+
+class Script:
+    """A process in place of the one that measures."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+        import subprocess
+        import sys
+
+        real = subprocess.Popen
+
+        def start(command: list[str], **options: Any) -> Any:
+            self.command = command
+            self.process = real([sys.executable, "-c", code], **options)
+            return self.process
+
+        monkeypatch.setattr(hardware.subprocess, "Popen", start)
+
+
+def test_rates_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        {"device": asdict(DeviceFacts("cpu", "a processor"))},
+        {"rate": asdict(MeasuredRate("copy", "bytes", 1, 2.0))},
+    ]
+    Script(monkeypatch, f"print({json.dumps(lines[0])!r}); print({json.dumps(lines[1])!r})")
+    told: list[Any] = []
+    found = measure(Estimates(), task("measure", {}, told)).data
+    assert told == lines
+    assert found["rates"] == [lines[1]["rate"]]
+
+
+def test_a_measurement_that_dies_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    Script(monkeypatch, "import sys; print('no CUDA runtime', file=sys.stderr); sys.exit(7)")
+    with pytest.raises(QtuiError, match="ended with code 7: no CUDA runtime"):
+        measure(Estimates(), task("measure", {}))
+
+
+def test_a_measurement_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.dumps({"error": "There is no device tpu.", "code": 2})
+    Script(monkeypatch, f"print({told!r})")
+    with pytest.raises(UsageError, match="no device tpu"):
+        measure(Estimates(), task("measure", {"on": "tpu"}))
+
+
+def test_a_measurement_that_nobody_wants_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, "import time; time.sleep(60)")
+    asked = task("measure", {})
+    threading.Timer(0.3, asked.cancel).start()
+    began = time.monotonic()
+    with pytest.raises(Cancelled):
+        measure(Estimates(), asked)
+    assert time.monotonic() - began < 10
+    assert script.process.poll() is not None
+
+
+def test_live_values_wait_for_nothing_else() -> None:
+    lanes = {name: operation.lane for name, operation in build_operations().items()}
+    assert [name for name, lane in lanes.items() if lane == lanes["gpus"]] == ["gpus"]
+    assert [name for name, lane in lanes.items() if lane == lanes["measure"]] == ["measure"]
+
+
+@pytest.mark.slow
+async def test_the_real_process_answers(model: str) -> None:
+    import sys
+
+    from qtui.engine.client import EngineClient
+
+    client = EngineClient((sys.executable, "-P", "-m", "qtui.engine.estimator"))
+    try:
+        found = await client.request("gpus")
+        assert isinstance(found.data["gpus"], list)
+        params = {"model": model, "plan": asdict(RunPlan()), "device": None, "usual": True}
+        reply = await client.request("operations", params)
+        assert reply.data["operations"]
+        rates: list[Any] = []
+        await client.request(
+            "measure", {"on": "cpu"}, on_progress=lambda _, data: rates.append(data)
+        )
+        assert [line["rate"]["dtype"] for line in rates if "rate" in line] == [
+            "fp32", "bf16", "fp16", "int8", "bytes",
+        ]  # fmt: skip
+    finally:
+        await client.close()
