@@ -38,12 +38,18 @@ def find_device(name: str) -> Device:
 
     near = get_close_matches(key, known, n=4, cutoff=0.5)
     offered = list(dict.fromkeys(known[match].name for match in near))
+    near_it = f"Near it: {', '.join(offered)}."
     if not offered:
-        offered = [device.name for device in DEVICES][:6]
+        near_it = f"It has {', '.join(device.name for device in DEVICES[:6])}, and others."
     raise UsageError(
-        f"There is no GPU {name!r} in the catalogue. Near it: {', '.join(offered)}. "
-        "For another one, give its memory instead."
+        f"There is no GPU {shortened(name)!r} in the catalogue. {near_it} "
+        "For another one, give its memory instead, as in --vram 24GiB."
     )
+
+
+def shortened(text: str) -> str:
+    """What was typed, no more of it than is read."""
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _words(name: str) -> frozenset[str]:
@@ -58,6 +64,9 @@ def _key(name: str) -> str:
     return " ".join(sorted(_words(name)))
 
 
+#: Bytes between which an amount of memory is that of a GPU and no slip of the keyboard.
+_LEAST: Final = 1 << 20
+_MOST: Final = 1 << 50
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
@@ -68,19 +77,27 @@ def parse_memory(text: str) -> int:
     Raises UsageError for what is none.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
-    if match is None or not float(match[1]):
+    if match is None:
         raise UsageError(
-            f"{text!r} is no amount of memory; write it with its unit, as in 24GiB or 81559MiB."
+            f"{shortened(text)!r} is no amount of memory; write it with its unit, as in 24GiB or "
+            "81559MiB."
         )
     unit = match[2] or ("" if "b" in text.lower() else "g")
-    return int(float(match[1]) * (1 << _UNITS[unit]))
+    amount = float(match[1]) * (1 << _UNITS[unit])
+    if not _LEAST <= amount <= _MOST:
+        raise UsageError(
+            f"{shortened(text)!r} is not the memory of a GPU, which is between 1 MiB and 1 PiB; "
+            "write it with its unit, as in 24GiB. A plain number is of GiB."
+        )
+    return int(amount)
 
 
 def device_of_memory(nbytes: int) -> Device:
     """A GPU of which nothing is known but the bytes that processes can have on it."""
-    gib = nbytes / 2**30
+    power, unit = (30, "GiB") if nbytes >= 1 << 30 else (20, "MiB")
+    amount = nbytes / (1 << power)
     return Device(
-        name=f"GPU with {gib:g} GiB" if gib == round(gib, 2) else f"GPU with {gib:.2f} GiB",
+        name=f"GPU with {amount:.2f}".rstrip("0").rstrip(".") + f" {unit}",
         vendor="",
         architecture="",
         capability=None,

@@ -180,17 +180,29 @@ def _check_parallel(plan: RunPlan) -> None:
         )
 
 
-def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
+def learned_positions(shape: ModelShape) -> int | None:
+    """The longest sequence of a model whose positions are a table; None of others, which go on."""
     learned = any(
         isinstance(layer.attention, Attention) and layer.attention.positions == "learned"
         for layer in shape.layers[:1]
     )
+    return shape.max_positions if learned else None
+
+
+def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
+    longest = learned_positions(shape)
     length = plan.sequence + plan.generate
-    if learned and shape.max_positions is not None and length > shape.max_positions:
-        raise UsageError(
-            f"The model has learned {shape.max_positions:,} positions, and {length:,} tokens are "
-            f"asked for; use --seq {shape.max_positions} or less."
-        )
+    if longest is None or length <= longest:
+        return
+    more, use = "", f"--seq {longest - plan.generate} or less"
+    if plan.generate:
+        more = f", of which {plan.generate:,} are generated"
+        if plan.generate >= longest:
+            use = f"--generate {longest - 1} or less"
+    raise UsageError(
+        f"The model has learned {longest:,} positions, and {length:,} tokens are asked for{more}; "
+        f"use {use}."
+    )
 
 
 def _check_encoder_decoder(shape: ModelShape, plan: RunPlan) -> None:
@@ -221,7 +233,5 @@ def _check_fused(shape: ModelShape, plan: RunPlan) -> None:
 def _divide(ways: int, count: int, what: str) -> None:
     if count % ways:
         allowed = [str(n) for n in range(1, min(count, 64) + 1) if count % n == 0]
-        raise UsageError(
-            f"Tensor parallelism of {ways} does not divide {count} {what}; use one of "
-            f"{', '.join(allowed)}."
-        )
+        use = f"one of {', '.join(allowed)}" if len(allowed) > 1 else "--tensor-parallel 1"
+        raise UsageError(f"Tensor parallelism of {ways} does not divide {count} {what}; use {use}.")

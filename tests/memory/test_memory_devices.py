@@ -222,15 +222,18 @@ def test_a_type_without_units_is_refused_with_those_there_are():
         ("81559 MiB", 81559 << 20),
         ("1.5GiB", 3 << 29),
         ("0.5t", 1 << 39),
-        ("512b", 512),
+        ("2097152b", 2 << 20),
     ],
 )
 def test_amounts_of_memory(text, nbytes):
     assert parse_memory(text) == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "much", "24 apples", "-3GiB", "0", "0GiB", "1e3", "GiB"])
-def test_what_is_no_amount_is_refused(text):
+@pytest.mark.parametrize(
+    "text",
+    ["", "much", "24 apples", "-3GiB", "0", "0GiB", "1e3", "GiB", "0.5b", "25769803776", "9" * 400],
+)
+def test_what_is_no_amount_of_a_gpu_is_refused(text):
     with pytest.raises(UsageError, match="24GiB"):
         parse_memory(text)
 
@@ -239,5 +242,8 @@ def test_a_device_can_be_its_memory_alone():
     device = device_of_memory(24 << 30)
     assert device.name == "GPU with 24 GiB"
     assert device.capacity_bytes == 24 << 30
+    assert device_of_memory(10 << 30).name == "GPU with 10 GiB"
+    assert device_of_memory(3 << 29).name == "GPU with 1.5 GiB"
+    assert device_of_memory(100 << 20).name == "GPU with 100 MiB"
     with pytest.raises(UsageError):
         device.rate("bf16")

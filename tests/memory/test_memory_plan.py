@@ -127,6 +127,24 @@ def test_unusual_plans_that_can_be_pass(possible):
     resolve(RunPlan(**possible), "bfloat16")
 
 
+def test_what_has_no_meaning_for_a_method_is_not_in_its_plan():
+    trained = resolve(RunPlan(method="full", generate=64, accumulation=4), None)
+    assert (trained.generate, trained.accumulation) == (0, 4)
+    asked = resolve(RunPlan(method="inference", generate=64, accumulation=4), None)
+    assert (asked.generate, asked.accumulation, asked.checkpointing) == (64, 1, False)
+    with pytest.raises(UsageError, match="Accumulation is between"):
+        resolve(RunPlan(method="inference", accumulation=0), None)
+
+
+def test_a_type_that_is_only_stored_in_is_not_guessed_away():
+    with pytest.raises(UsageError, match=r"'float8_e4m3fn'.*--dtype"):
+        resolve(RunPlan(), "float8_e4m3fn")
+    assert resolve(RunPlan(dtype="bf16"), "float8_e4m3fn").dtype == "bf16"
+    for empty in ({"dtype": ""}, {"adapter_dtype": ""}):
+        with pytest.raises(UsageError, match="'' is no type"):
+            resolve(RunPlan(**empty), "bfloat16")
+
+
 def test_data_parallelism_is_what_the_other_ways_leave():
     plan = RunPlan(method="full", gpus=16, tensor_parallel=4, pipeline_parallel=2)
     assert plan.data_parallel == 2
@@ -162,7 +180,19 @@ REFUSED_BY_THE_MODEL = [
     ({"gpus": 2, "tensor_parallel": 2}, {"intermediate": 95}, "95 MLP columns"),
     ({"gpus": 3, "pipeline_parallel": 3}, {}, "the model has 2"),
     ({"sequence": 65}, {"positions": "learned"}, "use --seq 64 or less"),
-    ({"generate": 5}, {"is_encoder": True}, "does not generate"),
+    (
+        {"method": "inference", "generate": 5},
+        {"positions": "learned"},
+        "69 tokens are asked for, of which 5 are generated; use --seq 59 or less",
+    ),
+    (
+        {"method": "inference", "generate": 70},
+        {"positions": "learned"},
+        "use --generate 63 or less",
+    ),
+    ({"gpus": 7, "tensor_parallel": 7}, {}, "4 attention heads; use one of 1, 2, 4."),
+    ({"gpus": 2, "tensor_parallel": 2}, {"heads": 71, "kv_heads": 71}, "use --tensor-parallel 1."),
+    ({"method": "inference", "generate": 5}, {"is_encoder": True}, "does not generate"),
     ({}, {"head": None}, "no head to train on"),
 ]
 

@@ -272,6 +272,8 @@ def test_another_head_or_a_quantized_checkpoint_is_noted():
         (small("llama", vocab_size=0), "vocab_size"),
         (small("llama", num_hidden_layers=0), "num_hidden_layers"),
         (small("llama", num_hidden_layers=10**6), "num_hidden_layers.*more than"),
+        (small("llama", hidden_size=None), "hidden_size in config.json is null;"),
+        (small("llama", hidden_size=True), "hidden_size in config.json is true;"),
         (small("llama", num_attention_heads=7), "cannot be divided among 7"),
         (small("llama", head_dim=8, hidden_size=50), "cannot be divided"),
         (small("llama", hidden_size=54), "9 elements"),

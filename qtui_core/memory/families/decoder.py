@@ -102,7 +102,7 @@ def read_sizes(
     kv_heads = heads if kv_heads is None else kv_heads
     if heads % kv_heads:
         raise config.refuse(
-            f"{heads:,} attention heads cannot share {kv_heads:,} heads of keys and values "
+            f"num_attention_heads {heads:,} cannot share {kv_heads:,} heads of keys and values "
             "(num_key_value_heads)."
         )
     return Sizes(

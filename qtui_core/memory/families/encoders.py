@@ -32,16 +32,26 @@ def bert(config: Config) -> ModelShape:
 
 def roberta(config: Config) -> ModelShape:
     """RobertaForMaskedLM; RobertaModel with its pooler where config.json names that."""
-    return _encoder(config, "roberta", "Roberta", vocabulary=50265)
+    # Its positions begin after that of the padding token (create_position_ids_from_input_ids).
+    padding = config.optional_size("pad_token_id", 1, least=0)
+    offset = 0 if padding is None else padding + 1
+    return _encoder(config, "roberta", "Roberta", vocabulary=50265, offset=offset)
 
 
-def _encoder(config: Config, family: str, title: str, *, vocabulary: int) -> ModelShape:
+def _encoder(
+    config: Config, family: str, title: str, *, vocabulary: int, offset: int = 0
+) -> ModelShape:
     hidden = config.needed("hidden_size", 768)
     heads = config.needed("num_attention_heads", 12, most=LARGEST_COUNT)
     inner = config.needed("intermediate_size", 3072)
     vocabulary = config.needed("vocab_size", vocabulary)
     positions = config.size("max_position_embeddings", 512, most=LARGEST_LENGTH)
     types = config.size("type_vocab_size", 2)
+    if positions <= offset:
+        raise config.refuse(
+            f"of {positions:,} positions (max_position_embeddings) the first {offset:,} are those "
+            "of padding (pad_token_id), and none is left."
+        )
     head_dim = divided(config, hidden, heads)
     dropout = config.probability("hidden_dropout_prob", 0.1)
     activation = config.text("hidden_act", "gelu")
@@ -104,7 +114,7 @@ def _encoder(config: Config, family: str, title: str, *, vocabulary: int) -> Mod
         # Positions and types of tokens, int64, as far as positions go.
         buffers=(8 * positions, 8 * positions),
         dtype=stored_dtype(config),
-        max_positions=positions,
+        max_positions=positions - offset,
         is_encoder=True,
         head_activation="tanh" if bare else activation if family == "bert" else "gelu",
         head_bias=bias if tied and not bare else "",

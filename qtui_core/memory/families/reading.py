@@ -82,7 +82,8 @@ class Config:
             return default
         if not isinstance(value, bool):
             raise UsageError(
-                f"{key} in {self.where} is {value!r}; it must be true or false, without quotes."
+                f"{key} in {self.where} is {_written(value)}; it must be true or false, without "
+                "quotes."
             )
         return value
 
@@ -95,7 +96,7 @@ class Config:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-            raise UsageError(f"{key} in {self.where} is {value!r}; it must be a number.")
+            raise UsageError(f"{key} in {self.where} is {_written(value)}; it must be a number.")
         return float(value)
 
     def probability(self, keys: Keys, default: float = 0.0) -> float:
@@ -115,7 +116,9 @@ class Config:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise UsageError(f"{key} in {self.where} is {value!r}; it must be a word in quotes.")
+            raise UsageError(
+                f"{key} in {self.where} is {_written(value)}; it must be a word in quotes."
+            )
         return value
 
     def words(self, key: str) -> tuple[str, ...] | None:
@@ -132,7 +135,9 @@ class Config:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise UsageError(f"{key} in {self.where} is {value!r}; it must be an object in braces.")
+            raise UsageError(
+                f"{key} in {self.where} is {_written(value)}; it must be an object in braces."
+            )
         return Config(value, f"{key} of {self.where}", part=True)
 
     def refuse(self, reason: str) -> UsageError:
@@ -146,7 +151,8 @@ class Config:
     def _whole(self, key: str, value: object, least: int, most: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise UsageError(
-                f"{key} in {self.where} is {value!r}; it must be a whole number, without quotes."
+                f"{key} in {self.where} is {_written(value)}; it must be a whole number, without "
+                "quotes."
             )
         if value < least:
             raise UsageError(f"{key} in {self.where} is {value:,}; the least it can be is {least}.")
@@ -192,6 +198,14 @@ def stored_dtype(config: Config) -> str | None:
     does not, or says "auto"."""
     name = config.text("dtype", "") or config.text("torch_dtype", "")
     return None if name in ("", "auto") else name.removeprefix("torch.")
+
+
+def _written(value: object) -> str:
+    """A value as JSON spells it: null and true, not None and True; no more of it than is read."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _short(value: int) -> str:

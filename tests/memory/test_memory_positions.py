@@ -1,0 +1,53 @@
+"""The longest sequence of models whose positions are a table, against the real classes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from qtui_core.errors import UsageError
+from qtui_core.memory import ModelShape, RunPlan
+from qtui_core.memory.plan import check_against, resolve
+
+#: model_type -> class, and its config.json with 20 positions.
+SMALL = {
+    "bert": {"max_position_embeddings": 20, "architectures": ["BertForMaskedLM"]},
+    "roberta": {"max_position_embeddings": 20, "pad_token_id": 1},
+    "gpt2": {"n_positions": 20, "n_embd": 16, "n_layer": 1, "n_head": 2},
+    "opt": {
+        "max_position_embeddings": 20, "ffn_dim": 32, "word_embed_proj_dim": 16, "pad_token_id": 1,
+    },
+}  # fmt: skip
+CLASSES = {
+    "bert": transformers.BertForMaskedLM,
+    "roberta": transformers.RobertaForMaskedLM,
+    "gpt2": transformers.GPT2LMHeadModel,
+    "opt": transformers.OPTForCausalLM,
+}
+
+
+def runs(model: torch.nn.Module, length: int) -> bool:
+    """Whether a sequence of so many tokens finds its positions."""
+    try:
+        model(torch.full((1, length), 7))
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("family", sorted(SMALL))
+def test_the_longest_sequence_is_the_one_that_the_class_takes(family):
+    sizes = {
+        "model_type": family, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 32, "vocab_size": 50,
+    } | SMALL[family]  # fmt: skip
+    kind = CLASSES[family]
+    model = kind(kind.config_class(**sizes)).eval()
+    shape = ModelShape.from_config(sizes)
+    longest = shape.max_positions
+    assert runs(model, longest)
+    assert not runs(model, longest + 1)
+    check_against(shape, resolve(RunPlan(method="full", sequence=longest), None))
+    with pytest.raises(UsageError, match=f"use --seq {longest} or less"):
+        check_against(shape, resolve(RunPlan(method="full", sequence=longest + 1), None))
