@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from dataclasses import replace
@@ -11,8 +10,6 @@ from pathlib import Path
 from qtui_core.errors import UsageError
 from qtui_core.memory.device_profile import Profile, ProfileError, profile_of
 from qtui_core.memory.devices import Device, find_device
-
-log = logging.getLogger("qtui.profiles")
 
 
 def profile_folder() -> Path:
@@ -66,7 +63,10 @@ def calibrated(device: Device) -> Device:
     try:
         profile = read_profile(device.name)
     except ProfileError as error:
-        log.warning("%s", error)
+        # Only where it is needed: the command that estimates starts in a moment without it.
+        import logging
+
+        logging.getLogger("qtui.profiles").warning("%s", error)
         return device
     return device if profile is None else replace(device, calibration=profile.calibration)
 

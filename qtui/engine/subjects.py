@@ -14,6 +14,7 @@ from qtui.engine.task import Task
 from qtui.profiles import calibrated
 from qtui.report.memory_build import Described, described
 from qtui_core.errors import UsageError
+from qtui_core.memory.device import Calibration
 from qtui_core.memory.devices import Device, device_of_memory, find_device
 from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.families import UnknownFamily
@@ -25,8 +26,8 @@ from qtui_core.models import open_model
 #: The estimates of as many plans are kept, for what is asked about them next.
 _KEPT = 4
 
-#: A subject's name, the plan, and the device's name and capacity.
-Key = tuple[str, RunPlan, tuple[str, int] | None]
+#: A subject's name, the plan, and the device's name, capacity and what was measured of it.
+Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Estimates:
 
     def full(self, subject: Subject, plan: RunPlan, device: Device | None) -> Estimate:
         """The whole estimate, remembered."""
-        key = (subject.name, plan, (device.name, device.capacity_bytes) if device else None)
+        place = (device.name, device.capacity_bytes, device.calibration) if device else None
+        key = (subject.name, plan, place)
         found = self._found.pop(key, None)
         if found is None or found.shape is not subject.shape:
             found = estimate(subject.known_shape(), plan, device)
