@@ -13,6 +13,7 @@ from qtui_core.memory.blocks.fused_loss import fused_loss
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.loss import LOGITS, LOSSES, UPCAST, causal_loss, plain_loss
 from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.parallel import gathered
 from qtui_core.memory.model import Batch, Model
 from qtui_core.memory.operations.linear import linear
 from qtui_core.memory.operations.pointwise import from_output, scale
@@ -110,6 +111,9 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
         tape.path = ""
     else:
         logits = project(tape, model.outside, spec, hidden, LOGITS)
+    if spec.outputs < shape.vocabulary <= spec.outputs * model.plan.tensor_parallel:
+        rows = logits.elements // spec.outputs
+        logits = gathered(tape, logits, rows * shape.vocabulary, LOGITS)
     if model.shape.logit_softcap:
         logits = scale(tape, logits)
         logits = from_output(tape, "tanh", logits)

@@ -11,6 +11,7 @@ from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.blocks.chunk_mask import chunked_mask
 from qtui_core.memory.blocks.masks import causal_mask, look_for_packing
 from qtui_core.memory.blocks.norm import normalize
+from qtui_core.memory.blocks.parallel import summed
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.checkpoint import checkpoint
 from qtui_core.memory.model import Batch, Model
@@ -50,7 +51,10 @@ def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
     """The token embedding. With checkpointing its output is made to need a gradient
     (enable_input_require_grads, which transformers 5 always calls then)."""
     shape = model.shape
-    embedded = look_up(tape, model, shape.embeddings[0], ids)
+    table = shape.embeddings[0]
+    embedded = look_up(tape, model, table, ids)
+    if _is_cut(model, table):
+        embedded = summed(tape, embedded)
     if shape.embedding_scales_itself:
         cast = embedded.dtype != model.plan.dtype
         _factor = tape.new(1, embedded.dtype, FACTOR) if cast else None
@@ -71,9 +75,16 @@ def look_up(
     table = model.outside[f"{spec.name}.weight"]
     if times is not None:
         indices = tape.alias(indices, times)
-    result = embedding(tape, table, indices, spec.columns)
+    whole = model.shape.vocabulary if _is_cut(model, spec) else None
+    result = embedding(tape, table, indices, spec.columns, whole)
     tape.path = before
     return result
+
+
+def _is_cut(model: Model, table: Embedding) -> bool:
+    """Whether a GPU has a part of the rows of the token embedding."""
+    first = model.shape.embeddings[0]
+    return model.plan.tensor_parallel > 1 and table == first and first.rows < model.shape.vocabulary
 
 
 #: Families that make both masks, whether layers use them or not.

@@ -26,6 +26,11 @@ from qtui_core.memory.weights import Block
 #: others (torch/nn/parallel/distributed.py, bucket_cap_mb; dist._DEFAULT_FIRST_BUCKET_BYTES).
 _FIRST_BUCKET: Final = 1 << 20
 _BUCKET: Final = 25 << 20
+#: Families whose classes have no plan for tensor parallelism: transformers does not run them so,
+#: and of what others do the embedding and the output layer are not known.
+_UNPLANNED: Final = frozenset(
+    ("gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "stablelm", "bert", "roberta", "t5")
+)
 
 
 def is_sharded(tensor: StoredTensor) -> bool:
@@ -84,7 +89,8 @@ def local_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
     """The part of the model that one GPU works on under tensor and pipeline parallelism.
 
     Tensor parallelism divides heads, the columns of what projects into them and the rows of what
-    projects back, and the same of the MLP; norms, embedding and output layer stay whole. A stage
+    projects back, and the same of the MLP; norms stay whole. It divides the vocabulary too, of the
+    embedding and of the output layer, where the class is planned so (`_tp_plan`). A stage
     of a pipeline is taken to be the fullest there could be: as many layers as the longest, with
     the embedding of the first and the output layer of the last.
     """
@@ -104,7 +110,23 @@ def local_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
             cross=None if layer.cross is None else _cut_heads(layer.cross, ways),
         )
 
+    shape = _cut_vocabulary(shape, plan)
     return replace(shape, layers=tuple(map(cut, layers)), encoder=tuple(map(cut, shape.encoder)))
+
+
+def _cut_vocabulary(shape: ModelShape, plan: RunPlan) -> ModelShape:
+    """Rows of the token embedding and columns of the output layer, of which the first GPU has the
+    most. Losses that take the output layer's weight need all of it."""
+    ways = plan.tensor_parallel
+    tokens, *others = shape.embeddings
+    head = shape.head
+    losses = ("stock", "stock-4.48", "in-place", "in-place-4.48")
+    if head is None or shape.family in _UNPLANNED or (plan.trains and plan.loss not in losses):
+        return shape
+    if tokens.name.endswith("embed_tokens"):
+        tokens = replace(tokens, rows=-(-tokens.rows // ways))
+    head = replace(head, outputs=-(-head.outputs // ways))
+    return replace(shape, embeddings=(tokens, *others), head=head)
 
 
 def _cut_attention(

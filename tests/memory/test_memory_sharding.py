@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from small_models import build_on_meta, config_of
+from cpu_kernels import on_cpu
+from small_models import CONFIGS, build_on_meta, config_of
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from qtui_core.memory.collectives import record_on_one_gpu
@@ -102,14 +103,20 @@ def test_tensor_parallelism_cuts_what_transformers_cuts(family):
     shape, ways = shape_of(family), 2
     plan = plan_of(method="full", gpus=2, tensor_parallel=ways)
     check_against(shape, plan)
+    planned = build_on_meta(family).tp_plan
     styles = {
         name.partition("layers.*.")[2]: style
-        for name, style in build_on_meta(family).tp_plan.items()
+        for name, style in planned.items()
         if "layers.*." in name
     }
     assert {"colwise", "rowwise"} <= set(styles.values())
+    assert planned["lm_head"] == "colwise_gather_output"
+    assert planned["model.embed_tokens"] == "embedding_rowwise"
+    local = local_shape(shape, plan)
+    assert local.embeddings[0].rows == shape.embeddings[0].rows // ways
+    assert local.head.outputs == shape.head.outputs // ways
     whole = dict(_weights(shape))
-    for name, (outputs, inputs) in _weights(local_shape(shape, plan)):
+    for name, (outputs, inputs) in _weights(local):
         style = styles.get(name.removesuffix(".weight"), "whole")
         before = whole[name]
         expected = {
@@ -117,6 +124,22 @@ def test_tensor_parallelism_cuts_what_transformers_cuts(family):
             "rowwise": (before[0], before[1] // ways),
         }
         assert (outputs, inputs) == expected.get(style, before), name
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_the_vocabulary_is_cut_where_classes_have_a_plan(family):
+    shape = shape_of(family)
+    planned = build_on_meta(family).tp_plan or {}
+    local = local_shape(shape, plan_of(method="full", gpus=2, tensor_parallel=2))
+    cut = (local.embeddings[0].rows < shape.vocabulary, local.head.outputs < shape.vocabulary)
+    embedding = shape.embeddings[0].name
+    assert cut == (embedding in planned, "lm_head" in planned)
+
+
+def test_losses_without_logits_need_the_whole_head():
+    plan = plan_of(method="full", gpus=2, tensor_parallel=2, loss="chunked:64")
+    shape = shape_of("llama")
+    assert local_shape(shape, plan).head == shape.head
 
 
 def _weights(shape):
@@ -138,9 +161,11 @@ def test_tensor_parallelism_halves_every_other_weight_of_a_layer(family):
     shape = shape_of(family)
     plan = plan_of(method="full", gpus=2, tensor_parallel=2)
     local = dict(named_parameters(local_shape(shape, plan)))
+    planned = build_on_meta(family).tp_plan or {}
     for name, sizes in named_parameters(shape):
         layered = name.startswith((shape.layer_prefix, shape.encoder_prefix or shape.layer_prefix))
         cut = layered and not any(part in name for part in WHOLE)
+        cut = cut or name.removesuffix(".weight") in planned
         assert prod(local[name]) * (2 if cut else 1) == prod(sizes), name
 
 
@@ -228,6 +253,8 @@ ODD = LLAMA | {
     "num_attention_heads": 6,
     "num_key_value_heads": 3,
 }
+#: Gradients of more than one bucket.
+BUCKETS = LLAMA | {"vocab_size": 8000, "hidden_size": 512, "intermediate_size": 1376}
 GPT2 = {
     "model_type": "gpt2",
     "vocab_size": 1000,
@@ -241,28 +268,49 @@ JOBS = {
     "GPT-2": {"config": GPT2, "batch": 2, "sequence": 64, "checkpointing": True},
     "full": {"config": LLAMA, "batch": 1, "sequence": 64},
     "full, checkpointed, padded": {
-        "config": ODD, "batch": 2, "sequence": 64, "checkpointing": True,
+        "config": ODD,
+        "batch": 2,
+        "sequence": 64,
+        "checkpointing": True,
     },
     "full, tied": {
-        "config": LLAMA | {"tie_word_embeddings": True}, "batch": 1, "sequence": 128,
+        "config": LLAMA | {"tie_word_embeddings": True},
+        "batch": 1,
+        "sequence": 128,
     },
     "lora, checkpointed, padded": {
-        "config": ODD, "batch": 1, "sequence": 64, "method": "lora", "checkpointing": True,
+        "config": ODD,
+        "batch": 1,
+        "sequence": 64,
+        "method": "lora",
+        "checkpointing": True,
     },
+    "DDP": {"config": BUCKETS, "batch": 1, "sequence": 64, "kind": "ddp"},
+    "ZeRO-1, padded": {"config": ODD, "batch": 1, "sequence": 64, "kind": "zero1"},
+    "tensor parallel": {"config": LLAMA, "batch": 2, "sequence": 64, "kind": "tp"},
+    "tensor parallel, tied, checkpointed": {
+        "config": LLAMA | {"tie_word_embeddings": True},
+        "batch": 2,
+        "sequence": 128,
+        "checkpointing": True,
+        "kind": "tp",
+    },
+}
+KINDS = {
+    "fsdp": {"zero": 3}, "ddp": {"zero": 0}, "zero1": {"zero": 1}, "tp": {"tensor_parallel": 2},
 }  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
-def test_a_real_step_of_fully_shard_in_two_processes(job, tmp_path):
-    """Every phase to 3 %. On a CPU optimizers keep a step counter for each tensor beside the
-    model, 512 bytes as counted here, which a GPU does not hold."""
-    chosen = {"method": "full", "checkpointing": False} | JOBS[job]
+def test_a_real_step_in_two_processes(job, tmp_path):
+    """Every phase to 0.3 %, with the kernels that a CPU has."""
+    chosen = {"method": "full", "checkpointing": False, "kind": "fsdp"} | JOBS[job]
     shape = ModelShape.from_config(chosen["config"])
     chosen["layers"] = shape.layer_prefix
     description = tmp_path / "job.json"
     description.write_text(json.dumps(chosen | {"output": str(tmp_path / "rank")}))
-    script = Path(__file__).with_name("fsdp_run.py")
+    script = Path(__file__).with_name("parallel_run.py")
     finished = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
@@ -283,23 +331,23 @@ def test_a_real_step_of_fully_shard_in_two_processes(job, tmp_path):
             dtype="fp32",
             lora_rank=8,
             gpus=2,
-            zero=3,
+            **KINDS[chosen["kind"]],
         ),
         None,
     )
-    peaks, _ = levels(record_on_one_gpu(shape, plan, record_step).events)
+    with on_cpu():
+        peaks, _ = levels(record_on_one_gpu(shape, plan, record_step).events)
     ours = {
         "forward": max(peaks[Phase.FORWARD], peaks[Phase.LOSS]),
         "backward": peaks[Phase.BACKWARD],
         "optimizer": peaks[Phase.OPTIMIZER],
         "between steps": peaks["held"],
     }
-    counters = 512 * sum(t.requires_grad for t in tensors_of(shape, plan))
     for rank in (0, 1):
         real = json.loads((tmp_path / f"rank.{rank}").read_text())
         assert ours.keys() == real.keys()
         for phase, measured in real.items():
-            assert ours[phase] + counters == pytest.approx(measured, rel=0.03), phase
+            assert ours[phase] == pytest.approx(measured, rel=0.003), phase
 
 
 def test_a_model_of_one_gpu_is_not_made_smaller_by_more_of_them_without_zero():

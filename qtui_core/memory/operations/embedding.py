@@ -11,13 +11,18 @@ EMBEDDING: Final = Label("embedding")
 EMBEDDING_BACKWARD: Final = Label("embedding_dense_backward")
 
 
-def embedding(tape: Tape, table: Tensor, indices: Tensor, columns: int) -> Tensor:
+def embedding(
+    tape: Tape, table: Tensor, indices: Tensor, columns: int, rows: int | None = None
+) -> Tensor:
     """`F.embedding(indices, table)`: `[indices, columns]`. Its gradient is dense, of the size of
-    the table."""
-    size = table.elements
+    the table; of a table that is one GPU's part of `rows`, of the size of them all, of which the
+    part is then a view (embedding_dense_backward of a DTensor)."""
+    own = table.elements
+    size = own if rows is None else rows * columns
 
     def backward(gradient: Tensor) -> Gradients:
-        return (tape.new(size, gradient.dtype, EMBEDDING_BACKWARD),)
+        whole = tape.new(size, gradient.dtype, EMBEDDING_BACKWARD)
+        return (whole if size == own else tape.alias(whole, own),)
 
     node = tape.node("embedding", (table,), backward)
     tape.save(node, indices)

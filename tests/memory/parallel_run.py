@@ -1,9 +1,10 @@
-"""One of the processes of a real FSDP2 step on CPUs: every storage's bytes, phase by phase.
+"""One of the processes that share a real step on CPUs: every storage's bytes, phase by phase.
 
-    torchrun --nproc-per-node 2 fsdp_run.py JOB.json
+    torchrun --nproc-per-node 2 parallel_run.py JOB.json
 
 The job says `config`, `layers` (their name in the model), `batch`, `sequence`, `checkpointing`,
-`method` and `output`.
+`method`, `output` and `kind`: "fsdp" (FSDP2), "ddp", "zero1" (DDP and ZeroRedundancyOptimizer) or
+"tp" (the tensor parallelism of transformers).
 Each rank writes `output`.RANK: the most bytes alive in each phase of the second step, and what is
 alive between steps.
 """
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -67,6 +69,8 @@ def main(job):
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(**job["config"])
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if job["kind"] == "tp":
+        model = cut(model, f"{job['output']}.model")
     if job["method"] == "lora":
         import peft
 
@@ -74,19 +78,21 @@ def main(job):
     if job["checkpointing"]:
         model.gradient_checkpointing_enable()
     model.train()
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-    inner = model.get_base_model() if job["method"] == "lora" else model
-    for layer in inner.get_submodule(job["layers"]):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, foreach=True)
+    if job["kind"] == "fsdp":
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        inner = model.get_base_model() if job["method"] == "lora" else model
+        for layer in inner.get_submodule(job["layers"]):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    elif job["kind"] != "tp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = optimizer_of(model, job["kind"])
     storages = Storages()
     storages.watch([*model.parameters(), *model.buffers()])
     found = {}
     with storages:
         ids = torch.randint(0, config.vocab_size, (job["batch"], job["sequence"]))
-        for _ in range(2):
+        for _ in range(3):  # buckets are made anew after the first step
             storages.phase()
             loss = model(input_ids=ids, labels=ids, use_cache=False).loss
             found["forward"] = storages.phase()
@@ -100,6 +106,31 @@ def main(job):
             found["between steps"] = storages.now()
     Path(f"{job['output']}.{dist.get_rank()}").write_text(json.dumps(found))
     dist.destroy_process_group()
+
+
+def cut(model, folder):
+    """The model with the part of its weights that this process has, in storages of their own: read
+    to a CPU they are views of whole ones, which they are not on a GPU."""
+    if dist.get_rank() == 0:
+        model.save_pretrained(folder)
+    dist.barrier()
+    model = type(model).from_pretrained(folder, tp_plan="auto", dtype=torch.float32)
+    for parameter in model.parameters():
+        if isinstance(parameter, DTensor):
+            parameter._local_tensor = parameter._local_tensor.detach().clone()
+    return model
+
+
+def optimizer_of(model, kind):
+    """Lists of tensors may not mix those that are cut with those that are not."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if kind == "zero1":
+        adamw = {"optimizer_class": torch.optim.AdamW, "foreach": True}
+        return ZeroRedundancyOptimizer(trained, lr=1e-3, **adamw)
+    kinds = {type(p): [] for p in trained}
+    for parameter in trained:
+        kinds[type(parameter)].append(parameter)
+    return torch.optim.AdamW([{"params": alike} for alike in kinds.values()], foreach=True)
 
 
 if __name__ == "__main__":
