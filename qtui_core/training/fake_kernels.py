@@ -101,6 +101,31 @@ def _gemm_4bit(
     return functional.linear(inputs, held[1], bias)
 
 
+def _int8_vectorwise_quant(func: Any, inputs: Any, threshold: float = 0.0) -> Any:
+    """Rows of LLM.int8 (backends/cuda/ops.py of bitsandbytes), of which no column stands out: to
+    see that, all are compared with the threshold."""
+    scales = _empty(inputs, inputs.numel() // inputs.shape[-1])
+    codes = torch.empty_like(inputs, dtype=torch.int8)
+    if threshold == 0.0:
+        return codes, scales, None
+    outliers = inputs.abs() >= threshold
+    outliers.any()
+    return codes, scales, _empty(inputs, 0, dtype=torch.int64)
+
+
+def _int8_mixed_scaled_mm(
+    func: Any, inputs: Any, codes: Any, weight: Any, scales: Any, of_weight: Any, columns: Any,
+    bias: Any = None,
+) -> Any:  # fmt: skip
+    """Products in int32, made float16, then the type of the input (int8_scaled_mm and
+    int8_mm_dequant of bitsandbytes)."""
+    products = _empty(codes, codes.shape[0], weight.shape[0], dtype=torch.int32)
+    result = torch.empty_like(products, dtype=torch.float16)
+    if bias is not None and bias.dtype != torch.float16:
+        result.add_(bias)
+    return result.to(inputs.dtype), _empty(inputs, 0, dtype=inputs.dtype)
+
+
 def _grouped_mm(func: Any, first: Any, second: Any, offsets: Any = None, *rest: Any) -> Any:
     """The fake form takes bfloat16 only, the kernels of torch 2.10 and later float32 and float16
     too (_grouped_mm_validate_inputs in GroupedMMUtils.h), with an output of the same layout."""
@@ -128,6 +153,8 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "aten._scaled_dot_product_efficient_attention_backward.default": _efficient_backward,
     "aten._softmax_backward_data.default": _softmax_backward,
     "bitsandbytes.gemm_4bit.default": _gemm_4bit,
+    "bitsandbytes.int8_vectorwise_quant.default": _int8_vectorwise_quant,
+    "bitsandbytes.int8_mixed_scaled_mm.default": _int8_mixed_scaled_mm,
     "aten._grouped_mm.default": _grouped_mm,
     "aten.index_put.default": _summed_into_zeros(_aten.index_put_.default),
     "aten.scatter_add.default": _summed_into_zeros(_aten.scatter_add_.default),

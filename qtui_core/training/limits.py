@@ -20,7 +20,6 @@ def check_traceable(plan: RunPlan) -> None:
         f"more than {_MOST_TOKENS} generated tokens": plan.generate > _MOST_TOKENS,
         "paged optimizer states": plan.optimizer.startswith("paged"),
         "4-bit optimizer states, whose step is compiled": plan.optimizer == "adamw4bit",
-        "weights in int8": plan.quant == "int8",
     }
     found = [what for what, present in reasons.items() if present]
     if found:

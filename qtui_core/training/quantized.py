@@ -55,6 +55,13 @@ def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor) of the constants beside quantized weights: block maxima, tables, offsets, and
     the table that bitsandbytes itself holds once block maxima have been quantized."""
     nested = False
+    for name, module in model.named_modules():
+        state = getattr(module, "state", None)
+        scales = getattr(state, "SCB", None)
+        if scales is None:  # which the first forward pass takes from the weight
+            scales = getattr(getattr(module, "weight", None), "SCB", None)
+        if isinstance(scales, torch.Tensor):
+            yield f"{name}.weight.SCB", scales
     for name, parameter in model.named_parameters():
         state = getattr(parameter, "quant_state", None)
         if state is None:
@@ -86,7 +93,8 @@ def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> Non
     if type(old).__name__ == "Conv1D":
         weight = weight.t()
     if _is_fake(weight):
-        module.weight = _fake_quantized(module, weight.contiguous())
+        made = _fake_rows if eight else _fake_quantized
+        module.weight = made(module, weight.contiguous())
     else:
         kind = bnb.Int8Params if eight else bnb.Params4bit
         settings = dict(module.weight.__dict__)
@@ -114,6 +122,15 @@ def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
         setattr(parameter, name, value)
     module.quant_state = state
     return parameter
+
+
+def _fake_rows(module: Any, weight: torch.Tensor) -> nn.Parameter:
+    """The same of LLM.int8: codes with a scale a row (int8_vectorwise_quant)."""
+    half = weight.to(torch.float16)
+    scales = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
+    parameter: Any = nn.Parameter(torch.empty_like(half, dtype=torch.int8), requires_grad=False)
+    parameter.CB, parameter.SCB, parameter.has_fp16_weights = parameter.data, scales, False
+    return parameter  # type: ignore[no-any-return]
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:

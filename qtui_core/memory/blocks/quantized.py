@@ -19,6 +19,7 @@ CAST: Final = Label("_to_copy")
 QUANTIZED: Final = Label("int8_vectorwise_quant")
 ABSOLUTE: Final = Label("abs")
 OUTLIERS: Final = Label("ge")
+SCALES: Final = Label("mul")
 PRODUCT: Final = Label("int8_linear_matmul")
 RESULT: Final = Label("int8_mm_dequant")
 
@@ -88,6 +89,8 @@ def linear_int8(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> 
 
     def backward(gradient: Tensor, kept: Buffer | None = kept) -> Gradients:
         weight = tape.new(size, given, CAST)
+        scaled = tape.new(spec.outputs, "fp32", SCALES)
+        del scaled
         if gradient.dtype != given:
             gradient = tape.new(gradient.elements, given, CAST)
         result = tape.new(inputs, given, MM, view=True)
@@ -101,7 +104,8 @@ def linear_int8(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> 
     absolute = tape.new(inputs, "fp16", ABSOLUTE)
     outliers = tape.new(inputs, "bool", OUTLIERS)
     del absolute
-    del outliers, half
+    _any = tape.new(1, "bool", OUTLIERS)
+    del _any, outliers, half
     products = tape.new(tokens * spec.outputs, "int32", PRODUCT)
     result = tape.new(tokens * spec.outputs, "fp16", RESULT)
     if given != "fp16":
