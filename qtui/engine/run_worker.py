@@ -5,6 +5,8 @@ and the like. Writes what the run tells, a line each (qtui_core.live.lines), to 
 it started: first the header, last an End. What libraries print goes to stderr, which is the log.
 Ends with the exit codes of the command line; a run that was told to stop is done, one that was
 interrupted by a signal ends with 130. A second after either at most it is gone.
+
+With "behind" as its argument it is for an app: a run on the CPU then gives way to the screen.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import traceback
 from typing import BinaryIO, Final
 
 from qtui.engine.run_opening import open_run
-from qtui.engine.worker import take_over_streams
+from qtui.engine.worker import NICENESS, take_over_streams
 from qtui_core.errors import ModelError, QtuiError
 from qtui_core.live.lines import Told, to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
@@ -110,6 +112,8 @@ def _run(child: Child, line: bytes) -> int:
     child.tell(opened.header)
     for note in opened.notes:
         child.tell(Said(child.seconds, note))
+    if opened.header.device.kind == "cpu" and sys.argv[1:] == ["behind"]:
+        os.nice(NICENESS)  # threads of torch are started by this one and take after it
     # torch reads them when it is imported, and CUDA when it starts.
     os.environ.update(opened.environment)
     child.tell(PhaseBegun(child.seconds, 0, "import"))

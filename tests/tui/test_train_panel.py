@@ -7,7 +7,6 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, HandMade
 from textual.pilot import Pilot
 
-from qtui.engine.run_client import RunClient
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.train.panel import TrainPanel
@@ -45,8 +43,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
     def script(lines: Sequence[Told], *more: str) -> Path:
         path = train_runs.write(tmp_path / "script.jsonl", lines)
         command = (sys.executable, str(CHILD), str(path), *more)
-        made = partial(RunClient, command)
-        monkeypatch.setattr("qtui.tui.panels.train.running.RunClient", made)
+        monkeypatch.setattr("qtui.tui.panels.train.running.COMMAND", command)
         return path.with_suffix(".asked")
 
     return script

@@ -87,8 +87,10 @@ class TextPicture(DrawnLines, can_focus=True):
         width, height = self.size
         if self._draw is None or width < 1 or height < 1:
             return
-        self._lines = self._draw(Canvas(width, height, self.drawing.glyphs))
-        self.refresh()
+        lines = self._draw(Canvas(width, height, self.drawing.glyphs))
+        if lines != self._lines:
+            self._lines = lines
+            self.refresh()
 
     @property
     def text(self) -> str:

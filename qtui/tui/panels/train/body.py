@@ -141,6 +141,7 @@ class TrainBody(PlanBody):
     def redraw(self) -> None:
         """The colours of the terminal changed."""
         self.curve.redraw()
+        self.curve.refresh()
         parts = (
             self.form, self.levels, self.picture, self.phases, self.gap, self.loss,
             self.small_loss, self.controls,

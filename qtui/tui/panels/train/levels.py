@@ -13,7 +13,7 @@ from qtui.tui.widgets.line import shortened
 from qtui_core.live.compare import error_of
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured, measured
-from qtui_core.live.snapshot import Sample
+from qtui_core.live.snapshot import Fault, Sample
 from qtui_core.live.state import RunState
 
 #: Within which share of the estimate a measured level is as it should be, and beyond which not.
@@ -37,10 +37,26 @@ def run_lines(state: RunState, canvas: Canvas) -> list[TextLine]:
     if header is None:
         return [[Put(0, "its process starts: torch is being imported", "label")]]
     found = measured(state)
+    if state.fault is not None and state.fault.fatal:
+        return [_levels(state, header.predicted, found, canvas), *_fault(state.fault, canvas)]
     return [
         _levels(state, header.predicted, found, canvas),
         [Put(0, shortened(_machine(state, found), canvas.width, canvas.glyphs.ellipsis), "label")],
         [Put(0, shortened(_pace(found), canvas.width, canvas.glyphs.ellipsis), "label")],
+    ]
+
+
+def _fault(fault: Fault, canvas: Canvas) -> list[TextLine]:
+    """What ended the run and where, and what held the memory then."""
+    asked = ""
+    if fault.asked_bytes is not None:
+        asked = f", asking for {format_bytes(fault.asked_bytes)}"
+    where = f" in {fault.phase} of step {fault.step}" if fault.phase else ""
+    held = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in fault.largest)
+    ellipsis = canvas.glyphs.ellipsis
+    return [
+        [Put(0, shortened(f"{fault.kind}{where}{asked}", canvas.width, ellipsis), "warning")],
+        [Put(0, shortened(f"held {held}" if held else "", canvas.width, ellipsis), "label")],
     ]
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
+from textual.geometry import Region
 
 from qtui.report.numbers import format_bytes
 from qtui.tui.messages import Resized
@@ -137,13 +138,24 @@ class RunPicture(CurvePicture):
         chart = replace(chart, columns=columns, top=top, capacity=capacity)
         legend = height >= WITH_LEGEND
         tall = height - 2 - legend
-        self._rows = [
+        rows = [
             self._track_row(),
             *self._chart_rows(chart, tall),
             self._band_row(chart),
             *([self._legend_row()] if legend else []),
         ]
-        self.refresh()
+        self._show_rows(rows)
+
+    def _show_rows(self, rows: list[list[Put]]) -> None:
+        """Paints the lines that are other ones: most of a picture stays as it is."""
+        before, self._rows = self._rows, rows
+        if len(before) != len(rows):
+            self.refresh()
+            return
+        changed = [y for y, row in enumerate(rows) if row != before[y]]
+        if changed:
+            width = self.size.width
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def _top(self, chart: Chart) -> int:
         """Bytes at the upper edge: of the prediction and of every line that is not so high that

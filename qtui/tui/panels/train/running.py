@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from qtui.engine.run_client import Control, RunClient
+from qtui.engine.run_client import WORKER, Control, RunClient
 from qtui.report.numbers import format_bytes
 from qtui.tui.config import log_file
 from qtui.tui.messages import DeviceSeen
@@ -23,6 +23,8 @@ from qtui_core.live.state import after
 #: far away.
 DRAWN_SECONDS = 0.5
 RUN, RECORDING = "run", "recording"
+#: The child, which gives way to the screen where both need the processor.
+COMMAND = (*WORKER, "behind")
 
 
 class RunningPanel(ChangingPanel):
@@ -80,7 +82,7 @@ class RunningPanel(ChangingPanel):
         self._draw()
 
     async def _go(self, run: RunShown, hold: bool) -> None:
-        client = self._client = RunClient(log=log_file().with_name("run.log"))
+        client = self._client = RunClient(COMMAND, log=log_file().with_name("run.log"))
         try:
             with Keeper() as keeper:
                 run.path, run.complaint = keeper.path, keeper.complaint

@@ -52,11 +52,11 @@ def draw_gap(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
 def _level(level: Level, canvas: Canvas) -> list[TextLine]:
     difference = level.bytes or 0
     estimated = format_bytes(level.estimated or 0)
-    words = f"measured {format_bytes(level.measured or 0)}, estimated {estimated}"
+    words = f"{format_bytes(level.measured or 0)} measured, {estimated} estimated"
     head: list[Put] = [
         right(9, signed(difference, canvas.glyphs.minus), _tone(difference, level.estimated)),
         Put(11, level.name, "heading"),
-        Put(12 + len(level.name), shortened(words, canvas.width - 12 - len(level.name),
+        Put(13 + len(level.name), shortened(words, canvas.width - 13 - len(level.name),
                                             canvas.glyphs.ellipsis), "quiet"),
     ]  # fmt: skip
     most = max((abs(part.bytes) for part in level.parts), default=1)
@@ -83,17 +83,21 @@ def _tone(difference: int, estimated: int | None) -> Tone:
 
 
 def draw_log(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
-    """The last lines that the run said, the newest at the bottom."""
+    """The last lines that the run said, the newest at the bottom; above them what ended it."""
     if not state.log:
         return nothing(state, "Nothing was said yet.", canvas)
     fault = {told.text for told in state.faults}
+    head: list[TextLine] = []
+    if state.fault is not None and state.fault.fatal:
+        head = [*fault_lines(state.fault, canvas), []]
+    room = max(1, canvas.height - len(head))
     lines: list[TextLine] = []
-    for said in state.log[-canvas.height :]:
+    for said in state.log[-room:]:
         tone: Tone = "warning" if said.text in fault else "value"
         texts = wrapped(said.text, max(10, canvas.width - 8))
         lines.append([right(6, f"{said.seconds:.1f}", "quiet"), Put(8, texts[0], tone)])
         lines += [[Put(8, text, tone)] for text in texts[1:]]
-    return lines[-canvas.height :]
+    return [*head, *lines[-room:]][: canvas.height]
 
 
 def draw_adapters(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
