@@ -26,7 +26,7 @@ def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) ->
             "that an optimizer makes in the first."
         )
     else:
-        parts.append(explain(levels))
+        parts.append(explain(levels, tensors=found.counted == "tensors"))
     return " ".join(filter(None, parts))
 
 

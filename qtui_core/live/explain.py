@@ -43,6 +43,17 @@ _COMPUTED: Final = (
 )
 
 
+#: What to do where tensors were counted on a CPU.
+_COMPUTED_ON_CPU: Final = (
+    "Operations hold other tensors in their kernels for a CPU than in those for a GPU, which the "
+    "estimate is of."
+)
+_STATES_ON_CPU: Final = (
+    "The step counters of an optimizer, 512 bytes for each parameter that trains, are counted "
+    "here; they stay on the CPU in a run on a GPU too."
+)
+
+
 def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, Part] | None:
     """The largest part, at any level, that is neither the difference of the level below nor what
     others use; None where none is worth a word."""
@@ -57,8 +68,8 @@ def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, Part] | None:
     return max(found, key=lambda pair: abs(pair[1].bytes), default=None)
 
 
-def explain(levels: Sequence[Level]) -> str:
-    """One or two sentences; empty where nothing was measured."""
+def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
+    """One or two sentences; empty where nothing was measured. `tensors` is for a run on a CPU."""
     known = [level for level in levels if level.bytes is not None]
     if not known:
         return ""
@@ -73,7 +84,7 @@ def explain(levels: Sequence[Level]) -> str:
     return (
         f"The largest difference that the estimate does not explain is {part.name}, "
         f"{format_bytes(abs(part.bytes))} {more} than estimated at the level of what is "
-        f"{_IS[level.name]}. {_what_to_do(part.name)}"
+        f"{_IS[level.name]}. {_what_to_do(part.name, tensors)}"
     )
 
 
@@ -86,11 +97,13 @@ _IS: Final = {
 }
 
 
-def _what_to_do(part: str) -> str:
+def _what_to_do(part: str, tensors: bool) -> str:
+    if tensors and part == "optimizer states":
+        return _STATES_ON_CPU
     if part in _DO:
         return _DO[part]
     if part.endswith(REST) or part in _OF_OPERATIONS:
-        return _COMPUTED
+        return _COMPUTED_ON_CPU if tensors else _COMPUTED
     if part.startswith(CONTEXT):
         return _CALIBRATE
     return "Nothing told its parts apart: a run of two steps or more tells more."

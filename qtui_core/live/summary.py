@@ -38,7 +38,7 @@ def summary(state: RunState) -> dict[str, Any]:
             for level in levels
             for part in level.parts
         ],
-        "explanation": explain(levels) or None,
+        "explanation": explain(levels, tensors=found.counted == "tensors") or None,
         "adapters": None if state.adapters is None else asdict(state.adapters),
         "faults": [asdict(fault) for fault in state.faults],
         "log": [said.text for said in state.log],

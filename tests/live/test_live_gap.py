@@ -12,7 +12,7 @@ from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 from test_live_state import fold
 
 from qtui_core.live.explain import explain, largest_unexplained
-from qtui_core.live.gap import gap
+from qtui_core.live.gap import Level, Part, gap
 from qtui_core.live.header import PredictedPhase
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.snapshot import PhaseEnded
@@ -202,6 +202,25 @@ def test_a_cache_that_a_run_does_not_name_is_among_its_activations():
     named = replace(mark, peak_held={"weights": 40, "key-value cache": 12})
     levels = gap(predicted, Measured(counted="tensors", peak=named))
     assert parts(levels, "allocated") == {"key-value cache": 2}
+
+
+def test_what_to_do_depends_on_the_part_and_the_machine():
+    def said(part, tensors=False):
+        return explain((Level("allocated", 100, 150, (Part(part, 50),)),), tensors=tensors)
+
+    known = [component.value for component in Component if component.value != "workspaces"]
+    parts_ = [*known, "cuBLAS workspaces", "slack and fragmentation", "paged states"]
+    for part in (*parts_, "context and modules", "gradients, activations, loss and temporaries"):
+        for tensors in (False, True):
+            assert f"is {part}, 50 B more" in said(part, tensors)
+            assert "Nothing told its parts apart" not in said(part, tensors)
+    assert "--attention" in said("temporaries")
+    assert "--attention" not in said("temporaries", tensors=True)
+    assert "Nothing told its parts apart" in said("not told apart")
+    less = (Level("process", 100, 40, (Part("context and modules", -60),)),)
+    assert "60 B less than estimated" in explain(less)
+    others = (Level("device", 100, 900, (Part("other processes and the driver", 800),)),)
+    assert largest_unexplained(others) is None
 
 
 @pytest.mark.parametrize("header", [ON_GPU, ON_CPU])
