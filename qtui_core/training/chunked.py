@@ -83,12 +83,13 @@ def _chunk(
         if softcap is not None:
             logits = torch.tanh(logits / softcap) * softcap
         logarithms = functional.log_softmax(logits, dim=-1)
-        del logits
         loss = functional.nll_loss(logarithms, targets, reduction="sum")
-        with torch.no_grad():
-            correct = (logarithms.argmax(-1) == targets).sum()
-            entropy = -(logarithms.exp() * logarithms).sum(-1).sum()
-    return loss, correct, entropy
+        # Nobody asks for gradients of these two, but TRL computes them with gradients enabled, and
+        # what the last of them saves is where a checkpoint stops to compute again.
+        told = targets != _UNLABELLED
+        correct = ((logarithms.argmax(-1) == targets) & told).sum()
+        entropy = (-(logarithms.exp() * logarithms).sum(-1) * told).sum()
+    return loss, correct, entropy.detach()
 
 
 def use_chunks(model: Any, chunk: int) -> None:

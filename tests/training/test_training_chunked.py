@@ -1,0 +1,144 @@
+"""The loss in chunks: what the whole gives, in the memory that the estimate says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from qtui_core.errors import UsageError
+from qtui_core.training.chunked import chunked_cross_entropy, use_chunks
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 22, 1000])
+@pytest.mark.parametrize(("scale", "softcap", "bias"), [(None, None, False), (0.5, 3.0, True)])
+def test_the_loss_and_its_gradients_are_those_of_the_whole(
+    chunk: int, scale: float | None, softcap: float | None, bias: bool
+) -> None:
+    torch.manual_seed(1)
+    head = nn.Linear(8, 50, bias=bias)
+    hidden = torch.randn(2, 12, 8, requires_grad=True)
+    labels = torch.randint(0, 50, (2, 12))
+    labels[0, 3:6] = -100
+
+    def gradients(loss: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(loss, [hidden, *head.parameters()]))
+
+    logits = head(hidden) * (1.0 if scale is None else scale)
+    if softcap is not None:
+        logits = torch.tanh(logits / softcap) * softcap
+    shifted, targets = logits[:, :-1].reshape(-1, 50), labels[:, 1:].reshape(-1)
+    whole = functional.cross_entropy(shifted, targets, ignore_index=-100)
+    found = chunked_cross_entropy(hidden, head, labels, chunk, scale, softcap)
+    assert found.loss is not None
+    torch.testing.assert_close(found.loss, whole)
+    for mine, theirs in zip(gradients(found.loss), gradients(whole), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    valid = targets != -100
+    right = (shifted.argmax(-1) == targets)[valid].float().mean()
+    torch.testing.assert_close(found.accuracy, right)
+    unsure = torch.distributions.Categorical(logits=shifted[valid]).entropy().mean()
+    torch.testing.assert_close(found.entropy, unsure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("llama", {"intermediate_size": 32}),
+        ("gemma2", {"intermediate_size": 32, "head_dim": 8, "final_logit_softcapping": 5.0}),
+        ("cohere", {"intermediate_size": 32, "logit_scale": 0.25}),
+        ("granite", {"intermediate_size": 32, "logits_scaling": 3.0}),
+        ("gpt2", {"n_embd": 16, "n_head": 2, "n_layer": 1}),
+    ],
+)
+def test_models_that_change_their_logits_keep_their_loss(
+    kind: str, settings: dict[str, Any]
+) -> None:
+    torch.manual_seed(2)
+    common = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "pad_token_id": 0}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    of_kind = settings if kind == "gpt2" else {**common, **heads, **settings}
+    config = AutoConfig.for_model(kind, **{"vocab_size": 40, **of_kind})
+    model = AutoModelForCausalLM.from_config(config).train(False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(8)  # logits that are far apart
+    ids = torch.randint(0, 40, (2, 9))
+    whole = model(input_ids=ids, labels=ids).loss
+    logits = model(input_ids=ids).logits
+    use_chunks(model, 5)
+    torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, whole)
+    # Without labels it is the model that it was.
+    torch.testing.assert_close(model(input_ids=ids).logits, logits)
+
+
+def test_a_model_that_predicts_no_next_token_is_refused() -> None:
+    config = AutoConfig.for_model(
+        "bert", hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16
+    )
+    with pytest.raises(UsageError, match="--loss stock"):
+        use_chunks(AutoModelForMaskedLM.from_config(config), 5)
+
+
+MEASURED = """
+import json, sys
+from cpu_kernels import on_cpu
+from drift_run import see_through
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.step import record_step
+from qtui_core.training.compare import peaks
+from qtui_core.training.trace import record
+see_through()
+config, plans = json.load(sys.stdin)
+for fields in plans:
+    plan = resolve(RunPlan(**fields), "bf16")
+    with on_cpu():
+        taped = record_step(ModelShape.from_config(config), plan, 2)
+    print(json.dumps([peaks(taped), peaks(record(config, plan, "cpu"))]))
+"""
+
+
+@pytest.mark.slow
+def test_it_takes_what_the_estimate_says() -> None:
+    config = {
+        "model_type": "llama",
+        "vocab_size": 2000,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    shared = {"batch": 2, "sequence": 96, "autocast": False, "loss": "chunked:40"}
+    plans = [
+        {"method": "full", **shared},
+        {"method": "full", "checkpointing": True, "dtype": "fp32", **shared},
+        {"method": "lora", **shared},
+        {"method": "qlora", **shared},
+    ]
+    support = Path(__file__).parents[1] / "support"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(support)!r})\n{MEASURED}"],
+        input=json.dumps([config, plans]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for plan, line in zip(plans, done.stdout.splitlines(), strict=True):
+        taped, real = json.loads(line)
+        assert taped.keys() == real.keys()
+        steps = [phase for phase in real if phase not in ("load 1", "prepare 1")]
+        for phase in steps:
+            assert abs(taped[phase] - real[phase]) <= 0.01 * real[phase], (plan, phase)
+        top = max(real[phase] for phase in steps)
+        assert abs(max(taped[phase] for phase in steps) - top) <= 0.003 * top, plan

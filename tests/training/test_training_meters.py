@@ -1,0 +1,143 @@
+"""The meter of a GPU, with torch's counters and NVML in place of one."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fake_nvml import GIB, NOT_SUPPORTED, fake_nvml, process
+
+from qtui_core.live.header import RunDevice
+from qtui_core.telemetry.readings import DeviceReader
+from qtui_core.training.components import held
+from qtui_core.training.meter_cuda import CudaMeter
+from qtui_core.training.meters import open_meter
+from qtui_core.training.placement import NoGpu, Placement
+
+
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """torch.cuda's counters, which a test sets, and what was asked of torch.cuda."""
+    found = SimpleNamespace(stats={}, calls=[])
+
+    def noted(name: str, answer: Any = None) -> Any:
+        def function(*_: Any) -> Any:
+            found.calls.append(name)
+            return answer() if callable(answer) else answer
+
+        return function
+
+    for name, answer in (
+        ("synchronize", None),
+        ("reset_peak_memory_stats", None),
+        ("memory_stats", lambda: dict(found.stats)),
+    ):
+        monkeypatch.setattr(torch.cuda, name, noted(name, answer))
+    return found
+
+
+STATS = {
+    "allocated_bytes.all.current": 5 << 20,
+    "allocated_bytes.all.peak": 9 << 20,
+    "reserved_bytes.all.current": 20 << 20,
+    "reserved_bytes.all.peak": 22 << 20,
+    "active_bytes.all.current": 6 << 20,
+    "inactive_split_bytes.all.current": 3 << 20,
+    "segment.all.current": 4,
+    "num_alloc_retries": 1,
+    "num_ooms": 2,
+}
+
+
+def test_a_phase_is_read_where_it_ends(counters: SimpleNamespace) -> None:
+    nvml = fake_nvml(nvmlDeviceGetComputeRunningProcesses=[process(os.getpid(), 2 * GIB)])
+    meter = CudaMeter(DeviceReader(0, nvml=nvml))
+    counters.stats.update(STATS)
+    meter.begin("forward")
+    assert counters.calls == ["synchronize", "reset_peak_memory_stats"]
+    ended = meter.end(1.5, 3)
+    # What was launched in a phase is waited for before its counters are read.
+    assert counters.calls[2:4] == ["synchronize", "memory_stats"]
+    assert (ended.phase, ended.step, ended.seconds) == ("forward", 3, 1.5)
+    assert (ended.peak_allocated_bytes, ended.allocated_bytes) == (9 << 20, 5 << 20)
+    assert (ended.peak_reserved_bytes, ended.reserved_bytes) == (22 << 20, 20 << 20)
+    assert (ended.inactive_split_bytes, ended.segments) == (3 << 20, 4)
+    assert (ended.retries, ended.out_of_memory) == (1, 2)
+    assert (ended.process_bytes, ended.device_used_bytes) == (2 * GIB, 3 * GIB)
+    assert ended.counted == "allocator"
+    assert ended.peak_held == {}
+    sample = meter.sample(2.0, 3, "forward")
+    assert (sample.allocated_bytes, sample.reserved_bytes) == (5 << 20, 20 << 20)
+    assert (sample.active_bytes, sample.utilisation_percent) == (6 << 20, 87)
+    assert (sample.power_watts, sample.temperature_celsius, sample.clock_mhz) == (61.25, 56, 1890)
+    assert sample.rss_bytes
+
+
+def test_a_driver_that_says_nothing_leaves_what_torch_says(counters: SimpleNamespace) -> None:
+    names = [name for name in vars(fake_nvml()) if name.startswith("nvmlDeviceGet")]
+    refusing = {n: NOT_SUPPORTED for n in names if "Handle" not in n and "Count" not in n}
+    meter = CudaMeter(DeviceReader(0, nvml=fake_nvml(**refusing)))
+    counters.stats.update(STATS)
+    meter.begin("loss")
+    ended = meter.end(0.0, 1)
+    assert ended.allocated_bytes == 5 << 20
+    assert (ended.process_bytes, ended.device_used_bytes) == (None, None)
+    sample = meter.sample(0.0, 1, "loss")
+    assert (sample.power_watts, sample.utilisation_percent, sample.clock_mhz) == (None, None, None)
+
+
+def test_where_no_process_is_told_apart_it_is_what_came_since_it_began(
+    counters: SimpleNamespace,
+) -> None:
+    used = [3 * GIB]
+    nvml = fake_nvml(
+        nvmlDeviceGetMemoryInfo=lambda handle, version=0: SimpleNamespace(
+            used=used[0], total=24 * GIB, free=24 * GIB - used[0], reserved=0
+        ),
+        nvmlDeviceGetComputeRunningProcesses=[process(1, None), process(2, None)],
+    )
+    meter = CudaMeter(DeviceReader(0, nvml=nvml))
+    used[0] = 8 * GIB
+    meter.begin("forward")
+    assert meter.end(0.0, 1).process_bytes == 5 * GIB
+
+
+def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) -> None:
+    linear = torch.nn.Linear(64, 32, bias=False)
+    built: Any = SimpleNamespace(model=linear, state=lambda: linear.named_parameters())
+    meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
+    meter.standing.built = built
+    weights = 64 * 32 * 4
+    standing = held(built, None, {}, "cpu")
+    assert standing == {"weights": weights}
+    linear.weight.grad = torch.zeros_like(linear.weight)
+    ids = torch.zeros(3, dtype=torch.int64)
+    assert held(built, None, {"input_ids": ids, "labels": ids}, "cpu") == {
+        "weights": weights,
+        "gradients": weights,
+        "inputs": 512,
+    }
+    # None of this is on a GPU, so that all of what its allocator has is something else.
+    for phase, allocated, expected in (
+        ("forward", 9000, {"activations": 9000}),
+        ("between steps", 4000, {"workspaces": 4000}),
+        ("forward", 9000, {"workspaces": 4000, "activations": 5000}),
+    ):
+        counters.stats["allocated_bytes.all.current"] = allocated
+        meter.begin(phase)
+        assert meter.end(0.0, 1).held == expected
+
+
+def test_a_gpu_that_torch_cannot_use_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr(torch.cuda, "init", refuse)
+    placement = Placement(RunDevice("cuda", "Tesla T4", 0, GIB), "cuda:0", "GPU-1")
+    with pytest.raises(NoGpu, match="too old"):
+        open_meter(placement)
