@@ -95,21 +95,28 @@ def measure_product(
             if min(seconds) >= _LONG_ENOUGH:
                 break
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        why = str(error).strip().splitlines()[0][:200] if str(error).strip() else "refused"
-        return MeasuredRate(PRODUCT, dtype, size, None, why_not=why)
+        return MeasuredRate(PRODUCT, dtype, size, None, why_not=_first_line(error))
     one = median(seconds)
     return MeasuredRate(PRODUCT, dtype, size, 2 * size**3 / one, one, len(seconds))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "refused without a word")[:200]
 
 
 def measure_copy(
     device: torch.device, nbytes: int | None = None, budget: float = _BUDGET
 ) -> MeasuredRate:
-    """Bytes a second that a copy within the device's memory reads and writes."""
+    """Bytes a second that a copy within the device's memory reads and writes; None, and why,
+    where there is no room for it."""
     if nbytes is None:
         nbytes = min(_CUDA_COPY, _free(device) // 4) if device.type == "cuda" else _CPU_COPY
-    source = torch.ones(nbytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    seconds = time_calls(lambda: target.copy_(source), device, budget)
+    try:
+        source = torch.ones(nbytes, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        seconds = time_calls(lambda: target.copy_(source), device, budget)
+    except RuntimeError as error:  # no room for it, most likely
+        return MeasuredRate(COPY, "bytes", nbytes, None, why_not=_first_line(error))
     one = median(seconds)
     return MeasuredRate(COPY, "bytes", nbytes, 2 * nbytes / one, one, len(seconds))
 

@@ -15,17 +15,22 @@ from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."
 BAR: Final = 20
+#: Of a GPU, where there is room.
+LINES: Final = 4
 
 
 def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
-    """Two lines a GPU and one a process; or why there is nothing."""
+    """Some lines a GPU, or one where there are many, and one a process; or why there is nothing."""
     if shown.gpus is None:
         return [[Put(0, "asking the driver", "quiet")]]
     if not shown.gpus:
         return _none(shown, canvas)
     lines: list[TextLine] = []
-    for reading in shown.gpus:
-        lines += _gpu(reading, shown, canvas)
+    if canvas.height < LINES * len(shown.gpus):
+        lines = [_in_one_line(reading, canvas) for reading in shown.gpus]
+    else:
+        for reading in shown.gpus:
+            lines += _gpu(reading, shown, canvas)
     processes = [(each.label, row) for each in shown.gpus for row in each.processes or ()]
     if len(lines) + 2 < canvas.height:
         lines += [[], _processes_heading(shown.gpus, processes)]
@@ -82,6 +87,26 @@ def _gpu(reading: DeviceReading, shown: Shown, canvas: Canvas) -> list[TextLine]
         lines.append([Put(0, "shares the memory of the machine and has none of its own", "quiet")])
     lines.append([])
     return lines
+
+
+def _in_one_line(reading: DeviceReading, canvas: Canvas) -> TextLine:
+    """What counts most, for a machine with many."""
+    glyphs = canvas.glyphs
+    name = (reading.name or "GPU").removeprefix("NVIDIA ")
+    line = [
+        Put(0, reading.label, "heading"),
+        Put(5, shortened(name, 19, glyphs.ellipsis)),
+    ]
+    if reading.lost:
+        return [*line, Put(25, "lost: the driver no longer reaches it", "warning")]
+    line += [
+        right(30, _percent(reading.gpu_percent)),
+        Put(31, _bar(_share(reading.gpu_percent), BAR // 2, glyphs.full, glyphs.dot), "bar"),
+        Put(43, _memory(reading)),
+    ]
+    if canvas.width >= 100:
+        line.append(right(canvas.width, _beside(reading), "quiet"))
+    return line
 
 
 def _memory(reading: DeviceReading) -> str:

@@ -56,7 +56,8 @@ def draw_roofline(shown: Shown, canvas: Canvas) -> list[TextLine]:
     details = detail_lines(placed[at], shown, canvas)[:3]
     beside = canvas.width >= WIDE
     width = canvas.width - (_list_width(canvas) + 2 if beside else 0)
-    listed = 0 if beside else min(len(placed), max(2, canvas.height // 5))
+    # The picture comes first where there is little room.
+    listed = 0 if beside or canvas.height < 8 else min(len(placed), max(2, canvas.height // 5))
     height = canvas.height - len(details) - listed - 2
     if height < 4:
         details, height = [], canvas.height - listed - 2

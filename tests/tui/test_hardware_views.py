@@ -1,0 +1,146 @@
+"""The pictures of the Hardware panel as functions of their size."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hardware_estimator import FACTS, L40S, RATES, SLICE, SMALL
+
+from qtui.tui.panels.codebooks.drawn_text import Canvas
+from qtui.tui.panels.hardware import words
+from qtui.tui.panels.hardware.panel import DRAWERS
+from qtui.tui.panels.hardware.roofline_view import axes_of, picture
+from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
+from qtui.tui.widgets.drawing import ASCII, UNICODE
+from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.devices import DEVICES, find_device
+from qtui_core.memory.intensity import operations_of
+from qtui_core.memory.operation import Operation, Roofs, place
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.shape import ModelShape
+
+
+def filled(**changes: Any) -> Shown:
+    shape = ModelShape.from_config(SMALL)
+    plan = resolve(RunPlan(), shape.dtype)
+    shown = Shown("small", plan=plan, resolved=plan, operations=operations_of(shape, plan))
+    shown.take_gpus((L40S, SLICE))
+    shown.history["0"] = deque([(50, 0.5)] * 120)
+    for name, value in changes.items():
+        setattr(shown, name, value)
+    return shown
+
+
+@pytest.mark.parametrize("view", list(ViewName), ids=str)
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_every_size_is_kept(view: ViewName, glyphs: Any) -> None:
+    shown = filled(view=view, facts=DeviceFacts.parse(FACTS))
+    shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
+    for width in (38, 58, 78, 99, 110, 159, 160, 198):
+        for height in (5, 8, 12, 15, 24, 45):
+            for line in (0, 7, 99):
+                shown.line = line
+                lines = DRAWERS[view](shown, Canvas(width, height, glyphs))
+                assert len(lines) <= height
+                for put in (put for line_ in lines for put in line_):
+                    assert put.column >= 0, (width, height, put)
+
+
+def test_sixteen_gpus_fit_a_small_screen() -> None:
+    shown = filled()
+    shown.take_gpus(tuple(replace(L40S, label=str(label)) for label in range(16)))
+    lines = DRAWERS[ViewName.GPUS](shown, Canvas(78, 17, UNICODE))
+    assert [line[0].text for line in lines] == [str(label) for label in range(16)]
+
+
+class TestRoofline:
+    def test_operations_stand_on_the_roof_that_limits_them(self) -> None:
+        roofs = Roofs({"fp32": 1e13, "bf16": 1e15}, 1e12, None)
+        low = Operation("low", "row by row", 1, 10**6, 10**7, 10**7, "fp32", "", "")
+        high = Operation("high", "products", 1, 10**12, 10**8, 10**8, "bf16", "", "")
+        placed = [place(low, roofs), place(high, roofs)]
+        assert [each.attainable for each in placed] == [1e11, 1e15]
+        axes = axes_of(placed, roofs, 100, 30)
+        lines = picture(placed, roofs, axes, 0, UNICODE)
+        letters = {
+            put.text: (row, put.column)
+            for row, line in enumerate(lines[:30])
+            for put in line
+            if put.text in ("a", "b")
+        }
+        # Four powers of ten apart in height, five in width.
+        (low_row, low_column), (high_row, high_column) = letters["a"], letters["b"]
+        decade = 30 / (axes.top - axes.bottom)
+        assert low_row - high_row == pytest.approx(4 * decade, abs=1.5)
+        across = 100 / (axes.right - axes.left)
+        assert high_column - low_column == pytest.approx(5 * across, abs=1.5)
+
+    def test_the_slope_meets_the_flat_roof_at_the_ridge(self) -> None:
+        roofs = Roofs({"fp32": 1e13, "bf16": 1e15}, 1e12, None)
+        low = Operation("low", "x", 1, 10**6, 10**7, 10**7, "bf16", "", "")
+        placed = [place(low, roofs)]
+        assert placed[0].ridge == 1000
+        axes = axes_of(placed, roofs, 120, 40)
+        assert axes.row(roofs.memory * placed[0].ridge) == axes.row(1e15)
+        lines = picture(placed, roofs, axes, 0, UNICODE)
+        top = lines[39 - axes.row(1e15)]
+        roof = "".join(put.text for put in top if put.tone == "bar")
+        flat = axes.width - axes.column(placed[0].ridge)
+        assert flat <= len(roof) <= flat + 6
+
+    def test_letters_never_hide_each_other(self) -> None:
+        roofs = Roofs.of(find_device("H100"))
+        same = [
+            place(Operation(f"{n}", "x", 1, 10**6, 10**6, 10**6, "fp32", "", ""), roofs)
+            for n in range(12)
+        ]
+        lines = picture(same, roofs, axes_of(same, roofs, 60, 12), 0, UNICODE)
+        drawn = "".join(
+            put.text for line in lines for put in line if put.tone in ("best", "cursor")
+        )
+        assert sorted(drawn) == list("abcdefghijkl")
+
+
+class TestDevices:
+    @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+    def test_every_device_places_every_operation(self, device: Any) -> None:
+        shown = filled(choice=DeviceChoice(device))
+        assert len(shown.placed) == len(shown.operations)
+        for each in shown.placed:
+            assert 0 < each.attainable <= each.rate
+            assert each.seconds > 0
+            assert 0 <= each.saves_seconds <= each.seconds
+
+    def test_measured_rates_are_of_the_device_they_were_measured_on(self) -> None:
+        shown = filled(facts=DeviceFacts.parse(FACTS))
+        shown.choice = shown.choices[0]
+        assert shown.measured_here
+        shown.choice = DeviceChoice(find_device("L40S"))
+        assert not shown.measured_here  # of the catalogue, though it is the same
+        shown.choice = shown.choices[1]
+        assert not shown.measured_here  # another GPU of this machine
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (words.rate(989.4e12), "989 TOP/s"),
+        (words.rate(999.6e12), "1 POP/s"),
+        (words.rate(1.2485e15), "1.25 POP/s"),
+        (words.rate(None), "–"),
+        (words.speed(3.35e12), "3.35 TB/s"),
+        (words.speed(864e9), "864 GB/s"),
+        (words.seconds(1.234), "1.23 s"),
+        (words.seconds(0.0123), "12.3 ms"),
+        (words.seconds(4.1e-6), "0.0041 ms"),
+        (words.ratio(0.0833), "0.083"),
+        (words.ratio(1340.2), "1,340"),
+        (words.count(17.2e9), "17.2 G"),
+        (words.count(12), "12"),
+    ],
+)
+def test_words(text: str, expected: str) -> None:
+    assert text == expected
