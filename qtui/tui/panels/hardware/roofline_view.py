@@ -236,7 +236,7 @@ def _list(
     """What the letters mean, the chosen one marked."""
     width = _list_width(canvas) if beside else canvas.width
     found: list[list[Put]] = []
-    for index in window(len(placed), at, room):
+    for index in window(len(placed), at, room) if room else ():
         each = placed[index]
         letter = LETTERS[index % len(LETTERS)]
         name = shortened(f"{letter} {each.operation.name}", width - 21, canvas.glyphs.ellipsis)
