@@ -72,3 +72,41 @@ async def test_a_value_that_cannot_be_stays_to_be_corrected(running: Running) ->
         assert panel.shown.plan.batch == 1
         assert panel.shown.view is ViewName.STEP
         await until(pilot, lambda: panel.body.form.has_focus)
+
+
+async def test_a_form_says_that_it_goes_on(running: Running) -> None:
+    async with running((80, 24), start_panel="memory") as pilot:
+        panel = await ready(pilot)
+        form, glyphs = panel.body.form, pilot.app.drawing.glyphs
+        last = len(form._lines) - 1
+
+        def ends() -> tuple[bool, bool]:
+            return (
+                form.render_line(0).text.endswith(glyphs.marker),
+                form.render_line(last).text.endswith(glyphs.marker_down),
+            )
+
+        assert ends() == (False, True)
+        await pilot.press(*["down"] * 12)
+        await settled(pilot)
+        assert ends() == (True, True)
+        await pilot.press("end", *["down"] * (len(form._fields) - 14))
+        await settled(pilot)
+        assert panel.shown.knob == len(form._fields) - 1
+        assert ends() == (True, False)
+        await pilot.resize_terminal(120, 50)
+        await settled(pilot)
+        assert form._hidden == (0, 0)
+
+
+async def test_a_form_draws_what_changed(running: Running) -> None:
+    """And nothing else: what is on the screen is as if all had been drawn."""
+    async with running((100, 30), start_panel="memory") as pilot:
+        panel = await ready(pilot)
+        for keys in (["down"] * 3, ["right"], ["down"] * 20, ["up"] * 22, ["right"] * 3, ["left"]):
+            await pilot.press(*keys)
+            await ready(pilot)
+            seen = screen_text(pilot.app)
+            panel.body.form.refresh()
+            await settled(pilot)
+            assert screen_text(pilot.app) == seen

@@ -65,16 +65,20 @@ class PlanForm(DrawnLines, can_focus=True):
         self._fields: Sequence[FormField] = ()
         self._cursor = 0
         self._lines: list[str | int] = []
+        self._hidden = (0, 0)
+        """How many lines there is no room for, above and below those that are shown."""
 
     def show(self, fields: Sequence[FormField], cursor: int) -> None:
         """The fields, of which that at `cursor` is chosen."""
-        before = self._contents
+        before, hidden = self._contents, self._hidden
         self._fields, self._cursor = fields, cursor
         self._arrange()
         after = self._contents
         # A key changes a line or two, and it is what the next one waits for.
         lines = [y for y, (old, new) in enumerate(zip(before, after, strict=False)) if old != new]
         lines += range(min(len(before), len(after)), max(len(before), len(after)))
+        if hidden != self._hidden:
+            lines = [*range(max(len(before), len(after)))]
         if lines:
             width = self.size.width
             self.refresh(*(Region(0, y, width, 1) for y in lines))
@@ -109,11 +113,12 @@ class PlanForm(DrawnLines, can_focus=True):
         height = self.size.height
         if len(lines) > height:
             lines = [line for line in lines if isinstance(line, int)]
+        first = 0
         if len(lines) > height and self._cursor in lines:
             at = lines.index(self._cursor)
             first = max(0, min(at - height // 2, len(lines) - height))
-            lines = lines[first : first + height]
-        self._lines = lines
+        self._hidden = (first, max(0, len(lines) - first - height))
+        self._lines = lines[first : first + height] if height else lines
 
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"form--{name}", partial=True)
@@ -134,6 +139,11 @@ class PlanForm(DrawnLines, can_focus=True):
         line.put(1, shortened(field.label, LABELS - 2, glyphs.ellipsis), self._style("label"))
         value = shortened(field.value, width - LABELS - 1, glyphs.ellipsis)
         line.put(LABELS, value, self._style("value" if field.chosen else "usual"))
+        above, below = self._hidden
+        if y == 0 and above:
+            line.put(width - 1, glyphs.marker, self._style("mark"))
+        elif y == len(self._lines) - 1 and below:
+            line.put(width - 1, glyphs.marker_down, self._style("mark"))
         if here and self.has_focus:
             line.paint(0, width, self._style("cursor"))
         return line.strip()
