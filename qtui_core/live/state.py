@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 from qtui_core.live.header import Header
@@ -139,32 +140,50 @@ class RunState:
         return next((found for found in self.phases if found.name == phase), None)
 
 
+#: Fields of a state that change, with their new values.
+Changes = dict[str, Any]
+
+
 def after(state: RunState, told: Told) -> RunState:
     """The state once that was told too. A header begins a new run."""
     if isinstance(told, Header):
         return RunState(header=told, status="starting")
-    changed = _CHANGES[type(told)](state, told)
-    return replace(changed, seconds=max(state.seconds, told.seconds))
+    changes = _CHANGES[type(told)](state, told)
+    return replace(state, seconds=max(state.seconds, told.seconds), **changes)
 
 
-def _phase_begun(state: RunState, told: PhaseBegun) -> RunState:
+def _phase_begun(state: RunState, told: PhaseBegun) -> Changes:
     spans = _closed(state.spans, told.seconds)
-    turn = sum(span.step == told.step and span.phase == told.phase for span in spans)
+    of_step = takewhile(lambda span: span.step == told.step, reversed(spans))
+    turn = sum(span.phase == told.phase for span in of_step)
     span = PhaseSpan(told.step, told.phase, turn, told.seconds)
-    status = state.status
-    if told.step and status == "starting":
-        status = "running"
-    return replace(
-        state,
-        status=status,
-        step=told.step,
-        phase=told.phase,
-        spans=(*spans, span)[-SPANS:],
-    )
+    begins = told.step and state.status == "starting"
+    return {
+        "status": "running" if begins else state.status,
+        "step": told.step,
+        "phase": told.phase,
+        "spans": (*spans, span)[-SPANS:],
+    }
 
 
-def _phase_ended(state: RunState, told: PhaseEnded) -> RunState:
-    at_end = Moment(
+def _phase_ended(state: RunState, told: PhaseEnded) -> Changes:
+    changes = _moment(state, told)
+    reserved = _most(changes["most_reserved"], told.phase, told.peak_reserved_bytes)
+    return {
+        **changes,
+        "spans": _closed(state.spans, told.seconds),
+        "phases": _with_mark(state.phases, told),
+        "most_reserved": reserved,
+    }
+
+
+def _sample(state: RunState, told: Sample) -> Changes:
+    return {**_moment(state, told), "sample": told}
+
+
+def _moment(state: RunState, told: Sample | PhaseEnded) -> Changes:
+    """The levels at a moment enter the series."""
+    moment = Moment(
         told.seconds,
         told.step,
         told.phase,
@@ -173,13 +192,13 @@ def _phase_ended(state: RunState, told: PhaseEnded) -> RunState:
         told.process_bytes,
         told.device_used_bytes,
     )
-    state = _with_moment(state, at_end)
-    return replace(
-        state,
-        spans=_closed(state.spans, told.seconds),
-        phases=_with_mark(state.phases, told),
-        most_reserved=_most(state.most_reserved, told.phase, told.peak_reserved_bytes),
-    )
+    return {
+        "recent": (*state.recent, moment)[-RECENT:],
+        "history": add(state.history, moment),
+        "most_reserved": _most(state.most_reserved, told.phase, told.reserved_bytes),
+        "most_process": _most(state.most_process, told.phase, told.process_bytes),
+        "most_device": _most(state.most_device, told.phase, told.device_used_bytes),
+    }
 
 
 def _most(before: int | None, phase: str, nbytes: int | None) -> int | None:
@@ -202,61 +221,36 @@ def _with_mark(phases: tuple[PhaseMeasured, ...], told: PhaseEnded) -> tuple[Pha
     return (*phases, PhaseMeasured(told.phase, told, told, told))
 
 
-def _sample(state: RunState, told: Sample) -> RunState:
-    moment = Moment(
-        told.seconds,
-        told.step,
-        told.phase,
-        told.allocated_bytes,
-        told.reserved_bytes,
-        told.process_bytes,
-        told.device_used_bytes,
-    )
-    return replace(_with_moment(state, moment), sample=told)
+def _step_taken(state: RunState, told: StepTaken) -> Changes:
+    return {"steps": (*state.steps, told)}
 
 
-def _with_moment(state: RunState, moment: Moment) -> RunState:
-    return replace(
-        state,
-        recent=(*state.recent, moment)[-RECENT:],
-        history=add(state.history, moment),
-        most_reserved=_most(state.most_reserved, moment.phase, moment.reserved),
-        most_process=_most(state.most_process, moment.phase, moment.process),
-        most_device=_most(state.most_device, moment.phase, moment.device),
-    )
+def _adapters_compared(state: RunState, told: AdaptersCompared) -> Changes:
+    return {"adapters": told}
 
 
-def _step_taken(state: RunState, told: StepTaken) -> RunState:
-    return replace(state, steps=(*state.steps, told))
+def _said(state: RunState, told: Said) -> Changes:
+    return {"log": (*state.log, told)[-LOG:]}
 
 
-def _adapters_compared(state: RunState, told: AdaptersCompared) -> RunState:
-    return replace(state, adapters=told)
-
-
-def _said(state: RunState, told: Said) -> RunState:
-    return replace(state, log=(*state.log, told)[-LOG:])
-
-
-def _fault(state: RunState, told: Fault) -> RunState:
-    state = _said(state, Said(told.seconds, told.text))
+def _fault(state: RunState, told: Fault) -> Changes:
     worse = state.fault is None or told.fatal or not state.fault.fatal
-    return replace(
-        state,
-        fault=told if worse else state.fault,
-        faults=(*state.faults, told)[-FAULTS:],
-    )
+    return {
+        **_said(state, Said(told.seconds, told.text)),
+        "fault": told if worse else state.fault,
+        "faults": (*state.faults, told)[-FAULTS:],
+    }
 
 
-def _state(state: RunState, told: State) -> RunState:
-    return replace(state, status=_CONTROLLED.get(told.state, state.status))
+def _state(state: RunState, told: State) -> Changes:
+    return {"status": _CONTROLLED.get(told.state, state.status)}
 
 
-def _end(state: RunState, told: End) -> RunState:
-    return replace(state, status=_ENDED.get(told.reason, "failed"), end=told)
+def _end(state: RunState, told: End) -> Changes:
+    return {"status": _ENDED.get(told.reason, "failed"), "end": told}
 
 
-_CHANGES: Final[Mapping[type, Callable[[RunState, Any], RunState]]] = {
+_CHANGES: Final[Mapping[type, Callable[[RunState, Any], Changes]]] = {
     PhaseBegun: _phase_begun,
     PhaseEnded: _phase_ended,
     Sample: _sample,
