@@ -48,14 +48,14 @@ def _peak(state: RunState, found: Measured) -> str:
     said = f"The peak of {format_bytes(most)} was {within(peak.phase)}"
     if predicted is None:
         return f"{said}."
+    estimated = format_bytes(predicted.peak_allocated_bytes)
+    if not state.steps:
+        return f"{said}; the estimate of whole steps is {estimated}."
     error = error_of(predicted.peak_allocated_bytes, most)
     if error is None:
         return f"{said}."
-    return f"{said}; the estimate of {format_bytes(predicted.peak_allocated_bytes)} is " + (
-        "the same to the byte."
-        if predicted.peak_allocated_bytes == most
-        else f"{abs(error):.2%} too {'high' if error > 0 else 'low'}."
-    )
+    how = f"{abs(error):.2%} too {'high' if error > 0 else 'low'}" if error else "exact"
+    return f"{said}; the estimate of {estimated} is {how}."
 
 
 def within(phase: str) -> str:

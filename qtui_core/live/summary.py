@@ -46,9 +46,10 @@ def summary(state: RunState) -> dict[str, Any]:
 
 
 def levels_of(state: RunState, found: Measured) -> tuple[Level, ...]:
-    """The gap at each level; empty where nothing was estimated."""
+    """The gap at each level; empty where nothing was estimated, and before a step is over: the
+    estimate is of whole steps."""
     predicted = state.header.predicted if state.header is not None else None
-    return () if predicted is None else gap(predicted, found)
+    return () if predicted is None or not state.steps else gap(predicted, found)
 
 
 def _run(header: Header) -> dict[str, Any]:

@@ -93,6 +93,14 @@ def test_running_out_of_memory_is_told_with_what_helps():
     )
 
 
+def test_a_run_that_will_not_fit_is_warned_of_once_and_first():
+    code, out, err = train("does_not_fit", "--json")
+    assert code == 0
+    assert err.splitlines()[0].endswith("The largest batch that fits is 3: --batch 3.")
+    assert err.count("--batch 3") == 1
+    assert json.loads(out)["warning"] == err.splitlines()[0].removeprefix("qtui: ")
+
+
 def test_a_loss_that_is_no_number_is_null_in_json():
     code, out, _ = train("not_a_number", "--json")
     data = json.loads(out)

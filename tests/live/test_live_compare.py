@@ -115,6 +115,13 @@ def test_the_summary_of_a_run_on_a_cpu_says_what_is_not_there():
     assert all("On a CPU" in level["not_measured"] for level in data["levels"][1:])
 
 
+def test_before_a_step_is_over_there_is_nothing_to_explain():
+    told = list(run())
+    first = next(i for i, each in enumerate(told) if isinstance(each, StepTaken))
+    assert summary(fold(told[:first]))["levels"] == []
+    assert summary(fold(told[: first + 1]))["levels"] != []
+
+
 def test_a_run_that_failed_early_has_a_summary():
     fault = Fault(0.1, 0, "load", "model", "The file is gone.", advice=(("--batch 1", 5),))
     data = summary(fold([replace(ON_CPU, predicted=None, why_not="no shape"), fault]))

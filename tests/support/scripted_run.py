@@ -104,6 +104,15 @@ def out_of_memory(asked) -> None:
     sys.exit(1)
 
 
+def does_not_fit(asked) -> None:
+    first, *others = run(1, gpu=False)
+    warning = "This run will not fit. The largest batch that fits is 3: --batch 3."
+    tell(replace(first, predicted=replace(first.predicted, warning=warning)))
+    tell(Said(0.0, warning))
+    for told in others:
+        tell(told)
+
+
 def not_a_number(asked) -> None:
     for told in run(2, gpu=False):
         if isinstance(told, StepTaken) and told.step == 2:
