@@ -1,5 +1,6 @@
 """Rates of this machine in a process of its own: `python -m qtui.engine.measuring [DEVICE]`.
 
+DEVICE is the number of a GPU as NVML counts, "cpu", or "auto": the first GPU, else the CPU.
 Writes a line of JSON for the device, {"device": {...}}, and one for each rate, {"rate": {...}}, as
 they are measured, or {"error", "code"}, to what was stdout when it started; what libraries print
 goes to stderr. The memory it takes on a GPU goes with it.
@@ -14,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qtui_core.errors import QtuiError
+from qtui_core.training.placement import gpus
 
 
 def main() -> None:
@@ -28,11 +30,16 @@ def main() -> None:
 
 
 def _measure(wanted: str, answer: Any) -> None:
+    if wanted.isdecimal():
+        # CUDA counts in another order, and only what is visible; by its UUID it is the one meant.
+        for gpu in gpus():
+            if gpu.index == int(wanted):
+                os.environ["CUDA_VISIBLE_DEVICES"] = gpu.uuid
     import torch
 
     from qtui_core.training.rates import facts_of, measure_rates
 
-    if wanted == "auto":
+    if wanted != "cpu":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(wanted)
     print(json.dumps({"device": asdict(facts_of(device))}), file=answer)

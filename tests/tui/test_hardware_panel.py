@@ -254,6 +254,7 @@ class TestMeasuring:
             assert panel.shown.view is ViewName.RATES
             await until(pilot, lambda: not panel.shown.measuring and len(panel.shown.rates) == 4)
             await settled(pilot)
+            assert ("measure", {"on": "0"}) in estimator.asked
             text = screen_text(pilot.app)
             # 271.5 of 362 stated, 700 of 864.
             assert "272 TOP/s     75%" in text

@@ -115,13 +115,13 @@ class TestDevices:
             assert 0 <= each.saves_seconds <= each.seconds
 
     def test_measured_rates_are_of_the_device_they_were_measured_on(self) -> None:
-        shown = filled(facts=DeviceFacts.parse(FACTS))
+        shown = filled(facts=DeviceFacts.parse(FACTS), measured_on="0")
         shown.choice = shown.choices[0]
         assert shown.measured_here
         shown.choice = DeviceChoice(find_device("L40S"))
         assert not shown.measured_here  # of the catalogue, though it is the same
-        shown.choice = shown.choices[1]
-        assert not shown.measured_here  # another GPU of this machine
+        shown.choice = replace(shown.choices[0], here="1")
+        assert not shown.measured_here  # another of the same kind
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,13 @@ class HardwareFeed:
         return plan_of(reply.data["plan"]), found
 
     async def measure(
-        self, on_facts: Callable[[DeviceFacts], None], on_rate: Callable[[MeasuredRate], None]
+        self,
+        on: str,
+        on_facts: Callable[[DeviceFacts], None],
+        on_rate: Callable[[MeasuredRate], None],
     ) -> None:
-        """Measures this machine; each rate is told as it comes."""
+        """Measures a GPU of this machine by its label, or what there is ("auto"); each rate is
+        told as it comes."""
 
         def told(_: float, data: Mapping[str, Any]) -> None:
             if "device" in data:
@@ -50,7 +54,7 @@ class HardwareFeed:
             if "rate" in data:
                 on_rate(MeasuredRate(**data["rate"]))
 
-        await self.estimator.request("measure", {"on": "auto"}, on_progress=told)
+        await self.estimator.request("measure", {"on": on}, on_progress=told)
 
 
 def reading_of(data: Mapping[str, Any]) -> DeviceReading:

@@ -156,6 +156,7 @@ class HardwarePanel(EnginePanel):
     def action_measure(self) -> None:
         shown = self.shown
         shown.facts, shown.rates, shown.measuring = None, (), True
+        shown.measured_on = shown.choice.here or (shown.gpus[0].label if shown.gpus else "")
         if shown.view is ViewName.GPUS:
             self._show_view(ViewName.RATES)
         self.do(self._measure, MEASURE)
@@ -165,7 +166,7 @@ class HardwarePanel(EnginePanel):
         if self.engine.state is EngineState.LOST:
             await self.engine.restart()
         try:
-            await self.feed.measure(self._facts, self._rate)
+            await self.feed.measure(self.shown.measured_on or "auto", self._facts, self._rate)
             self.trouble = ""
         finally:
             self.shown.measuring = False

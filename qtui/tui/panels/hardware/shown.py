@@ -63,7 +63,8 @@ class Shown:
     """Filled piece by piece; None is what is not known yet.
 
     `gpus` are the readings of this moment, `history` those before, (utilisation, share of memory)
-    by label. `facts` and `rates` are of the device that was measured. `operations` are those of
+    by label. `facts` and `rates` are of the device that was measured, which is `measured_on` among
+    the GPUs of this machine. `operations` are those of
     `plan` on `model`; `why` says why there are none. `usual` is whether nobody chose the plan, so
     that its sequence gives way to a model with fewer positions.
     """
@@ -77,6 +78,7 @@ class Shown:
     choice: DeviceChoice = field(default_factory=lambda: DeviceChoice(find_device(FIRST)))
     facts: DeviceFacts | None = None
     rates: tuple[MeasuredRate, ...] = ()
+    measured_on: str = ""
     measuring: bool = False
     operations: tuple[Operation, ...] = ()
     why: str = ""
@@ -95,7 +97,7 @@ class Shown:
         return (
             self.facts is not None
             and self.facts.kind == "cuda"
-            and bool(self.choice.here)
+            and self.choice.here == self.measured_on != ""
             and _same(self.facts.name, self.choice.device.name)
         )
 
