@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from qtui.profiles import calibrated
 from qtui.report.memory_build import described, report_of
@@ -42,7 +42,14 @@ def report_on(
     most = None
     if knob is not None and device is not None:
         most = largest(shape, plan, knob, device)
-    return report_of(model, found, _weighing(shape, device), largest=most)
+    return report_of(
+        model,
+        found,
+        _weighing(shape, device),
+        largest=most,
+        asked=plan,
+        again=partial(estimate, shape),
+    )
 
 
 def report_on_trace(
@@ -60,7 +67,8 @@ def report_on_trace(
     with contextlib.suppress(UnknownFamily):
         shape = ModelShape.from_config(model.config)
     found = traced_estimate(model.config, shape, plan, device)
-    return report_of(model, found, None if shape is None else _weighing(shape, device))
+    weighing = None if shape is None else _weighing(shape, device)
+    return report_of(model, found, weighing, asked=plan)
 
 
 def _weighing(shape: ModelShape, device: Device | None) -> Callable[[RunPlan], Peaks]:

@@ -10,7 +10,7 @@ from qtui.report.memory_data import MemoryReport, memory_data, seconds_on
 from qtui.report.memory_explain import explain_sections
 from qtui.report.memory_words import conclude_memory
 from qtui.report.numbers import format_bytes, format_count, plural
-from qtui_core.memory.advice import Advice, Cure
+from qtui_core.memory.advice import FRAGMENTATION, Advice, Cure, tries_segments
 from qtui_core.memory.compute import Compute
 from qtui_core.memory.devices import DEVICES
 from qtui_core.memory.estimate import Estimate
@@ -38,13 +38,13 @@ def memory_document(report: MemoryReport, *, explain: bool, picture: bool = Fals
     if explain:
         sections += explain_sections(estimate)
     if report.largest is not None:
-        sections.append(Section("The largest that fits", (_largest(report.largest),)))
+        sections.append(Section("The largest that fits", (_largest(report.largest, estimate),)))
     if report.fits:
         sections.append(Section("What it fits on", (_fits(report.fits, estimate),)))
     if report.compute is not None:
         sections.append(Section("Compute", (_compute(report, report.compute),)))
     sections.append(Section("What would save memory", tuple(_advice(report))))
-    sections.append(Section("When memory runs out", (_cures(report.cures),)))
+    sections.append(Section("When memory runs out", (_cures(report.cures, estimate),)))
     if report.notes:
         sections.append(Section("Notes", tuple(printable(note) for note in report.notes)))
     return Document(
@@ -105,7 +105,11 @@ def _levels(estimate: Estimate) -> Facts:
         ("allocated, peak", both(estimate.peak_allocated_bytes)),
     ]
     if estimate.peak_reserved_bytes is not None:
-        pairs.append(("reserved, peak", both(estimate.peak_reserved_bytes)))
+        reserved = both(estimate.peak_reserved_bytes)
+        if estimate.retries:
+            times = plural(estimate.retries, "time")
+            reserved += f"; out of memory {times}, the allocator gives back its cache and goes on"
+        pairs.append(("reserved, peak", reserved))
     process = both(estimate.process_bytes)
     if estimate.uncertainty_bytes:
         process += f", give or take {format_bytes(estimate.uncertainty_bytes)}"
@@ -193,7 +197,9 @@ def _fits(fits: Sequence[Fit], estimate: Estimate) -> Table:
         bar_title="used",
         note=(
             "tight: the tensors fit, and what the allocator keeps or the uncertainty of "
-            f"{format_bytes(estimate.uncertainty_bytes)} may not."
+            f"{format_bytes(estimate.uncertainty_bytes)} may not. Where no GPU was named, and of "
+            "others than that one, what the allocator keeps is taken to be the same on all; --gpu "
+            "replays it on one."
         ),
     )
 
@@ -202,15 +208,16 @@ def signed_bytes(nbytes: int) -> str:
     return f"{'−' if nbytes < 0 else ''}{format_bytes(abs(nbytes))}"
 
 
-def _largest(largest: Largest) -> Facts:
+def _largest(largest: Largest, estimate: Estimate) -> Facts:
+    gpu = printable(largest.gpu)
     if largest.value is None:
-        return Facts(((largest.option, f"not even 1 fits on {printable(largest.gpu)}"),))
-    return Facts(
-        (
-            (largest.option, f"{largest.value:,} on {printable(largest.gpu)}"),
-            ("the process then takes", both(largest.process_bytes)),
-        )
-    )
+        return Facts(((largest.option, f"not even {largest.step} fits on {gpu}"),))
+    value = f"{largest.value:,} on {gpu}"
+    shape = estimate.shape
+    longest = None if shape is None else shape.max_positions
+    if largest.option == "--seq" and longest is not None and largest.value > longest:
+        value += f"; the model was made for {longest:,} positions"
+    return Facts(((largest.option, value), ("the process then takes", both(largest.process_bytes))))
 
 
 #: GPUs whose time is shown where none was asked for.
@@ -272,7 +279,7 @@ def _advised(advice: Advice) -> tuple[str, ...]:
     return advice.change, format_bytes(advice.saves_bytes), advice.peak_phase, advice.cost
 
 
-def _cures(cures: Sequence[Cure]) -> Table:
+def _cures(cures: Sequence[Cure], estimate: Estimate) -> Table:
     return Table(
         columns=(
             Column("where", key=True),
@@ -282,14 +289,19 @@ def _cures(cures: Sequence[Cure]) -> Table:
             Column("how it shows"),
         ),
         rows=tuple(
-            (
-                cure.kind,
-                format_bytes(cure.needs_bytes),
-                cure.change or "nothing in the plan",
-                format_bytes(cure.saves_bytes) if cure.change else "–",
-                cure.symptom,
-            )
+            (cure.kind, format_bytes(cure.needs_bytes), *_cure(cure, estimate), cure.symptom)
             for cure in cures
         ),
         note="The change that saves most there and trains the same, where there is one.",
     )
+
+
+def _cure(cure: Cure, estimate: Estimate) -> tuple[str, str]:
+    """What to change, and the bytes it saves; segments that were not tried save what the allocator
+    keeps at most."""
+    if cure.change:
+        return cure.change, format_bytes(cure.saves_bytes)
+    native = estimate.plan.segments == "native"
+    if cure.kind == FRAGMENTATION and native and not tries_segments(estimate):
+        return "--segments expandable", f"at most {format_bytes(cure.needs_bytes)}"
+    return "nothing in the plan", "–"

@@ -27,6 +27,8 @@ class MemoryReport:
         cures: for each kind of running out of memory.
         compute: None where the model has no shape.
         largest: of a knob, where it was asked for.
+        remedy: the change that makes it fit the GPU that was asked for, where it does not and one
+            was found.
         notes: what the reader should know of how it was made.
     """
 
@@ -41,6 +43,7 @@ class MemoryReport:
     cures: tuple[Cure, ...]
     compute: Compute | None
     largest: Largest | None = None
+    remedy: Advice | None = None
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -67,6 +70,7 @@ def memory_data(report: MemoryReport) -> dict[str, Any]:
         "peak_reserved_bytes": estimate.peak_reserved_bytes,
         "process_bytes": estimate.process_bytes,
         "uncertainty_bytes": estimate.uncertainty_bytes,
+        "retries": estimate.retries,
         "components": [_term(term) for term in estimate.components],
         "terms": [{"component": term.component, **_term(term)} for term in estimate.terms],
         "beyond_allocated": [_term(term) for term in estimate.beyond],

@@ -7,6 +7,7 @@ from qtui.report.memory_parts import grouped
 from qtui.report.numbers import format_bytes
 from qtui_core.memory.advice import Advice, keeps_training
 from qtui_core.memory.fit import Fit
+from qtui_core.memory.plan import RunPlan
 
 
 def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
@@ -14,9 +15,10 @@ def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
     largest component of the peak is named, or `by_group` the largest group of components, where
     groups are what is listed beside the sentence."""
     estimate = report.estimate
+    peak = format_bytes(estimate.peak_allocated_bytes)
     need = (
-        f"The run needs {format_bytes(estimate.process_bytes)} on the GPU; its peak of "
-        f"{format_bytes(estimate.peak_allocated_bytes)} is in the {_phase(estimate.peak_phase)}"
+        f"The run needs {format_bytes(estimate.process_bytes)} on {_gpu(estimate.plan)}; its peak "
+        f"of {peak} is in the {_phase(estimate.peak_phase)}"
     )
     parts = [(term.name, term.bytes) for term in estimate.components]
     if by_group:
@@ -33,6 +35,13 @@ def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
     return sentence + _what_to_do(report, asked)
 
 
+def _gpu(plan: RunPlan) -> str:
+    if plan.gpus == 1:
+        return "the GPU"
+    # The stages of a pipeline are not alike; estimated is the fullest there could be.
+    return f"{'the fullest' if plan.pipeline_parallel > 1 else 'each'} of {plan.gpus:,} GPUs"
+
+
 def _phase(name: str) -> str:
     return name if name.endswith("steps") else f"{name} phase"
 
@@ -41,13 +50,18 @@ def _verdict(fit: Fit, report: MemoryReport) -> str:
     gpu, left = fit.gpu, format_bytes(abs(fit.headroom_bytes))
     if fit.verdict == "fits":
         return f"It fits {gpu} with {left} to spare. "
+    if fit.verdict == "tight" and report.estimate.retries:
+        return (
+            f"It is tight on {gpu}: it goes on there only because the allocator gives back its "
+            "cache, which takes time. "
+        )
     if fit.verdict == "tight" and fit.headroom_bytes >= 0:
         return f"It is tight on {gpu}: {left} to spare is less than the estimate may be off. "
     if fit.verdict == "tight":
-        return (
-            f"It is tight on {gpu}: {left} too much, which the allocator has to give back from "
-            "its cache, step by step. "
-        )
+        what = "with what the allocator keeps"
+        if report.estimate.plan.optimizer.startswith("paged"):
+            what += " and the paged states"
+        return f"It is tight on {gpu}: its tensors fit, and {what} it is {left} too much. "
     return f"It does not fit {gpu}: {left} too much. "
 
 
@@ -62,32 +76,32 @@ def _smallest(report: MemoryReport) -> str:
 def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:
     plan = report.estimate.plan
     same = [advice for advice in report.advice if keeps_training(plan, advice.plan)]
+    best = next(iter(same or report.advice), None)
     if asked is not None and asked.verdict != "fits":
-        missing = max(0, -asked.headroom_bytes)
-        enough = [advice for advice in same if advice.saves_bytes > missing]
-        if enough:
-            # The first is the one that saves most; all of these are enough.
-            return f"`{enough[0].change}` would save {_saved(enough[0])} and make it fit."
-        more = [advice for advice in report.advice if advice.saves_bytes > missing]
-        if more:
-            return (
-                f"`{more[0].change}` would save {_saved(more[0])} and make it fit, "
-                f"at the cost of {_lower(more[0].cost)}."
-            )
-        if report.advice:
-            best = report.advice[0]
-            return f"No single change makes it fit; `{best.change}` saves most, {_saved(best)}."
-        return "No change of the plan makes it fit."
-    if same:
-        return f"`{same[0].change}` would save most of what trains the same: {_saved(same[0])}."
-    if report.advice:
-        return f"`{report.advice[0].change}` would save most: {_saved(report.advice[0])}."
-    return "No single change of the plan would save much."
+        return _towards(report, asked)
+    if best is None:
+        return "No single change of the plan would save much."
+    most = "most of what trains the same" if same and plan.trains else "most"
+    return f"`{best.change}` would save {most}: {_saved(best)}."
+
+
+def _towards(report: MemoryReport, asked: Fit) -> str:
+    """What would make a run fit that does not, or how far the best of all goes."""
+    plan, change = report.estimate.plan, report.remedy
+    if change is not None:
+        if keeps_training(plan, change.plan):
+            return f"`{change.change}` would save {_saved(change)} and make it fit."
+        return f"`{change.change}` would save {_saved(change)} and make it fit ({change.cost})."
+    if not report.advice:
+        return "No single change of the plan would save much."
+    best = report.advice[0]
+    most = f"`{best.change}` saves most, {_saved(best)}"
+    if best.saves_bytes < -asked.headroom_bytes:
+        return f"No single change saves that; {most}."
+    if best.saves_bytes < report.estimate.uncertainty_bytes - asked.headroom_bytes:
+        return f"No single change is surely enough; {most}."
+    return f"{most}."
 
 
 def _saved(advice: Advice) -> str:
     return format_bytes(advice.saves_bytes)
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

@@ -24,9 +24,10 @@ Estimator = Callable[[RunPlan], Peaks]
 #: What a change must save to be worth a line: one part in this many of the peak.
 _WORTH: Final = 500
 
-#: What the allocator must keep for expandable segments to be tried, which takes as long as all
-#: other changes together: one part in this many.
+#: Expandable segments are tried where that takes no longer than all other changes together: a run
+#: of few events, or where the allocator keeps much, one part in this many.
 _KEPT_WORTH: Final = 10
+_FEW_EVENTS: Final = 45_000
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def _of_states(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
     if plan.kbit_prep == "all":
         yield {"kbit_prep": "norms"}, "embeddings and head stay in 16 bits"
     if plan.kbit_prep in ("all", "norms"):
-        yield {"kbit_prep": "none"}, "norms and residual stream stay in 16 bits"
+        left = "embeddings, head, " if plan.kbit_prep == "all" else ""
+        yield {"kbit_prep": "none"}, f"{left}norms and residual stream stay in 16 bits"
     if plan.adapts:
         if plan.lora_rank > 8:
             yield {"lora_rank": 8}, "adapters of a lower rank"
@@ -242,12 +244,19 @@ def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
 
 def _of_fragmentation(estimate: Estimate, reserved: int) -> Cure:
     """What the allocator keeps beyond what is allocated, and what segments that grow would save of
-    it: a part of the whole that is not worth a line is not looked into."""
+    it, where that is tried."""
     kept, saved = reserved - estimate.peak_allocated_bytes, 0
-    if estimate.plan.segments == "native" and kept * _KEPT_WORTH > reserved:
+    if estimate.plan.segments == "native" and tries_segments(estimate):
         saved = max(0, reserved - estimate.reserved_with(AllocatorSettings("expandable")))
     change = "--segments expandable" if saved else ""
     return Cure(FRAGMENTATION, _FRAGMENTED, kept, change, saved)
+
+
+def tries_segments(estimate: Estimate) -> bool:
+    """Whether the run is replayed with expandable segments, to say what they would save."""
+    reserved = estimate.peak_reserved_bytes or 0
+    much = (reserved - estimate.peak_allocated_bytes) * _KEPT_WORTH > reserved
+    return much or len(estimate.events) <= _FEW_EVENTS
 
 
 def _best(plan: RunPlan, advice: Sequence[Advice], phase: str, needs: int) -> Advice | None:
@@ -266,4 +275,13 @@ def keeps_training(before: RunPlan, after: RunPlan) -> bool:
     )
 
 
-__all__ = ["FRAGMENTATION", "Advice", "Cure", "advise", "candidates", "cures", "worthwhile"]
+__all__ = [
+    "FRAGMENTATION",
+    "Advice",
+    "Cure",
+    "advise",
+    "candidates",
+    "cures",
+    "tries_segments",
+    "worthwhile",
+]

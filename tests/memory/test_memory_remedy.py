@@ -1,0 +1,87 @@
+"""What is said to make a run fit does so, by an estimate of the changed plan on that device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from test_memory_estimate import SHAPE
+
+from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory.advice import advise
+from qtui_core.memory.devices import DEVICES, device_of_memory, find_device
+from qtui_core.memory.fit import fit_on, fits
+from qtui_core.memory.peaks import estimate_peaks
+from qtui_core.memory.remedy import remedy, smallest_again
+
+CONFIGS = Path(__file__).parent / "configs"
+PLANS = (
+    RunPlan(method="full", batch=4, sequence=512),
+    RunPlan(method="full", batch=2, sequence=512, optimizer="adamw-fused"),
+    RunPlan(batch=4, sequence=512),
+    RunPlan(method="inference", batch=4, sequence=512),
+)
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.method}-{plan.optimizer}")
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.999])
+def test_a_remedy_makes_it_fit(plan, share):
+    whole = estimate(SHAPE, plan).process_bytes
+    device = device_of_memory(int(whole * share))
+    found = estimate(SHAPE, plan, device)
+    fit = fit_on(found, device)
+    assert fit.verdict != "fits"
+    advice = advise(found, lambda plan: estimate_peaks(SHAPE, plan, device))
+    change = remedy(found, fit, advice, partial(estimate, SHAPE))
+    if change is None:
+        # The spread of a context is more than these small runs take without it.
+        return
+    assert fit_on(estimate(SHAPE, change.plan, device), device).verdict == "fits"
+    assert change.saves_bytes > 0
+    assert change.change
+
+
+def test_what_saves_most_is_not_offered_where_it_is_not_enough():
+    """Paged states are on the GPU as long as there is room: a full GPU is tight with them."""
+    shape = ModelShape.from_config(json.loads((CONFIGS / "mistral-7b-v0.1.json").read_text()))
+    plan = RunPlan(method="full", batch=8, sequence=256, optimizer="adamw-fused")
+    device = device_of_memory(40838 << 20)
+    found = estimate(shape, plan, device)
+    advice = advise(found, lambda plan: estimate_peaks(shape, plan, device))
+    needed = found.uncertainty_bytes - fit_on(found, device).headroom_bytes
+    paged = next(one for one in advice if "paged" in one.change)
+    assert paged.saves_bytes > needed
+    assert fit_on(estimate(shape, paged.plan, device), device).verdict != "fits"
+    change = remedy(found, fit_on(found, device), advice, partial(estimate, shape))
+    assert change is None or "paged" not in change.change
+
+
+def test_segments_that_grow_come_first_where_only_the_cache_is_in_the_way():
+    shape = ModelShape.from_config(json.loads((CONFIGS / "gpt2-medium.json").read_text()))
+    plan = RunPlan(method="full", batch=4, sequence=1024)
+    native, grown = (
+        estimate(shape, replace(plan, segments=segments)) for segments in ("native", "expandable")
+    )
+    needed = grown.process_bytes + grown.uncertainty_bytes
+    assert needed < native.process_bytes
+    device = device_of_memory((needed + native.process_bytes) // 2)
+    found = estimate(shape, plan, device)
+    fit = fit_on(found, device)
+    assert fit.verdict == "tight"
+    change = remedy(found, fit, (), partial(estimate, shape))
+    assert change.change == "--segments expandable"
+
+
+def test_the_smallest_that_fits_is_judged_by_an_estimate_on_it():
+    shape = ModelShape.from_config(json.loads((CONFIGS / "llama-3.1-8b.json").read_text()))
+    plan = RunPlan(method="full", gpus=8, zero=3, checkpointing=True)
+    found = estimate(shape, plan)
+    rows = fits(found, DEVICES)
+    judged = smallest_again(found, rows, DEVICES, partial(estimate, shape))
+    small = next(fit for fit in judged if fit.verdict == "fits")
+    device = find_device(small.gpu)
+    assert fit_on(estimate(shape, plan, device), device).verdict == "fits"
+    assert [fit.gpu for fit in judged] == [fit.gpu for fit in rows]
