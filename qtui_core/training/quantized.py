@@ -21,7 +21,6 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     """
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
-    from transformers.quantizers.base import get_keys_to_not_convert
 
     quant = plan.quant or ""
     eight = quant == "int8"
@@ -32,12 +31,8 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
         bnb_4bit_use_double_quant=quant.endswith("-dq"),
         bnb_4bit_compute_dtype=_compute_dtype(plan),
     )
-    kept = get_keys_to_not_convert(model) + list(model._keep_in_fp32_modules or ())
-    plain = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-    }
+    kept = _kept(model)
+    plain = {name: module for name, module in model.named_modules() if _is_linear(module)}
     with unset_fake_temporarily():  # the new layers are empty ones of a tensor class of their own
         replace_with_bnb_linear(model, kept, settings)
     for name, module in model.named_modules():
@@ -49,6 +44,31 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     model.is_quantized = True
     model.quantization_method = settings.quant_method
     model.config.quantization_config = settings
+
+
+def stored_bytes(model: Any, plan: RunPlan) -> int:
+    """Bytes of the weights of a plain model once they are quantized, without their constants."""
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    kept = _kept(model)
+    share = 1 if plan.quant == "int8" else 2
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    for name, module in model.named_modules():
+        if _is_linear(module) and should_convert_module(name, kept):
+            weight = module.weight
+            total -= weight.nbytes - -(-weight.numel() // share)
+    return total
+
+
+def _kept(model: Any) -> list[str]:
+    """Modules that are not quantized."""
+    from transformers.quantizers.base import get_keys_to_not_convert
+
+    return [*get_keys_to_not_convert(model), *(model._keep_in_fp32_modules or ())]
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
 
 
 def quantized_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -130,7 +150,7 @@ def _fake_rows(module: Any, weight: torch.Tensor) -> nn.Parameter:
     scales = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
     parameter: Any = nn.Parameter(torch.empty_like(half, dtype=torch.int8), requires_grad=False)
     parameter.CB, parameter.SCB, parameter.has_fp16_weights = parameter.data, scales, False
-    return parameter  # type: ignore[no-any-return]
+    return parameter
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:

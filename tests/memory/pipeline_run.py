@@ -1,0 +1,79 @@
+"""One of the stages of a real pipeline on CPUs, torch's GPipe: every storage's bytes.
+
+    torchrun --nproc-per-node 2 pipeline_run.py JOB.json
+
+The job says `config`, `sequence`, `output` and `micro`, numbers of micro batches of one sequence.
+Each rank writes `output`.RANK: the most bytes alive in a step, for each of these numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import transformers
+from parallel_run import Storages
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+
+class Stage(nn.Module):
+    """A share of the layers of a Llama, with the embedding before the first of them and the head
+    after the last."""
+
+    def __init__(self, model, rank, stages):
+        super().__init__()
+        base = model.model
+        own = len(base.layers) // stages
+        self.layers = base.layers[rank * own : (rank + 1) * own]
+        self.before = base.embed_tokens if rank == 0 else None
+        self.after = nn.Sequential(base.norm, model.lm_head) if rank == stages - 1 else None
+        self.rotary = base.rotary_emb
+
+    def forward(self, hidden):
+        if self.before is not None:
+            hidden = self.before(hidden)
+        positions = torch.arange(hidden.shape[1])[None]
+        tables = self.rotary(hidden, positions)
+        for layer in self.layers:
+            hidden = layer(hidden, position_embeddings=tables, position_ids=positions)
+        return hidden if self.after is None else self.after(hidden)
+
+
+def loss_of(logits, labels):
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def most_in_a_step(stage, rank, config, sequence, micro):
+    device = torch.device("cpu")
+    part = PipelineStage(stage, rank, dist.get_world_size(), device)
+    schedule = ScheduleGPipe(part, n_microbatches=micro, loss_fn=loss_of)
+    storages = Storages()
+    storages.watch([*stage.parameters(), *stage.buffers()])
+    with storages:
+        ids = torch.randint(0, config.vocab_size, (micro, sequence))
+        for _ in range(2):
+            storages.phase()
+            schedule.step(*((ids,) if rank == 0 else ()), target=ids)
+            most = storages.phase()
+            stage.zero_grad()
+    return most
+
+
+def main(job):
+    dist.init_process_group("gloo")
+    rank, stages = dist.get_rank(), dist.get_world_size()
+    config = transformers.AutoConfig.for_model(**job["config"])
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).train()
+    stage = Stage(model, rank, stages)
+    del model
+    found = [most_in_a_step(stage, rank, config, job["sequence"], n) for n in job["micro"]]
+    Path(f"{job['output']}.{rank}").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
