@@ -158,3 +158,23 @@ async def test_the_real_process_answers(model: str) -> None:
         ]  # fmt: skip
     finally:
         await client.close()
+
+
+def test_the_gpu_that_is_measured_is_the_one_that_nvml_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import io
+    import os
+
+    from qtui.engine import measuring
+    from qtui_core.training import rates
+    from qtui_core.training.placement import Gpu
+
+    found = (Gpu(0, "GPU-aaaa", "NVIDIA L4", None), Gpu(1, "GPU-bbbb", "NVIDIA L4", None))
+    monkeypatch.setattr(measuring, "gpus", lambda: found)
+    monkeypatch.setattr(rates, "measure_rates", lambda device: iter(()))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    answer = io.StringIO()
+    measuring._measure("1", answer)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-bbbb"
+    assert json.loads(answer.getvalue())["device"]["kind"] in ("cpu", "cuda")
