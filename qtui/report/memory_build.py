@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Largest, fit_on, fits
 from qtui_core.memory.on_device import has_flash
 from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.remedy import OnDevice, remedy, smallest_again
 from qtui_core.memory.workspaces import parse_version
 from qtui_core.models import ModelSource
 
@@ -56,36 +57,50 @@ def report_of(
     *,
     here: Sequence[Device] = (),
     largest: Largest | None = None,
+    asked: RunPlan | None = None,
+    again: OnDevice | None = None,
 ) -> MemoryReport:
     """The report on an estimate of a model, on its device if it has one.
 
     `peaks` estimates changed plans, which are weighed by it; None where none can be, as after the
     trace of a family without a shape. The GPUs `here` are judged before those of the catalogue.
+    `asked` is the plan as it was asked for, where that is known. `again` estimates a plan on a
+    device as `found` was, which takes longer: what is said to make the run fit, and where it fits
+    narrowly, is then held against it.
     """
     advice: tuple[Advice, ...] = () if peaks is None else advise(found, peaks)
     near = [] if found.device is None else [found.device]
     near += [device for device in here if device.name not in {each.name for each in near}]
     named = {device.name for device in near}
+    attention = None if asked is None else asked.attention
+    rows = fits(found, DEVICES, peaks, attention=attention)
+    verdicts = (
+        *(fit_on(found, device) for device in near),
+        *(fit for fit in rows if fit.gpu not in named),
+    )
+    remedied = None
+    if again is not None and found.device is None:
+        verdicts = smallest_again(found, verdicts, DEVICES, again)
+    elif again is not None and verdicts[0].verdict != "fits":
+        remedied = remedy(found, verdicts[0], advice, again)
     return MemoryReport(
         model=model.name,
         location=model.location,
         architecture=model.architecture,
         estimate=found,
-        fits=(
-            *(fit_on(found, device) for device in near),
-            *(fit for fit in fits(found, DEVICES, peaks) if fit.gpu not in named),
-        ),
+        fits=verdicts,
         asked=None if found.device is None else found.device.name,
         device=found.device,
         advice=worthwhile(advice, found.peak_allocated_bytes),
         cures=cures(found, advice),
         compute=None if found.shape is None else compute_of(found.shape, found.plan),
         largest=largest,
-        notes=tuple(_notes(model, found)),
+        remedy=remedied,
+        notes=tuple(_notes(model, found, asked)),
     )
 
 
-def _notes(model: Described, found: Estimate) -> list[str]:
+def _notes(model: Described, found: Estimate, asked: RunPlan | None) -> list[str]:
     notes: list[str] = []
     shape, plan = found.shape, found.plan
     if shape is None:
@@ -97,6 +112,7 @@ def _notes(model: Described, found: Estimate) -> list[str]:
             notes.append(
                 f"The sequence is longer than the {longest:,} positions the model was made for."
             )
+    notes += _without_effect(asked, plan)
     if plan.gpus > 1:
         from qtui_core.memory.sharing import sharing_notes
 
@@ -121,6 +137,21 @@ def _notes(model: Described, found: Estimate) -> list[str]:
         name = "This GPU" if found.device is None else found.device.name
         notes.append(f"{name} has no flash attention: sdpa takes the efficient kernel there.")
     return notes
+
+
+def _without_effect(asked: RunPlan | None, plan: RunPlan) -> Iterator[str]:
+    """What was asked for and is nothing to the method."""
+    if asked is None:
+        return
+    if asked.generate and plan.trains:
+        yield f"--generate {asked.generate} changes nothing: a step of training generates nothing."
+    if asked.accumulation > 1 and not plan.trains:
+        yield (
+            f"--accumulation {asked.accumulation} changes nothing: an inference has no gradients "
+            "to accumulate."
+        )
+    if asked.checkpointing and not plan.trains:
+        yield "--checkpointing changes nothing: an inference keeps nothing for a backward pass."
 
 
 def _since(known: Calibration, plan: RunPlan) -> str:
