@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from conftest import Running, screen_text, settled, until
 from memory_estimator import HandMade
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
@@ -110,3 +112,17 @@ async def test_a_form_draws_what_changed(running: Running) -> None:
             panel.body.form.refresh()
             await settled(pilot)
             assert screen_text(pilot.app) == seen
+
+
+async def test_a_map_says_what_fits_when_all_of_it_is_known(running: Running) -> None:
+    async with running(start_panel="memory") as pilot:
+        panel = await show(pilot, "Map")
+        cells = dict(panel.shown.cells)
+        assert "the longest sequence that fits" in panel.sentence
+        for place in ((64, 32768), (1, 256), (8, 2048)):
+            panel.shown.cells = {k: v for k, v in cells.items() if k != place}
+            panel._draw()
+            assert panel.sentence == "Looking along the edge of what fits RTX 4090."
+        panel.shown.cells = {**cells, (8, 2048): replace(cells[8, 2048], verdict=None)}
+        panel._draw()
+        assert panel.sentence == "Looking along the edge of what fits RTX 4090."

@@ -32,6 +32,11 @@ def _of_map(shown: Shown) -> str:
     batch, length = MAP_BATCHES[row], MAP_SEQUENCES[column]
     if shown.gpu is None:
         return "Each cell is a plan of its own. g chooses a GPU, and the map says what fits it."
+    known = [cell for cell in shown.cells.values() if cell.peak_live_bytes is not None]
+    if len(shown.cells) < len(MAP_BATCHES) * len(MAP_SEQUENCES) or any(
+        cell.verdict is None for cell in known
+    ):
+        return f"Looking along the edge of what fits {shown.gpu.label}."
     fitting = {
         length: max(
             (b for b in MAP_BATCHES if (c := shown.cells.get((b, length))) and c.verdict == "fits"),
@@ -42,8 +47,6 @@ def _of_map(shown: Shown) -> str:
     at = fitting[length]
     longest = max((s for s in MAP_SEQUENCES if fitting[s]), default=0)
     if not longest:
-        if all(cell.verdict is None for cell in shown.cells.values()):
-            return f"Looking along the edge of what fits {shown.gpu.label}."
         return (
             f"Nothing on this map fits {shown.gpu.label}: even batch {MAP_BATCHES[0]} of "
             f"{MAP_SEQUENCES[0]:,} tokens needs more. Savings says what would help."
