@@ -170,7 +170,10 @@ def test_the_gpu_that_is_measured_is_the_one_that_nvml_counts(
     from qtui_core.training import rates
     from qtui_core.training.placement import Gpu
 
-    found = (Gpu(0, "GPU-aaaa", "NVIDIA L4", None), Gpu(1, "GPU-bbbb", "NVIDIA L4", None))
+    found = (
+        Gpu(0, "GPU-aaaa", "NVIDIA L4", None, None),
+        Gpu(1, "GPU-bbbb", "NVIDIA L4", None, None),
+    )
     monkeypatch.setattr(measuring, "gpus", lambda: found)
     monkeypatch.setattr(rates, "measure_rates", lambda device: iter(()))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
