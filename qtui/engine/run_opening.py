@@ -67,6 +67,8 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
     try:
         config = described(source).config
         alone, note = one_gpu(request.plan)
+        # Workspaces are those of the torch that runs.
+        alone = replace(alone, torch=_release(torch_version()))
         plan = resolve(alone, _stored_dtype(config))
         check_runnable(plan, placement.device.kind)
         predicted, why_not, advice, architecture = _predicted(source, plan, placement)
@@ -109,16 +111,16 @@ def _predicted(
 ) -> tuple[Predicted | None, str, Sequence[Advice], str]:
     """The estimate as a header has it, or why there is none; what would save memory; the class."""
     device = _device_of(placement)
-    tensors = device is None
+    tensors, used = device is None, placement.used_bytes
     try:
-        report = report_on(source, replace(plan, torch=_release(torch_version())), device)
+        report = report_on(source, plan, device)
     except UnknownFamily as error:
         return None, str(error), (), source.architecture or "a model"
     predicted = predict(
         report.estimate,
         tensors=tensors,
         advice=report.advice,
-        warning="" if device is None else warning_of(report.estimate, device),
+        warning="" if device is None else warning_of(report.estimate, device, used),
         memory=memory_data(report),
     )
     return predicted, "", report.advice, report.architecture

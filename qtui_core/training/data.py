@@ -86,10 +86,14 @@ def fill(batch: Mapping[str, torch.Tensor], ids: Ids, plan: RunPlan) -> Iterator
     """Writes the next sequences of a text into `input_ids` `[batch, sequence]` of a batch each
     time it is asked to, in order and from the start again at the end, without an end. Nothing is
     allocated on the device of the batch."""
+    into = batch["input_ids"]
     places = np.arange(plan.tokens)
     start = 0
     while True:
         taken = ids[(start + places) % ids.size].reshape(plan.batch, plan.sequence)
-        batch["input_ids"].copy_(torch.from_numpy(taken))
+        if into.device.type == "cpu":
+            into.numpy()[:] = taken
+        else:
+            into.copy_(torch.from_numpy(taken))
         start = (start + plan.tokens) % ids.size
         yield

@@ -47,7 +47,7 @@ def fault_of(
     asked = asked_bytes(str(error))
     helping = changes(advice, phase)
     parts = sorted(((n, b) for n, b in held.items() if b), key=lambda part: -part[1])[:_NAMED]
-    wanted = "" if asked is None else f" when {format_bytes(asked)} more were asked for"
+    wanted = "" if asked is None else f", when {format_bytes(asked)} more were asked for"
     text = f"Memory ran out {where}{wanted}."
     if parts:
         text += f" Most of it are {parts[0][0]} ({format_bytes(parts[0][1])})."

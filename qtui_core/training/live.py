@@ -28,7 +28,7 @@ from qtui_core.training.meter import Meter
 from qtui_core.training.meters import open_meter
 from qtui_core.training.optimizers import make_optimizer
 from qtui_core.training.order import Order
-from qtui_core.training.quantized import quantize_linears
+from qtui_core.training.quantized import quantize_linears, stored_bytes
 from qtui_core.training.runnable import kernels_of, rate_of, use_liger
 from qtui_core.training.step import batch_of, infer, take_steps
 from qtui_core.training.weights import is_random, load_weights, settle, warm_up
@@ -114,14 +114,17 @@ def conduct(
     `began` is `time.perf_counter()` when the run began; `advice` is what would save memory.
     """
     course = Course(tell, controls, began)
-    try:
-        with closing(open_meter(order.placement)) as course.meter:
+    with ExitStack() as stack:
+        try:
+            course.meter = open_meter(order.placement)
+            stack.callback(course.meter.close)
             run(source, order, course)
-    except Exception as error:
-        # A fault is a state of the run, whatever library it came from.
-        traceback.print_exc()
-        tell(told_fault(error, course, advice))
-        return error.exit_code if isinstance(error, QtuiError) else 1
+        except Exception as error:
+            # A fault is a state of the run, whatever library it came from.
+            if not isinstance(error, QtuiError):
+                traceback.print_exc()
+            tell(told_fault(error, course, advice))
+            return error.exit_code if isinstance(error, QtuiError) else 1
     return 0
 
 
@@ -152,7 +155,8 @@ def run(source: ModelSource, order: Order, course: Course) -> None:
         if plan.quant is not None:
             course.phase(QUANTIZE)
             if device != "cpu":
-                warm_up(built.model, device, placement.device.capacity_bytes)
+                nbytes = stored_bytes(built.model, plan)
+                warm_up(nbytes, device, placement.device.capacity_bytes)
             quantize_linears(built.model, plan, device)
             settle(built.model, device)
             course.track(built.state(), component_of_state(built))

@@ -22,7 +22,7 @@ def open_meter(placement: Placement) -> Meter:
     try:
         torch.cuda.init()
         torch.cuda.set_device(placement.torch_device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
         meter.close()
         raise NoGpu(
             f"The driver shows {placement.device.name}, and torch {torch.__version__} cannot use "

@@ -35,6 +35,7 @@ class Gpu:
     uuid: str
     name: str
     memory: int | None
+    used: int
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,14 @@ class Placement:
         torch_device: what torch calls it, once the environment is set: "cpu" or "cuda:0".
         uuid: of the GPU or slice of MIG, by which NVML finds it; None on a CPU.
         environment: variables to set before torch is imported.
+        used_bytes: of the GPU's memory, by others.
     """
 
     device: RunDevice
     torch_device: str
     uuid: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    used_bytes: int = 0
 
 
 def place(
@@ -97,7 +100,7 @@ def place(
         else RunDevice("cuda", gpu.name, gpu.index, gpu.memory)
     )
     chosen = {"CUDA_VISIBLE_DEVICES": entry, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return Placement(device, "cuda:0", entry, chosen)
+    return Placement(device, "cuda:0", entry, chosen, 0 if gpu is None else gpu.used)
 
 
 def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
@@ -114,7 +117,8 @@ def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
                 continue
             memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
             name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
-            found.append(Gpu(index, uuid, name, None if memory is None else int(memory.total)))
+            total, used = (None, 0) if memory is None else (int(memory.total), int(memory.used))
+            found.append(Gpu(index, uuid, name, total or None, used))
     finally:
         answer(nvml, "nvmlShutdown")
     return tuple(found)

@@ -64,17 +64,12 @@ def check_runnable(plan: RunPlan, device_type: str) -> None:
             f"--attention {plan.attention} is a kernel of CUDA, and this run is on the CPU; use "
             f"--attention sdpa, which takes the CPU's own."
         )
-    if plan.repeat_kv and plan.attention == "flash" and _has("flash_attn"):
+    plain = plan.quant is None and plan.dtype != "fp32" and not plan.autocast
+    if plan.kbit_prep == "norms" and plain:
         raise UsageError(
-            "--repeat-kv with the package flash-attn is what transformers did before 4.48; the "
-            "installed one does not. Use --attention sdpa, or leave out --repeat-kv."
+            f"--kbit-prep norms makes hidden states float32, which layers of {plan.dtype} that are "
+            f"not quantized do not take; add --autocast, or use --kbit-prep all."
         )
-    if plan.kbit_prep == "norms" and plan.quant is None and plan.dtype != "fp32":
-        if not plan.autocast:
-            raise UsageError(
-                f"--kbit-prep norms makes hidden states float32, which layers of {plan.dtype} that "
-                f"are not quantized do not take; add --autocast, or use --kbit-prep all."
-            )
     if plan.optimizer.startswith("paged") and not cuda:
         raise UsageError(
             f"--optimizer {plan.optimizer} pages states between a GPU and the host, and this run "

@@ -108,11 +108,10 @@ def settle(model: nn.Module, device: torch.device | str) -> None:
                 module._buffers[name] = buffer.to(device)
 
 
-def warm_up(model: nn.Module, device: torch.device | str, device_bytes: int | None) -> None:
+def warm_up(weight_bytes: int, device: torch.device | str, device_bytes: int | None) -> None:
     """Makes one tensor of all weights on a GPU and lets go of it, as from_pretrained does before
     it loads to one (caching_allocator_warmup), so that the weights share its segment."""
-    total = sum(parameter.nbytes for parameter in model.parameters())
-    nbytes = warm_up_bytes(total, device_bytes)
+    nbytes = warm_up_bytes(weight_bytes, device_bytes)
     if nbytes:
         torch.empty(nbytes, dtype=torch.uint8, device=device)
 

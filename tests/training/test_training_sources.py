@@ -1,0 +1,147 @@
+"""Where a run gets its weights and its text from, and what its failures are told as."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from live_runs import configured
+from safetensors.torch import load_file
+
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.memory.advice import Advice
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.models import open_model
+from qtui_core.models.demo import DEMO_FOLDER
+from qtui_core.training.data import BUILT_IN, encode, fill, text_of
+from qtui_core.training.faults import asked_bytes, changes, fault_of, kind_of
+from qtui_core.training.quantized import quantize_linears, stored_bytes
+from qtui_core.training.weights import load_weights, settle
+
+PLAN = resolve(RunPlan(method="full", batch=2, sequence=8), "bf16")
+
+
+def test_weights_are_those_of_the_file() -> None:
+    stored = load_file(DEMO_FOLDER / "model.safetensors")
+    with open_model("demo") as source:
+        found = dict(load_weights(source, PLAN).model.named_parameters())
+    assert found.keys() == stored.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor.data, stored[name])
+
+
+def test_weights_are_in_the_dtype_of_the_plan() -> None:
+    stored = load_file(DEMO_FOLDER / "model.safetensors")
+    with open_model("demo") as source:
+        model = load_weights(source, resolve(RunPlan(method="full", dtype="fp32"), "bf16")).model
+    for name, tensor in model.named_parameters():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor.data, stored[name].float())
+
+
+def test_training_does_not_touch_the_file(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((DEMO_FOLDER / name).read_bytes())
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with open_model(str(tmp_path)) as source:
+        model = load_weights(source, PLAN).model
+        settle(model, "cpu")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_random_weights_are_each_their_own(tmp_path: Path) -> None:
+    with open_model(configured(tmp_path, vocab_size=5000)) as source:
+        model = load_weights(source, PLAN).model
+    settle(model, "cpu")
+    storages = [p.data.untyped_storage() for p in model.parameters()]
+    assert len({storage.data_ptr() for storage in storages}) == len(storages)
+    for storage, parameter in zip(storages, model.parameters(), strict=True):
+        assert storage.nbytes() == parameter.nbytes
+    query = model.model.layers[0].self_attn.q_proj.weight
+    assert 0.015 < float(query.detach().float().std()) < 0.025
+    assert not torch.equal(query, model.model.layers[1].self_attn.q_proj.weight)
+    assert bool((model.model.norm.weight == 1).all())
+    # Positions are computed, not random.
+    frequencies = model.model.rotary_emb.inv_freq
+    assert torch.isfinite(frequencies).all()
+    assert float(frequencies[0]) == 1.0
+
+
+@pytest.mark.parametrize("quant", ["nf4", "int8"])
+def test_weights_take_what_was_foreseen_of_them(tmp_path: Path, quant: str) -> None:
+    plan = resolve(RunPlan(method="inference", quant=quant), "bf16")
+    with open_model(configured(tmp_path)) as source:
+        model = load_weights(source, plan).model
+    foreseen = stored_bytes(model, plan)
+    quantize_linears(model, plan, "cpu")
+    assert foreseen == sum(parameter.nbytes for parameter in model.parameters())
+
+
+def test_a_model_with_weights_needs_its_tokenizer(tmp_path: Path) -> None:
+    with open_model("demo") as source:
+        model = load_weights(source, PLAN).model
+        found = encode("é!", source, model)
+        assert found.ids.tolist() == [0xC3, 0xA9, 0x21]
+        assert found.decode(0x21) == "!"
+        with pytest.raises(UsageError, match="2"):
+            encode("a", source, model)
+    with open_model(configured(tmp_path, vocab_size=40)) as source:
+        model = load_weights(source, PLAN).model
+        assert encode("abc", source, model).ids.tolist() == [97 % 40, 98 % 40, 99 % 40]
+
+
+def test_a_text_is_read_in_order_and_again() -> None:
+    ids = np.arange(20, dtype=np.int64)
+    batch = {"input_ids": torch.zeros(2, 8, dtype=torch.int64)}
+    seen = [batch["input_ids"].flatten().tolist() for _ in islice(fill(batch, ids, PLAN), 3)]
+    assert list(chain(*seen)) == [*range(20), *range(20), *range(8)]
+
+
+def test_the_built_in_text_is_short_enough_to_be_learned() -> None:
+    text = text_of(None)
+    assert text.origin == "built-in text"
+    assert 1000 < len(text.content) == len(BUILT_IN.read_text()) < 3000
+
+
+@pytest.mark.parametrize(
+    ("said", "nbytes"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total", 20 << 20),
+        ("CUDA out of memory. Tried to allocate 1.50 GiB (GPU 0; 15.78 GiB", 3 << 29),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.", 4096),
+        ("CUDA error: out of memory", None),
+    ],
+)
+def test_what_was_asked_for_is_read(said: str, nbytes: int | None) -> None:
+    assert asked_bytes(said) == nbytes
+    assert kind_of(RuntimeError(said)) == "out of memory"
+
+
+def test_kinds_of_faults() -> None:
+    assert kind_of(torch.OutOfMemoryError("x")) == kind_of(MemoryError()) == "out of memory"
+    assert kind_of(RuntimeError("CUDA error: unspecified launch failure")) == "driver"
+    assert kind_of(ModelError("gone")) == "model"
+    assert kind_of(RuntimeError("shapes differ")) == kind_of(ValueError("no")) == "failure"
+
+
+def test_advice_is_of_the_phase() -> None:
+    plan = RunPlan()
+    advice = [
+        Advice("--a", plan, 100, "", "loss", {"loss": 100, "forward": 0}),
+        Advice("--b", plan, 50, "", "loss", {"loss": 50, "forward": 70}),
+    ]
+    assert changes(advice, "loss") == (("--a", 100), ("--b", 50))
+    assert changes(advice, "forward") == (("--b", 70),)
+    assert changes(advice, "quantize") == (("--a", 100), ("--b", 50))
+    error = torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+    held = {"weights": 10 << 30, "activations": 12 << 30, "inputs": 0}
+    fault = fault_of(error, 1.0, 4, "forward", held, advice)
+    assert fault.largest == (("activations", 12 << 30), ("weights", 10 << 30))
+    assert fault.text.startswith("Memory ran out in step 4, forward, when 2 GiB more")
+    assert "--b would save 70 B there" in fault.text
