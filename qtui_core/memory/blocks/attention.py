@@ -54,23 +54,20 @@ def llama(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: 
     value = heads(tape, state, value, repeats(spec, state))
     if rotated:
         query, key = rotate(tape, query, key, *state.tables[0])
-    key, value = by_hand(tape, spec, key, value, state)
+    key = by_hand(tape, spec, key, state)
+    value = by_hand(tape, spec, value, state)
     output, scores = attend(tape, spec, query, key, value, state)
     return project(tape, weights, spec.out, output), scores
 
 
-def by_hand(
-    tape: Tape, spec: Attention, key: Tensor, value: Tensor, state: Pass
-) -> tuple[Tensor, Tensor]:
-    """Keys and values as the layer itself repeats them under `RunPlan.repeat_kv`: they take the
-    names of those of fewer heads, and live until the layer's output is projected
+def by_hand(tape: Tape, spec: Attention, x: Tensor, state: Pass) -> Tensor:
+    """Keys or values as the layer itself repeats them under `RunPlan.repeat_kv`: they take the name
+    of those of fewer heads, and live until the layer's output is projected
     (MistralFlashAttention2.forward of transformers 4.45). A cache, and eager attention, are given
     those of fewer heads."""
-    times = spec.heads // spec.kv_heads
-    if not state.plan.repeat_kv or times == 1 or state.cache is not None or is_eager(state):
-        return key, value
-    key = repeat(tape, key, times)
-    return key, repeat(tape, value, times)
+    if not state.plan.repeat_kv or state.cache is not None or is_eager(state):
+        return x
+    return repeat(tape, x, spec.heads // spec.kv_heads)
 
 
 def repeats(spec: Attention, state: Pass) -> bool:

@@ -30,7 +30,8 @@ def attention(
         cosines, sines = state.tables[0]
         query = rope(tape, query, cosines, sines)
         key = rope(tape, key, cosines, sines)
-    key, value = by_hand(tape, spec, key, value, state)
+    key = by_hand(tape, spec, key, state)
+    value = by_hand(tape, spec, value, state)
     output, scores = attend(tape, spec, query, key, value, state)
     own = _adapted(weights, spec.out)
     if own is None:
