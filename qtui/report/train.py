@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from typing import Any
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes, format_count
@@ -14,10 +12,10 @@ from qtui_core.live.compare import PhaseRow, by_component, by_phase, first_step_
 from qtui_core.live.gap import Level
 from qtui_core.live.header import Header
 from qtui_core.live.measured import Measured, measured
+from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import QUANTIZE, RunState
 from qtui_core.live.summary import levels_of, summary
-from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_text import grouped
 from qtui_core.models.quoting import printable
 
@@ -77,7 +75,7 @@ def _run(header: Header, state: RunState, found: Measured) -> Facts:
         ("model", model),
         ("device", device),
         ("data", header.data),
-        *plan_pairs(header),
+        *grouped(plan_of(header.plan)),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
         ("steps", f"{steps}, {state.status}"),
     ]
@@ -89,15 +87,6 @@ def _run(header: Header, state: RunState, found: Measured) -> Facts:
             pace += f", {found.tokens_per_second:,.0f} tokens a second"
         pairs.append(("a step", pace))
     return Facts(tuple((name, printable(text)) for name, text in pairs))
-
-
-def plan_pairs(header: Header) -> list[tuple[str, str]]:
-    """(group, its options) of the plan, as far as this version knows them."""
-    known = {field.name for field in fields(RunPlan)}
-    given: dict[str, Any] = {name: value for name, value in header.plan.items() if name in known}
-    if "lora_targets" in given:
-        given["lora_targets"] = tuple(given["lora_targets"])
-    return grouped(RunPlan(**given))
 
 
 def _levels(header: Header, found: Measured) -> Table:

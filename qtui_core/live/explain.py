@@ -92,7 +92,7 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
 _IS: Final = {
     "allocated": "allocated",
     "reserved": "reserved",
-    "process": "the process's",
+    "process": "in the process",
     "device": "used on the device",
 }
 

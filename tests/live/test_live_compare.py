@@ -11,8 +11,10 @@ from test_live_state import fold
 
 from qtui_core.live.compare import by_component, by_phase, error_of, first_step_only
 from qtui_core.live.measured import measured
+from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import Fault, PhaseEnded, StepTaken
 from qtui_core.live.summary import summary
+from qtui_core.memory.plan import RunPlan
 
 
 def test_phases_of_both_sides_in_order():
@@ -113,6 +115,14 @@ def test_the_summary_of_a_run_on_a_cpu_says_what_is_not_there():
     assert data["measured"]["peak_reserved_bytes"] is None
     assert {part["level"] for part in data["gap"]} == {"allocated"}
     assert all("On a CPU" in level["not_measured"] for level in data["levels"][1:])
+
+
+def test_plans_of_other_versions_are_read_as_far_as_they_are_known():
+    assert plan_of(ON_GPU.plan) == RunPlan(
+        method="lora", batch=2, sequence=64, dtype="bf16", autocast=False, kbit_prep="none",
+        adapter_dtype="fp32", checkpointing=False,
+    )  # fmt: skip
+    assert plan_of({"method": "full", "of_tomorrow": 3}) == RunPlan(method="full")
 
 
 def test_before_a_step_is_over_there_is_nothing_to_explain():

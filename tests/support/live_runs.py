@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from qtui_core.live.header import Header, Predicted, PredictedCurve, PredictedPhase, RunDevice
 from qtui_core.live.lines import Told
 from qtui_core.live.snapshot import End, PhaseBegun, PhaseEnded, Said, Sample, State, StepTaken
+from qtui_core.memory.plan import RunPlan, resolve
 
 MIB = 1 << 20
 STEP = ("forward", "loss", "backward", "optimizer", "between steps")
@@ -54,7 +55,8 @@ ON_GPU = Header(
     parameters=4_558_080,
     device=RunDevice("cuda", "a GPU", 0, 1 << 34),
     versions={"qtui": "0"},
-    plan={"method": "lora", "batch": 2, "sequence": 64},
+    plan=asdict(resolve(RunPlan(method="lora", batch=2, sequence=64), "bf16"))
+    | {"lora_targets": ["all-linear"]},
     steps=3,
     data="built-in text",
     predicted=PREDICTED,
