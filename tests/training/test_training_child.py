@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_runs import configured, finished, hear_until, piped, say, started
+from training_runs import configured, finished, hear_until, piped, say, started
 
 from qtui_core.live.header import Header
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, Sample, State, StepTaken

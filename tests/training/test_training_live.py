@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from live_runs import Ran, conducted, configured
+from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import AdaptersCompared, PhaseBegun, PhaseEnded, Said, State, StepTaken
 from qtui_core.memory.record import Phase

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from live_runs import configured
+from training_runs import configured
 from safetensors.torch import load_file
 
 from qtui_core.errors import ModelError, UsageError
