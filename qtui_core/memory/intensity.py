@@ -73,8 +73,11 @@ def _all(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
     outside: list[Module] = [*shape.embedding_modules, *shape.head_modules]
     if shape.head is not None:
         outside.append(shape.head)
+    adapted: list[rows.Adapted] = []
     for module in outside:
         yield from _module(shape, again, module.name, module, None, plan.tokens)
+        adapted += _adapted(shape, plan, module.name, module, None)
+    yield from rows.adapters(adapted, again)
     if shape.final_norm is not None:
         yield rows.norm(shape.final_norm, again)
     if shape.head is not None and plan.trains:
@@ -92,13 +95,11 @@ def element(plan: RunPlan) -> str:
 def _layer(shape: ModelShape, plan: RunPlan, prefix: str, layer: Layer) -> Iterator[Operation]:
     for norm in layer.norms:
         yield rows.norm(norm, plan)
-    adapted: list[tuple[Linear, int]] = []
+    adapted: list[rows.Adapted] = []
     for module in sorted(modules_of_layer(layer), key=_comes_last):
         name = f"{prefix}.{module.name}"
         yield from _module(shape, plan, name, module, layer, plan.tokens)
-        rank = rank_on(shape, plan, name, module)
-        if rank and isinstance(module, Linear):
-            adapted.append((module, rank))
+        adapted += _adapted(shape, plan, name, module, layer)
     yield from rows.adapters(adapted, plan)
     yield from rows.rotation(layer, plan)
     yield from _attention(layer, plan)
@@ -125,13 +126,26 @@ def _module(
         moe = layer.mlp
         if module in moe.stacked and len(module.shape) == 3:
             experts, outputs, inputs = module.shape
-            each = max(1, tokens * moe.top_k // moe.experts)
-            label = f"{module.name.rpartition('.')[2]} of an expert"
-            one = _product(label, each, inputs, outputs, plan, False)
-            yield replace(one, times=one.times * experts)
+            label = f"{module.name.rpartition('.')[2]}, experts"
+            yield _product(label, tokens * moe.top_k, inputs, outputs, plan, False, experts)
         elif module == moe.router:
             outputs, inputs = module.shape
             yield _product("router", tokens, inputs, outputs, plan, False)
+
+
+def _adapted(
+    shape: ModelShape, plan: RunPlan, name: str, module: Module, layer: Layer | None
+) -> Iterator[rows.Adapted]:
+    """The adapter on a module, if it gets one: on a linear layer, or on stacked experts."""
+    rank = rank_on(shape, plan, name, module)
+    if rank and isinstance(module, Linear):
+        yield rows.Adapted(module.inputs, module.outputs, rank, plan.tokens)
+    elif rank and layer is not None and isinstance(layer.mlp, Moe) and module in layer.mlp.stacked:
+        assert isinstance(module, Parameter)
+        if len(module.shape) == 3:
+            experts, outputs, inputs = module.shape
+            worked = plan.tokens * layer.mlp.top_k
+            yield rows.Adapted(inputs, outputs, rank, worked, experts)
 
 
 def _comes_last(module: Module) -> int:
@@ -149,24 +163,27 @@ def _label(module: Linear, layer: Layer | None) -> str:
     return module.name if alike > 1 else last
 
 
-def _product(name: str, m: int, k: int, n: int, plan: RunPlan, quantized: bool) -> Operation:
+def _product(
+    name: str, m: int, k: int, n: int, plan: RunPlan, quantized: bool, copies: int = 1
+) -> Operation:
     """m tokens, k inputs, n outputs. The gradients of input and weight are products of the same
-    three sizes."""
+    three sizes. `copies` are weights that share the tokens among them: experts."""
     dtype = element(plan)
-    e: float = SIZES[dtype]
-    moved = round(e * (m * k + k * n + m * n))
+    e = SIZES[dtype]
+    moved = e * (m * k + copies * k * n + m * n)
     if quantized and plan.quant == "int8":
         # LLM.int8: operands of a byte, sums of four (bitsandbytes igemmlt).
         dtype, moved = "int8", m * k + k * n + 4 * m * n
         e = 1
-    strips = e * (m * k * ceil(n / _TILE) + k * n * ceil(m / _TILE) + m * n)
+    tiles = copies * ceil(m / copies / _TILE)
+    strips = e * (m * k * ceil(n / _TILE) + k * n * tiles + m * n)
     return Operation(
         name,
         "products",
         _passes(plan, trained=plan.method == "full") * plan.accumulation,
         2 * m * n * k,
         moved,
-        max(moved, round(strips)),
+        max(moved, strips),
         dtype,
         f"2·{m:,}·{n:,}·{k:,} over {SIZES.get(dtype, 1)} B × (mk + kn + mn)",
         _ROOFLINE,

@@ -6,13 +6,14 @@ is read and written; in one kernel it would be once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operation import Operation
 from qtui_core.memory.optimizer import states_of
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import Attention, Layer, Linear, Mlp, ModelShape, Norm
+from qtui_core.memory.shape import Attention, Layer, Linear, ModelShape, Moe, Norm
 from qtui_core.memory.storage import BLOCK, NESTED_BLOCK
 from qtui_core.memory.weights import tensors_of
 
@@ -76,9 +77,14 @@ def rotation(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
 def activation(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
     """The activation (2e), and where there is a gate its product with the other half (3e)."""
     mlp = layer.mlp
-    if not isinstance(mlp, Mlp):
-        return
     e = _element(plan)
+    if isinstance(mlp, Moe):
+        # Of the experts, each of which has a gate.
+        n = plan.tokens * mlp.top_k * mlp.intermediate
+        yield _gated("gated activation, experts", n, plan)
+        if mlp.shared is not None:
+            yield _gated("gated activation", plan.tokens * mlp.shared.down.inputs, plan)
+        return
     n = plan.tokens * mlp.down.inputs
     if mlp.gate is None and mlp.fused is None and mlp.activation == "gelu_new":
         yield _row(
@@ -91,13 +97,19 @@ def activation(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
             mlp.activation, _runs(plan), 5 * n, 2 * e * n, "5·N·I over 2e·N·I",
             "one kernel of torch; an exponential counts as one operation",
         )  # fmt: skip
-    elif plan.kernels == "liger":
-        yield _row("gated activation", _runs(plan), 5 * n, 3 * e * n, "5·N·I over 3e·N·I", _IN_ONE)
     else:
-        yield _row(
-            "gated activation", _runs(plan), 5 * n, 5 * e * n, "5·N·I over 5e·N·I",
-            "activation, then product; an exponential counts as one operation", 3 * e * n, _LIGER,
-        )  # fmt: skip
+        yield _gated("gated activation", n, plan)
+
+
+def _gated(name: str, n: int, plan: RunPlan) -> Operation:
+    """An activation of one half times the other, over n elements."""
+    e = _element(plan)
+    if plan.kernels == "liger":
+        return _row(name, _runs(plan), 5 * n, 3 * e * n, "5·N·I over 3e·N·I", _IN_ONE)
+    return _row(
+        name, _runs(plan), 5 * n, 5 * e * n, "5·N·I over 5e·N·I",
+        "activation, then product; an exponential counts as one operation", 3 * e * n, _LIGER,
+    )  # fmt: skip
 
 
 def residual(shape: ModelShape, plan: RunPlan) -> Operation:
@@ -109,19 +121,30 @@ def residual(shape: ModelShape, plan: RunPlan) -> Operation:
     )  # fmt: skip
 
 
-def adapters(adapted: Sequence[tuple[Linear, int]], plan: RunPlan) -> Iterator[Operation]:
+@dataclass(frozen=True)
+class Adapted:
+    """An adapter: `rows` are multiplied by `[inputs, rank]` and `[rank, outputs]`, of which there
+    are `copies`, one an expert."""
+
+    inputs: int
+    outputs: int
+    rank: int
+    rows: int
+    copies: int = 1
+
+
+def adapters(adapted: Sequence[Adapted], plan: RunPlan) -> Iterator[Operation]:
     """All adapters of a layer: both products, and scaling and adding what they give."""
     if not adapted:
         return
-    n = plan.tokens
     dtype = plan.autocast_dtype if plan.autocast else plan.adapter_dtype or "fp32"
     e, out = SIZES[dtype], _element(plan)
-    work = sum(2 * n * rank * (m.inputs + m.outputs) for m, rank in adapted)
+    work = sum(2 * a.rows * a.rank * (a.inputs + a.outputs) for a in adapted)
     moved = sum(
-        e * (n * m.inputs + 2 * n * rank + n * m.outputs + rank * (m.inputs + m.outputs))
-        for m, rank in adapted
+        e * ((a.rows + a.copies * a.rank) * (a.inputs + a.outputs) + 2 * a.rows * a.rank)
+        for a in adapted
     )
-    written = sum(n * m.outputs for m, _ in adapted)
+    written = sum(a.rows * a.outputs for a in adapted)
     # Forward, again, and in the backward pass for input and weight.
     times = _runs(plan) + 2 * plan.accumulation
     yield Operation(

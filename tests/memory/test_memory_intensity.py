@@ -3,7 +3,9 @@ against the operations that torch really dispatches."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +76,35 @@ def test_products_and_attention_are_the_operations_of_a_step(
         if each.group in ("products", "attention")
     )
     assert counted == compute_of(shape, resolved).total
+
+
+CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
+PLANS = (
+    RunPlan(method="full", batch=2, sequence=512),
+    RunPlan(method="qlora", batch=2, sequence=512),
+    RunPlan(method="lora", batch=1, sequence=1024, attention="eager"),
+    RunPlan(method="inference", quant="int8", batch=1, sequence=256, generate=64),
+)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_so_they_are_for_every_family(path: Path) -> None:
+    shape = ModelShape.from_config(json.loads(path.read_text()))
+    roofs = Roofs.of(find_device("A100"))
+    for plan in PLANS:
+        resolved = resolve(plan, shape.dtype)
+        found = operations_of(shape, resolved)
+        counted = sum(
+            each.operations * each.times
+            for each in found
+            if each.group in ("products", "attention")
+        )
+        assert counted == compute_of(shape, resolved).total
+        for each in found:
+            assert min(each.times, each.operations, each.bytes) > 0
+            assert each.l2_bytes >= each.bytes
+            assert each.fused_bytes is None or each.fused_bytes <= each.bytes
+            assert place(each, roofs).seconds > 0
 
 
 class Traffic(TorchDispatchMode):
