@@ -83,7 +83,7 @@ def test_a_run_goes_on_with_what_a_full_device_left_it():
     assert full.lasting_reserved == 90 * MIB
 
 
-def test_a_loss_in_place_keeps_its_logits_in_float32_till_their_gradient_is_there():
+def test_a_loss_in_place_keeps_its_logits_in_float32_till_the_backward_pass_is_over():
     plan = RunPlan(method="lora", batch=2, sequence=512, loss="in-place", kernels="fused")
     found = estimate(SHAPE, plan)
     events = for_allocator(found.events, found.plan)
