@@ -73,10 +73,13 @@ class _Run:
         self._told: set[str] = set()
 
     async def to_end(self, debug: bool) -> Outcome:
-        with contextlib.ExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._interruptible())
             recorder: Recorder | None = None
-            async for told in self._client.run(self._request):
+            told_by_it = await stack.enter_async_context(
+                contextlib.aclosing(self._client.run(self._request))
+            )
+            async for told in told_by_it:
                 self._state = after(self._state, told)
                 if isinstance(told, Header) and self._record is not None:
                     recorder = stack.enter_context(Recorder(Path(self._record)))

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -55,7 +55,7 @@ class RunClient:
         """The process id of the child, while there is one."""
         return self._process.pid if self._process is not None else None
 
-    async def run(self, request: Mapping[str, Any]) -> AsyncIterator[Told]:
+    async def run(self, request: Mapping[str, Any]) -> AsyncGenerator[Told, None]:
         """Starts a run and gives all that it tells, an End last. `request` has the fields of
         qtui_core.training.request.RunRequest. Whoever stops listening ends the run."""
         self._asked_to_end, self.exit_code = False, None
@@ -66,6 +66,8 @@ class RunClient:
             for told in self._ended_badly(f"The run could not be started: {error}."):
                 yield told
             return
+        if self._asked_to_end:  # while it was being started
+            _end_group(process)
         assert process.stdin is not None
         assert process.stdout is not None
         stderr = asyncio.create_task(self._read_stderr(process))
@@ -102,10 +104,10 @@ class RunClient:
     def stop(self, patience: float = PATIENCE) -> None:
         """Asks the run to end, and ends it after `patience` seconds. What it tells until then, and
         an End, still come from `run`."""
+        self._asked_to_end = True
         if self._process is None:
             return
         self.control("stop")
-        self._asked_to_end = True
         asyncio.get_running_loop().call_later(patience, self._kill, self._process)
 
     def kill(self) -> None:

@@ -91,6 +91,20 @@ async def test_what_does_not_stop_is_ended_with_all_that_it_started(client):
         assert await gone(pid)
 
 
+@pytest.mark.parametrize("how", ["stop", "kill"])
+async def test_a_run_that_is_ended_while_it_starts(client, how):
+    async def listen():
+        return [told async for told in client.run(asked("deaf"))]
+
+    task = asyncio.create_task(listen())
+    while client.pid is None and not task.done():
+        getattr(client, how)()  # also before there is a process
+        await asyncio.sleep(0)
+    told = await asyncio.wait_for(task, 5)
+    assert told[-1].reason == "stopped"
+    assert not any(isinstance(each, Fault) for each in told)
+
+
 async def test_killing_is_no_fault(client):
     heard = []
     async for told in client.run(asked("deaf")):
