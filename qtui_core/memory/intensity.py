@@ -210,6 +210,7 @@ def _attention(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
     queries, keys = e * tokens * heads * width, e * tokens * kv_heads * width
     values, out = e * tokens * kv_heads * value, e * tokens * heads * value
     once = queries + keys + values + out
+    sums = 4 * tokens * heads  # the logarithm of each row's sum
     blocks = ceil(plan.sequence / _TILE)
     streamed = queries + out + (keys + values) * max(1, blocks // 2)
     recomputed = 1 + (plan.checkpointing is True)
@@ -236,12 +237,12 @@ def _attention(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
     else:
         forward = Operation(
             "attention", "attention", recomputed * plan.accumulation, 2 * pairs,
-            once + 4 * tokens * heads, max(once, streamed), dtype,
+            once + sums, max(once, streamed) + sums, dtype,
             "4·pairs·H·D over q, k, v, out and 4 B of a row", _FLASH,
         )  # fmt: skip
         backward = Operation(
             "attention backward", "attention", plan.accumulation, 5 * pairs,
-            2 * once + 8 * tokens * heads, 2 * max(once, streamed), dtype,
+            2 * once + 2 * sums, 2 * (max(once, streamed) + sums), dtype,
             "10·pairs·H·D over q, k, v, out and their gradients", _FLASH,
         )  # fmt: skip
     yield forward
