@@ -11,12 +11,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from qtui.engine import estimates as of_memory
 from qtui.engine import hardware as of_hardware
 from qtui.engine.subjects import Estimates
 from qtui.engine.task import Operation
-from qtui.engine.worker import NICENESS, main
+from qtui.engine.worker import main
+
+#: Niceness of the process for what may take long.
+BEHIND: Final = 5
 
 
 def build_operations() -> Mapping[str, Operation]:
@@ -29,5 +33,5 @@ def build_operations() -> Mapping[str, Operation]:
 
 
 if __name__ == "__main__":
-    # What a key waits for gives way to nothing.
-    main(build_operations, niceness=NICENESS if sys.argv[1:] == ["behind"] else 0)
+    # What a key waits for gives way to nothing; the rest to that, but somebody waits for it too.
+    main(build_operations, niceness=BEHIND if sys.argv[1:] == ["behind"] else 0)
