@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from functools import cache, partial
 
+from qtui.cli.memory_interrupt import interruptible
 from qtui.profiles import calibrated
 from qtui.report.memory_build import described, report_of
 from qtui.report.memory_data import MemoryReport
@@ -16,6 +17,7 @@ from qtui_core.memory.families import UnknownFamily
 from qtui_core.memory.fit import Knob, largest
 from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan_rules import not_built_in
 from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource
 
@@ -28,6 +30,7 @@ def chosen_device(gpu: str | None, vram: str | None) -> Device | None:
     return None if vram is None else device_of_memory(parse_memory(vram))
 
 
+@interruptible()
 def report_on(
     source: ModelSource, plan: RunPlan, device: Device | None = None, knob: Knob | None = None
 ) -> MemoryReport:
@@ -67,7 +70,8 @@ def report_on_trace(
     with contextlib.suppress(UnknownFamily):
         shape = ModelShape.from_config(model.config)
     found = traced_estimate(model.config, shape, plan, device)
-    weighing = None if shape is None else _weighing(shape, device)
+    unknown = shape is None or not_built_in(shape, found.plan)
+    weighing = None if shape is None or unknown else _weighing(shape, device)
     return report_of(model, found, weighing, asked=plan)
 
 
