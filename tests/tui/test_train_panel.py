@@ -206,8 +206,8 @@ async def test_running_out_of_memory_is_a_state(running: Running, tmp_path: Path
     async with running(recording=path) as pilot:
         panel = await replay(pilot)
         text = screen_text(pilot.app)
-        assert "out of memory, in backward of step 2" in text
-        assert "asked for 512 MiB" in text
+        assert "out of memory in backward of step 2" in text
+        assert "asking for 512 MiB" in text
         assert "6 GiB  weights" in text
         assert "3 GiB  --loss chunked:256" in text
         assert "--loss chunked:256 saves 3 GiB" in panel.sentence

@@ -24,7 +24,7 @@ from qtui.tui.panels.train.running import RunningPanel
 from qtui.tui.panels.train.sentences import sentence_of
 from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
-from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, fault_lines
+from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_lines
 from qtui.tui.panels.train.tracks import overlay, stacked
 from qtui_core.live.state import RunState
 
@@ -182,9 +182,9 @@ def smaller(batch: int) -> Sequence[int]:
 
 
 def _fault_or_phases(state: RunState, canvas: Canvas) -> list[TextLine]:
-    """Where something went wrong, that comes first."""
-    if state.fault is not None and state.fault.fatal:
-        return fault_lines(state.fault, canvas)[: canvas.height]
+    """Where memory ran out, what held it comes first."""
+    if state.fault is not None and state.fault.fatal and state.fault.largest:
+        return held_lines(state.fault, canvas)[: canvas.height]
     return list(draw_phases(state, canvas))
 
 

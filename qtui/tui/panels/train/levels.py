@@ -124,7 +124,7 @@ def _levels(
 _READINGS: Final = (
     ("utilisation_percent", "{:,} %"),
     ("power_watts", "{:.0f} W"),
-    ("temperature_celsius", "{:,} °C"),
+    ("temperature_celsius", "{:,} C"),
     ("clock_mhz", "{:,} MHz"),
 )
 

@@ -16,7 +16,7 @@ from qtui.tui.widgets.drawing import palette_color
 #: Share of a part's own colour; the rest is the ground.
 _SHARE: Final = 0.42
 #: The same of the 256, in the order of PARTS, on a dark and on a light ground.
-_DARK_256: Final = (24, 30, 60, 65, 94, 95, 240)
+_DARK_256: Final = (24, 66, 60, 65, 94, 95, 240)
 _LIGHT_256: Final = (153, 152, 183, 151, 223, 217, 252)
 
 
@@ -48,5 +48,13 @@ def muted_fill(lower: int, upper: int, depth: Depth, ground: ColorTriplet) -> St
 
 @cache
 def muted_letter(place: int, depth: Depth, ground: ColorTriplet) -> Style:
-    """A letter on a cell that a part fills: in the part's own colour."""
-    return Style(color=color_of(PARTS[place], depth), bgcolor=muted(place, depth, ground))
+    """A letter on a cell that a part fills: nearer to the text than to the ground."""
+    dark = is_dark(ground)
+    color = color_of(PARTS[place], depth)
+    if depth is Depth.TRUECOLOR:
+        text = 255 if dark else 0
+        own = PARTS[place].triplet
+        color = Color.from_triplet(ColorTriplet(*((part + text) // 2 for part in own)))
+    elif depth is Depth.C256:
+        color = palette_color(252 if dark else 236)
+    return Style(color=color, bgcolor=muted(place, depth, ground))

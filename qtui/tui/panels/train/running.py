@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from textual import events, on
+
+from qtui.engine.client import EXIT_SECONDS
 from qtui.engine.run_client import WORKER, Control, RunClient
 from qtui.report.numbers import format_bytes
 from qtui.tui.config import log_file
@@ -34,13 +38,19 @@ class RunningPanel(ChangingPanel):
         super().__init__(**options)
         self.run_shown = RunShown()
         self._client: RunClient | None = None
+        self._gone = asyncio.Event()
+        """Set while no child is there."""
+        self._gone.set()
         self._news = False
 
     def on_mount(self) -> None:
         self.set_interval(DRAWN_SECONDS, self._tick)
 
-    def on_unmount(self) -> None:
+    @on(events.Unmount)
+    async def _end_run(self) -> None:
         self._kill()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), EXIT_SECONDS)
 
     def _tick(self) -> None:
         """Twice a second: draws what became known meanwhile, if it is looked at."""
@@ -82,6 +92,7 @@ class RunningPanel(ChangingPanel):
         self._draw()
 
     async def _go(self, run: RunShown, hold: bool) -> None:
+        self._gone.clear()
         client = self._client = RunClient(COMMAND, log=log_file().with_name("run.log"))
         try:
             with Keeper() as keeper:
@@ -99,6 +110,7 @@ class RunningPanel(ChangingPanel):
             run.live = False
             if self._client is client:
                 self._client = None
+                self._gone.set()
         self._draw()
 
     def _request(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from qtui_core.live.state import RunState
 def sentence_of(shown: Shown, run: RunShown, glyphs: Glyphs) -> str:
     """Of a run where there is one, else of the estimate."""
     if run.there:
-        return of_run(run.state, glyphs)
+        return of_run(run, glyphs)
     return before_run(shown, run)
 
 
@@ -44,11 +44,13 @@ def before_run(shown: Shown, run: RunShown) -> str:
     return f"{text} The largest batch that fits is {run.largest}: b takes it."
 
 
-def of_run(state: RunState, glyphs: Glyphs) -> str:
+def of_run(run: RunShown, glyphs: Glyphs) -> str:
     """How a run goes, or how it went."""
+    state = run.state
     fault = state.fault
     if fault is not None and fault.fatal:
-        return of_fault(fault)
+        again = "" if run.player is not None else "r runs again."
+        return f"{of_fault(fault)} {again}".rstrip()
     if state.header is None:
         return "The process of the run is starting; it reads the model and estimates it first."
     if not state.steps:
@@ -71,11 +73,9 @@ def of_fault(fault: Fault) -> str:
     """What happened, and the change that saves most."""
     text = fault.text if fault.text.endswith(".") else f"{fault.text}."
     if not fault.advice:
-        return f"{text} r runs again."
-    change, saves = fault.advice[0]
-    if change in text:
         return text
-    return f"{text} {change} saves {format_bytes(saves)}; r runs again."
+    change, saves = fault.advice[0]
+    return text if change in text else f"{text} {change} saves {format_bytes(saves)}."
 
 
 def _progress(state: RunState) -> str:

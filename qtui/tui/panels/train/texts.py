@@ -152,11 +152,17 @@ def fault_lines(fault: Fault, canvas: Canvas) -> list[TextLine]:
     lines += [[Put(0, text, "value")] for text in wrapped(fault.text, canvas.width)]
     if fault.asked_bytes is not None:
         lines.append([Put(0, f"asked for {format_bytes(fault.asked_bytes)}", "label")])
+    held = held_lines(fault, canvas)
+    return [*lines, [], *held] if held else lines
+
+
+def held_lines(fault: Fault, canvas: Canvas) -> list[TextLine]:
+    """What held the memory when it ran out, and what would help; side by side where there is
+    room."""
     half = canvas.width // 2 if canvas.width >= 64 else canvas.width
     sides = (("held the most", fault.largest), ("what would help", fault.advice))
     columns = [_named_bytes(title, found, half - 2, canvas) for title, found in sides if found]
-    if columns:
-        lines.append([])
+    lines: list[TextLine] = []
     if half < canvas.width:
         for y in range(max(map(len, columns), default=0)):
             lines.append(
