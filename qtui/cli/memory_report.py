@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 
+import click
+
 from qtui.cli.memory_interrupt import interruptible
+from qtui.cli.plan_options import given_options
 from qtui.profiles import calibrated
 from qtui.report.memory_build import described, report_of
 from qtui.report.memory_data import MemoryReport
@@ -17,7 +21,7 @@ from qtui_core.memory.families import UnknownFamily
 from qtui_core.memory.fit import Knob, largest
 from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.plan_rules import not_built_in
+from qtui_core.memory.plan_rules import learned_positions, not_built_in
 from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource
 
@@ -41,6 +45,7 @@ def report_on(
     """
     model = described(source)
     shape = ModelShape.from_config(model.config)
+    plan = _as_long_as_it_can_be(plan, shape)
     found = estimate(shape, plan, device)
     most = None
     if knob is not None and device is not None:
@@ -69,10 +74,21 @@ def report_on_trace(
     # What a trace is for: where no shape is built in, the class says what the model is.
     with contextlib.suppress(UnknownFamily):
         shape = ModelShape.from_config(model.config)
+        plan = _as_long_as_it_can_be(plan, shape)
     found = traced_estimate(model.config, shape, plan, device)
     unknown = shape is None or not_built_in(shape, found.plan)
     weighing = None if shape is None or unknown else _weighing(shape, device)
     return report_of(model, found, weighing, asked=plan)
+
+
+def _as_long_as_it_can_be(plan: RunPlan, shape: ModelShape) -> RunPlan:
+    """The plan with the longest sequence that a model has learned positions for, where that is
+    shorter than the default and no other was typed."""
+    longest = learned_positions(shape)
+    context = click.get_current_context(silent=True)
+    if longest is None or context is None or "--seq" in given_options(context):
+        return plan
+    return replace(plan, sequence=max(1, min(plan.sequence, longest - plan.generate)))
 
 
 def _weighing(shape: ModelShape, device: Device | None) -> Callable[[RunPlan], Peaks]:

@@ -76,7 +76,8 @@ def _switch(option: str, help: str) -> Command:
 _ALL = (
     _choice("--method", METHODS, "What is trained, or that nothing is."),
     _number("--batch", "Sequences in a micro batch."),
-    _number("--seq", "Tokens in a sequence."),
+    _number("--seq", "Tokens in a sequence; where none are given, no more than a model has learned "
+            "positions for."),
     _text("--dtype", "TYPE", "Of parameters and activations: fp32, bf16, fp16, or torch's names. "
           "[default: that of the checkpoint]"),
     _switch("--autocast", "Run the forward pass under torch.autocast (the Trainer's bf16=True). "

@@ -205,19 +205,25 @@ def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
     )
 
 
-def _check_encoder_decoder(shape: ModelShape, plan: RunPlan) -> None:
-    """What is built in of models with an encoder and a decoder is their usual step."""
+def not_built_in(shape: ModelShape, plan: RunPlan) -> tuple[str, ...]:
+    """What of a plan only a trace shows: of models with an encoder and a decoder their usual step
+    is built in."""
+    if not shape.encoder:
+        return ()
     unknown = {
         "an inference": not plan.trains,
         "a padding mask": plan.padding_mask,
         "--attention eager": plan.attention == "eager",
         "--reentrant": plan.reentrant and bool(plan.checkpointing),
     }
-    if shape.encoder and any(unknown.values()):
-        found = ", ".join(what for what, present in unknown.items() if present)
+    return tuple(what for what, present in unknown.items() if present)
+
+
+def _check_encoder_decoder(shape: ModelShape, plan: RunPlan) -> None:
+    if unknown := not_built_in(shape, plan):
         raise UsageError(
-            f"What {found} allocates in {shape.architecture} is not built in, and not guessed; "
-            "leave that out of the plan, or use --trace, which runs the real class."
+            f"What {', '.join(unknown)} allocates in {shape.architecture} is not built in, and not "
+            "guessed; leave that out of the plan, or use --trace, which runs the real class."
         )
 
 

@@ -116,6 +116,50 @@ def test_notes_say_what_the_gpu_or_the_sequence_changes(qtui):
     assert "longer than the 2,048 positions" in text
 
 
+def test_what_is_nothing_to_the_method_is_said(qtui):
+    trained = memory(qtui, "demo", "--generate", "64")
+    assert trained["plan"]["generate"] == 0
+    assert any("--generate 64 changes nothing" in note for note in trained["notes"])
+    asked = memory(qtui, "demo", "--method", "inference", "--accumulation", "4")
+    assert asked["plan"]["accumulation"] == 1
+    assert any("--accumulation 4 changes nothing" in note for note in asked["notes"])
+    once = memory(qtui, "demo", "--method", "inference")
+    assert asked["compute"] == once["compute"]
+    assert not any("changes nothing" in note for note in once["notes"])
+
+
+def test_the_default_sequence_is_no_longer_than_learned_positions(qtui):
+    gpt2 = str(CONFIGS / "gpt2-medium.json")
+    assert memory(qtui, gpt2)["plan"]["sequence"] == 1024
+    asked = memory(qtui, gpt2, "--method", "inference", "--generate", "24")
+    assert asked["plan"]["sequence"] == 1000
+    assert memory(qtui, gpt2, "--max", "seq", "--gpu", "H100")["largest"]["value"] == 1024
+    typed = qtui("memory", gpt2, "--seq", "2048")
+    assert typed.returncode == 2
+    assert "use --seq 1024 or less" in typed.stderr
+
+
+def test_not_even_the_least_is_said_with_what_was_tried(qtui):
+    done = qtui("memory", LLAMA, "--vram", "1GiB", "--max", "seq")
+    assert done.returncode == 1
+    assert "not even 64 fits" in done.stdout
+    longest = qtui("memory", "demo", "--vram", "24GiB", "--max", "seq")
+    assert "the model was made for 2,048 positions" in longest.stdout
+
+
+def test_paged_states_are_tight_where_they_have_to_leave(qtui):
+    """The GPU has room for the tensors and not for the states as well."""
+    gpt2 = str(CONFIGS / "gpt2-medium.json")
+    plan = ("--method", "full", "--optimizer", "paged-adamw")
+    data = memory(qtui, gpt2, *plan)
+    paged = next(t for t in data["beyond_allocated"] if t["name"] == "paged optimizer states")
+    assert paged["bytes"] > 1 << 30
+    less = (data["process_bytes"] - paged["bytes"] // 2) >> 20
+    tight = memory(qtui, gpt2, *plan, "--vram", f"{less}MiB")
+    assert tight["fits"][0]["verdict"] == "tight"
+    assert "the paged states" in tight["conclusion"]
+
+
 class _Balanced(HTMLParser):
     """Raises where tags do not close in order."""
 
