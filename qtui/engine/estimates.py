@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+from qtui.engine.abandoned import unless_given_up
 from qtui.engine.protocol import Array
 from qtui.engine.subjects import Estimates, Subject, asked, device_of
 from qtui.engine.task import Result, Task
@@ -82,7 +83,7 @@ def first(estimates: Estimates, task: Task) -> Result:
 def full(estimates: Estimates, task: Task) -> Result:
     """The whole estimate."""
     subject, plan, device = asked(estimates, task)
-    found = estimates.full(subject, plan, device)
+    found = unless_given_up(task, lambda: estimates.full(subject, plan, device))
     return _answer(found, sketch(subject.known_shape(), plan, device).curve)
 
 
@@ -101,7 +102,8 @@ def trace(estimates: Estimates, task: Task) -> Result:
 def around(estimates: Estimates, task: Task) -> Result:
     """What would save memory, what the plan fits, what to do when it does not."""
     subject, plan, device = asked(estimates, task)
-    return Result(_around(subject, estimates.full(subject, plan, device), task))
+    found = unless_given_up(task, lambda: estimates.full(subject, plan, device))
+    return Result(_around(subject, found, task))
 
 
 def _around(subject: Subject, found: Estimate, task: Task) -> dict[str, Any]:
@@ -171,7 +173,8 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
         task.check()
         if needs[column, row] > room:
             return "no"  # without what the allocator keeps
-        return fit_on(estimate(shape, cell(column, row), device), device).verdict
+        found = unless_given_up(task, lambda: estimate(shape, cell(column, row), device))
+        return fit_on(found, device).verdict
 
     fitting = tight = len(batches)
     for column in range(len(sequences)):

@@ -1,0 +1,70 @@
+"""A computation that knows of no tasks, and a task that is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from qtui.engine.abandoned import unless_given_up
+from qtui.engine.estimator_client import EstimatorClient
+from qtui.engine.task import Cancelled, Task
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan import RunPlan
+
+
+def new_task() -> Task:
+    return Task(1, "full", {}, None, lambda fraction, data: None)
+
+
+def test_what_is_computed_or_raised_is_passed_on() -> None:
+    assert unless_given_up(new_task(), lambda: 41 + 1) == 42
+
+    def refuse() -> int:
+        raise UsageError("No.")
+
+    with pytest.raises(UsageError, match="No"):
+        unless_given_up(new_task(), refuse)
+
+
+def test_what_is_given_up_ends() -> None:
+    task = new_task()
+    ended = threading.Event()
+
+    def forever() -> None:
+        try:
+            while True:
+                sum(range(100))
+        finally:
+            ended.set()
+
+    threading.Timer(0.1, task.cancel).start()
+    begun = time.monotonic()
+    with pytest.raises(Cancelled):
+        unless_given_up(task, forever)
+    assert ended.wait(1.0)
+    assert time.monotonic() < begun + 5
+    assert not any(thread.name == "full 1" for thread in threading.enumerate())
+
+
+async def test_the_next_plan_does_not_wait_for_one_that_takes_long() -> None:
+    """Of 100,000 accumulated batches nobody sees the end."""
+    client = EstimatorClient()
+    try:
+
+        def params(plan: RunPlan) -> dict[str, Any]:
+            return {"model": "demo", "case": "", "plan": dataclasses.asdict(plan), "device": None}
+
+        await client.request("open", params(RunPlan()))
+        asked = client.request("full", params(RunPlan(accumulation=100_000)), kind="estimate")
+        slow = asyncio.create_task(asked)
+        await asyncio.sleep(0.5)
+        assert not slow.done()
+        slow.cancel()
+        await asyncio.wait_for(client.request("full", params(RunPlan(batch=2))), 30)
+    finally:
+        await client.close()
