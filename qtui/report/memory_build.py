@@ -17,6 +17,7 @@ from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Largest, fit_on, fits
 from qtui_core.memory.on_device import has_flash
 from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan_rules import not_built_in
 from qtui_core.memory.remedy import OnDevice, remedy, smallest_again
 from qtui_core.memory.workspaces import parse_version
 from qtui_core.models import ModelSource
@@ -103,9 +104,9 @@ def report_of(
 def _notes(model: Described, found: Estimate, asked: RunPlan | None) -> list[str]:
     notes: list[str] = []
     shape, plan = found.shape, found.plan
-    if shape is None:
+    if shape is None or not_built_in(shape, plan):
         notes.append("Changes are not weighed: a trace is of one plan.")
-    else:
+    if shape is not None:
         notes += shape.notes
         longest = shape.max_positions
         if longest is not None and plan.sequence + plan.generate > longest:

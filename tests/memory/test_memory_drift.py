@@ -140,14 +140,11 @@ FURTHER_PHASE = {
     "gpt_neox, one after the other": 0.1,
 }
 
-#: The same of single runs, exact in every phase: in the first layers of BERT, whose embedding is
-#: frozen, the classes hold one more tensor of hidden states between two products; GPT-BigCode
-#: without shared heads copies the gradient of its parts together once more.
+#: The same of single runs, exact in every phase: GPT-BigCode without shared heads copies the
+#: gradient of its parts together once more.
 FURTHER_PHASE |= {
     f"{model}: {run}": 0.0
     for model, runs in {
-        "bert": ("lora, kept", "qlora, kept"),
-        "roberta": ("lora, kept", "qlora, kept"),
         "gpt_bigcode, all heads": (
             "full, kept", "full, checkpoints", "lora, kept", "lora, checkpoints", "qlora, kept",
             "qlora, checkpoints",

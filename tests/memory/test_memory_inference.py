@@ -4,6 +4,7 @@ forward passes of a prompt and of a generated token, operation by operation."""
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ KINDS = (
     "llama", "gpt2", "opt", "phi", "mistral, window", "gemma2", "gemma3_text",
     "llama4_text, chunks", "bloom", "falcon, grouped", "falcon, alibi", "deepseek_v3", "bert",
 )  # fmt: skip
+T5_CLASS = {"architectures": ["T5ForConditionalGeneration"], "decoder_start_token_id": 0}
 #: Held to so many percent of every phase, not operation by operation: with alibi, the order of the
 #: slopes and the positions.
 FURTHER = {"falcon, alibi": 0.1}
@@ -145,6 +147,22 @@ def test_of_the_whole_run_the_prompt_needs_most():
     assert found.peak < forward[1].start
     events = [event[1] for event in found.events if event[0] == PHASE]
     assert events == [Phase.LOAD, Phase.PREPARE, Phase.FORWARD, Phase.FORWARD, Phase.BETWEEN]
+
+
+@pytest.mark.slow
+def test_what_is_not_built_in_is_traced(qtui, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "t5", **MODELS["t5"]} | T5_CLASS))
+    asked = ("memory", str(config), "--seq", "64", "--method", "inference")
+    refused = qtui(*asked)
+    assert refused.returncode == 2
+    assert "use --trace" in refused.stderr
+    traced = qtui(*asked, "--trace", "--json")
+    assert traced.returncode == 0, traced.stderr
+    data = json.loads(traced.stdout)
+    assert (data["origin"], data["advice"]) == ("trace", [])
+    assert data["peak_live_bytes"] > 0
+    assert any("not weighed" in note for note in data["notes"])
 
 
 def test_an_inference_of_an_encoder_and_decoder_is_refused_with_a_way_out():
