@@ -32,6 +32,8 @@ INTERRUPTED: Final = 130
 _FAILED: Final = 1
 #: How long a run that was asked to stop may take to the next phase before it is left where it is.
 _PATIENCE: Final = 0.6
+#: And how long its last line may take.
+_GRACE: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -75,6 +77,10 @@ class Child:
         """From any thread: the run ends at its next phase, or soon where that is far."""
         self.code = code
         self.controls.say("stop")
+        # Nor does it wait for a reader that does not read.
+        last = threading.Timer(_PATIENCE + _GRACE, os._exit, (code,))
+        last.daemon = True
+        last.start()
         time.sleep(_PATIENCE)
         self.end("stopped", code)
 

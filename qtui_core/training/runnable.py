@@ -70,6 +70,11 @@ def check_runnable(plan: RunPlan, device_type: str) -> None:
             f"--kbit-prep norms makes hidden states float32, which layers of {plan.dtype} that are "
             f"not quantized do not take; add --autocast, or use --kbit-prep all."
         )
+    if plan.optimizer == "adamw4bit" and not cuda:
+        raise UsageError(
+            "--optimizer adamw4bit compiles its step, and on a CPU, where tensors are counted as "
+            "operations return them, compiled ones are not seen; use --optimizer adamw8bit."
+        )
     if plan.optimizer.startswith("paged") and not cuda:
         raise UsageError(
             f"--optimizer {plan.optimizer} pages states between a GPU and the host, and this run "

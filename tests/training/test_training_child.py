@@ -131,6 +131,16 @@ run_worker.main()
 """
 
 
+def test_a_reader_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
+    process = started({"model": configured(tmp_path), "plan": SMALL, "steps": None})
+    hear_until(process, StepTaken)
+    time.sleep(3)  # samples fill the pipe, and the run waits in the middle of a line
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 130
+    assert time.monotonic() - began < 1.5
+
+
 def test_running_out_of_memory_ends_it_with_advice() -> None:
     plan = {"method": "lora", "batch": 2, "sequence": 64}
     process = started(

@@ -94,6 +94,36 @@ def test_options_of_a_plan_run(tmp_path: Path, plan: dict[str, Any]) -> None:
     assert any("random" in said.text for said in ran.of(Said))
 
 
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 160, "n_positions": 64},
+    "bert": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2},
+    "t5": {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4},
+    "mixtral": {"num_local_experts": 4},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["qlora", "full", "inference"])
+def test_families_run(tmp_path: Path, family: str, method: str) -> None:
+    model = configured(tmp_path, model_type=family, **FAMILIES[family])
+    plan = {"method": method, "batch": 2, "sequence": 24, "optimizer": "adamw8bit"}
+    if method == "full":
+        plan["dtype"] = "fp32"  # some give their loss in the type of the model
+    ran = conducted(model, plan, 2)
+    assert ran.code == 0, ran.fault
+    assert len(ran.losses) == 2
+    if method != "inference":
+        assert all(4 < loss < 7 for loss in ran.losses if loss is not None)  # log(160) = 5.1
+        assert ran.losses[0] != ran.losses[1]
+
+
+def test_a_loss_that_a_model_has_not_is_refused(tmp_path: Path) -> None:
+    model = configured(tmp_path, model_type="bert", **FAMILIES["bert"])
+    ran = conducted(model, {"method": "full", "loss": "chunked:8", "sequence": 16}, 2)
+    assert ran.code == 2
+    assert "--loss stock" in ran.fault.text
+
+
 def test_micro_batches_are_one_batch(tmp_path: Path) -> None:
     """A step over two micro batches of one sequence is the step over both at once."""
     model = configured(tmp_path, torch_dtype="float32")

@@ -219,6 +219,7 @@ REFUSED = [
     ({"attention": "flash"}, "cpu", "--attention sdpa"),
     ({"attention": "efficient"}, "cpu", "--attention sdpa"),
     ({"optimizer": "paged-adamw8bit"}, "cpu", "adamw8bit"),
+    ({"optimizer": "adamw4bit"}, "cpu", "adamw8bit"),
     ({"method": "lora", "kbit_prep": "norms"}, "cpu", "--autocast"),
 ]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_runs import configured
 from safetensors.torch import load_file
+from training_runs import configured
 
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.advice import Advice

@@ -22,7 +22,7 @@ import json, sys, tempfile
 from pathlib import Path
 from cpu_kernels import on_cpu
 from drift_run import see_through
-from live_runs import LLAMA, conducted, configured
+from training_runs import LLAMA, conducted, configured
 from qtui_core.live.predict import predict
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.estimate import estimate
