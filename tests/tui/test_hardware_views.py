@@ -91,6 +91,24 @@ class TestRoofline:
         flat = axes.width - axes.column(placed[0].ridge)
         assert flat <= len(roof) <= flat + 6
 
+    def test_what_was_measured_is_a_roof_below(self) -> None:
+        shown = filled(facts=DeviceFacts.parse(FACTS), measured_on="0")
+        shown.choice = shown.choices[0]
+        assert shown.reached is None
+        shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
+        assert shown.reached == (700e9, 271.5e12)
+        placed, roofs = shown.placed, shown.roofs
+        assert roofs is not None
+        axes = axes_of(placed, roofs, 120, 40)
+        lines = picture(placed, roofs, axes, 0, UNICODE, shown.reached)
+        rows = [
+            39 - row
+            for row, line in enumerate(lines[:40])
+            if any(put.tone == "expected" and put.column > 120 for put in line)
+        ]
+        assert rows == [axes.row(271.5e12)]
+        assert rows[0] < axes.row(362e12)
+
     def test_letters_never_hide_each_other(self) -> None:
         roofs = Roofs.of(find_device("H100"))
         same = [

@@ -18,7 +18,8 @@ so: *stated* by the vendor, *derived* from a width it states and the highest clo
 **Rates**: operations a second by type as the vendor states them; `m` measures this machine in a
 process of its own (the processor, where there is no GPU).
 **Roofline**: each operation of the plan at its operations a byte. Under the slope it waits for
-memory, under the flat roofs for the units of its type. The dotted slope is L2.
+memory, under the flat roofs for the units of its type. The dotted slope above is L2; a dotted roof
+below the other is what was measured here.
 **Operations**: the same as a list. Times are bounds: no step is shorter. Of norms, activations and
 rotations only the forward passes are counted.
 

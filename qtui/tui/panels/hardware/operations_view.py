@@ -79,7 +79,7 @@ def detail_lines(each: Placed, shown: Shown, canvas: Canvas) -> list[TextLine]:
     texts = [
         f"{operation.name}: {count(operation.operations)} operations over "
         f"{format_bytes(operation.bytes)}, {ratio(operation.intensity)} a byte; from "
-        f"{ratio(each.ridge)} on {shown.device.name} would compute and not wait.",
+        f"{ratio(each.ridge)} on, the {shown.device.name} would compute and not wait.",
         f"{operation.formula}; {operation.source}.",
         _pressed(each),
     ]

@@ -62,7 +62,7 @@ def draw_roofline(shown: Shown, canvas: Canvas) -> list[TextLine]:
     if height < 4:
         details, height = [], canvas.height - listed - 2
     axes = axes_of(placed, roofs, width - _LEFT, max(2, height))
-    lines: list[list[Put]] = picture(placed, roofs, axes, at, canvas.glyphs)
+    lines = picture(placed, roofs, axes, at, canvas.glyphs, shown.reached)
     shown_list = _list(placed, at, len(lines) if beside else listed, canvas, beside)
     if beside:
         for line, entry in zip(lines, shown_list, strict=False):
@@ -82,9 +82,15 @@ def axes_of(placed: Sequence[Placed], roofs: Roofs, width: int, height: int) -> 
 
 
 def picture(
-    placed: Sequence[Placed], roofs: Roofs, axes: Axes, at: int, glyphs: Glyphs
+    placed: Sequence[Placed],
+    roofs: Roofs,
+    axes: Axes,
+    at: int,
+    glyphs: Glyphs,
+    reached: tuple[float, float] | None = None,
 ) -> list[list[Put]]:
-    """The roofs as lines, the operations as letters, and the axes."""
+    """The roofs as lines, the operations as letters, and the axes. `reached` are bytes and
+    operations a second that were measured: a roof below the stated one, dotted."""
     ascii = glyphs.full == "#"
     cells: dict[tuple[int, int], tuple[str, str]] = {}
     dtypes = list(dict.fromkeys(each.operation.dtype for each in placed))
@@ -98,6 +104,10 @@ def picture(
         track = _roof(roofs.l2, roofs.rate_of(fastest)[0], axes, "dotted")
         for cell, sign in cells_of_track(track, axes.height, 1.0, ascii=ascii).items():
             cells.setdefault(cell, (sign, "quiet"))
+    if reached is not None:
+        track = _roof(*reached, axes, "dotted")
+        for cell, sign in cells_of_track(track, axes.height, 1.0, ascii=ascii).items():
+            cells.setdefault(cell, (sign, "expected"))
     taken: set[tuple[int, int]] = set()
     order = [at, *(index for index in range(len(placed)) if index != at)]
     for index in order:

@@ -9,6 +9,8 @@ from typing import Final
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.device_rates import (
+    COPY,
+    PRODUCT,
     DeviceFacts,
     MeasuredRate,
     device_of_facts,
@@ -115,6 +117,18 @@ class Shown:
         """None for a device of which no rates are known."""
         device = self.device
         return Roofs.of(device) if "fp32" in device.rates and device.bandwidth else None
+
+    @property
+    def reached(self) -> tuple[float, float] | None:
+        """Bytes and operations a second that were measured on the device that is shown, of a copy
+        and of the fastest product; None where it was not measured."""
+        copies = [each.per_second for each in self.rates if each.what == COPY and each.per_second]
+        products = [
+            each.per_second for each in self.rates if each.what == PRODUCT and each.per_second
+        ]
+        if not self.measured_here or not copies or not products:
+            return None
+        return max(copies), max(products)
 
     @property
     def placed(self) -> tuple[Placed, ...]:
