@@ -10,7 +10,7 @@ from qtui.tui.panels.hardware.shown import Shown
 from qtui.tui.panels.hardware.words import speed
 from qtui.tui.panels.memory.views import wrapped
 from qtui.tui.widgets.line import shortened
-from qtui_core.memory.device_hierarchy import MemoryLevel, hierarchy
+from qtui_core.memory.device_hierarchy import MEMORY, MemoryLevel, hierarchy
 
 #: Where texts behind the figures begin.
 _AFTER = 47
@@ -40,16 +40,26 @@ def draw_hierarchy(shown: Shown, canvas: Canvas) -> list[TextLine]:
         if spaced:
             lines.append([])
     lines += _facts(shown, canvas)
+    if any(len(_source(level, shown)) > canvas.width - _AFTER for level in levels):
+        lines.append([])
+        for level in levels:
+            text = f"{level.name}: {_source(level, shown)}"
+            lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
     return lines[: canvas.height]
+
+
+def _source(level: MemoryLevel, shown: Shown) -> str:
+    words = f"{level.basis}: {level.source}" if level.basis else level.source
+    if level.name == MEMORY and shown.measured_here:
+        words += "; size as CUDA tells"
+    return words
 
 
 def _level(
     level: MemoryLevel, levels: tuple[MemoryLevel, ...], shown: Shown, canvas: Canvas
 ) -> list[TextLine]:
     room = canvas.width - _AFTER
-    words = f"{level.basis}: {level.source}" if level.basis else level.source
-    if level.name == "memory" and shown.measured_here:
-        words += "; size as CUDA tells"
+    words = _source(level, shown)
     each = "" if level.each is None else f"{format_bytes(level.each)} each"
     return [
         [
