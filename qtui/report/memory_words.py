@@ -75,6 +75,8 @@ def _smallest(report: MemoryReport) -> str:
 
 def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:
     plan = report.estimate.plan
+    if report.estimate.shape is None:
+        return "What changes would save is not known: a trace is of one plan."
     same = [advice for advice in report.advice if keeps_training(plan, advice.plan)]
     best = next(iter(same or report.advice), None)
     if asked is not None and asked.verdict != "fits":
