@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from fake_nvml import GIB, NOT_SUPPORTED, fake_nvml, process
+from training_runs import conducted, configured
 
 from qtui_core.live.header import RunDevice
+from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.components import held
 from qtui_core.training.meter_cuda import CudaMeter
@@ -141,3 +144,61 @@ def test_a_gpu_that_torch_cannot_use_is_said(
     placement = Placement(RunDevice("cuda", "Tesla T4", 0, GIB), "cuda:0", "GPU-1")
     with pytest.raises(NoGpu, match="too old"):
         open_meter(placement)
+
+
+@pytest.mark.slow
+def test_a_run_is_read_by_it_phase_for_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: SimpleNamespace
+) -> None:
+    """A run whose tensors are on the CPU, told by the counters of a GPU: no operation is tracked,
+    and every phase resets the peaks that it reads."""
+    counters.stats.update(STATS)
+    nvml = fake_nvml(nvmlDeviceGetComputeRunningProcesses=[process(os.getpid(), 2 * GIB)])
+    meter = CudaMeter(DeviceReader(0, nvml=nvml))
+    monkeypatch.setattr("qtui_core.training.live.open_meter", lambda _: meter)
+    monkeypatch.setattr("qtui_core.training.live.INTERVAL", 1000.0)
+    ran = conducted(configured(tmp_path), {"method": "qlora", "batch": 1, "sequence": 16}, 2)
+    assert ran.code == 0, ran.fault
+    assert all(loss is not None for loss in ran.losses)
+    ended = ran.of(PhaseEnded)
+    assert [e.phase for e in ended[-5:]] == [
+        "forward", "loss", "backward", "optimizer", "between steps"
+    ]  # fmt: skip
+    assert {e.peak_allocated_bytes for e in ended} == {9 << 20}
+    assert {e.process_bytes for e in ended} == {2 * GIB}
+    resets = [n for n, call in enumerate(counters.calls) if call == "reset_peak_memory_stats"]
+    assert len(resets) == len(ended)
+    for number in resets:
+        assert counters.calls[number - 1] == "synchronize"
+
+    def out(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    # What runs out is told with what the driver says then, before NVML is let go of.
+    monkeypatch.setattr("torch.optim.AdamW.step", out)
+    meter = CudaMeter(DeviceReader(0, nvml=nvml))
+    ran = conducted(configured(tmp_path), {"method": "full", "batch": 1, "sequence": 16}, 2)
+    assert (ran.code, ran.fault.kind, ran.fault.phase) == (1, "out of memory", "optimizer")
+    assert ran.of(PhaseEnded)[-1].process_bytes == 2 * GIB
+    assert ran.fault.asked_bytes == 2 << 20
+
+
+@pytest.mark.slow
+def test_a_device_that_is_lost_is_a_fault_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: SimpleNamespace
+) -> None:
+    counters.stats.update(STATS)
+    meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
+    monkeypatch.setattr("qtui_core.training.live.open_meter", lambda _: meter)
+
+    def lost(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        monkeypatch.setattr(torch.cuda, "synchronize", lost)
+        lost()
+
+    monkeypatch.setattr("torch.optim.AdamW.step", fail)
+    ran = conducted(configured(tmp_path), {"method": "full", "batch": 1, "sequence": 16}, 2)
+    assert (ran.code, ran.fault.kind, ran.fault.phase) == (1, "driver", "optimizer")
+    assert "nvidia-smi" in ran.fault.text
