@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,6 +111,42 @@ async def test_a_plan_that_does_not_fit_is_warned_of_and_the_largest_batch_offer
         await pilot.press("b")
         await ready(pilot)
         assert panel.shown.plan.batch == largest
+
+
+async def test_a_lost_estimator_is_started_again(running: Running, estimator: HandMade) -> None:
+    async with running(start_panel="train") as pilot:
+        panel = await ready(pilot)
+        estimator.lost = "The engine was killed."
+        await pilot.press("right")
+        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await settled(pilot)
+        assert "r starts it again" in screen_text(pilot.app)
+        await pilot.press("r")
+        await ready(pilot)
+        assert not panel.run_shown.there
+        assert panel.shown.plan.batch == 2
+
+
+async def test_a_model_without_a_shape_can_be_run_without_an_estimate(
+    running: Running, estimator: HandMade, scripted: Scripted
+) -> None:
+    estimator.unknown = "The family 'odd' is not known."
+    head = replace(train_runs.header(2), predicted=None, why_not="The family is not known.")
+    scripted([head, *train_runs.told(train_runs.header(2), 2), *train_runs.whole(2)[-2:]])
+    async with running(start_panel="train") as pilot:
+        panel = cast(TrainPanel, cast(Any, pilot.app).panel)
+        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await settled(pilot)
+        assert "without an estimate" in screen_text(pilot.app)
+        await pilot.press("r")
+        await until(pilot, lambda: panel.run_shown.state.status == "done")
+        await until(pilot, lambda: not panel.run_shown.live)
+        await settled(pilot)
+        assert "The family is not known." in panel.sentence
+        for _ in ViewName:
+            await pilot.press("v")
+            await settled(pilot)
+            assert panel.sentence
 
 
 # A recording

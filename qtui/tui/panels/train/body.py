@@ -19,6 +19,8 @@ from qtui.tui.widgets.drawing import Drawing
 
 #: From here on the gap stands beside the phases and the loss.
 VERY_WIDE = 160
+#: Below this width there is room for the names of the views or for the buttons.
+CRAMPED = 98
 #: Below this height one line says how it goes.
 LOW = 14
 
@@ -93,7 +95,7 @@ class TrainBody(PlanBody):
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
-        self.set_class(width < 84, "-cramped")
+        self.set_class(width < CRAMPED, "-cramped")
         self.set_class(width < WIDE, "-narrow")
         self.set_class(width >= VERY_WIDE, "-very-wide")
         self.set_class(height < LOW, "-low")

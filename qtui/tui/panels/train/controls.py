@@ -22,14 +22,13 @@ class Control:
     word: str
     action: str
     enabled: bool = True
-    chosen: bool = False
 
 
 class Controls(DrawnLines):
     """Buttons on a line, their keys before them."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "controls--key", "controls--word", "controls--off", "controls--chosen",
+        "controls--key", "controls--word", "controls--off",
     }  # fmt: skip
     DEFAULT_CSS = """
     Controls {
@@ -37,10 +36,8 @@ class Controls(DrawnLines):
         & > .controls--key { color: $primary; background: $panel; text-style: bold; }
         & > .controls--word { color: $foreground; background: $panel; }
         & > .controls--off { color: $faint; background: $panel; }
-        & > .controls--chosen { color: $success; background: $panel; text-style: bold; }
         &:ansi > .controls--off { text-style: dim; }
         &:nocolor > .controls--off { text-style: dim; }
-        &:nocolor > .controls--chosen { text-style: bold reverse; }
     }
     """
 
@@ -73,11 +70,11 @@ class Controls(DrawnLines):
         line = Line(self.size.width, self.base_style)
         style = {
             name: self.get_component_rich_style(f"controls--{name}", partial=True)
-            for name in ("key", "word", "off", "chosen")
+            for name in ("key", "word", "off")
         }
         at = 0
         for control in self._controls:
-            word = style["chosen" if control.chosen else "word" if control.enabled else "off"]
+            word = style["word" if control.enabled else "off"]
             line.put(at, f" {control.key} {control.word} ", word)
             if control.enabled:
                 line.put(at + 1, control.key, style["key"])

@@ -9,7 +9,7 @@ from typing import Any
 from textual.app import ComposeResult
 
 from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
-from qtui.tui.panels.memory.data import plan_of
+from qtui.tui.panels.memory.data import ModelFacts, plan_of
 from qtui.tui.panels.memory.fields import form_fields
 from qtui.tui.panels.memory.knobs import KNOBS
 from qtui.tui.panels.memory.shown import Shown
@@ -51,6 +51,9 @@ class DrawingPanel(RunningPanel):
     def compose_body(self) -> ComposeResult:
         self.body = TrainBody(self.drawing)
         yield self.body
+
+    def _not_built_in(self, facts: ModelFacts) -> None:
+        self._say(Phase.FAILED, f"{facts.unknown}\nr runs it all the same, without an estimate.")
 
     # Before a run: the largest batch that fits, where the plan does not
 
@@ -116,6 +119,11 @@ class DrawingPanel(RunningPanel):
         header = state.header
         if not run.there and self.trouble:
             body.show_message(self.trouble)
+            return
+        if header is not None and header.predicted is None:
+            # Without an estimate there is nothing to lay over a curve; the table says what is
+            # measured.
+            body.show_text(partial(draw_phases, state))
             return
         body.show_curve()
         if header is not None and header.predicted is not None:
@@ -248,15 +256,12 @@ def controls_of(run: RunShown) -> list[Control]:
     """The buttons, and what each would do now."""
     if run.player is not None:
         word = "play" if run.player.paused else "pause"
-        speeds = [
-            Control("", f"{speed}x", f"speed({at - SPEEDS.index(run.player.speed)})",
-                    chosen=speed == run.player.speed)
-            for at, speed in enumerate(SPEEDS)
-        ]  # fmt: skip
+        at = SPEEDS.index(run.player.speed)
+        by = 1 if at + 1 < len(SPEEDS) else -at
         return [
             Control("Space", word, "pause"),
             Control("s", "step", "step"),
-            *speeds,
+            Control(".", f"{run.player.speed}x", f"speed({by})"),
             Control("x", "close", "stop"),
         ]
     hold = "resume" if run.live and run.paused else "pause"

@@ -58,9 +58,8 @@ class TrainPanel(DrawingPanel):
         self._draw()
 
     def open_model(self, model: str) -> None:
-        if self.run_shown.live:
-            self.action_stop()
-        elif self.run_shown.player is None:
+        self._stop()
+        if self.run_shown.player is None:
             self._forget_run()
         super().open_model(model)
         path, self.qtui.recording = self.qtui.recording, None
@@ -128,8 +127,17 @@ class TrainPanel(DrawingPanel):
             run.player.restart()
             run.state = run.player.state
             self._draw()
+        elif self.phase is Phase.LOST and self._known:
+            self._estimate()
+        elif self.phase is Phase.LOST:
+            self._open_subject()
         else:
             self._start()
+
+    @property
+    def _known(self) -> bool:
+        """Whether the model is one that can be estimated."""
+        return self.shown.facts is not None and not self.shown.facts.unknown
 
     def action_pause(self) -> None:
         run = self.run_shown
@@ -154,7 +162,7 @@ class TrainPanel(DrawingPanel):
         else:
             self._forget_run()
             self._draw()
-            if self.phase is not Phase.READY and self.shown.facts is not None:
+            if not self.shown.current and self._known:
                 self._estimate()
 
     def action_speed(self, by: int) -> None:

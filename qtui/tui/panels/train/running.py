@@ -105,6 +105,8 @@ class RunningPanel(ChangingPanel):
                     run.state = after(run.state, told)
                     self._news = True
                 run.path, run.complaint = keeper.path, keeper.complaint
+            if run.complaint:
+                self.qtui.tell(run.complaint, "warning")
         finally:
             client.kill()
             run.live = False

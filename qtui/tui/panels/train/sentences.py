@@ -56,9 +56,10 @@ def of_run(run: RunShown, glyphs: Glyphs) -> str:
     if not state.steps:
         if state.over:
             return "The run was stopped before its first step was over."
-        if state.step:
-            return _progress(state)
-        return f"Before the first step: {state.phase or 'it starts'}."
+        predicted = state.header.predicted
+        warning = predicted.warning if predicted is not None else state.header.why_not
+        now = f"Before the first step: {state.phase or 'it starts'}."
+        return " ".join(filter(None, (_progress(state) if state.step else now, warning)))
     parts = [_progress(state)]
     if fault is not None:
         parts.append(fault.text)
