@@ -161,6 +161,20 @@ def test_the_first_step_is_left_out_once_there_are_others() -> None:
     assert 0 < known(2, upto=3.3) < known(1, upto=3.3)
 
 
+def test_slow_steps_are_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last while holds only a few moments, the step before is still there."""
+    monkeypatch.setattr("qtui_core.live.state.RECENT", 5)
+    head = train_runs.header()
+    assert head.predicted is not None
+    curve = head.predicted.curve
+    places = [Place(name, start, stop) for name, start, stop in curve.spans]
+    state = state_of([head, *train_runs.told(head, 3, upto=4.2)])
+    assert len(state.recent) == 5
+    line = overlay(state, curve, places, 200).tracks[-1]
+    for _, start, stop in curve.spans:
+        assert any(value is not None for value in line.values[ACROSS * start : ACROSS * stop])
+
+
 # Recordings that play
 
 

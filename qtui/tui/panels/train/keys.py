@@ -18,8 +18,8 @@ the plan stays as it is.
 **Run**: the predicted curve of a step in quiet colours, stacked as in the Memory panel; over it
 what is measured: *allocated* by tensors, *reserved* by the allocator, *device* used by everyone.
 Time within a phase is laid over the operations of that phase, so that both have the same places;
-a line is the most that samples of the last half minute found there, and dots are the exact peak of
-each phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
+a line is the most that samples of the last steps found there, and dots are the exact peak of each
+phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
 for the allocator.
 **Phases** and **Parts**: estimate against measured, by phase and by component, with the error.
 **Gap**: measured less estimated, in parts that sum to the whole. **Loss**, **Log**, and

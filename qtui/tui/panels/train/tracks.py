@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from qtui.tui.panels.memory.data import Band, StackedCurve
@@ -46,9 +47,9 @@ def levels_of(state: RunState) -> Sequence[Levels]:
 def overlay(
     state: RunState, curve: PredictedCurve, places: Sequence[Place], points: int
 ) -> Overlay:
-    """The lines over the curve: of the steps of the last while, one over the other, without the
-    first, which has no optimizer states yet."""
-    placed = aligned(state, curve) if places else ()
+    """The lines over the curve: of the steps of the last while and of the step before, one over
+    the other, without the first, which has no optimizer states yet."""
+    placed = aligned(_with_step_before(state), curve) if places else ()
     later = [each for each in placed if each.moment.step > 1]
     chosen = later or placed
     columns = _points_of([each.position for each in chosen], curve, places, points)
@@ -72,6 +73,20 @@ def overlay(
         "" if state.over else state.phase,
         failed,
     )
+
+
+def _with_step_before(state: RunState) -> RunState:
+    """Where steps are slow, the last while is a part of one: the history has the rest of it, and
+    the step before."""
+    if not state.recent:
+        return state
+    first = state.recent[0].seconds
+    older = [
+        moment
+        for moment in state.history.moments
+        if moment.seconds < first and moment.step >= state.step - 1
+    ]
+    return replace(state, recent=(*older, *state.recent))
 
 
 def _points_of(
