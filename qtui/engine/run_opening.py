@@ -62,7 +62,7 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
     cannot be had, and NoGpu.
     """
     placement = place(request.device, environ)
-    origin = "built-in text" if request.data is None else read_text(request.data).origin
+    origin = "built-in text" if request.data is None else read_text(request.data, "training").origin
     source = open_model(request.model)
     try:
         config = described(source).config

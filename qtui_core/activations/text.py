@@ -30,8 +30,8 @@ def builtin_text() -> Text:
     return Text(HELD_BACK_TEXT.read_text(encoding="utf-8"), "the built-in text")
 
 
-def read_text(path: str) -> Text:
-    """The text of a file.
+def read_text(path: str, purpose: str = "calibration") -> Text:
+    """The text of a file. `purpose` is what needs it, for what is said where it is none.
 
     Raises:
         UsageError: it cannot be read, is empty, or is no text.
@@ -42,7 +42,7 @@ def read_text(path: str) -> Text:
     try:
         if not place.is_file():
             kind = "a folder" if place.is_dir() else "no file" if place.exists() else "not there"
-            raise UsageError(f"{quoted(path)} is {kind}; give a text file to calibrate on.")
+            raise UsageError(f"{quoted(path)} is {kind}; {purpose} needs a text file.")
         with place.open("rb") as stream:
             raw = stream.read(MAX_BYTES)
             partial = bool(stream.read(1))
@@ -50,16 +50,16 @@ def read_text(path: str) -> Text:
         reason = (error.strerror or type(error).__name__).lower()
         raise UsageError(f"{quoted(path)} cannot be read: {reason}.") from error
     if not raw.strip():
-        raise UsageError(f"{quoted(path)} is empty; calibration needs text.")
+        raise UsageError(f"{quoted(path)} is empty; {purpose} needs text.")
     if b"\0" in raw:
         raise UsageError(
-            f"{quoted(path)} is binary (a zero byte at {raw.index(0):,}); calibration needs text."
+            f"{quoted(path)} is binary (a zero byte at {raw.index(0):,}); {purpose} needs text."
         )
     try:
         # A character may be cut where the reading stopped.
         content = codecs.getincrementaldecoder("utf-8")().decode(raw, final=not partial)
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"{quoted(path)} is no UTF-8 text (byte {error.start:,}); calibration needs text."
+            f"{quoted(path)} is no UTF-8 text (byte {error.start:,}); {purpose} needs text."
         ) from error
     return Text(content, place.name, partial)

@@ -53,7 +53,7 @@ def text_of(path: str | None) -> Text:
     Raises UsageError for a file that cannot be read or is no text.
     """
     if path is not None:
-        return read_text(path)
+        return read_text(path, "training")
     return Text(BUILT_IN.read_text(encoding="utf-8"), "built-in text")
 
 

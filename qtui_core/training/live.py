@@ -134,61 +134,84 @@ def run(source: ModelSource, order: Order, course: Course) -> None:
     Raises Stopped once it is asked to stop; QtuiError for what cannot be run, and whatever
     libraries raise where a step fails.
     """
-    plan, placement, steps = order.plan, order.placement, order.steps
-    device, meter = placement.torch_device, course.meter
+    plan = order.plan
     with ExitStack() as stack:
         course.phase(IMPORT, begun=True)
         build.quiet()
         _import_libraries()
         learned = text_of(order.data)
         stack.enter_context(Sampler(INTERVAL, _sampled(course), course.tell))
-        course.phase(Phase.LOAD)
-        built = load_weights(source, plan)
+        built = _load(source, order, course)
         tokens = encode(learned.content, source, built.model)
-        if is_random(source):
-            course.say("There is a configuration alone, so the weights are random.")
-        if plan.quant is None:
-            settle(built.model, device)
-        meter.standing.built = built
-        course.track(built.state(), component_of_state(built))
-        stack.enter_context(meter.watch())
+        stack.enter_context(course.meter.watch())
         if plan.quant is not None:
-            course.phase(QUANTIZE)
-            if device != "cpu":
-                nbytes = stored_bytes(built.model, plan)
-                warm_up(nbytes, device, placement.device.capacity_bytes)
-            quantize_linears(built.model, plan, device)
-            settle(built.model, device)
-            course.track(built.state(), component_of_state(built))
+            _quantize(built, order, course)
         course.phase(Phase.PREPARE)
         use_liger(built.model, plan)
         build.prepare_base(built, plan)
         stack.enter_context(kernels_of(plan))
-        comparison = None
-        if order.text is not None and plan.adapts:
-            course.phase(COMPARE)
-            prompt = encode(order.text, source, built.model)
-            ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(device)
-            comparison = Comparison(ids, prompt.decode, plan, built.model)
-            course.phase(Phase.PREPARE)
+        compare = _comparison(source, built, order, course)
         build.add_adapters(built, plan)
         course.track(built.state(), component_of_state(built))
-        batch = batch_of(built, plan, device)
-        meter.standing.inputs = batch
+        batch = batch_of(built, plan, order.placement.torch_device)
+        course.meter.standing.inputs = batch
         course.track(batch.items(), Component.INPUTS)
-        _say_data(course, learned.origin, tokens.words, len(tokens.ids))
-        if comparison is not None:
-            course.phase(COMPARE)
-            course.tell(comparison.compare(built.model, course.seconds, 0))
+        course.say(
+            f"It learns from {learned.origin}: {tokens.ids.size:,} tokens ({tokens.words}), again "
+            f"and again."
+        )
+        compare()
         batches = _filled(batch, fill(batch, tokens.ids, plan))
         if plan.trains:
-            _train(built, plan, batches, course, steps)
+            _train(built, plan, batches, course, order.steps)
         else:
-            _infer(built, plan, batches, course, steps)
-        if comparison is not None:
-            course.phase(COMPARE)
-            course.tell(comparison.compare(built.model, course.seconds, course.step))
+            _infer(built, plan, batches, course, order.steps)
+        compare()
         course.finish()
+
+
+def _load(source: ModelSource, order: Order, course: Course) -> build.Built:
+    """The model on its device; on the CPU where it is to be quantized on its way there."""
+    course.phase(Phase.LOAD)
+    built = load_weights(source, order.plan)
+    if is_random(source):
+        course.say("There is a configuration alone, so the weights are random.")
+    if order.plan.quant is None:
+        settle(built.model, order.placement.torch_device)
+    course.meter.standing.built = built
+    course.track(built.state(), component_of_state(built))
+    return built
+
+
+def _quantize(built: build.Built, order: Order, course: Course) -> None:
+    plan, placement = order.plan, order.placement
+    course.phase(QUANTIZE)
+    if placement.torch_device != "cpu":
+        nbytes = stored_bytes(built.model, plan)
+        warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
+    quantize_linears(built.model, plan, placement.torch_device)
+    settle(built.model, placement.torch_device)
+    course.track(built.state(), component_of_state(built))
+
+
+def _comparison(
+    source: ModelSource, built: build.Built, order: Order, course: Course
+) -> Callable[[], None]:
+    """Runs the prompt, if there is one, on the base before it has adapters; what is returned holds
+    those against it, in a phase of its own."""
+    if order.text is None or not order.plan.adapts:
+        return lambda: None
+    course.phase(COMPARE)
+    prompt = encode(order.text, source, built.model)
+    ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(order.placement.torch_device)
+    comparison = Comparison(ids, prompt.decode, order.plan, built.model)
+    course.phase(Phase.PREPARE)
+
+    def compare() -> None:
+        course.phase(COMPARE)
+        course.tell(comparison.compare(built.model, course.seconds, course.step))
+
+    return compare
 
 
 def told_fault(error: BaseException, course: Course, advice: Sequence[Advice]) -> Fault:
@@ -261,10 +284,6 @@ def _filled(
 
 def _sampled(course: Course) -> Callable[[], Snapshot]:
     return lambda: course.meter.sample(course.seconds, course.step, str(course.name))
-
-
-def _say_data(course: Course, origin: str, words: str, tokens: int) -> None:
-    course.say(f"It learns from {origin}: {tokens:,} tokens ({words}), again and again.")
 
 
 def _import_libraries() -> None:

@@ -12,8 +12,8 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan import RunPlan
 
 #: Learning rates by what is trained. Adapters take about ten times what the weights themselves do
-#: (Hu et al. 2021, table 11: 2e-4 for GPT-2, of 1e-5 to 5e-5 that are usual for full fine-tuning);
-#: for runs of few steps that are to show that something is learned, both are at the upper end.
+#: (Hu et al. 2021, appendix D: 2e-4 for GPT-2, where 1e-5 to 5e-5 are usual for the weights); both
+#: are at the upper end here, so that runs of few steps show that something is learned.
 _ADAPTERS: Final = 1e-3
 _WEIGHTS: Final = 1e-4
 _SGD: Final = 1e-2
