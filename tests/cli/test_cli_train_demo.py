@@ -65,10 +65,11 @@ def test_a_real_run_stops_within_a_second_and_leaves_no_process(tmp_path):
     child, worker = start_long(record)
     begun = time.monotonic()
     os.kill(child.pid, signal.SIGINT)
+    assert is_gone(worker, within=1)  # and with it what it holds of a GPU
     out, _ = child.communicate(timeout=20)
-    assert time.monotonic() - begun < 1.2  # a second, and what two busy processors may add
+    # The report follows, which takes a busy machine as long as it takes.
+    assert time.monotonic() - begun < 3
     assert child.returncode == 130
-    assert is_gone(worker)
     recording = read_recording(record)
     assert recording.snapshots[-1].reason == "stopped"
     taken = sum(isinstance(told, StepTaken) for told in recording.snapshots)
