@@ -111,7 +111,7 @@ def _predicted(
 ) -> tuple[Predicted | None, str, Sequence[Advice], str]:
     """The estimate as a header has it, or why there is none; what would save memory; the class."""
     device = _device_of(placement)
-    tensors, used = device is None, placement.used_bytes
+    tensors, used = placement.device.kind == "cpu", placement.used_bytes
     try:
         report = report_on(source, plan, device)
     except UnknownFamily as error:
