@@ -19,7 +19,8 @@ from pathlib import Path
 from qtui.tui.app import QtuiApp
 
 FOLDER = Path(__file__).parent
-#: Picture -> its panel, and the keys that lead from there to what it shows; WAIT is for the answer.
+#: Picture -> its panel, and the keys that lead from there to what it shows; WAIT is for the answer,
+#: STEPS for a run that is in the backward pass of its third step.
 PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
     "formats": ("formats", ()),
     "quantize": ("quantize", ()),
@@ -45,9 +46,12 @@ PICTURES: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "cases": ("memory", ("V", "down")),
+    # The demo model with QLoRA on this machine's CPU, while its third step runs.
+    "train": ("train", ("down", *["left"] * 4, "WAIT", "r", "STEPS")),
 }
 #: Drawing waits for the engine; a machine this slow has other problems.
 PATIENCE_SECONDS = 60.0
+RUN_SECONDS = 300.0
 
 
 async def draw(picture: str, width: int, height: int) -> str:
@@ -61,8 +65,12 @@ async def draw(picture: str, width: int, height: int) -> str:
             if key == "WAIT":
                 await settle(app, pilot)
                 continue
+            if key == "STEPS":
+                await run_steps(app, pilot)
+                continue
             await pilot.press("space" if key == " " else key)
-        await settle(app, pilot)
+        if "STEPS" not in keys:
+            await settle(app, pilot)
         return app.export_screenshot(title=f"qtui — {picture}")
 
 
@@ -77,6 +85,26 @@ async def settle(app: QtuiApp, pilot) -> None:
         if quiet >= 10:
             return
     raise TimeoutError("the engine did not come to rest")
+
+
+async def run_steps(app: QtuiApp, pilot) -> None:
+    """Waits until a run is well in the backward pass of its third step."""
+    for _ in range(int(RUN_SECONDS / 0.05)):
+        await pilot.pause(0.05)
+        state = app.panel.run_shown.state
+        if state.over:
+            break
+        backward = state.step == 3 and state.phase == "backward"
+        if backward and state.seconds - state.spans[-1].begun > 0.5 * backward_seconds(state):
+            await pilot.pause(0.6)  # for the next picture
+            return
+    raise TimeoutError("no third step was seen")
+
+
+def backward_seconds(state) -> float:
+    """How long the backward pass of the last step took."""
+    took = [s.ended - s.begun for s in state.spans if s.phase == "backward" and s.ended is not None]
+    return took[-1] if took else 0.0
 
 
 def to_png(svg: str, target: Path, chromium: str) -> None:
