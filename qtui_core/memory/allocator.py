@@ -126,8 +126,9 @@ class AllocatorRun:
     @property
     def lasting_reserved(self) -> int:
         """Reserved bytes that a run goes on with: where the device was full for a moment and all
-        that was cached was given back, those at the end, else the most."""
-        return self.end.reserved if self.retries else self.peak.reserved
+        that was cached was given back, those at the end, or what the next step will need again;
+        else the most."""
+        return max(self.end.reserved, self.peak.allocated) if self.retries else self.peak.reserved
 
     def peak_since(self, phase: int) -> Levels:
         """The most of each level from the phase of that index on; those of the last step say what

@@ -29,6 +29,9 @@ from qtui_core.memory.tape import Buffer, Tape, Tensor
 
 IDS: Final = Label("input_ids", Component.INPUTS)
 PADDING: Final = Label("attention_mask", Component.INPUTS)
+#: Micro batches of a step that are recorded: the second finds gradients and what a loop by hand
+#: still holds of the first, the third finds the allocator as all later ones do.
+MICRO_BATCHES: Final = 3
 #: Layers built on either side of those that stand for others, until they are found to be alike.
 _MARGINS: Final = (1, 2)
 
@@ -123,7 +126,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
         optimizer.begin(tape)
     outputs: tuple[Tensor | None, ...] | None = None
     for _ in range(steps):
-        for _ in range(plan.accumulation):
+        for _ in range(min(plan.accumulation, MICRO_BATCHES)):
             tape.phase(Phase.FORWARD)
             tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
             loss, others = forward(tape, model, batch)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.record import ALLOCATE, FREE, Component, Event, Phase, Recording
+from qtui_core.memory.step import MICRO_BATCHES
 from qtui_core.memory.stretch import NotPeriodic, stretch
 from qtui_core.training import build
 from qtui_core.training.components import component_of_state
@@ -49,6 +51,7 @@ def record(
     """
     build.quiet()
     plan = resolve(plan, str(config.get("torch_dtype") or config.get("dtype") or "bf16"))
+    plan = replace(plan, accumulation=min(plan.accumulation, MICRO_BATCHES))
     if device == "cuda":
         check_traceable(plan)
     for margin in _MARGINS if device == "cuda" and not whole else (None,):

@@ -12,7 +12,7 @@ from qtui_core.memory.allocator import (
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.on_device import for_allocator
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE
+from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE
 from qtui_core.memory.shape import ModelShape
 
 MIB = 1 << 20
@@ -81,6 +81,27 @@ def test_a_run_goes_on_with_what_a_full_device_left_it():
     assert full.retries == 1
     assert full.peak.reserved == 140 * MIB
     assert full.lasting_reserved == 90 * MIB
+
+
+def test_a_run_goes_on_with_no_less_than_its_next_step_allocates():
+    events = [
+        (ALLOCATE, 1, 120 * MIB, "peak"),
+        (FREE, 1),
+        (ALLOCATE, 2, 30 * MIB, "cut from it"),
+        (FREE, 2),
+        (ALLOCATE, 3, 40 * MIB, "held"),
+        (ALLOCATE, 4, 60 * MIB, "held too"),
+        (FREE, 3),
+        (FREE, 4),
+        (ALLOCATE, 5, 130 * MIB, "larger than the segment"),
+        (FREE, 5),
+        (EMPTY_CACHE,),
+        (ALLOCATE, 6, 20 * MIB, "little"),
+    ]
+    run = simulate(events, AllocatorSettings(capacity=150 * MIB))
+    assert run.retries == 1
+    assert run.end.reserved == 20 * MIB
+    assert run.lasting_reserved == run.peak.allocated == 130 * MIB
 
 
 def test_a_loss_in_place_keeps_its_logits_in_float32_till_the_backward_pass_is_over():

@@ -266,3 +266,19 @@ def test_weights_of_a_published_model_are_its_parameters():
     assert weights.bytes == 2 * shape.parameters
     widest = 2 * prod((shape.vocabulary, shape.hidden))
     assert any(term.bytes == widest and term.formula == "2 h V" for term in found.terms)
+
+
+@pytest.mark.parametrize("loop", ["trainer", "manual", "script"])
+def test_a_step_of_many_micro_batches_peaks_like_one_of_eight(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three are recorded, whatever was asked for."""
+    plan = RunPlan(method="lora", sequence=128, loop=loop, accumulation=8)
+    few = estimate(SHAPE, plan)
+    assert few.plan.accumulation == 8
+    monkeypatch.setattr("qtui_core.memory.step.MICRO_BATCHES", 8)
+    all_of_them = estimate(SHAPE, plan)
+    assert len(all_of_them.events) > 2 * len(few.events)
+    assert few.peak_live_bytes == all_of_them.peak_live_bytes
+    assert few.peak_allocated_bytes == pytest.approx(all_of_them.peak_allocated_bytes, rel=2e-3)
+    assert few.peak_reserved_bytes == pytest.approx(all_of_them.peak_reserved_bytes, rel=2e-2)
