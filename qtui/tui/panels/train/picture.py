@@ -79,7 +79,9 @@ class RunPicture(CurvePicture):
         self._ground = _DARK
         self._chart: Chart | None = None
         self._charted: tuple[object, ...] = ()
-        self._stack: tuple[object, list[list[list[Put]]]] | None = None
+        self._stacked: list[list[Put]] = []
+        self._grounds: list[list[Cell]] = []
+        self._stacked_for: tuple[object, ...] = ()
         self._from_zero = True
         self._floor = 0
 
@@ -116,7 +118,7 @@ class RunPicture(CurvePicture):
         room = self.size.width - AXIS - 1
         if self._curve is None or room < 8 or self.size.height < 4:
             return None
-        wanted = (id(self._curve), room, self._capacity)
+        wanted = (self._curve, room, self._capacity)
         if self._chart is None or self._charted != wanted:
             self._chart = make_chart(self._curve, room, capacity=self._capacity)
             self._charted = wanted
@@ -205,12 +207,12 @@ class RunPicture(CurvePicture):
 
     def _chart_rows(self, chart: Chart, tall: int) -> list[list[Put]]:
         key = (self._charted, chart.top, tall, self._ground, self._lettered, self._floor)
-        if self._stack is None or self._stack[0] != key:
-            stacked = super()._chart_rows(chart, tall)
+        if self._stacked_for != key:
+            self._stacked_for = key
+            self._stacked = super()._chart_rows(chart, tall)
             cells = [cells_of(column, tall, chart.top) for column in chart.columns]
             self._grounds = [[column[row] for column in cells] for row in range(tall - 1, -1, -1)]
-            self._stack = (key, [stacked])
-        rows = [list(row) for row in self._stack[1][0]]
+        rows = [list(row) for row in self._stacked]
         for track in self._overlay.tracks:
             if len(track.values) != len(chart.columns) * ACROSS:
                 continue  # of another size; others are on their way
