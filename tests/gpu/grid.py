@@ -120,7 +120,8 @@ def read_row(case: Case, told: dict[str, Any], failed: str = "") -> Row:
     measured = {name: level["measured_bytes"] for name, level in levels.items()}
     estimated = {name: level["estimated_bytes"] for name, level in levels.items()}
     measured["resident"] = told["measured"]["resident_bytes"]
-    estimated["resident"] = (told["estimate"] or {}).get("resident_bytes")
+    if told["measured"].get("counted") != "tensors":  # what stays on a GPU has workspaces besides
+        estimated["resident"] = (told["estimate"] or {}).get("resident_bytes")
     return Row(
         case=asdict(case),
         device=told["device"],
