@@ -23,18 +23,22 @@ from qtui.tui.config import Config
 
 GOLDEN = Path(__file__).parent / "golden"
 
-#: Files whose every test waits for the real engine in a process of its own.
-WITH_THE_ENGINE = (
+#: Files whose every test waits for the real engine in a process of its own, or that draw every panel
+#: at every size and depth.
+SLOW = (
     "test_activations_view",
     "test_codebooks_panel_layout",
     "test_codebooks_panel_work",
     "test_outliers_view",
     "test_quantize_maps_view",
     "test_quantize_one_subject",
+    "test_quantize_panel_layout",
     "test_quantize_panel_recovery",
     "test_quantize_panel_states",
     "test_quantize_panel_work",
+    "test_shell_layout",
     "test_shell_pty",
+    "test_tui_memory_layout",
 )
 
 Running = Callable[..., AbstractAsyncContextManager[Pilot[None]]]
@@ -43,7 +47,7 @@ Running = Callable[..., AbstractAsyncContextManager[Pilot[None]]]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks those tests slow."""
     for item in items:
-        if item.path.stem in WITH_THE_ENGINE:
+        if item.path.stem in SLOW:
             item.add_marker(pytest.mark.slow)
 
 

@@ -52,7 +52,7 @@ def test_what_is_given_up_ends() -> None:
 
 
 async def test_the_next_plan_does_not_wait_for_one_that_takes_long() -> None:
-    """Of 100,000 accumulated batches nobody sees the end."""
+    """Of the loss of a million tokens, one at a time, nobody sees the end."""
     client = EstimatorClient()
     try:
 
@@ -60,7 +60,8 @@ async def test_the_next_plan_does_not_wait_for_one_that_takes_long() -> None:
             return {"model": "demo", "case": "", "plan": dataclasses.asdict(plan), "device": None}
 
         await client.request("open", params(RunPlan()))
-        asked = client.request("full", params(RunPlan(accumulation=100_000)), kind="estimate")
+        endless = RunPlan(sequence=1_000_000, loss="chunked:1")
+        asked = client.request("full", params(endless), kind="estimate")
         slow = asyncio.create_task(asked)
         await asyncio.sleep(0.5)
         assert not slow.done()
