@@ -23,8 +23,8 @@ from qtui.tui.config import Config
 
 GOLDEN = Path(__file__).parent / "golden"
 
-#: Files whose every test waits for the real engine in a process of its own, or that draw every panel
-#: at every size and depth.
+#: Files whose every test waits for the real engine in a process of its own, or that draw every
+#: panel at every size and depth.
 SLOW = (
     "test_activations_view",
     "test_codebooks_panel_layout",
