@@ -305,8 +305,8 @@ KINDS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_a_real_step_in_two_processes(job, tmp_path):
     """Every phase to 0.3 %, with the kernels that a CPU has; under FSDP2, where a gather may come
-    a little earlier or later, to 3 %."""
-    close = 0.03 if JOBS[job].get("kind", "fsdp") == "fsdp" else 0.003
+    a little earlier or later, to 1 %."""
+    close = 0.01 if JOBS[job].get("kind", "fsdp") == "fsdp" else 0.003
     chosen = {"method": "full", "checkpointing": False, "kind": "fsdp"} | JOBS[job]
     shape = ModelShape.from_config(chosen["config"])
     chosen["layers"] = shape.layer_prefix
