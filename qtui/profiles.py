@@ -6,10 +6,13 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qtui_core.errors import UsageError
-from qtui_core.memory.device_profile import Profile, ProfileError, profile_of
+from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.devices import Device, find_device
+
+if TYPE_CHECKING:
+    from qtui_core.memory.device_profile import Profile
 
 
 def profile_folder() -> Path:
@@ -32,7 +35,9 @@ def read_profile(device: str) -> Profile | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise ProfileError(f"The profile {path} cannot be read: {error}.") from error
+        raise _profile_error(f"The profile {path} cannot be read: {error}.") from error
+    from qtui_core.memory.device_profile import ProfileError, profile_of
+
     try:
         return profile_of(text)
     except ProfileError as error:
@@ -51,7 +56,7 @@ def write_profile(profile: Profile) -> Path:
         beside.write_text(profile.to_json(), encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        raise ProfileError(f"The profile {path} cannot be written: {error}.") from error
+        raise _profile_error(f"The profile {path} cannot be written: {error}.") from error
     return path
 
 
@@ -62,13 +67,20 @@ def calibrated(device: Device) -> Device:
     """
     try:
         profile = read_profile(device.name)
-    except ProfileError as error:
-        # Only where it is needed: the command that estimates starts in a moment without it.
+    except QtuiError as error:
         import logging
 
         logging.getLogger("qtui.profiles").warning("%s", error)
         return device
     return device if profile is None else replace(device, calibration=profile.calibration)
+
+
+def _profile_error(sentence: str) -> QtuiError:
+    # Only here, as where profiles are read: most machines have none, and an estimate starts in a
+    # moment without the module.
+    from qtui_core.memory.device_profile import ProfileError
+
+    return ProfileError(sentence)
 
 
 def _name(device: str) -> str:

@@ -87,7 +87,7 @@ def command(
         if trace:
             report = report_on_trace(source, plan, device)
         else:
-            report = report_on(source, plan, device, knob)
+            report = report_on(source, plan, device, knob, alone=True)
     document = memory_document(report, explain=explain, picture=chosen == "html")
     write_report(document, chosen, output, color=color, ascii=ascii)
     gc.freeze()  # nor does it at the end, which is near

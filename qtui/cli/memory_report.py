@@ -9,6 +9,7 @@ from functools import cache, partial
 
 import click
 
+from qtui.cli.memory_ahead import weighed_beside
 from qtui.cli.memory_interrupt import interruptible
 from qtui.cli.plan_options import given_options
 from qtui.profiles import calibrated
@@ -36,9 +37,15 @@ def chosen_device(gpu: str | None, vram: str | None) -> Device | None:
 
 @interruptible()
 def report_on(
-    source: ModelSource, plan: RunPlan, device: Device | None = None, knob: Knob | None = None
+    source: ModelSource,
+    plan: RunPlan,
+    device: Device | None = None,
+    knob: Knob | None = None,
+    *,
+    alone: bool = False,
 ) -> MemoryReport:
-    """The report on an open model, from its shape.
+    """The report on an open model, from its shape. `alone` is whether this thread is the only one
+    of its process, which may then use a second processor by a fork.
 
     Raises ModelError for a model without a configuration, UsageError for a family without a shape
     and for a plan that cannot be.
@@ -46,6 +53,9 @@ def report_on(
     model = described(source)
     shape = ModelShape.from_config(model.config)
     plan = _as_long_as_it_can_be(plan, shape)
+    weighing = _weighing(shape, device)
+    if alone:
+        weighing = weighed_beside(weighing, shape, plan, device)
     found = estimate(shape, plan, device)
     most = None
     if knob is not None and device is not None:
@@ -53,7 +63,7 @@ def report_on(
     return report_of(
         model,
         found,
-        _weighing(shape, device),
+        weighing,
         largest=most,
         asked=plan,
         again=partial(estimate, shape),
