@@ -137,7 +137,7 @@ def _figures(outcome: Outcome) -> str:
     if outcome.values_different:
         by = ""
         if outcome.largest_difference:
-            by = f", by at most {outcome.largest_difference * 100:.2g} % of the largest magnitude"
+            by = f", by at most {outcome.largest_difference * 100:.2g}% of the largest magnitude"
         parts.append(f"{plural(outcome.values_different, 'value')} differ{by}")
     if outcome.example:
         parts.append(outcome.example)

@@ -157,7 +157,7 @@ def _rounded(value: Exact | None, digits: int = 3, signed: bool = False) -> str:
 
 
 def _percent(relative: Fraction | None) -> str:
-    return "–" if relative is None else f"{format_rounded(relative * 100, 3, signed=True)} %"
+    return "–" if relative is None else f"{format_rounded(relative * 100, 3, signed=True)}%"
 
 
 def _format_data(fmt: Format) -> dict[str, Any]:

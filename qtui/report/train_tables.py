@@ -65,11 +65,11 @@ def signed(count: int) -> str:
 
 
 def percent(error: float | None) -> str:
-    """The error of an estimate: `+0.12 %` is that much too high."""
+    """The error of an estimate: `+0.12%` is that much too high."""
     if error is None:
         return "–"
     text = f"{error * 100:+.2f}" if abs(error) < 0.1 else f"{error * 100:+.1f}"
-    return f"{text.replace('-', '−')} %"
+    return f"{text.replace('-', '−')}%"
 
 
 def gap_table(levels: Sequence[Level]) -> Table:

@@ -18,7 +18,7 @@ ENOUGH_DB = 1.0
 SLIGHT_DB = 0.3
 #: One of two errors decides where the other is this much smaller.
 DECIDES_DB = 6.0
-#: Below this an activation is mostly noise to the layers that follow, 4 % of its energy.
+#: Below this an activation is mostly noise to the layers that follow, 4% of its energy.
 POOR_DB = 14.0
 
 

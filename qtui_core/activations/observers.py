@@ -171,7 +171,7 @@ class Percentile:
 
     @property
     def words(self) -> str:
-        return f"{self.percent:g} %"
+        return f"{self.percent:g}%"
 
     def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
         counts = observed.counts

@@ -34,7 +34,7 @@ class ActivationScheme:
 
     Attributes:
         kind: "dynamic" or "static".
-        words: where the scale comes from, for people: "per token", "99.9 %".
+        words: where the scale comes from, for people: "per token", "99.9%".
         scheme: what is done to `[tokens, features]`; granularity `model` where static.
         extent: (low, high) of the fixed range, None where dynamic.
     """

@@ -58,9 +58,9 @@ def is_whole(fmt: Format) -> bool:
 
 
 def percent(row: FormatRow) -> str:
-    """The size of the relative error, "1.6 %", above 100 % in whole percent."""
+    """The size of the relative error, "1.6%", above 100% in whole percent."""
     size = 100 * abs(row.relative_error or Fraction(0))
-    return f"{format_rounded(Fraction(round(size)) if size > 100 else size, 2)} %"
+    return f"{format_rounded(Fraction(round(size)) if size > 100 else size, 2)}%"
 
 
 def power_text(exponent: int) -> str:

@@ -139,10 +139,10 @@ def _moved(comparison: Comparison, differing: list[PairReport]) -> str:
     worst = comparison.pairs[0]
     said = (
         f"{comparison.b.model} moved {len(differing):,} of {len(comparison.pairs):,} weights, by "
-        f"{share:.2g} % of the size of {comparison.a.model} ({comparison.sqnr_db:z.1f} dB)"
+        f"{share:.2g}% of the size of {comparison.a.model} ({comparison.sqnr_db:z.1f} dB)"
     )
     db = worst.difference.sqnr_db
-    far = "from zero" if db is None else f"by {100 * 10 ** (-db / 20):.2g} %"
+    far = "from zero" if db is None else f"by {100 * 10 ** (-db / 20):.2g}%"
     said += f"; {quoted(worst.pair.name)} moved furthest, {far}"
     if len(differing) > 1 and most is not worst:
         said += f", and {quoted(most.pair.name)} holds the largest part of the change ({held:.0%})"

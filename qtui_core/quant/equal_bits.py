@@ -1,7 +1,7 @@
 """Schemes brought to the same bits per parameter, because anything else is no comparison.
 
 A 4-bit code with a scale of 32 bits for 64 elements takes 4.5 bits, the same with a zero point
-4.5625, and NF4 with double quantization 4.127: the first two have up to 10 % more to spend. The
+4.5625, and NF4 with double quantization 4.127: the first two have up to 10% more to spend. The
 size of the group is what can be turned, and it need not be a power of two.
 """
 

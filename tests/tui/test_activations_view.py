@@ -53,8 +53,8 @@ RANGES = Ranges(
         way("dynamic", "per token", 38.04, 38.01),
         way("dynamic", "per tensor", 33.2, 30.05),
         way("static", "min-max", 33.2, 31.1, 0.00021),
-        way("static", "99.99 %", 34.5, 30.5, 0.0123),
-        way("static", "99.9 %", -2.4, -3.0, 0.1),
+        way("static", "99.99%", 34.5, 30.5, 0.0123),
+        way("static", "99.9%", -2.4, -3.0, 0.1),
     ),
     sentence="Input of down_proj: channel 17 of 160 reaches 41x the median; use per token.",
 )
@@ -189,16 +189,14 @@ def test_the_best_way_is_marked_and_numbers_stand_in_their_columns() -> None:
     assert best.startswith(">dynamic")
     assert best.split()[3:7] == ["8.05", "38.0", "38.0", "0.0"]
     static = next(text for text in texts if "min-max" in text)
-    assert "0.02 %" in static
+    assert "0.02%" in static
     whole = next(text for text in texts if text.startswith("largest channels"))
     assert "| the median channel" in whole
     bars = [text for text in texts if text.startswith(" channel ")]
     assert len(bars) == 8
     assert bars[0].count("#") > 1.8 * bars[1].count("#")  # 40 against 20
     table = texts[texts.index(next(t for t in texts if t.startswith("SQNR of the output"))) :]
-    assert (
-        texts[-1] == "  largest shares of the error, by output: 17 (41 %), 3 (3.21 %), 60 (1.1 %)"
-    )
+    assert texts[-1] == "  largest shares of the error, by output: 17 (41%), 3 (3.21%), 60 (1.1%)"
     assert table[1].split() == ["W", "as", "stored", "exact", "17.2", "18.9"]
 
 

@@ -304,7 +304,7 @@ async def test_details_of_the_chosen_format(running: Running) -> None:
             "0011 3 - 7 = -4",
             "1.101 = 1.625",
             "13/128",
-            "+0.0015625 (+1.56 %)",
+            "+0.0015625 (+1.56%)",
             "0.0078125 = 2^-7",
             "below 0.09375",
             "above 0.109375",

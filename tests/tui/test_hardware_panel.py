@@ -145,7 +145,7 @@ class TestLive:
             asked = estimator.count("gpus")
             estimator.gpus = [replace(L40S, gpu_percent=12, memory_used=20 * GIB)]
             await until(pilot, lambda: estimator.count("gpus") > asked)
-            await until(pilot, lambda: "12 %" in screen_text(pilot.app))
+            await until(pilot, lambda: "12%" in screen_text(pilot.app))
             assert "20 GiB of 44 GiB" in screen_text(pilot.app)
             # A driver that hangs holds up nothing and is not asked twice.
             estimator.holding.add("gpus")

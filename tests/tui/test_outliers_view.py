@@ -84,7 +84,7 @@ async def test_what_is_shown_is_what_the_library_says(running: Running, model: s
     kept = keep_columns(x, attribution, [17])
     assert view.attribution is not None
     assert view.attribution.tried[0].caused_share == kept.caused_share
-    assert f"{kept.caused_share:.0%}".replace("%", " %") in text
+    assert f"{kept.caused_share:.0%}" in text
     for name in ("tensor", "row", "column", "group128", "group32"):
         report = measure(x, Scheme.parse(f"int4:{name}"))
         assert any(

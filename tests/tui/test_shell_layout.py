@@ -14,7 +14,7 @@ from qtui.tui.depth import Depth, detect_depth, resolve_depth
 from qtui_core.errors import UsageError
 
 SENTENCE = (
-    "No format here holds 0.1 exactly: FP16 is off by 0.024 %, E4M3 by 1.6 %, E3M2 by 25 %; E3M0 "
+    "No format here holds 0.1 exactly: FP16 is off by 0.024%, E4M3 by 1.6%, E3M2 by 25%; E3M0 "
     "and E2M1 turn it into 0, so multiply by 4 or more before casting to E3M0."
 )
 SIZES = [(80, 24), (120, 40), (200, 50), (60, 16), (40, 12)]

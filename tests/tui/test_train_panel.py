@@ -161,11 +161,11 @@ async def test_a_recording_is_shown_held_against_its_estimate(
         text = screen_text(pilot.app)
         assert "replay 00:08 of 00:08" in text
         assert "6 of 6 steps were run." in panel.sentence
-        # 3 % more is measured than was predicted: the estimate is 2.9 % of that too low.
-        assert "−2.9 %" in text
+        # 3% more is measured than was predicted: the estimate is 2.9% of that too low.
+        assert "−2.9%" in text
         for name in ("forward", "loss", "backward", "optimizer", "between steps"):
             line = next(line for line in text.splitlines() if f" {name} " in line and "GiB" in line)
-            assert "−2.9 %" in line
+            assert "−2.9%" in line
 
 
 async def test_keys_of_a_replay(running: Running, tmp_path: Path) -> None:

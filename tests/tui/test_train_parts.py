@@ -274,9 +274,9 @@ def test_a_folder_that_cannot_be_written_stops_no_run(tmp_path: Path) -> None:
 
 
 def test_errors_in_words() -> None:
-    assert error_text(100, 103, "-") == "+3.0 %"
-    assert error_text(100, 97, "-") == "-3.0 %"
-    assert error_text(1000, 1000, "-") == "0.0 %"
+    assert error_text(100, 103, "-") == "+3.0%"
+    assert error_text(100, 97, "-") == "-3.0%"
+    assert error_text(1000, 1000, "-") == "0.0%"
     assert error_text(None, 97, "-") == ""
     assert error_text(100, None, "-") == ""
 

@@ -208,7 +208,7 @@ async def test_a_worked_case_is_opened_and_left(
     async with running(start_panel="memory") as pilot:
         panel = await show(pilot, "Cases")
         assert "64.2" in screen_text(pilot.app)
-        assert "1 of 2 figures are ours to 5 %" in panel.sentence
+        assert "1 of 2 figures are ours to 5%" in panel.sentence
         await pilot.press("enter")
         await ready(pilot)
         assert panel.shown.case == "adam-8b"

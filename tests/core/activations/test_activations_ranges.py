@@ -52,7 +52,7 @@ def reports(text: str, first: Recording, second: Recording | None):
 def test_integers_by_definition(text: str, highest: int) -> None:
     first, second = recording(1), recording(2)
     found = reports(text, first, second)
-    assert list(found) == ["per token", "per tensor", "min-max", "99.99 %", "99.9 %"]
+    assert list(found) == ["per token", "per tensor", "min-max", "99.99%", "99.9%"]
     x, y = first.rows, second.rows
     clip = float(np.quantile(np.abs(x), 0.999, method="inverted_cdf"))
     for words, of_x, of_y in [
@@ -69,13 +69,13 @@ def test_integers_by_definition(text: str, highest: int) -> None:
             sqnr(y, symmetric(y, of_y / highest, highest)), abs=2e-3
         )
         assert report.loss_db == report.calibration.sqnr_db - report.held_out.sqnr_db
-    extent = found["99.9 %"].way.extent
+    extent = found["99.9%"].way.extent
     assert extent is not None
     assert clip * (1 - 2**-10) <= extent[1] <= clip
     expected = sqnr(y, symmetric(y, extent[1] / highest, highest))
-    assert found["99.9 %"].held_out.sqnr_db == pytest.approx(expected, abs=2e-3)
-    assert found["99.9 %"].held_out.clipped == (np.abs(y) > np.float32(extent[1])).mean()
-    assert found["99.9 %"].calibration.clipped >= 1e-3 - 1 / x.size
+    assert found["99.9%"].held_out.sqnr_db == pytest.approx(expected, abs=2e-3)
+    assert found["99.9%"].held_out.clipped == (np.abs(y) > np.float32(extent[1])).mean()
+    assert found["99.9%"].calibration.clipped >= 1e-3 - 1 / x.size
     assert found["min-max"].calibration.clipped == 0
 
 

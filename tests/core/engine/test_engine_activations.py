@@ -137,7 +137,7 @@ async def check_ranges(
         "activation_ranges", {**asked, "source": "input", "scheme": "int8:row"}
     )
     ways = {way["words"]: way for way in reply.data["ways"]}
-    assert list(ways) == ["per token", "per tensor", "min-max", "99.99 %", "99.9 %"]
+    assert list(ways) == ["per token", "per tensor", "min-max", "99.99%", "99.9%"]
     absmax = float(np.abs(x).max())
     fixed = measure(y, Scheme.parse("int8:model"), model_absmax=absmax)
     assert ways["min-max"]["held_out"]["sqnr_db"] == pytest.approx(fixed.sqnr_db, abs=1e-9)
@@ -146,7 +146,7 @@ async def check_ranges(
     assert ways["per token"]["held_out"]["sqnr_db"] == pytest.approx(token.sqnr_db, abs=1e-9)
     # The demo runs in bfloat16, so its percentiles are exact.
     clip = float(np.quantile(np.abs(x), 0.9999, method="inverted_cdf"))
-    assert ways["99.99 %"]["extent"] == [-clip, clip]
+    assert ways["99.99%"]["extent"] == [-clip, clip]
     assert not reply.data["sampled"]
     by_channel = np.abs(x).max(axis=0)
     channel, absmax, ratio = reply.data["channels"][0]

@@ -43,10 +43,10 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
 @pytest.mark.parametrize(
     ("text", "formats", "parts"),
     [
-        ("0.1", None, ["No format here holds 0.1 exactly", "FP16 is off by 0.024 %",
-                       "E4M3 by 1.6 %", "E3M0, E2M1 and the integers give 0",
+        ("0.1", None, ["No format here holds 0.1 exactly", "FP16 is off by 0.024%",
+                       "E4M3 by 1.6%", "E3M0, E2M1 and the integers give 0",
                        "multiply by 4 or more"]),
-        ("70000", TRAINING, ["70000 is exact in FP32 only", "BF16 is off by 0.21 %",
+        ("70000", TRAINING, ["70000 is exact in FP32 only", "BF16 is off by 0.21%",
                              "FP16, E4M3 and E5M2 cannot reach it",
                              "FP16 ends at 65504 and gives inf", "divide by 2 or more"]),
         ("-1000", (E4M3,), ["-1000: E4M3 cannot reach it", "ends at -448 and cuts it off there",
@@ -62,11 +62,11 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
         ("inf", TRAINING, ["inf survives in FP32, BF16 and 2 more",
                            "E4M3 cuts it to the largest number (448)"]),
         ("200", (INT8,), ["200: INT8 cannot reach it", "ends at 127"]),
-        ("7", (E2M1,), ["E2M1 is off by 14 %", "half a step or less beyond the end of E2M1 "
+        ("7", (E2M1,), ["E2M1 is off by 14%", "half a step or less beyond the end of E2M1 "
                          "(E2M1 ends at 6), so more mantissa bits"]),
         ("-464", (FP16, E4M3), ["the end of E4M3 (E4M3 ends at -448) and inside every other"]),
         ("127.4", (INT8,), ["half a step or less beyond", "ends at 127", "a smaller step would"]),
-        ("2.4", (INT8,), ["INT8 does not hold 2.4 exactly", "17 %", "a smaller step"]),
+        ("2.4", (INT8,), ["INT8 does not hold 2.4 exactly", "17%", "a smaller step"]),
         ("0.5", None, ["0.5 is exact in every floating-point format here; the integers give "
                        "0, so multiply by 2 or more"]),
         ("-0.5", None, ["every floating-point format here but E8M0; the integers give 0"]),
@@ -74,7 +74,7 @@ TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
                      "(MXINT8 ends at 1.9844"]),
         ("-1", None, ["-1 is exact in every format here but E8M0. E8M0, a scale format, has no "
                       "sign and gives NaN."]),
-        ("6", None, ["6 is exact in E2M1 and 17 more: E3M0 is off by 33 %; MXINT8 cannot reach"]),
+        ("6", None, ["6 is exact in E2M1 and 17 more: E3M0 is off by 33%; MXINT8 cannot reach"]),
         ("-0", None, ["-0 keeps its sign in FP64, FP32 and 11 more; E4M3FNUZ, E5M2FNUZ and 5 "
                       "more have one zero and drop it.", "E8M0, a scale format, has no zero"]),
         ("8", None, ["E2M3, E2M1 and 2 more cannot reach it"]),
@@ -107,7 +107,7 @@ def test_without_saturation_the_sentence_names_nan() -> None:
 def test_a_number_lifted_to_the_smallest_is_not_said_to_lack_mantissa_bits() -> None:
     rows = describe_value(parse_value("1e-9"), Rounding.UP, None, (E2M1, E4M3))
     assert summarize(rows) == (
-        "No format here holds 1e-9 exactly: E4M3 is off by 2e+8 %, E2M1 by 5e+10 %; E4M3 and E2M1 "
+        "No format here holds 1e-9 exactly: E4M3 is off by 2e+8%, E2M1 by 5e+10%; E4M3 and E2M1 "
         "have no number that small (E4M3 gives 1.9531e-3), so multiply by 2^24 or more before "
         "casting to E4M3."
     )

@@ -117,7 +117,7 @@ def budget_sentence(shown: Shown) -> str:
     )
     if saved <= 0:
         return f"{text}: this tensor has too few blocks for it, so leave it off."
-    text += f": {100 * (1 - nested.bytes / plain.bytes):.1f} % of the bytes"
+    text += f": {100 * (1 - nested.bytes / plain.bytes):.1f}% of the bytes"
     if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
         return f"{text} saved."
     cost = plain.gaussian_sqnr_db - nested.gaussian_sqnr_db

@@ -285,9 +285,9 @@ def code_text(column: CodeColumn, index: int) -> str:
         finite = [level for level in bar.levels if math.isfinite(level)]
         span = f"{finite[0]:+.3f} to {finite[-1]:+.3f}" if finite else "NaN or infinite"
         what = f"{len(bar.codes)} codes, levels {span}"
-    text = f"{column.scheme} {what}: {bar.count:,} elements, {100 * bar.share:.2f} %"
+    text = f"{column.scheme} {what}: {bar.count:,} elements, {100 * bar.share:.2f}%"
     if bar.never:
         return f"{text}: no element can have it"
     if bar.expected is not None:
-        text += f" (Gaussian {100 * bar.expected:.2f} %)"
+        text += f" (Gaussian {100 * bar.expected:.2f}%)"
     return text

@@ -52,7 +52,7 @@ def _title(column: CodeColumn) -> str:
         text += "; dots: a Gaussian"
     if column.beyond:
         share = column.beyond / max(1, column.total)
-        text += f"; {100 * share:.2f} % beyond the outermost level"
+        text += f"; {100 * share:.2f}% beyond the outermost level"
     return text
 
 

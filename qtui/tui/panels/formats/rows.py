@@ -148,7 +148,7 @@ def _relative(row: FormatRow, _width: int) -> str:
 
 def percent(value: Exact) -> str:
     text = format_rounded(value, 3, signed=True)
-    return f"{text} %"
+    return f"{text}%"
 
 
 def _class(row: FormatRow, _width: int) -> str:

@@ -152,7 +152,7 @@ def _process(label: str, row: ProcessReading, canvas: Canvas) -> TextLine:
 
 
 def _percent(value: int | None) -> str:
-    return "–" if value is None else f"{value} %"
+    return "–" if value is None else f"{value}%"
 
 
 def _share(percent: int | None) -> float | None:

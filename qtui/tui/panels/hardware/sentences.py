@@ -42,7 +42,7 @@ def _of_gpus(shown: Shown) -> str:
     busy = [each.gpu_percent for each in shown.gpus if each.gpu_percent is not None]
     parts = [f"Most memory is free on GPU {free.label}: {format_bytes(left)}"]
     if busy:
-        parts.append(f"kernels ran in {sum(busy) / len(busy):.0f} % of the time")
+        parts.append(f"kernels ran in {sum(busy) / len(busy):.0f}% of the time")
     parts.append(f"{plural(count, 'process', 'processes')} on {plural(len(shown.gpus), 'GPU')}")
     return ", ".join(parts) + "."
 

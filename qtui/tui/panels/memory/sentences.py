@@ -71,9 +71,9 @@ def _of_case(shown: Shown) -> str:
     near = [f for f in case.figures if abs(f.bytes - f.stated_bytes) <= 0.05 * f.stated_bytes]
     far = [f for f in case.figures if f not in near]
     if not far:
-        return f"{case.title}: all {len(near)} figures are ours too, to 5 %."
+        return f"{case.title}: all {len(near)} figures are ours too, to 5%."
     worst = max(far, key=lambda f: max(f.bytes / f.stated_bytes, f.stated_bytes / max(1, f.bytes)))
     times = worst.bytes / worst.stated_bytes
     words = f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
-    same = f"{len(near)} of {len(case.figures)} figures are ours to 5 %" if near else "None agrees"
+    same = f"{len(near)} of {len(case.figures)} figures are ours to 5%" if near else "None agrees"
     return f"{case.title}: {same}; {worst.what}: ours is {words} what is stated. {worst.why}"

@@ -61,13 +61,13 @@ def _fault(fault: Fault, canvas: Canvas) -> list[TextLine]:
 
 
 def error_text(measured: int | None, estimated: int | None, minus: str) -> str:
-    """ "+0.3 %" of an estimate that is too high; empty where there is nothing to hold it
+    """ "+0.3%" of an estimate that is too high; empty where there is nothing to hold it
     against."""
     error = error_of(estimated, measured)
     if error is None:
         return ""
-    text = f"{abs(100 * error):.1f} %"
-    sign = "" if text == "0.0 %" else "+" if error > 0 else minus
+    text = f"{abs(100 * error):.1f}%"
+    sign = "" if text == "0.0%" else "+" if error > 0 else minus
     return sign + text
 
 
@@ -82,7 +82,7 @@ def error_tone(measured: int | None, estimated: int | None) -> Tone:
 def _levels(
     state: RunState, predicted: Predicted | None, found: Measured, canvas: Canvas
 ) -> list[Put]:
-    """ "allocated 11.9 GiB  estimate +0.4 % | reserved …": as many as fit. Before the phase with
+    """ "allocated 11.9 GiB  estimate +0.4% | reserved …": as many as fit. Before the phase with
     the peak is over, the estimate itself: there is nothing yet to hold it against."""
     early = predicted is not None and state.measured(predicted.peak_phase) is None
     of_tensors = found.counted == "tensors"
@@ -122,7 +122,7 @@ def _levels(
 
 
 _READINGS: Final = (
-    ("utilisation_percent", "{:,} %"),
+    ("utilisation_percent", "{:,}%"),
     ("power_watts", "{:.0f} W"),
     ("temperature_celsius", "{:,} C"),
     ("clock_mhz", "{:,} MHz"),

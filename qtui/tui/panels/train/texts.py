@@ -77,7 +77,7 @@ def _level(level: Level, canvas: Canvas) -> list[TextLine]:
 
 
 def _tone(difference: int, estimated: int | None) -> Tone:
-    """Green within 2 %, a warning beyond 10 %."""
+    """Green within 2%, a warning beyond 10%."""
     share = abs(difference) / max(1, estimated or 0)
     return "best" if share <= 0.02 else "value" if share <= 0.1 else "warning"
 

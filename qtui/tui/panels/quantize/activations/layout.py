@@ -84,7 +84,7 @@ def _way_lines(width: int, glyphs: Glyphs, ranges: Ranges) -> list[TextLine]:
 
 
 def _way_line(way: Way, glyphs: Glyphs, best: bool) -> list[Text]:
-    clipped = f"{100 * way.clipped:.2f} %" if way.kind == "static" else NONE
+    clipped = f"{100 * way.clipped:.2f}%" if way.kind == "static" else NONE
     loss = NONE if way.loss_db is None else f"{way.loss_db + 0.0:.1f}"
     marker = glyphs.pointer if best else " "
     held = _decibels(way.held_out_db) if way.unseen else NONE
@@ -175,7 +175,7 @@ def _share_line(width: int, outputs: Outputs) -> TextLine:
     """The output channels with the largest share of the error, as many as fit."""
     words = "  largest shares of the error, by output: "
     for place, (channel, share) in enumerate(outputs.worst_outputs):
-        more = f"{', ' if place else ''}{channel:,} ({100 * share:.3g} %)"
+        more = f"{', ' if place else ''}{channel:,} ({100 * share:.3g}%)"
         if len(words) + len(more) > width:
             break
         words += more

@@ -69,7 +69,7 @@ def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TextLi
             [(shortened(nothing, width, glyphs.ellipsis), "heading")],
             [(shortened(largest, width, glyphs.ellipsis), "label")],
         ]
-    share = f"{100 * numbers.share:.2g} %"
+    share = f"{100 * numbers.share:.2g}%"
     columns = f", {plural(many, 'outlier column')}" if numbers.columns_hit else ""
     shares = [f"{share}{whole}{columns}" for whole in (" of the elements", " of all", "")]
     mark = f" {glyphs.outlier}" if many else ""
@@ -183,5 +183,5 @@ def percent(share: float) -> str:
     """A share of the whole, with a digit below ten per cent."""
     value = 100 * share
     if abs(value) < 0.05:
-        return "0 %"
-    return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+        return "0%"
+    return f"{value:.1f}%" if abs(value) < 9.95 else f"{value:.0f}%"
