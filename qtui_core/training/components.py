@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import torch
 
 from qtui_core.memory.record import Component, rounded
 from qtui_core.training.build import Built
+from qtui_core.training.meter import Standing
 from qtui_core.training.optimizers import optimizer_tensors
 from qtui_core.training.quantized import quantized_tensors
+from qtui_core.training.scaling import scaler_tensors
 
 
 def component_of_state(built: Built) -> Callable[[str], Component]:
@@ -28,14 +30,12 @@ def component_of_state(built: Built) -> Callable[[str], Component]:
     return component
 
 
-def held(
-    built: Built, optimizer: Any, inputs: Mapping[str, torch.Tensor], device_type: str
-) -> dict[str, int]:
+def held(standing: Standing, device_type: str) -> dict[str, int]:
     """Bytes on a device by component, each storage once and rounded as the allocator of CUDA
     does: of parameters, buffers, quantization constants, gradients, optimizer states, inputs."""
     seen: set[int] = set()
     found: dict[str, int] = {}
-    for component, tensor in _named(built, optimizer, inputs):
+    for component, tensor in _named(standing):
         if tensor.device.type != device_type:
             continue
         storage = tensor.untyped_storage()
@@ -45,17 +45,18 @@ def held(
     return found
 
 
-def _named(
-    built: Built, optimizer: Any, inputs: Mapping[str, torch.Tensor]
-) -> Iterator[tuple[Component, torch.Tensor]]:
-    of = component_of_state(built)
-    for name, tensor in built.state():
-        yield of(name), tensor
-    for parameter in built.model.parameters():
-        if parameter.grad is not None:
-            yield Component.GRADIENTS, parameter.grad
-    if optimizer is not None:
-        for _, tensor in optimizer_tensors(optimizer, built.model.named_parameters()):
-            yield Component.OPTIMIZER, tensor
-    for tensor in inputs.values():
+def _named(standing: Standing) -> Iterator[tuple[Component, torch.Tensor]]:
+    built = standing.built
+    if built is not None:
+        of = component_of_state(built)
+        for name, tensor in built.state():
+            yield of(name), tensor
+        for parameter in built.model.parameters():
+            if parameter.grad is not None:
+                yield Component.GRADIENTS, parameter.grad
+        if standing.optimizer is not None:
+            states = optimizer_tensors(standing.optimizer, built.model.named_parameters())
+            for _, tensor in chain(states, scaler_tensors(standing.scaler)):
+                yield Component.OPTIMIZER, tensor
+    for tensor in standing.inputs.values():
         yield Component.INPUTS, tensor

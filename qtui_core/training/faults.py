@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,6 +12,7 @@ import torch
 from qtui_core.errors import ModelError, QtuiError
 from qtui_core.live.snapshot import Fault
 from qtui_core.memory.advice import Advice
+from qtui_core.memory.plan import RunPlan
 from qtui_core.models.quoting import printable
 from qtui_core.quantities import format_bytes
 
@@ -85,13 +87,38 @@ def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]
     return tuple(sorted(helping, key=lambda entry: -entry[1])[:_NAMED])
 
 
-def not_a_number(seconds: float, step: int, loss: float, rate: float) -> Fault:
-    """The loss is none any more; the run goes on."""
+def not_a_number(
+    seconds: float, step: int, loss: float, plan: RunPlan, rate: float, broken: Sequence[str] = ()
+) -> Fault:
+    """The loss is none; the run goes on, since what it takes stays the same. `broken` are frozen
+    weights that are not finite, `rate` is the learning rate."""
+    what = "NaN" if math.isnan(loss) else "infinite"
     text = (
-        f"The loss of step {step} is {loss}: from here on nothing is learned. A learning rate "
-        f"below {rate:g}, or --dtype bf16 in place of fp16, most often helps."
+        f"The loss of step {step} is {what}. {_why_no_number(step, plan, rate, broken)} Memory and "
+        f"time are measured on, and the run counts as failed."
     )
-    return Fault(seconds, step, "optimizer", NOT_A_NUMBER, text, fatal=False)
+    return Fault(seconds, step, "loss", NOT_A_NUMBER, text, fatal=False)
+
+
+def _why_no_number(step: int, plan: RunPlan, rate: float, broken: Sequence[str]) -> str:
+    if broken:
+        more = " and others" if len(broken) > 1 else ""
+        return (
+            f"{printable(broken[0])}{more} of the model, which no step changes, hold values that "
+            f"are not finite: take another copy of the model."
+        )
+    if "fp16" in (plan.dtype, plan.autocast_dtype if plan.autocast else None):
+        use = "--dtype bf16" if plan.dtype == "fp16" else "--autocast-dtype bf16"
+        return f"In float16 whatever is over 65,504 is infinite: use {use}."
+    if step == 1:
+        return (
+            f"No step had changed anything before it, so the model's weights are not finite, or "
+            f"what is computed of them overflows {plan.dtype}: take another copy, or --dtype fp32."
+        )
+    return (
+        f"Steps of {plan.optimizer} at a learning rate of {rate:g} were too long for this model: "
+        f"another --optimizer or --dtype fp32 may keep it a number."
+    )
 
 
 def _told(kind: str, where: str, error: BaseException, first: str) -> str:

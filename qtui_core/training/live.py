@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import count
 
 import torch
 
 from qtui_core.errors import QtuiError
-from qtui_core.live.snapshot import Fault, PhaseBegun, Said, Snapshot, State, StepTaken
+from qtui_core.live.snapshot import Fault, Snapshot, State, StepTaken
 from qtui_core.memory.advice import Advice
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Phase
@@ -22,82 +22,23 @@ from qtui_core.training import build
 from qtui_core.training.adapters import LONGEST, Comparison
 from qtui_core.training.components import component_of_state
 from qtui_core.training.controls import Controls
+from qtui_core.training.course import Course, Tell
 from qtui_core.training.data import encode, fill, text_of
 from qtui_core.training.faults import fault_of, not_a_number
-from qtui_core.training.meter import Meter
+from qtui_core.training.finite import not_finite
 from qtui_core.training.meters import open_meter
 from qtui_core.training.optimizers import make_optimizer
 from qtui_core.training.order import Order
 from qtui_core.training.quantized import quantize_linears, stored_bytes
 from qtui_core.training.runnable import kernels_of, rate_of, use_liger
+from qtui_core.training.scaling import left_out, make_scaler, scale_of, unscaled
 from qtui_core.training.step import batch_of, infer, take_steps
 from qtui_core.training.weights import is_random, load_weights, settle, warm_up
 
-Tell = Callable[[Snapshot], None]
-
 IMPORT = "import"
 QUANTIZE = "quantize"
-_OF_A_STEP = frozenset(Phase)
 #: Of the logits with adapters on and off.
 COMPARE = "compare"
-
-
-class Course:
-    """How far a run is: tells of its phases, with what the meter read at their ends.
-
-    Args:
-        began: `time.perf_counter()` at the begin of the run.
-    """
-
-    meter: Meter
-
-    def __init__(self, tell: Tell, controls: Controls, began: float) -> None:
-        self.tell = tell
-        self.controls = controls
-        self.step = 0
-        self.name = ""
-        self._began = began
-        self._step_of_phase = 0
-
-    @property
-    def seconds(self) -> float:
-        """Since the run began."""
-        return time.perf_counter() - self._began
-
-    @property
-    def at(self) -> Phase | None:
-        return Phase(self.name) if self.name in _OF_A_STEP else None
-
-    def phase(self, phase: str, *, begun: bool = False) -> None:
-        """A phase begins, and the one before ends. `begun` says that it was told already.
-
-        Raises Stopped where the run is to end."""
-        self.finish()
-        self.controls.check()
-        self.name, self._step_of_phase = phase, self.step
-        self.meter.begin(phase)
-        if not begun:
-            self.tell(PhaseBegun(self.seconds, self.step, str(phase)))
-
-    def finish(self) -> dict[str, int]:
-        """The phase, if there is one, ends; returns what it held then, by component."""
-        if not self.name:
-            return {}
-        ended = self.meter.end(self.seconds, self._step_of_phase)
-        self.name = ""
-        self.tell(ended)
-        return dict(ended.held)
-
-    def track(
-        self,
-        tensors: Iterable[tuple[str, torch.Tensor]],
-        component: Component | Callable[[str], Component],
-    ) -> None:
-        self.meter.track(tensors, component)
-
-    def say(self, text: str) -> None:
-        """A line for the log."""
-        self.tell(Said(self.seconds, text))
 
 
 def conduct(
@@ -109,7 +50,8 @@ def conduct(
     advice: Sequence[Advice] = (),
 ) -> int:
     """A run from the import of its libraries, the begin of which was told, to its last step or
-    the fault that ends it. Returns the exit code of the command line. Raises Stopped.
+    the fault that ends it. Returns the exit code of the command line: 1 too where a loss was no
+    number. Raises Stopped.
 
     `began` is `time.perf_counter()` when the run began; `advice` is what would save memory.
     """
@@ -118,18 +60,18 @@ def conduct(
         try:
             course.meter = open_meter(order.placement)
             stack.callback(course.meter.close)
-            run(source, order, course)
+            finite = run(source, order, course)
         except Exception as error:
             # A fault is a state of the run, whatever library it came from.
             if not isinstance(error, QtuiError):
                 traceback.print_exc()
             tell(told_fault(error, course, advice))
             return error.exit_code if isinstance(error, QtuiError) else 1
-    return 0
+    return 0 if finite else 1
 
 
-def run(source: ModelSource, order: Order, course: Course) -> None:
-    """Runs what is ordered.
+def run(source: ModelSource, order: Order, course: Course) -> bool:
+    """Runs what is ordered. Returns whether every loss was a finite number.
 
     Raises Stopped once it is asked to stop; QtuiError for what cannot be run, and whatever
     libraries raise where a step fails.
@@ -162,12 +104,14 @@ def run(source: ModelSource, order: Order, course: Course) -> None:
         )
         compare()
         batches = _filled(batch, fill(batch, tokens.ids, plan))
+        finite = True
         if plan.trains:
-            _train(built, plan, batches, course, order.steps)
+            finite = _train(built, plan, batches, course, order)
         else:
             _infer(built, plan, batches, course, order.steps)
         compare()
         course.finish()
+        return finite
 
 
 def _load(source: ModelSource, order: Order, course: Course) -> build.Built:
@@ -230,24 +174,39 @@ def _train(
     plan: RunPlan,
     batches: Iterator[dict[str, torch.Tensor]],
     course: Course,
-    steps: int | None,
-) -> None:
+    order: Order,
+) -> bool:
+    """Steps of training; whether each had a loss that is a finite number."""
     rate = rate_of(plan)
     if course.name != Phase.PREPARE:
         course.phase(Phase.PREPARE)
-    optimizer = course.meter.standing.optimizer = make_optimizer(plan, built.model, rate)
-    course.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.")
+    standing = course.meter.standing
+    optimizer = standing.optimizer = make_optimizer(plan, built.model, rate)
+    scaler = standing.scaler = make_scaler(plan, built.model, order.placement.torch_device)
+    scaled = (
+        "" if scaler is None else " Its gradients are scaled, as a Trainer with fp16=True does."
+    )
+    course.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.{scaled}")
+    if left := unscaled(plan, built.model):
+        course.say(left)
     tokens = plan.tokens * plan.accumulation
-    was_number = True
-    with closing(take_steps(built, optimizer, plan, batches, course)) as taken:
-        for number in _numbers(course, steps):
+    finite = True
+    with closing(take_steps(built, optimizer, plan, batches, course, scaler)) as taken:
+        for number in _numbers(course, order.steps):
+            scale = scale_of(scaler)
             began = time.perf_counter()
             loss = next(taken)
             seconds = time.perf_counter() - began
             course.tell(StepTaken(course.seconds, number, loss, seconds, tokens))
-            if loss is not None and was_number and not math.isfinite(loss):
-                was_number = False
-                course.tell(not_a_number(course.seconds, number, loss, rate))
+            if loss is not None and not math.isfinite(loss):
+                if finite:
+                    broken = not_finite(built.model)
+                    told = not_a_number(course.seconds, number, loss, plan, rate, broken)
+                    course.tell(told)
+                finite = False
+            elif said := left_out(number, scale, scale_of(scaler)):
+                course.say(said)
+    return finite
 
 
 def _infer(

@@ -20,6 +20,7 @@ class Standing:
 
     built: Built | None = None
     optimizer: Any = None
+    scaler: Any = None
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 

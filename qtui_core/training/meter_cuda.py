@@ -111,10 +111,9 @@ class CudaMeter:
         """By component. What no tensor of the model, the optimizer or the inputs is made of are
         the workspaces of cuBLAS between two steps, when no other tensor is left, and activations
         besides them at other times."""
-        standing = self.standing
-        if standing.built is None:
+        if self.standing.built is None:
             return {}
-        found = held(standing.built, standing.optimizer, standing.inputs, "cuda")
+        found = held(self.standing, "cuda")
         rest = max(0, allocated - sum(found.values()))
         if self._phase == Phase.BETWEEN:
             self._workspaces = rest

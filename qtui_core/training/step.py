@@ -17,6 +17,7 @@ from qtui_core.memory.record import Component, Phase
 from qtui_core.training.build import DTYPES, Built
 from qtui_core.training.marks import Marks
 from qtui_core.training.optimizers import optimizer_tensors
+from qtui_core.training.scaling import scaler_tensors
 from qtui_core.training.tracker import Tracker
 
 
@@ -56,10 +57,11 @@ def take_steps(
     plan: RunPlan,
     batches: Iterable[dict[str, torch.Tensor]],
     marks: Marks,
+    scaler: Any = None,
 ) -> Generator[float | None]:
     """Takes a step whenever the next loss is asked for: the mean over its micro batches, nats a
     token; None on fake tensors. It ends with the batches, of which each step takes as many as it
-    accumulates."""
+    accumulates. `scaler` is a torch.amp.GradScaler, where the gradients need one."""
     outputs = None
     coming = iter(batches)
     with _losses_marked(built.model, marks):
@@ -75,14 +77,19 @@ def take_steps(
                 if plan.accumulation > 1:
                     loss = loss / plan.accumulation
                 marks.phase(Phase.BACKWARD)
-                loss.backward()
+                (loss if scaler is None else scaler.scale(loss)).backward()
+                marks.track(scaler_tensors(scaler), Component.OPTIMIZER)
                 value = _value(loss)
                 mean = None if value is None or mean is None else mean + value
                 del loss
             if marks.at is not Phase.BACKWARD:
                 return
             marks.phase(Phase.OPTIMIZER)
-            optimizer.step()
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
             states = optimizer_tensors(optimizer, built.model.named_parameters())
             marks.track(states, Component.OPTIMIZER)
             optimizer.zero_grad(set_to_none=True)

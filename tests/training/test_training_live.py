@@ -162,20 +162,6 @@ def test_a_text_file_is_learned(tmp_path: Path) -> None:
     assert any("fable.txt: 102 tokens" in said.text for said in ran.of(Said))
 
 
-def test_a_loss_that_is_no_number_is_told_once_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return torch.tensor(math.nan, requires_grad=True)
-
-    monkeypatch.setattr("torch.nn.functional.cross_entropy", nothing)
-    ran = conducted(configured(tmp_path), {"method": "full", "batch": 1, "sequence": 16}, 3)
-    assert ran.code == 0
-    assert len(ran.losses) == 3
-    assert not ran.fault.fatal
-    assert (ran.fault.kind, ran.fault.step) == ("not a number", 1)
-
-
 def _run_out(*args: Any, **kwargs: Any) -> Any:
     raise torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.6 GiB."

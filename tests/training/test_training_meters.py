@@ -16,6 +16,7 @@ from qtui_core.live.header import RunDevice
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.components import held
+from qtui_core.training.meter import Standing
 from qtui_core.training.meter_cuda import CudaMeter
 from qtui_core.training.meters import open_meter
 from qtui_core.training.placement import NoGpu, Placement
@@ -114,15 +115,16 @@ def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) ->
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
     meter.standing.built = built
     weights = 64 * 32 * 4
-    standing = held(built, None, {}, "cpu")
-    assert standing == {"weights": weights}
+    assert held(Standing(built), "cpu") == {"weights": weights}
     linear.weight.grad = torch.zeros_like(linear.weight)
     ids = torch.zeros(3, dtype=torch.int64)
-    assert held(built, None, {"input_ids": ids, "labels": ids}, "cpu") == {
-        "weights": weights,
-        "gradients": weights,
-        "inputs": 512,
-    }
+    scaler = torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(linear.parameters())
+    standing = Standing(built, optimizer, scaler, {"input_ids": ids, "labels": ids})
+    expected = {"weights": weights, "gradients": weights, "inputs": 512}
+    assert held(standing, "cpu") == expected
+    scaler.scale(torch.ones(()))  # which makes its two numbers
+    assert held(standing, "cpu") == expected | {"optimizer states": 1024}
     # None of this is on a GPU, so that all of what its allocator has is something else.
     for phase, allocated, expected in (
         ("forward", 9000, {"activations": 9000}),

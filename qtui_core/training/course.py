@@ -1,0 +1,76 @@
+"""How far a run is, and what it tells of that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import torch
+
+from qtui_core.live.snapshot import PhaseBegun, Said, Snapshot
+from qtui_core.memory.record import Component, Phase
+from qtui_core.training.controls import Controls
+from qtui_core.training.meter import Meter
+
+Tell = Callable[[Snapshot], None]
+
+_OF_A_STEP: Final = frozenset(Phase)
+
+
+class Course:
+    """How far a run is: tells of its phases, with what the meter read at their ends.
+
+    Args:
+        began: `time.perf_counter()` at the begin of the run.
+    """
+
+    meter: Meter
+
+    def __init__(self, tell: Tell, controls: Controls, began: float) -> None:
+        self.tell = tell
+        self.controls = controls
+        self.step = 0
+        self.name = ""
+        self._began = began
+        self._step_of_phase = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def at(self) -> Phase | None:
+        return Phase(self.name) if self.name in _OF_A_STEP else None
+
+    def phase(self, phase: str, *, begun: bool = False) -> None:
+        """A phase begins, and the one before ends. `begun` says that it was told already.
+
+        Raises Stopped where the run is to end."""
+        self.finish()
+        self.controls.check()
+        self.name, self._step_of_phase = phase, self.step
+        self.meter.begin(phase)
+        if not begun:
+            self.tell(PhaseBegun(self.seconds, self.step, str(phase)))
+
+    def finish(self) -> dict[str, int]:
+        """The phase, if there is one, ends; returns what it held then, by component."""
+        if not self.name:
+            return {}
+        ended = self.meter.end(self.seconds, self._step_of_phase)
+        self.name = ""
+        self.tell(ended)
+        return dict(ended.held)
+
+    def track(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        component: Component | Callable[[str], Component],
+    ) -> None:
+        self.meter.track(tensors, component)
+
+    def say(self, text: str) -> None:
+        """A line for the log."""
+        self.tell(Said(self.seconds, text))

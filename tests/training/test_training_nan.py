@@ -1,0 +1,143 @@
+"""A loss that is no number: of real weights that are infinite, of real steps that are too long."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from training_runs import CHILD, Ran, conducted, configured
+
+from qtui_core.live.snapshot import PhaseEnded
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.models.demo import DEMO_FOLDER
+from qtui_core.training.faults import not_a_number
+from qtui_core.training.finite import not_finite
+
+BROKEN = "model.layers.1.mlp.up_proj.weight"
+
+
+def broken_demo(folder: Path, value: float) -> str:
+    """The demo model with one value of one weight changed."""
+    for path in DEMO_FOLDER.iterdir():
+        if path.suffix == ".json":
+            (folder / path.name).write_bytes(path.read_bytes())
+    weights = load_file(DEMO_FOLDER / "model.safetensors")
+    weights[BROKEN][3, 5] = value
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return str(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_weights_that_are_no_numbers_are_found(dtype: torch.dtype, value: float) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 65) for _ in range(3))).to(dtype)
+    model.requires_grad_(False)
+    with torch.no_grad():
+        model[0].weight[1, 1] = torch.finfo(dtype).max
+    assert not_finite(model) == ()
+    with torch.no_grad():
+        model[1].weight[64, 63] = value
+        model[2].bias[0] = value
+    assert not_finite(model) == ("1.weight", "2.bias")
+    assert not_finite(model, 1) == ("1.weight",)
+    model.requires_grad_(True)
+    assert not_finite(model) == ()
+
+
+@pytest.mark.parametrize(
+    ("plan", "step", "broken", "words"),
+    [
+        ({}, 1, (BROKEN,), BROKEN),
+        ({}, 1, ("a", "b"), "a and others of the model"),
+        ({"dtype": "fp16"}, 4, (), "--dtype bf16"),
+        ({"dtype": "fp32", "autocast_dtype": "fp16"}, 4, (), "--autocast-dtype bf16"),
+        ({"dtype": "fp32", "autocast_dtype": "fp16", "autocast": False}, 1, (), "take another"),
+        ({}, 1, (), "overflows bf16"),
+        ({}, 4, (), "a learning rate of 0.001"),
+    ],
+)
+def test_what_may_be_the_cause_is_said(
+    plan: dict[str, Any], step: int, broken: tuple[str, ...], words: str
+) -> None:
+    resolved = resolve(RunPlan(**plan), "bf16")
+    fault = not_a_number(1.0, step, math.nan, resolved, 1e-3, broken)
+    assert words in fault.text
+    assert f"step {step} is NaN" in fault.text
+    assert (fault.kind, fault.fatal) == ("not a number", False)
+    assert "infinite" in not_a_number(1.0, step, -math.inf, resolved, 1e-3).text
+
+
+def _told_once(ran: Ran, step: int, count: int) -> None:
+    """The run went on to its end, and counts as failed."""
+    assert ran.code == 1
+    assert len(ran.losses) == count
+    assert (ran.fault.kind, ran.fault.step, ran.fault.fatal) == ("not a number", step, False)
+    assert "counts as failed" in ran.fault.text
+    assert any(e.step == count and e.phase == "between steps" for e in ran.of(PhaseEnded))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+def test_infinite_weights_are_told(tmp_path: Path, method: str) -> None:
+    model = broken_demo(tmp_path, math.inf)
+    ran = conducted(model, {"method": method, "batch": 1, "sequence": 32}, 3)
+    _told_once(ran, 1, 3)
+    assert all(loss is not None and math.isnan(loss) for loss in ran.losses)
+    told = "take another copy" if method == "full" else "layers.1.mlp.up_proj"
+    assert told in ran.fault.text
+    # It looks at weights without making tensors, which would be counted to the step.
+    healthy = conducted("demo", {"method": method, "batch": 1, "sequence": 32}, 3)
+    for phase in ("forward", "backward", "between steps"):
+        of_broken, of_healthy = (r.ended(phase, 3).peak_allocated_bytes for r in (ran, healthy))
+        assert of_broken == of_healthy
+
+
+@pytest.mark.slow
+def test_steps_that_are_too_long_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qtui_core.training.live.rate_of", lambda plan: 1e30)
+    plan = {"method": "full", "dtype": "fp32", "batch": 1, "sequence": 16, "optimizer": "sgd"}
+    ran = conducted(configured(tmp_path, torch_dtype="float32"), plan, 5)
+    assert ran.losses[0] is not None
+    assert math.isfinite(ran.losses[0])
+    first = next(n for n, loss in enumerate(ran.losses, 1) if not math.isfinite(loss or 0.0))
+    assert first > 1
+    _told_once(ran, first, 5)
+    assert "1e+30" in ran.fault.text
+
+
+@pytest.mark.slow
+def test_numbers_too_large_for_float16_are_told_under_a_scaler(tmp_path: Path) -> None:
+    """A step without finite gradients is left out, and that is not told on top."""
+    model = broken_demo(tmp_path, 1e38)
+    plan = {"method": "lora", "dtype": "fp32", "autocast": True, "autocast_dtype": "fp16"}
+    ran = conducted(model, {**plan, "batch": 1, "sequence": 32}, 3)
+    _told_once(ran, 1, 3)
+    assert "--autocast-dtype bf16" in ran.fault.text
+
+
+@pytest.mark.slow
+def test_the_command_line_fails_with_a_sentence(tmp_path: Path) -> None:
+    model = broken_demo(tmp_path, math.inf)
+    command = [sys.executable, "-m", "qtui", "train", model, "--device", "cpu", "--json"]
+    plan = ["--method", "lora", "--batch", "1", "--seq", "32", "--steps", "2"]
+    done = subprocess.run(
+        [*command, *plan], capture_output=True, text=True, check=False, env=CHILD, timeout=300
+    )
+    assert done.returncode == 1, done.stderr
+    told = [line for line in done.stderr.splitlines() if "The loss of step 1 is NaN" in line]
+    assert len(told) == 1
+    assert BROKEN.removesuffix(".weight") in told[0]
+    report = json.loads(done.stdout)
+    assert report["status"] == "failed"
+    assert report["measured"]["loss"] == [None, None]
+    assert report["faults"][0]["kind"] == "not a number"
+    # What was measured is there all the same.
+    assert report["measured"]["peak_allocated_bytes"] > 0
+    assert report["gap"]

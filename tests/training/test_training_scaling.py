@@ -1,0 +1,140 @@
+"""Gradients under autocast to float16: the scaler of torch, where a Trainer has one, against a step
+written by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_runs import Ran, conducted, configured
+
+from qtui_core.live.snapshot import Said
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.models import open_model
+from qtui_core.training.data import encode, fill, text_of
+from qtui_core.training.runnable import rate_of
+from qtui_core.training.scaling import left_out, make_scaler
+from qtui_core.training.step import batch_of
+from qtui_core.training.weights import load_weights, settle
+
+PLAN = {
+    "method": "full",
+    "dtype": "fp32",
+    "autocast": True,
+    "autocast_dtype": "fp16",
+    "batch": 2,
+    "sequence": 32,
+}
+#: So large that gradients of the first steps overflow float16.
+HIGH = 2.0**40
+
+
+@pytest.mark.parametrize(
+    ("plan", "trained", "scaled"),
+    [
+        ({}, torch.float32, True),
+        ({}, torch.bfloat16, True),
+        ({}, torch.float16, False),  # torch: "Attempting to unscale FP16 gradients."
+        ({"autocast_dtype": "bf16"}, torch.float32, False),
+        ({"autocast": False}, torch.float32, False),
+        ({"method": "inference"}, torch.float32, False),
+    ],
+)
+def test_a_run_has_a_scaler_where_a_trainer_has_one(
+    plan: dict[str, Any], trained: torch.dtype, scaled: bool
+) -> None:
+    resolved = resolve(RunPlan(**(PLAN | plan)), "fp32")
+    model = torch.nn.Linear(4, 4, dtype=trained)
+    scaler = make_scaler(resolved, model, "cpu")
+    assert (scaler is not None) is scaled
+    if scaled:
+        assert isinstance(scaler, torch.amp.GradScaler)
+        assert scaler.is_enabled()
+        optimizer = torch.optim.AdamW(model.parameters())
+        scaler.scale(model(torch.ones(2, 4, dtype=trained)).float().sum()).backward()
+        scaler.step(optimizer)  # takes gradients of this type
+        scaler.update()
+
+
+def test_a_step_that_was_left_out_is_said() -> None:
+    assert left_out(3, 65536.0, 65536.0) == left_out(3, 65536.0, 131072.0) == ""
+    assert "Step 3" in left_out(3, 65536.0, 32768.0)
+    assert "32,768" in left_out(3, 65536.0, 32768.0)
+
+
+def _by_hand(model: str, fields: dict[str, Any], steps: int, start: float) -> tuple[Any, ...]:
+    """(losses, scales, optimizer) of steps in the words of torch's own examples of mixed precision
+    (docs: "Gradients for autocast with float16 may underflow", GradScaler)."""
+    torch.manual_seed(0)
+    plan = resolve(RunPlan(**fields), "fp32")
+    losses, scales = [], []
+    with open_model(model) as source:
+        built = load_weights(source, plan)
+        settle(built.model, "cpu")
+        tokens = encode(text_of(None).content, source, built.model)
+        batch = batch_of(built, plan, "cpu")
+        filled = fill(batch, tokens.ids, plan)
+        network = built.model.train()
+        optimizer = torch.optim.AdamW(network.parameters(), lr=rate_of(plan), foreach=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=start)
+        for _ in range(steps):
+            next(filled)
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = network(**batch).loss
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            scales.append(scaler.get_scale())
+    return losses, scales, optimizer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [2.0**16, HIGH])
+def test_steps_are_those_written_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: float
+) -> None:
+    model = configured(tmp_path, torch_dtype="float32")
+    losses, scales, _ = _by_hand(model, PLAN, 12, start)
+    scaler = partial(torch.amp.GradScaler, init_scale=start)
+    monkeypatch.setattr("qtui_core.training.scaling.torch.amp.GradScaler", scaler)
+    ran = conducted(model, PLAN, 12)
+    assert ran.code == 0, ran.fault
+    assert ran.losses == losses
+    lowered = [
+        n for n, (a, b) in enumerate(zip([start, *scales], scales, strict=False), 1) if b < a
+    ]
+    assert (len(lowered) > 2) is (start == HIGH)
+    told = [each.text for each in ran.of(Said) if "changed nothing" in each.text]
+    assert [f"Step {number} " in text for number, text in zip(lowered, told, strict=True)] == [
+        True
+    ] * len(lowered)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [{}, {"accumulation": 2, "batch": 1}])
+def test_what_a_scaler_keeps_is_named(tmp_path: Path, plan: dict[str, Any]) -> None:
+    """Its scale and its count of steps: 4 bytes each, in blocks of 512."""
+
+    def states(autocast_dtype: str) -> Ran:
+        fields = PLAN | plan | {"autocast_dtype": autocast_dtype}
+        return conducted(configured(tmp_path, torch_dtype="float32"), fields, 2)
+
+    scaled, plain = states("fp16"), states("bf16")
+    for phase in ("forward", "loss", "backward", "optimizer", "between steps"):
+        of_scaled, of_plain = scaled.ended(phase, 2).held, plain.ended(phase, 2).held
+        assert of_scaled["optimizer states"] - of_plain["optimizer states"] == 1024
+        assert {n: b for n, b in of_scaled.items() if n != "optimizer states"} == {
+            n: b for n, b in of_plain.items() if n != "optimizer states"
+        }
+
+
+@pytest.mark.slow
+def test_gradients_in_float16_are_left_as_they_are_and_it_is_said(tmp_path: Path) -> None:
+    ran = conducted(configured(tmp_path), PLAN | {"dtype": "fp16", "autocast": False}, 2)
+    assert any("no scaler takes" in said.text for said in ran.of(Said))
+    assert not any("Gradients are scaled" in said.text for said in ran.of(Said))
