@@ -75,7 +75,8 @@ class Pool:
         small: whether it is that of blocks up to 1 MiB.
         page: what an expandable segment of it grows by.
         least_rest: what a block must be larger than asked for, to be cut.
-        keys, blocks: of the free ones, in the same order.
+        keys: of the free ones, in order.
+        blocks: the free ones by their keys.
         unmapped: address space without memory, by address.
     """
 
@@ -86,29 +87,25 @@ class Pool:
         self.page = page
         self.least_rest = least_rest
         self.keys: list[int] = []
-        self.blocks: list[Block] = []
+        self.blocks: dict[int, Block] = {}
         self.unmapped: list[Block] = []
 
     def add(self, block: Block) -> None:
         key = block.size << SHIFT | block.address
-        index = bisect_left(self.keys, key)
-        self.keys.insert(index, key)
-        self.blocks.insert(index, block)
+        insort(self.keys, key)
+        self.blocks[key] = block
 
     def remove(self, block: Block) -> None:
-        index = bisect_left(self.keys, block.size << SHIFT | block.address)
-        del self.keys[index]
-        del self.blocks[index]
+        key = block.size << SHIFT | block.address
+        del self.keys[bisect_left(self.keys, key)]
+        del self.blocks[key]
+
+    def free(self) -> list[Block]:
+        """The free blocks, in order."""
+        return [self.blocks[key] for key in self.keys]
 
     def add_unmapped(self, block: Block) -> None:
         insort(self.unmapped, block, key=lambda other: other.address)
-
-    def forget(self, block: Block) -> None:
-        """Takes out a block that is free or unmapped."""
-        if block.mapped:
-            self.remove(block)
-        else:
-            self.unmapped.remove(block)
 
 
 def link(before: Block | None, block: Block, after: Block | None) -> None:
@@ -124,17 +121,18 @@ def merge(block: Block) -> int:
     """Takes in the neighbours of a block that is not in its pool: those that are not allocated
     and are mapped or not as it is. Returns the bytes they had."""
     merged = 0
-    before, after = block.previous, block.next
-    if before is not None and not before.allocated and before.mapped == block.mapped:
+    before, after, mapped = block.previous, block.next, block.mapped
+    take_out = block.pool.remove if mapped else block.pool.unmapped.remove
+    if before is not None and not before.allocated and before.mapped == mapped:
         merged = before.size
-        block.pool.forget(before)
+        take_out(before)
         block.address = before.address
         further = block.previous = before.previous
         if further is not None:
             further.next = block
-    if after is not None and not after.allocated and after.mapped == block.mapped:
+    if after is not None and not after.allocated and after.mapped == mapped:
         merged += after.size
-        block.pool.forget(after)
+        take_out(after)
         further = block.next = after.next
         if further is not None:
             further.previous = block

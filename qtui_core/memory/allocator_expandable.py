@@ -26,14 +26,15 @@ class ExpandableAllocator(CachingAllocator):
     def empty_cache(self) -> None:
         """Gives back the whole pages of what is free."""
         for pool in (self.large, self.small):
-            for block in tuple(pool.blocks):
+            for block in pool.free():
                 self._unmap(block)
 
     def _choose(self, pool: Pool, size: int, index: int) -> int:
         # A block that can grow counts as large as it can become, so that it is kept for last.
-        blocks = pool.blocks
-        while index + 1 < len(blocks) and blocks[index + 1].reach < blocks[index].reach:
-            index += 1
+        keys, blocks = pool.keys, pool.blocks
+        reach = blocks[keys[index]].reach
+        while index + 1 < len(keys) and (further := blocks[keys[index + 1]].reach) < reach:
+            index, reach = index + 1, further
         return super()._choose(pool, size, index)
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:

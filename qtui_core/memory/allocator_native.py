@@ -92,11 +92,7 @@ class CachingAllocator:
         index = bisect_left(keys, size << SHIFT)
         if index < len(keys) and self.chooses:
             index = self._choose(pool, size, index)
-        if index < len(keys):
-            del keys[index]
-            block = pool.blocks.pop(index)
-        else:
-            block = self._new(pool, size)
+        block = pool.blocks.pop(keys.pop(index)) if index < len(keys) else self._new(pool, size)
         if block.size - size >= pool.least_rest and size < self.whole_from:
             self._cut(block, size)
         elif self.counts_split and (block.previous is not None or block.next is not None):
@@ -140,7 +136,7 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Gives back what is cached and whole: free segments."""
         for pool in (self.large, self.small):
-            for block in tuple(pool.blocks):
+            for block in pool.free():
                 if block.previous is None and block.next is None:
                     self._release(block)
 
@@ -149,11 +145,11 @@ class CachingAllocator:
         past the end where there is none."""
         if self.max_split is None:
             return index
-        found = pool.blocks[index].size
+        found = pool.blocks[pool.keys[index]].size
         if size < self.max_split <= found:
-            return len(pool.blocks)
+            return len(pool.keys)
         if size >= self.max_split and found >= size + self.max_non_split_rounding:
-            return len(pool.blocks)
+            return len(pool.keys)
         return index
 
     def _cut(self, block: Block, size: int) -> None:
@@ -220,11 +216,11 @@ class CachingAllocator:
             return False
         wanted = max(size, self.max_split)
         index = bisect_left(pool.keys, wanted << SHIFT)
-        if index < len(pool.blocks):
-            self._release(pool.blocks[index])
+        if index < len(pool.keys):
+            self._release(pool.blocks[pool.keys[index]])
             return True
         released = 0
-        for block in reversed(tuple(pool.blocks)):
+        for block in reversed(pool.free()):
             if released >= wanted or block.size < self.max_split:
                 break
             released += block.size
