@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from fractions import Fraction
 
 import pytest
 import rich.cells
@@ -25,6 +26,10 @@ from qtui.report.text import write_text
     [
         (0, "0 B"), (999, "999 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1_048_576, "1 MiB"),
         (9_116_160, "8.69 MiB"), (80 * 2**30, "80 GiB"), (1023 * 2**20, "0.999 GiB"),
+        (1_790 * 2**40, "1.75 PiB"), (2**60, "1 EiB"), (999 * 2**60, "999 EiB"),
+        (1023 * 2**60, "1,023 EiB"), (123_456 * 2**60, "123,456 EiB"),
+        (10**6 * 2**60, "1.00e+6 EiB"), (10**400 * 2**60, "1.00e+400 EiB"),
+        (-1, "-1 B"), (-1536, "-1.5 KiB"),
     ],
 )  # fmt: skip
 def test_bytes(count, text):
@@ -33,10 +38,24 @@ def test_bytes(count, text):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(5, "5"), (9999, "9,999"), (10_000, "10 K"), (999_600, "1 M"), (7_241_732_096, "7.24 B")],
-)
+    [
+        (5, "5"), (9999, "9,999"), (10_000, "10 K"), (999_600, "1 M"), (7_241_732_096, "7.24 B"),
+        (1_790 * 10**12, "1,790 T"), (10**400, "1.00e+388 T"),
+    ],
+)  # fmt: skip
 def test_counts(count, text):
     assert format_count(count) == text
+
+
+@given(st.integers(1000, 2**40), st.integers(0, 3000))
+def test_no_amount_is_too_large_to_be_read(first, shift):
+    count = first << shift
+    text, unit = format_bytes(count).split(" ")
+    power = 1 + ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit)
+    read = Fraction(text.replace(",", ""))
+    assert len(text) <= 12
+    assert abs(read * 1024**power - count) <= Fraction(count, 199)
+    assert power == 6 or read < 1000
 
 
 @given(st.text(max_size=40) | st.text(sorted(cells._SINGLE), max_size=40))

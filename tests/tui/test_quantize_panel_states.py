@@ -66,14 +66,23 @@ async def test_a_model_that_is_not_there(running: Running, model: str, tmp_path:
         assert not panel.body.heatmap.has_class("-trouble")
 
 
-async def test_a_config_without_weights(running: Running, tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_config_without_weights(running: Running, tmp_path: Path, known: bool) -> None:
     (tmp_path / "bare").mkdir()
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if known:
+        config |= {
+            "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "vocab_size": 1000, "tie_word_embeddings": True,
+        }  # fmt: skip
+    # 1000·64 embedded, and 3 layers of 4·64·64 + 3·64·176 + 2·64, and a norm.
+    said = "215 K parameters, no weights" if known else "LlamaForCausalLM  no weights"
     (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
     path = str(tmp_path / "bare" / "config.json")
     async with running(model=path, start_panel="quantize") as pilot:
         panel = await in_phase(pilot, Phase.FAILED)
         assert "weights" in panel.sentence
+        await until(pilot, lambda: said in screen_text(pilot.app))
         for key in ("x", "f", "m", "enter", "o", "n", "slash", "escape", "y", "e", "z"):
             await pilot.press(key)
         await settled(pilot)

@@ -7,7 +7,9 @@ from typing import Any
 
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Result, Task
+from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import is_quantizable
+from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource
 from qtui_core.quant.layout import matrix_shape
 from qtui_core.telemetry.device import read_devices
@@ -41,7 +43,7 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
         "id": source.id,
         "origin": source.origin,
         "architecture": source.architecture,
-        "parameters": source.parameters,
+        "parameters": _parameters(source),
         "nbytes": source.nbytes,
         "note": source.missing_weights or (quantization.detail if quantization else ""),
         "tensors": [
@@ -58,6 +60,17 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
             for info in source.tensors.values()
         ],
     }
+
+
+def _parameters(source: ModelSource) -> int | None:
+    """Those of the tensors that are stored; without any, what the config alone says, and None
+    where it is of a family that is not known."""
+    if source.tensors:
+        return source.parameters
+    try:
+        return ModelShape.from_config(source.config).parameters
+    except QtuiError:
+        return None
 
 
 OPERATIONS = {

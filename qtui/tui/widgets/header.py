@@ -13,6 +13,9 @@ from textual.widget import Widget
 from qtui.tui.panels import PANELS, PanelEntry
 from qtui.tui.widgets.line import Line, shortened
 
+#: Cells of a name that still say which model it is.
+LEAST_NAME = 8
+
 
 class HeaderLine(Widget):
     """Program and model at the left, the device at the right."""
@@ -35,13 +38,23 @@ class HeaderLine(Widget):
         room = room if with_device else line.width - at
         if self.note:
             note = shortened(self.note, max(0, room - 10))
-            at = line.put(at, shortened(self.model, room - len(note) - 2))
+            at = line.put(at, fitted_title(self.model, room - len(note) - 2))
             line.put(at + 2, note, self.get_component_rich_style("header--note", partial=True))
         else:
-            line.put(at, shortened(self.model, room))
+            line.put(at, fitted_title(self.model, room))
         if with_device:
             line.put_right(line.width, self.device, quiet)
         return line.strip()
+
+
+def fitted_title(title: str, width: int) -> str:
+    """A model's name and, after two spaces, its facts, in at most `width` cells: the beginning
+    of a long path goes first, for its end tells models apart and the facts are few."""
+    name, gap, facts = title.partition("  ")
+    room = width - len(gap + facts)
+    if len(title) <= width or not facts or room < LEAST_NAME:
+        return shortened(title, width)
+    return f"…{name[len(name) - room + 1 :]}{gap}{facts}"
 
 
 class TabBar(Widget):

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from qtui.engine.client import EngineClient, EngineLost, Reply, RequestCancelled
 from qtui_core.errors import ModelError, UsageError
@@ -73,6 +75,24 @@ async def test_open_lists_the_tensors(engine: EngineClient, model: str) -> None:
     assert rows["layers.0.proj.weight"][1:] == ["F32", list(SHAPE), 15360, 61440, True, True, 96]
     assert rows["layers.0.norm.weight"][-2:] == [False, 1]  # a vector is not quantized
     assert rows["counts"][-2] is False
+
+
+async def test_a_config_alone_tells_its_parameters_where_its_family_is_known(
+    engine: EngineClient, tmp_path: Path
+) -> None:
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=64, intermediate_size=176, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        counted = sum(each.numel() for each in LlamaForCausalLM(config).parameters())
+    (tmp_path / "config.json").write_text(config.to_json_string(use_diff=False))
+    data = (await engine.request("open_model", {"model": str(tmp_path)})).data
+    assert (data["parameters"], data["nbytes"], data["tensors"]) == (counted, 0, [])
+    assert "weights" in data["note"]
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "of-tomorrow"}))
+    data = (await engine.request("open_model", {"model": str(tmp_path)})).data
+    assert data["parameters"] is None
 
 
 async def test_open_errors_are_the_sentences_of_the_library(

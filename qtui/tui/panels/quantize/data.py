@@ -18,13 +18,14 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True)
 class ModelIndex:
-    """An open model: what its headers say. `note` is a sentence about weights that are
-    missing or already quantized, empty otherwise."""
+    """An open model: what its headers say, or its config where there are no weights: None for
+    `parameters` that this does not tell. `note` is a sentence about weights that are missing or
+    already quantized, empty otherwise."""
 
     id: str
     origin: str
     architecture: str | None
-    parameters: int
+    parameters: int | None
     nbytes: int
     note: str
     tensors: tuple[TensorEntry, ...]
@@ -41,8 +42,11 @@ class ModelIndex:
     def headline(self) -> str:
         """The model in a few words."""
         architecture = f"{self.architecture}  " if self.architecture else ""
-        size = f"{format_count(self.parameters)} parameters, {format_bytes(self.nbytes)}"
-        return f"{printable(self.id)}  {architecture}{size}"
+        sizes = []
+        if self.parameters is not None:
+            sizes.append(f"{format_count(self.parameters)} parameters")
+        sizes.append(format_bytes(self.nbytes) if self.nbytes else "no weights")
+        return f"{printable(self.id)}  {architecture}{', '.join(sizes)}"
 
     @property
     def first_choice(self) -> TensorEntry:
