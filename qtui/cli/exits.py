@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from typing import NoReturn
 
@@ -16,6 +17,8 @@ import click
 from qtui_core.errors import QtuiError
 
 INTERRUPTED = 130
+#: Seconds that the way out may take after a signal.
+WAY_OUT = 5.0
 
 
 def say(sentence: str) -> None:
@@ -83,6 +86,10 @@ class _Ended(KeyboardInterrupt):
 def _end_in_order() -> None:
     def end(signum: int, frame: object) -> NoReturn:
         signal.signal(signum, signal.SIG_DFL)  # A second one does not wait.
+        # Nor does it wait for ever: an exception may be lost in whatever code runs just now.
+        again = threading.Timer(WAY_OUT, os.kill, (os.getpid(), signum))
+        again.daemon = True
+        again.start()
         raise _Ended(signum)
 
     for name in ("SIGTERM", "SIGHUP"):

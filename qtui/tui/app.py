@@ -20,6 +20,7 @@ from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, load_config, log_file
 from qtui.tui.depth import Depth, resolve_depth
+from qtui.tui.hangup import end_without_terminal
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
 from qtui.tui.messages import DeviceSeen, ModelFailed, ModelOpened, SendValue, Severity
 from qtui.tui.opening import headline_of, try_model
@@ -412,6 +413,7 @@ def run(
     no_log = start_log(debug)
     if no_log:
         app.call_later(app.tell, no_log, "warning")
+    end_without_terminal()
     app.run()
     failed = app.model_failure and not app.model_opened
     if not app.return_code and failed and recording is None:

@@ -361,6 +361,31 @@ def test_a_signal_to_end_is_obeyed_by_children_too(tmp_path, signum):
     wait_for(lambda: not is_alive(int(pid_file.read_text())))
 
 
+def test_a_signal_to_end_whose_exception_is_lost_ends_the_program_all_the_same():
+    """Python throws away what is raised in a destructor, and so may any library."""
+    stubborn = (
+        "import click, time\n"
+        "from qtui.cli import exits\n"
+        "exits.WAY_OUT = 0.3\n"
+        "@click.command()\n"
+        "def command():\n"
+        "    while True:\n"
+        "        try:\n"
+        "            print('here', flush=True)\n"
+        "            time.sleep(60)\n"
+        "        except BaseException:\n"
+        "            pass\n"
+        "exits.run_and_exit(command)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.terminate()
+    try:
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+
+
 def wait_for(condition, seconds=20.0):
     until = time.monotonic() + seconds
     while not condition():

@@ -1,0 +1,68 @@
+"""The terminal goes away while the app is in it: the app ends, and its children with it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from processes import is_gone
+
+import qtui
+
+pytestmark = pytest.mark.pty
+
+#: The app, where hang-ups are ignored as under nohup and by some who start programs.
+DEAF = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+APP = "from qtui.cli import main; main()"
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent is this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = path.read_text().rpartition(")")[2].split()
+            if int(words[1]) == pid:
+                found.append(int(path.parent.name))
+    return found
+
+
+def read_until(fd: int, text: bytes, seconds: float = 30.0) -> None:
+    seen, end = b"", time.monotonic() + seconds
+    while text not in seen:
+        assert time.monotonic() < end, seen[-500:]
+        if select.select([fd], [], [], 0.1)[0]:
+            seen += os.read(fd, 65536)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="who is there is read of /proc")
+@pytest.mark.parametrize("before", [DEAF, ""], ids=["hang-ups are ignored", "as usual"])
+def test_the_app_ends_with_its_terminal(tmp_path: Path, before: str) -> None:
+    pid, fd = pty.fork()
+    if pid == 0:
+        environment = {
+            "PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "xterm-256color",
+            "PYTHONPATH": str(Path(qtui.__file__).parents[1]), "LANG": "C.UTF-8",
+        }  # fmt: skip
+        os.execve(sys.executable, [sys.executable, "-c", before + APP, "demo"], environment)
+    try:
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        read_until(fd, b"LlamaForCausalLM")  # the engine is there
+        left = children(pid)
+        assert left
+        os.close(fd)
+        assert is_gone(pid, 5.0)
+        assert all(is_gone(child, 5.0) for child in left)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 9)
+        os.waitpid(pid, 0)
