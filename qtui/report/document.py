@@ -17,11 +17,13 @@ Tone = Literal["", "good", "warn", "bad", "dim"]
 @dataclass(frozen=True)
 class Column:
     """`numeric` columns align right. `key` columns say what a row is about: a narrow terminal
-    repeats them in every part of a table it cuts up."""
+    repeats them in every part of a table it cuts up. `spare` ones only draw what others say: it
+    leaves them out rather than give them a part of their own."""
 
     title: str
     numeric: bool = False
     key: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True)

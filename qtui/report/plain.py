@@ -68,7 +68,7 @@ def _table(table: Table, ascii: bool) -> Iterator[str]:
         yield ""
         yield part.header
         yield " " * INDENT + ("-" if ascii else "─") * (part.width - INDENT)
-        yield from part.lines
+        yield from (line for lines in part.rows for line in lines)
     yield from _note(table.note)
 
 

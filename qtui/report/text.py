@@ -108,8 +108,9 @@ def _print_table(table: Table, console: Console, ascii: bool) -> None:
         _print_line(part.header, BOLD, console)
         rule = ("-" if ascii else "─") * (part.width - INDENT)
         _print_line(" " * INDENT + rule, DIM, console)
-        for line, tone in zip(part.lines, tones, strict=True):
-            _print_line(line, _TONES[tone], console)
+        for lines, tone in zip(part.rows, tones, strict=True):
+            for line in lines:
+                _print_line(line, _TONES[tone], console)
     if table.note:
         console.print()
         console.print(Padding(Text(table.note, style=DIM), (0, INDENT)))

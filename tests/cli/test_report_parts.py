@@ -79,12 +79,13 @@ def test_a_table_fits_its_width_and_loses_nothing(cells, width):
     columns = [Column("name", key=True), Column("a", numeric=True), Column("b"), Column("c")]
     parts = list(lay_out(columns, cells, width))
     for part in parts:
-        assert all(len(line) <= width for line in (part.header, *part.lines))
-        assert len({len(line) for line in part.lines}) == 1
+        lines = [line for (line,) in part.rows]
+        assert all(len(line) <= width for line in (part.header, *lines))
+        assert len({len(line) for line in lines}) == 1
     for index, row in enumerate(cells):
-        shown = [cell for part in parts for cell in part.lines[index].split()]
+        shown = [cell for part in parts for cell in part.rows[index][0].split()]
         assert [s for s in shown if s != row[0]] == [c for c in row[1:] if c != row[0]]
-        assert all(part.lines[index].split()[0] == row[0] for part in parts)
+        assert all(part.rows[index][0].split()[0] == row[0] for part in parts)
 
 
 def test_a_narrow_table_is_continued_with_its_key_repeated():
@@ -92,14 +93,53 @@ def test_a_narrow_table_is_continued_with_its_key_repeated():
     rows = [[f"layer.{i}.weight", *[f"{i}.{j}" for j in range(6)]] for i in range(2)]
     parts = list(lay_out(columns, rows, 50))
     assert len(parts) > 1
-    assert all(part.lines[1].split()[0] == "layer.1.weight" for part in parts)
-    assert [n for part in parts for n in part.lines[1].split()[1:]] == rows[1][1:]
+    assert all(part.rows[1][0].split()[0] == "layer.1.weight" for part in parts)
+    assert [n for part in parts for n in part.rows[1][0].split()[1:]] == rows[1][1:]
 
 
 def test_long_names_keep_their_ends():
     (part,) = lay_out([Column("tensor", key=True), Column("n")], [["a" * 80 + ".end", "7"]], 40)
-    assert part.lines[0].strip().startswith("…")
-    assert ".end" in part.lines[0]
+    ((line,),) = part.rows
+    assert line.strip().startswith("…")
+    assert ".end" in line
+
+
+@given(
+    cells=st.lists(st.text("abc -", max_size=200), min_size=1, max_size=4),
+    width=st.integers(20, 100),
+)
+def test_a_cell_too_long_for_its_table_is_folded_and_loses_nothing(cells, width):
+    columns = [Column("name", key=True), Column("cost")]
+    (part,) = lay_out(columns, [(f"row {i}", cell) for i, cell in enumerate(cells)], width)
+    size = max(12, width - len("  row 0  "))
+    for cell, lines in zip(cells, part.rows, strict=True):
+        assert {len(line) for line in lines} == {part.width}
+        assert part.width <= max(width, 9 + 12)
+        said = [line[9 : 9 + size].rstrip() for line in lines]
+        assert "".join(said).replace(" ", "") == cell.replace(" ", "")
+        words = cell.split()
+        if all(len(word) <= size for word in words):
+            assert " ".join(said).split() == words
+
+
+def test_names_are_not_shortened_to_read_alike():
+    names = [f"mlp.{which}_proj.lora_B.default.weight.exp_avg" for which in ("gate", "up")]
+    columns = [Column("term", key=True), Column("of"), Column("bytes", numeric=True)]
+    rows = [(name, "optimizer states", "29,360,128") for name in names]
+    first, *_ = lay_out(columns, rows, 70)
+    shown = [lines[0].split()[0] for lines in first.rows]
+    assert len(set(shown)) == 2
+    assert all(name.endswith(text.lstrip("…")) for name, text in zip(names, shown, strict=True))
+    assert all(len(line) <= 70 for lines in first.rows for line in lines)
+
+
+@pytest.mark.parametrize(("width", "drawn"), [(40, True), (30, False)])
+def test_bars_that_would_need_a_part_of_their_own_are_left_out(width, drawn):
+    columns = [Column("part", key=True), Column("bytes", numeric=True), Column("", spare=True)]
+    rows = [("weights", "1,000,000", "#" * 16), ("rest", "1", "#")]
+    (part,) = lay_out(columns, rows, width)
+    assert ("#" in part.rows[0][0]) is drawn
+    assert "1,000,000" in part.rows[0][0]
 
 
 def test_bars():
