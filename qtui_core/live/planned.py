@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from qtui_core.memory.plan import RunPlan
 
 
 def plan_of(recorded: Mapping[str, Any]) -> RunPlan:
     """The plan of a header, as far as this version knows its fields; what another version did not
-    record is as by default."""
-    known = {field.name for field in fields(RunPlan)}
-    given = {name: value for name, value in recorded.items() if name in known}
-    if "lora_targets" in given:
-        given["lora_targets"] = tuple(given["lora_targets"])
+    record, or recorded as another type, is as by default."""
+    given = {}
+    for name, hint in _hints().items():
+        if name in recorded and _is_of(recorded[name], hint):
+            value = recorded[name]
+            given[name] = tuple(value) if isinstance(value, list) else value
     return RunPlan(**given)
+
+
+@cache
+def _hints() -> Mapping[str, Any]:
+    hints = get_type_hints(RunPlan)
+    return {field.name: hints[field.name] for field in fields(RunPlan)}
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON is of the type of a field; names of later versions are names too."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_is_of(value, each) for each in get_args(hint))
+    if origin is Literal:
+        return isinstance(value, str)
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is hint

@@ -7,12 +7,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
 
 from qtui_core.errors import UsageError
 from qtui_core.live.header import Header
 from qtui_core.live.lines import LineError, Told, from_line, to_line
 from qtui_core.live.snapshot import End, Snapshot
+from qtui_core.live.sound import wrong_header, wrong_time
+
+#: Bytes of a line that are read at most: a header with all terms of an estimate has some hundred
+#: kB, and a device may give zeros without an end.
+LONGEST: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -70,37 +75,41 @@ def read_recording(path: Path | str) -> Recording:
     Raises UsageError for a file that is not there, cannot be read, or is no recording.
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        with open(path, "rb") as file:
+            return parse_recording(iter(lambda: file.readline(LONGEST), b""))
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"The recording {str(path)!r} cannot be read: {reason}.") from error
-    try:
-        return parse_recording(lines)
     except UsageError as error:
         raise UsageError(f"{str(path)!r} is no recording of a run. {error}") from None
 
 
 def parse_recording(lines: Iterable[str | bytes]) -> Recording:
-    """A recording from its lines. Raises UsageError where it does not begin with a header."""
-    kept = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not kept:
+    """A recording from its lines. Raises UsageError where it does not begin with a header, or with
+    one that contradicts itself."""
+    kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    last, first = next(kept, (0, b""))
+    if not last:
         raise UsageError("It is empty.")
-    header = _header(kept[0][1])
+    header = _header(first)
     snapshots: list[Snapshot] = []
     broken: list[tuple[int, LineError]] = []
-    for number, line in kept[1:]:
+    for last, line in kept:
         try:
             told = from_line(line)
         except LineError as error:
-            broken.append((number, error))
+            broken.append((last, error))
             continue
         if isinstance(told, Header):
-            broken.append((number, LineError("A second recording begins there.")))
+            broken.append((last, LineError("A second recording begins there.")))
             break
-        if told is not None:
+        wrong = "" if told is None else wrong_time(told)
+        if wrong:
+            broken.append((last, LineError(wrong)))
+        elif told is not None:
             snapshots.append(told)
     ended = any(isinstance(told, End) for told in snapshots)
-    return Recording(header, tuple(snapshots), _complaint(broken, kept[-1][0], ended))
+    return Recording(header, tuple(snapshots), _complaint(broken, last, ended))
 
 
 def _header(line: str | bytes) -> Header:
@@ -110,6 +119,9 @@ def _header(line: str | bytes) -> Header:
         raise UsageError(f"Its first line is not a header: {error}") from None
     if not isinstance(told, Header):
         raise UsageError("Its first line is not a header.")
+    wrong = wrong_header(told)
+    if wrong:
+        raise UsageError(wrong)
     return told
 
 

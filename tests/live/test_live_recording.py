@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtui_core.errors import UsageError
-from qtui_core.live.header import Header, RunDevice
+from qtui_core.live.header import Header, Predicted, PredictedCurve, RunDevice
 from qtui_core.live.lines import to_line
 from qtui_core.live.recording import Recorder, parse_recording, read_recording
 from qtui_core.live.snapshot import End, PhaseBegun, Said, StepTaken
@@ -82,6 +86,42 @@ def test_what_is_no_recording_is_a_sentence(tmp_path, content, says):
     with pytest.raises(UsageError, match=says) as caught:
         read_recording(path)
     assert "report.txt" in str(caught.value)
+
+
+CURVE = PredictedCurve((0, 4, 8), ("weights", "adapters"), ((3, 3, 3), (0, 1, 2)), (("a", 0, 9),))
+
+
+@pytest.mark.parametrize(
+    ("curve", "says"),
+    [
+        (replace(CURVE, components=("weights",)), "one row for each component"),
+        (replace(CURVE, bytes=((3, 3), (0, 1, 2))), "one value for each position"),
+        (replace(CURVE, positions=(0, 4, 4)), "do not rise"),
+        (replace(CURVE, bytes=((3, 3, 3), (0, -1, 2))), "below zero"),
+        (replace(CURVE, spans=(("a", 0, 5), ("b", 3, 9))), "overlap"),
+        (replace(CURVE, spans=(("a", -1, 5),)), "overlap"),
+    ],
+)
+def test_a_curve_that_contradicts_itself_is_no_header(curve, says):
+    predicted = Predicted(3, 5, "a", None, 5, 0, 0, (), curve)
+    header = to_line(replace(HEADER, predicted=predicted))
+    with pytest.raises(UsageError, match=says):
+        parse_recording([header])
+    parse_recording([to_line(replace(HEADER, predicted=replace(predicted, curve=CURVE)))])
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
+def test_what_was_told_at_no_time_is_left_out(seconds):
+    lines = [to_line(HEADER), to_line(Said(seconds, "x")), to_line(End(1.0, "done"))]
+    recording = parse_recording(lines)
+    assert recording.snapshots == (End(1.0, "done"),)
+    assert recording.complaint.startswith("Line 2 cannot be read")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="a file without an end")
+def test_a_file_without_lines_is_not_read_to_its_end():
+    with pytest.raises(UsageError, match="no line of JSON"):
+        read_recording("/dev/zero")
 
 
 def test_files_that_cannot_be(tmp_path):

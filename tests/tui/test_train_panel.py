@@ -21,6 +21,7 @@ from qtui.tui.app import QtuiApp
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.shown import ViewName
+from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import read_recording
 
@@ -207,6 +208,21 @@ async def test_the_plan_of_a_recording_is_shown_and_cannot_be_changed(
         assert " 4 " in line
         await pilot.press("plus", "right")
         assert panel.shown.plan.batch == 1
+
+
+async def test_a_recording_whose_plan_lacks_fields_is_shown(
+    running: Running, tmp_path: Path
+) -> None:
+    """Of another version: what it did not record is as usual in the form."""
+    head, *rest = train_runs.whole()
+    assert isinstance(head, Header)
+    less = replace(head, plan={"method": "lora", "batch": 7})
+    path = train_runs.write(tmp_path / "run.jsonl", [less, *rest])
+    async with running(recording=path) as pilot:
+        panel = await replay(pilot)
+        fields = {field.key: field.value for field in panel.body.form._fields}
+        assert (fields["method"], fields["batch"]) == ("lora", "7")
+        assert fields["lora_targets"] == "all-linear"
 
 
 async def test_a_recording_without_an_end_is_played_and_told(

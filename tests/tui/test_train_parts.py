@@ -14,6 +14,8 @@ import pytest
 import train_runs
 from memory_estimator import GIB
 
+from qtui.tui.depth import Depth
+from qtui.tui.panels.codebooks.drawn_text import Canvas
 from qtui.tui.panels.memory.chart import make_chart
 from qtui.tui.panels.train.dots import ACROSS, DOWN, Track, cells_of_track, joined
 from qtui.tui.panels.train.drawing import smaller
@@ -21,9 +23,13 @@ from qtui.tui.panels.train.kept import KEPT, Keeper
 from qtui.tui.panels.train.levels import error_text
 from qtui.tui.panels.train.picture import Place
 from qtui.tui.panels.train.player import Player
+from qtui.tui.panels.train.texts import draw_adapters
 from qtui.tui.panels.train.tracks import overlay, stacked
+from qtui.tui.widgets.drawing import Drawing
+from qtui_core.live.header import PredictedCurve
 from qtui_core.live.lines import Told, to_line
 from qtui_core.live.recording import Recording, read_recording
+from qtui_core.live.snapshot import AdaptersCompared
 from qtui_core.live.state import RunState, after
 
 RECORDED = Path(__file__).parents[1] / "live" / "recordings" / "demo_qlora_cpu.jsonl"
@@ -145,6 +151,19 @@ def test_parts_of_a_recorded_curve_sum_to_it() -> None:
     assert stacked(curve).totals == tuple(map(sum, zip(*curve.bytes, strict=True)))
 
 
+def test_components_of_a_later_version_are_drawn_as_temporaries() -> None:
+    curve = PredictedCurve((0, 1), ("weights", "prefetched"), ((5, 5), (0, 2)), (("a", 0, 2),))
+    assert stacked(curve).rows == ((5, 5), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 2))
+
+
+@pytest.mark.parametrize("odds", [math.nan, math.inf, -1.0, 0.0])
+def test_odds_that_are_none_have_no_bar(odds: float) -> None:
+    told = AdaptersCompared(0.0, 1, 1.0, None, (("a", odds), ("b", 0.5)), (("a", 0.5),))
+    canvas = Canvas(78, 12, Drawing(Depth.NONE, ascii=True).glyphs)
+    first = draw_adapters(RunState(adapters=told), canvas)[1]
+    assert not [put for put in first if put.tone == "bar" and put.column < 39 and put.text]
+
+
 def test_the_first_step_is_left_out_once_there_are_others() -> None:
     head = train_runs.header()
     assert head.predicted is not None
@@ -230,6 +249,30 @@ def test_a_jump_goes_to_where_a_step_begins() -> None:
     player.jump(0)
     assert player.state.step == 0
     assert not player.state.steps
+
+
+def test_a_jump_back_tells_only_what_lies_between_kept_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And finds what was known there when it was told for the first time."""
+    monkeypatch.setattr("qtui.tui.panels.train.player.KEPT_EVERY", 50)
+    lines = train_runs.whole(12)
+    player, _ = playing(lines)
+    player.read_through()
+    assert player.seconds == 0.0 and player.state == state_of(lines[:1])
+    told: list[Told] = []
+
+    def count(state: RunState, each: Told) -> RunState:
+        told.append(each)
+        return after(state, each)
+
+    monkeypatch.setattr("qtui.tui.panels.train.player.after", count)
+    for seconds in (13.0, 9.3, 9.4, 1.0, 12.7, 0.0, 5.5):
+        told.clear()
+        player.seek(seconds)
+        assert len(told) < 50
+        known = [line for line in lines[1:] if line.seconds <= seconds]  # type: ignore[union-attr]
+        assert player.state == state_of([lines[0], *known])
 
 
 def test_a_real_recording_plays_to_its_end() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from textual.app import ComposeResult
 
 from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
-from qtui.tui.panels.memory.data import ModelFacts, plan_of
+from qtui.tui.panels.memory.data import ModelFacts
 from qtui.tui.panels.memory.fields import form_fields
 from qtui.tui.panels.memory.knobs import KNOBS
 from qtui.tui.panels.memory.shown import Shown
@@ -26,6 +26,7 @@ from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_lines
 from qtui.tui.panels.train.tracks import overlay, stacked
+from qtui_core.live.planned import plan_of
 from qtui_core.live.state import RunState
 
 DRAWERS = {

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
-from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recording
 from qtui_core.live.snapshot import Snapshot
 from qtui_core.live.state import RunState, after
 
 SPEEDS: Final = (1, 4, 16)
+#: Of so many things told, the state after the last is kept: going back tells no more than that
+#: many again, which takes a twentieth of a second.
+KEPT_EVERY: Final = 2048
 
 
 class Player:
@@ -34,6 +36,7 @@ class Player:
         self._times = list(accumulate((told.seconds for told in recording.snapshots), max))
         self._told = 0
         self.state = after(RunState(), recording.header)
+        self._kept = [self.state]
 
     @property
     def length(self) -> float:
@@ -44,6 +47,12 @@ class Player:
     def ended(self) -> bool:
         """Whether all was told."""
         return self._told == len(self._times)
+
+    def read_through(self) -> None:
+        """Tells all of it once, from the start to the end and back, so that every jump is a short
+        one. Takes some seconds for hours of a run: in a thread, before it is shown."""
+        self._tell(len(self._times))
+        self._tell(0)
 
     def advance(self) -> bool:
         """Goes on to where the clock is; whether it went."""
@@ -89,12 +98,14 @@ class Player:
 
     def _tell(self, upto: int) -> None:
         """The state after so many things were told."""
-        if upto < self._told:
-            self.state, self._told = after(RunState(), self.recording.header), 0
-        told: list[Told] = list(self.recording.snapshots[self._told : upto])
-        for each in told:
+        nearest = min(upto // KEPT_EVERY, len(self._kept) - 1)
+        if upto < self._told or nearest * KEPT_EVERY > self._told:
+            self.state, self._told = self._kept[nearest], nearest * KEPT_EVERY
+        for each in self.recording.snapshots[self._told : upto]:
             self.state = after(self.state, each)
-        self._told = upto
+            self._told += 1
+            if self._told == KEPT_EVERY * len(self._kept):
+                self._kept.append(self.state)
 
 
 def _step_of(told: Snapshot) -> int:

@@ -22,6 +22,7 @@ from qtui.tui.panels.train.shown import RunShown
 from qtui_core.errors import UsageError
 from qtui_core.live.recording import read_recording
 from qtui_core.live.state import after
+from qtui_core.models.quoting import printable
 
 #: Seconds between two pictures of what goes on: more would be seen by nobody, and cost whoever is
 #: far away.
@@ -162,16 +163,24 @@ class RunningPanel(ChangingPanel):
         """Plays a recording from its start."""
 
         async def work() -> None:
+            self._tell(f"Reading {printable(str(path))}.")
             try:
-                recording = await asyncio.to_thread(read_recording, path)
+                player = await asyncio.to_thread(_player_of, path)
             except UsageError as error:
                 self._tell(str(error))
                 return
             run = self._fresh()
-            run.player, run.path = Player(recording), path
-            run.state = run.player.state
+            player.restart()
+            run.player, run.path, run.state = player, path, player.state
             self.run_shown = run
-            self.refusal = run.complaint = recording.complaint
+            self.refusal = run.complaint = player.recording.complaint
             self._draw()
 
         self.do(work, RECORDING)
+
+
+def _player_of(path: Path) -> Player:
+    """A recording, read and ready to play. Raises UsageError."""
+    player = Player(read_recording(path))
+    player.read_through()
+    return player

@@ -120,7 +120,8 @@ def draw_adapters(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
             if at < len(side):
                 token, probability = side[at]
                 shown = shortened(repr(token)[1:-1] or " ", 12, canvas.glyphs.ellipsis)
-                cells = round((half - 22) * probability / best)
+                share = probability / best
+                cells = round((half - 22) * share) if 0 <= share <= 1 else 0
                 line += [
                     Put(start, shown, "value"),
                     right(start + 19, f"{probability:.1%}", "value"),

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from qtui.report.memory_parts import place_of
 from qtui.tui.panels.memory.data import Band, StackedCurve
-from qtui.tui.panels.memory.parts import PARTS, PLACES
+from qtui.tui.panels.memory.parts import PARTS
 from qtui.tui.panels.train.dots import ACROSS, Stroke, Track
 from qtui.tui.panels.train.picture import Overlay, Place
 from qtui_core.live.align import aligned
@@ -32,7 +33,7 @@ def stacked(curve: PredictedCurve) -> StackedCurve:
     """A predicted curve with its components summed up to the parts that are drawn."""
     rows = [[0] * len(curve.positions) for _ in PARTS]
     for component, values in zip(curve.components, curve.bytes, strict=True):
-        row = rows[PLACES[component]]
+        row = rows[place_of(component)]
         for at, nbytes in enumerate(values):
             row[at] += nbytes
     bands = tuple(Band(*span) for span in curve.spans)
