@@ -14,7 +14,7 @@ from qtui_core.memory.plan import RunPlan
 def plan_of(recorded: Mapping[str, Any]) -> RunPlan:
     """The plan of a header, as far as this version knows its fields; what another version did not
     record, or recorded as another type, is as by default."""
-    given = {}
+    given: dict[str, Any] = {}
     for name, hint in _hints().items():
         if name in recorded and _is_of(recorded[name], hint):
             value = recorded[name]

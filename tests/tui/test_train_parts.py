@@ -259,7 +259,8 @@ def test_a_jump_back_tells_only_what_lies_between_kept_states(
     lines = train_runs.whole(12)
     player, _ = playing(lines)
     player.read_through()
-    assert player.seconds == 0.0 and player.state == state_of(lines[:1])
+    assert player.seconds == 0.0
+    assert player.state == state_of(lines[:1])
     told: list[Told] = []
 
     def count(state: RunState, each: Told) -> RunState:
