@@ -14,7 +14,7 @@ from qtui_core.live.header import Header
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import AdaptersCompared, Fault
-from qtui_core.live.state import QUANTIZE, RunState
+from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of, summary
 from qtui_core.memory.plan_text import grouped
 from qtui_core.models.quoting import printable
@@ -168,11 +168,6 @@ def _notes(state: RunState, complaint: str) -> Iterator[str]:
             "too as far as the kernels of the CPU hold the same. The estimate beside them is that "
             "of live tensors, without workspaces."
         )
-        if state.measured(QUANTIZE) is not None:
-            yield (
-                "On a CPU the weights lie there before they are quantized, all at once; the "
-                "estimate of the load has each quantized on its way to a GPU."
-            )
     if first_step_only(state):
         yield (
             "One step alone was measured: an optimizer makes its states at the end of the first, "

@@ -79,12 +79,12 @@ def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
 
 def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[ComponentRow, ...]:
     """What a phase of the last step held at its end, or at its `peak`, the largest first; empty
-    where it was not both estimated and measured. The rows of each side sum to its level."""
+    where it was not both estimated and measured. The rows of each side sum to its level. A load is
+    that of `by_phase`."""
     mine = _predicted(state.header.predicted if state.header is not None else None, phase)
-    found = state.measured(phase)
-    if mine is None or found is None:
+    mark = _mark(state, phase)
+    if mine is None or mark is None:
         return ()
-    mark = found.last
     if peak:
         expected = as_told(mark.peak_held, mine.peak_held)
         apart, rest = at_peak(mark, expected)
@@ -92,6 +92,13 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Co
     expected = as_told(mark.held, mine.held)
     apart, rest = at_end(mark, expected)
     return _rows(apart, rest, mark.allocated_bytes, expected, sum(expected.values()))
+
+
+def _mark(state: RunState, phase: str) -> PhaseEnded | None:
+    """The last mark of a phase; of the load the one with more, of itself or what quantizes."""
+    names = (phase, QUANTIZE) if phase == Phase.LOAD else (phase,)
+    marks = [found.last for name in names if (found := state.measured(name)) is not None]
+    return max(marks, key=lambda mark: mark.peak_allocated_bytes, default=None)
 
 
 def _rows(

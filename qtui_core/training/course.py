@@ -71,6 +71,9 @@ class Course:
     ) -> None:
         self.meter.track(tensors, component)
 
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.meter.leave_out(tensors)
+
     def say(self, text: str) -> None:
         """A line for the log."""
         self.tell(Said(self.seconds, text))

@@ -7,7 +7,7 @@ memory while it works, this mode allocates that too, between the operation and w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._meta_registrations import _create_grouped_mm_output_tensor
@@ -15,6 +15,16 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
+
+#: Sums into zeros that the backward formula of a lookup has just made -> the same in place. Under a
+#: dispatch mode, and on subclasses of tensors, formulas take the first, elsewhere the second
+#: (index_backward, gather_backward and value_selecting_reduction_backward in
+#: torch/csrc/autograd/FunctionsManual.cpp).
+IN_PLACE: Final[dict[Any, Any]] = {
+    _aten.index_put.default: _aten.index_put_.default,
+    _aten.scatter_add.default: _aten.scatter_add_.default,
+    _aten.scatter.src: _aten.scatter_.src,
+}
 
 
 class FakeKernels(TorchDispatchMode):
@@ -135,9 +145,7 @@ def _grouped_mm(func: Any, first: Any, second: Any, offsets: Any = None, *rest: 
 
 
 def _summed_into_zeros(in_place: Any) -> Callable[..., Any]:
-    """Backward formulas of lookups write into the zeros they have just made, unless these are of a
-    subclass of tensors, as fake ones are (index_backward, gather_backward and
-    value_selecting_reduction_backward in torch/csrc/autograd/FunctionsManual.cpp)."""
+    """See IN_PLACE."""
 
     def kernel(func: Any, zeros: Any, *rest: Any, **named: Any) -> Any:
         if torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
@@ -156,7 +164,5 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "bitsandbytes.int8_vectorwise_quant.default": _int8_vectorwise_quant,
     "bitsandbytes.int8_mixed_scaled_mm.default": _int8_mixed_scaled_mm,
     "aten._grouped_mm.default": _grouped_mm,
-    "aten.index_put.default": _summed_into_zeros(_aten.index_put_.default),
-    "aten.scatter_add.default": _summed_into_zeros(_aten.scatter_add_.default),
-    "aten.scatter.src": _summed_into_zeros(_aten.scatter_.src),
+    **{str(func): _summed_into_zeros(in_place) for func, in_place in IN_PLACE.items()},
 }

@@ -115,15 +115,18 @@ def run(source: ModelSource, order: Order, course: Course) -> bool:
 
 
 def _load(source: ModelSource, order: Order, course: Course) -> build.Built:
-    """The model on its device; on the CPU where it is to be quantized on its way there."""
+    """The model on its device; where it is to be quantized on its way there, on the host, which is
+    not counted."""
     course.phase(Phase.LOAD)
     built = load_weights(source, order.plan)
     if is_random(source):
         course.say("There is a configuration alone, so the weights are random.")
+    course.meter.standing.built = built
     if order.plan.quant is None:
         settle(built.model, order.placement.torch_device)
-    course.meter.standing.built = built
-    course.track(built.state(), component_of_state(built))
+        course.track(built.state(), component_of_state(built))
+    else:
+        course.leave_out(tensor for _, tensor in built.state())
     return built
 
 
@@ -134,7 +137,6 @@ def _quantize(built: build.Built, order: Order, course: Course) -> None:
         nbytes = stored_bytes(built.model, plan)
         warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
     quantize_linears(built.model, plan, placement.torch_device)
-    settle(built.model, placement.torch_device)
     course.track(built.state(), component_of_state(built))
 
 

@@ -26,3 +26,6 @@ class Marks(Protocol):
         component: Component | Callable[[str], Component],
     ) -> None:
         """Names tensors that stand."""
+
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Tensors on the host, where a step on a GPU has them too; they are not counted."""

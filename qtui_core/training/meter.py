@@ -42,6 +42,9 @@ class Meter(Protocol):
     ) -> None:
         """Names tensors that stand."""
 
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Does not count tensors that are on the host beside a GPU."""
+
     def end(self, seconds: float, step: int) -> PhaseEnded:
         """The phase is over."""
 

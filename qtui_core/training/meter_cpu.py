@@ -16,9 +16,9 @@ from qtui_core.live.snapshot import PhaseEnded, Sample
 from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.timeline import STACK
 from qtui_core.telemetry.readings import rss_bytes
+from qtui_core.training.cpu_tracker import CpuTracker, asked_as_on_a_gpu
 from qtui_core.training.ledger import Ledger
 from qtui_core.training.meter import Standing
-from qtui_core.training.tracker import Tracker
 
 #: Phases of a run that the record has no word of its own for, and what they are to it.
 _LIKE: Final = {"import": Phase.LOAD, "quantize": Phase.LOAD, "compare": Phase.BETWEEN}
@@ -29,13 +29,13 @@ class CpuMeter:
 
     def __init__(self) -> None:
         self.standing = Standing()
-        self._tracker = Tracker("cpu")
+        self._tracker = CpuTracker()
         self._ledger = Ledger()
         self._phase = ""
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        with self._tracker:
+        with asked_as_on_a_gpu(), self._tracker:
             self._tracker.calibrate()
             yield
 
@@ -49,6 +49,9 @@ class CpuMeter:
         component: Component | Callable[[str], Component],
     ) -> None:
         self._tracker.track(tensors, component)
+
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._tracker.leave_out(tensors)
 
     def end(self, seconds: float, step: int) -> PhaseEnded:
         closed = self._ledger.close(self._tracker.take())

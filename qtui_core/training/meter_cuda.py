@@ -52,6 +52,9 @@ class CudaMeter:
     ) -> None:
         """The allocator counts them all by itself."""
 
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The allocator counts none of them."""
+
     def end(self, seconds: float, step: int) -> PhaseEnded:
         torch.cuda.synchronize()
         stats = torch.cuda.memory_stats()

@@ -65,10 +65,23 @@ def _adamw4bit(parameters: Sequence[torch.nn.Parameter], rate: float) -> Any:
 def optimizer_tensors(
     optimizer: Any, named: Iterable[tuple[str, torch.nn.Parameter]]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg"; tables that 8-bit states
-    share are of no weight."""
+    """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg", but for `host_tensors`;
+    tables that 8-bit states share are of no weight."""
     tables = {id(table): name for name, table in getattr(optimizer, "name2qmap", {}).items()}
+    counts = {id(count) for count in host_tensors(optimizer)}
     for parameter_name, parameter in named:
         for name, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) and id(value) not in counts:
                 yield tables.get(id(value)) or f"{parameter_name}.{name}", value
+
+
+def host_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
+    """States that are on the host in a run on a GPU too: counts of steps of torch's optimizers,
+    unless they are fused or can be captured (_init_group in torch/optim/adam.py)."""
+    for group in getattr(optimizer, "param_groups", ()):
+        if group.get("fused") or group.get("capturable"):
+            continue
+        for parameter in group["params"]:
+            count = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(count, torch.Tensor):
+                yield count

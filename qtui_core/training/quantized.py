@@ -15,9 +15,11 @@ from qtui_core.memory.plan import RunPlan
 def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> None:
     """Puts quantized layers where transformers would, their weights quantized by bitsandbytes.
 
-    A plain model may be on the CPU: weights go to the device one after the other, and leave
-    nothing of theirs there but what they are quantized to. Which stay as they are (the head, what
-    is tied to it, what is kept in float32) is decided by the quantizer of transformers.
+    A plain model is on the CPU: all that it holds goes to the device one after the other, in the
+    order of the names (convert_and_load_state_dict_in_model of transformers' core_model_loading),
+    and of what is quantized nothing else stays there. Where the device is the CPU itself, copies
+    stand for what a GPU would be given. Which weights stay as they are (the head, what is tied to
+    it, what is kept in float32) is decided by the quantizer of transformers.
     """
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
@@ -35,15 +37,36 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
     plain = {name: module for name, module in model.named_modules() if _is_linear(module)}
     with unset_fake_temporarily():  # the new layers are empty ones of a tensor class of their own
         replace_with_bnb_linear(model, kept, settings)
-    for name, module in model.named_modules():
+    read: set[int] = set()
+    for name, module in sorted(model.named_modules(), key=_by_name):
         old = plain.pop(name, None)  # each plain weight may go once its place is filled
         if old is not None and module is not old:
             _fill(module, old, eight, device)
+        else:
+            _read(module, device, read)
     model.is_loaded_in_8bit = eight
     model.is_loaded_in_4bit = not eight
     model.is_quantized = True
     model.quantization_method = settings.quant_method
     model.config.quantization_config = settings
+
+
+def _by_name(entry: tuple[str, nn.Module]) -> list[tuple[int, int, str]]:
+    """Numbers before words, as numbers."""
+    parts = entry[0].split(".")
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+
+
+def _read(module: nn.Module, device: torch.device | str, read: set[int]) -> None:
+    """Puts what a module itself holds on a device, as copies also where it is there. `read` are
+    the ids of parameters that were, of which several modules may have the same."""
+    for parameter in module.parameters(recurse=False):
+        if id(parameter) not in read and not _is_fake(parameter):
+            read.add(id(parameter))
+            parameter.data = parameter.data.to(device, copy=True)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and not _is_fake(buffer):
+            module._buffers[name] = buffer.to(device, copy=True)
 
 
 def stored_bytes(model: Any, plan: RunPlan) -> int:
@@ -119,9 +142,14 @@ def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> Non
         kind = bnb.Int8Params if eight else bnb.Params4bit
         settings = dict(module.weight.__dict__)
         settings.pop("SCB", None)
+        if torch.device(device).type == "cpu" and not (eight and weight.dtype != torch.float16):
+            weight = weight.clone()  # LLM.int8 makes one of another type itself
         module.weight = kind(weight, requires_grad=False, **settings).to(device)
     if old.bias is not None:
-        module.bias = nn.Parameter(old.bias.data, requires_grad=False)
+        bias = old.bias.data
+        if not _is_fake(bias):
+            bias = bias.to(device, copy=True)
+        module.bias = nn.Parameter(bias, requires_grad=False)
 
 
 def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:

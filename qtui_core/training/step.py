@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import islice, repeat
 from typing import Any
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan import RunPlan, chunk_of
 from qtui_core.memory.record import Component, Phase
 from qtui_core.training.build import DTYPES, Built
 from qtui_core.training.marks import Marks
-from qtui_core.training.optimizers import optimizer_tensors
+from qtui_core.training.optimizers import host_tensors, optimizer_tensors
 from qtui_core.training.scaling import scaler_tensors
 from qtui_core.training.tracker import Tracker
 
@@ -64,7 +64,7 @@ def take_steps(
     accumulates. `scaler` is a torch.amp.GradScaler, where the gradients need one."""
     outputs = None
     coming = iter(batches)
-    with _losses_marked(built.model, marks):
+    with _losses_marked(built.model, plan, marks):
         while True:
             mean: float | None = 0.0
             for batch in islice(coming, plan.accumulation):
@@ -90,6 +90,7 @@ def take_steps(
             else:
                 scaler.step(optimizer)
                 scaler.update()
+            marks.leave_out(host_tensors(optimizer))
             states = optimizer_tensors(optimizer, built.model.named_parameters())
             marks.track(states, Component.OPTIMIZER)
             optimizer.zero_grad(set_to_none=True)
@@ -123,6 +124,7 @@ def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Ma
         marks.phase(Phase.FORWARD)
         with _autocast(plan, batch):
             cache = getattr(model(**batch, **settings), "past_key_values", None)
+        marks.track(cache_tensors(cache), Component.CACHE)
         if plan.generate > 1 and cache is not None:
             marks.phase(Phase.FORWARD)
             _generate(model, plan, batch, settings | {"past_key_values": cache}, marks)
@@ -147,6 +149,7 @@ def _generate(
         marks.track(given.items(), Component.INPUTS)
         with _autocast(plan, given):
             model(**given, **settings)
+        marks.track(cache_tensors(settings["past_key_values"]), Component.CACHE)
 
 
 def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:
@@ -155,16 +158,41 @@ def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextM
     return torch.autocast(batch["input_ids"].device.type, dtype=DTYPES[plan.autocast_dtype])
 
 
+def cache_tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of all that a cache of transformers holds, of whatever class it is."""
+    seen: set[int] = set()
+    open_: list[tuple[str, Any]] = [("cache", cache)]
+    while open_:
+        name, value = open_.pop()
+        if isinstance(value, torch.Tensor):
+            yield name, value
+            continue
+        if id(value) in seen or isinstance(value, torch.nn.Module | type):
+            continue
+        seen.add(id(value))
+        inner: Iterable[tuple[Any, Any]] = getattr(value, "__dict__", {}).items()
+        if isinstance(value, Mapping):
+            inner = value.items()
+        elif isinstance(value, list | tuple):
+            inner = enumerate(value)
+        open_ += [(f"{name}.{key}", item) for key, item in inner]
+
+
 @contextmanager
-def _losses_marked(model: Any, marks: Marks) -> Iterator[None]:
+def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
     """The loss is a phase of its own, from the logits on: from the model's loss function where it
-    has one, else from the cross entropy that it calls itself."""
+    has one, else from the cross entropy that it calls itself. The logits belong to it too."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     own, plain = base.loss_function, functional.cross_entropy
 
     def marked(function: Any) -> Any:
         def compute(*args: Any, **kwargs: Any) -> Any:
             if marks.at == Phase.FORWARD:
+                logits = kwargs.get("logits", args[0] if args else None)
+                # A loss in chunks is given hidden states.
+                if isinstance(logits, torch.Tensor) and chunk_of(plan.loss) is None:
+                    marks.track([("logits", logits)], Component.LOSS)
+                del logits
                 marks.phase(Phase.LOSS)
             return function(*args, **kwargs)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,6 +58,7 @@ class Tracker(TorchDispatchMode):
         self._layers: dict[int, int] = {}
         self._sources: dict[int, int] = {}
         self._alive: dict[int, _Storage] = {}
+        self._left: dict[int, Any] = {}
         self._count = 0
         self._operation: tuple[str, str] | None = None
         self._leaving: Event | None = None
@@ -138,6 +140,30 @@ class Tracker(TorchDispatchMode):
                 name, component(full) if callable(component) else component
             )
 
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Never counts the storages of these. What was recorded of them and not taken yet is
+        forgotten; what was taken counts as freed now."""
+        left = set()
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if tensor.device.type != self._device or storage._cdata in self._left:
+                continue
+            key = storage._cdata
+            self._left[key] = weakref.ref(storage, partial(self._forget, key))
+            entry = self._alive.pop(key, None)
+            if entry is not None:
+                left.add(entry.id)
+                self.live -= rounded(entry.nbytes)
+        if not left:
+            return
+        made = {event[1] for event in self._events if event[0] == ALLOCATE} & left
+        self._events = [e for e in self._events if not (e[0] == ALLOCATE and e[1] in made)]
+        self._events += [(FREE, number) for number in left - made]
+
+    def _forget(self, key: int, _: object) -> None:
+        """A storage that was left out is gone, and its place may be another's."""
+        self._left.pop(key, None)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._leave()
         if func is _ADD and _by_engine(args, kwargs):
@@ -170,7 +196,7 @@ class Tracker(TorchDispatchMode):
         key = storage._cdata
         known = self._alive.get(key)
         nbytes = storage.nbytes()
-        if known is not None or nbytes == 0:
+        if known is not None or nbytes == 0 or key in self._left:
             return known
         name = ""
         if func is not None:

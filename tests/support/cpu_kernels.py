@@ -6,8 +6,7 @@ steps on a CPU. Each is named here, and nothing else of the tape is touched:
   (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_flash_attention_cpu);
 - the layer norm's statistics have the type of its weight (layer_norm.cpp);
 - the backward pass of softmax multiplies nothing beforehand (SoftMaxKernel.cpp);
-- dropout is composed: noise of the input's type, which is saved, and a product (Dropout.cpp);
-- AdamW's count of steps is a tensor beside the parameter, as the fused kernel's is on a GPU.
+- dropout is composed: noise of the input's type, which is saved, and a product (Dropout.cpp).
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qtui_core.memory import optimizer
 from qtui_core.memory.operations import attention, norm, pointwise
 from qtui_core.memory.operations.attention import FLASH, FLASH_BACKWARD, SOFTMAX_BACKWARD, Heads
 from qtui_core.memory.operations.norm import LAYER_NORM, LAYER_NORM_BACKWARD
@@ -111,11 +109,8 @@ def on_cpu() -> Iterator[None]:
                 if callable(value) and value.__hash__ and value in replaced:
                     undo.append((module, key, value))
                     setattr(module, key, replaced[value])
-    adamw = optimizer._STATES["adamw"]
-    optimizer._STATES["adamw"] = optimizer._fused
     try:
         yield
     finally:
-        optimizer._STATES["adamw"] = adamw
         for module, key, value in undo:
             setattr(module, key, value)

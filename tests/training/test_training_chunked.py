@@ -91,13 +91,11 @@ def test_a_model_that_predicts_no_next_token_is_refused() -> None:
 MEASURED = """
 import json, sys
 from cpu_kernels import on_cpu
-from drift_run import see_through
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.step import record_step
 from qtui_core.training.compare import peaks
 from qtui_core.training.trace import record
-see_through()
 config, plans = json.load(sys.stdin)
 for fields in plans:
     plan = resolve(RunPlan(**fields), "bf16")

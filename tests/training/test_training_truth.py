@@ -19,16 +19,15 @@ pytestmark = pytest.mark.slow
 
 CHILD = """
 import json, sys, tempfile
+from dataclasses import replace
 from pathlib import Path
 from cpu_kernels import on_cpu
-from drift_run import see_through
 from training_runs import LLAMA, conducted, configured
 from qtui_core.live.predict import predict
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import ModelShape
-see_through()
 with tempfile.TemporaryDirectory() as folder:
     model = configured(Path(folder))
     for fields in json.load(sys.stdin):
@@ -37,7 +36,10 @@ with tempfile.TemporaryDirectory() as folder:
         with on_cpu():
             found = estimate(ModelShape.from_config(LLAMA), RunPlan(**fields))
             predicted = predict(found, tensors=True)
-        ended = ran.of(PhaseEnded)
+        # Quantizing is part of a load to the estimate.
+        ended = [
+            replace(e, phase="load") if e.phase == "quantize" else e for e in ran.of(PhaseEnded)
+        ]
         measured = {e.phase: e for e in ended}
         print(json.dumps({
             phase.name: {
@@ -52,16 +54,17 @@ with tempfile.TemporaryDirectory() as folder:
         }))
 """
 PLANS: dict[str, dict[str, Any]] = {
-    f"{method}{', checkpoints' * checkpointing}": {
+    f"{method}{', checkpoints' * checkpointing}{', autocast' * autocast}": {
         "method": method,
         "checkpointing": checkpointing,
-        "autocast": False,
+        "autocast": autocast,
         "batch": 2,
         "sequence": 96,
         "lora_rank": 8,
     }
     for method in ("full", "lora", "qlora")
     for checkpointing in (False, True)
+    for autocast in (False, True)
 }
 #: What is told from names, and by the estimate from a shape.
 STANDING = (
@@ -76,7 +79,7 @@ STANDING = (
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, Any]]:
-    """Of all plans, from one process: what the tracker sees through is changed for good."""
+    """Of all plans, from one process."""
     here = Path(__file__).parent
     environment = child_environment() | {"OMP_NUM_THREADS": "1"}
     paths = [str(here), str(here.parent / "support"), environment.get("PYTHONPATH", "")]
@@ -94,14 +97,16 @@ def found() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_run_measures_what_the_estimate_says(found: dict[str, dict[str, Any]], name: str) -> None:
-    """0.3 % at the peak, 1 % in every phase, nothing between what stands at the end of any."""
+    """0.3 % at the peak, 1 % in every phase, nothing between what stands at the end of any. While
+    weights are quantized a model this small has blocks of 512 bytes more or less, 2 %."""
     phases = found[name]
     of_steps = [phase for phase in phases if phase not in ("load", "prepare")]
     assert of_steps == ["forward", "loss", "backward", "optimizer", "between steps"]
     tops = []
-    for phase in of_steps:
+    for phase in phases:
         estimated, measured = phases[phase]["estimated"], phases[phase]["measured"]
-        assert abs(estimated[0] - measured[0]) <= 0.01 * measured[0], phase
+        most = 0.02 if phase == "load" else 0.01
+        assert abs(estimated[0] - measured[0]) <= most * measured[0], phase
         tops.append((estimated[0], measured[0]))
         for component in STANDING:
             assert estimated[1].get(component, 0) == measured[1].get(component, 0), (
