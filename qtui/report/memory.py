@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
-from qtui.report.memory_data import MemoryReport, memory_data, seconds_on
+from qtui.report.memory_compute import compute_facts
+from qtui.report.memory_data import MemoryReport, memory_data
 from qtui.report.memory_explain import explain_sections
 from qtui.report.memory_words import conclude_memory
 from qtui.report.numbers import format_bytes, format_count, plural
 from qtui_core.memory.advice import FRAGMENTATION, Advice, Cure, tries_segments
-from qtui_core.memory.compute import Compute
-from qtui_core.memory.devices import DEVICES
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Fit, Largest
 from qtui_core.memory.plan_text import grouped
@@ -42,7 +41,7 @@ def memory_document(report: MemoryReport, *, explain: bool, picture: bool = Fals
     if report.fits:
         sections.append(Section("What it fits on", (_fits(report.fits, estimate),)))
     if report.compute is not None:
-        sections.append(Section("Compute", (_compute(report, report.compute),)))
+        sections.append(Section("Compute", (compute_facts(report, report.compute),)))
     sections.append(Section("What would save memory", tuple(_advice(report))))
     sections.append(Section("When memory runs out", (_cures(report.cures, estimate),)))
     if report.notes:
@@ -100,7 +99,7 @@ def _plan(report: MemoryReport) -> Facts:
 
 def _levels(estimate: Estimate) -> Facts:
     pairs = [
-        ("between steps", both(estimate.resident_bytes)),
+        ("resident", f"{both(estimate.resident_bytes)}, {_stays(estimate)}"),
         ("live tensors, peak", both(estimate.peak_live_bytes)),
         ("allocated, peak", both(estimate.peak_allocated_bytes)),
     ]
@@ -117,6 +116,12 @@ def _levels(estimate: Estimate) -> Facts:
     if estimate.peak_operation:
         where += f": {printable(estimate.peak_operation)}"
     return Facts((*pairs, ("process", process), ("the peak is in", where)))
+
+
+def _stays(estimate: Estimate) -> str:
+    """The phase between steps has more: the inputs, and of an inference the cache."""
+    turn = "step" if estimate.plan.trains else "prompt"
+    return f"what stays from {turn} to {turn}"
 
 
 def both(nbytes: int) -> str:
@@ -218,41 +223,6 @@ def _largest(largest: Largest, estimate: Estimate) -> Facts:
     if largest.option == "--seq" and longest is not None and largest.value > longest:
         value += f"; the model was made for {longest:,} positions"
     return Facts(((largest.option, value), ("the process then takes", both(largest.process_bytes))))
-
-
-#: GPUs whose time is shown where none was asked for.
-_TIMED = ("RTX 4090", "A100 SXM4 80GB", "H100 SXM5 80GB")
-
-
-def _compute(report: MemoryReport, compute: Compute) -> Facts:
-    """Operations by C = 6ND and as they are, and the least time on a device."""
-    six = 6 * compute.matrix_parameters * compute.tokens
-    pairs = [
-        (
-            "C = 6ND",
-            f"6 x {compute.matrix_parameters:,} parameters in products x {compute.tokens:,} tokens "
-            f"= {six:.3g}",
-        ),
-        (
-            "of this plan",
-            f"{compute.total:.3g}: forward {compute.forward:.3g}, computed again "
-            f"{compute.recompute:.3g}, backward {compute.backward:.3g}; attention is "
-            f"{compute.attention:.3g} of it",
-        ),
-    ]
-    devices = [report.device] if report.device else [d for d in DEVICES if d.name in _TIMED]
-    for device in devices:
-        seconds = seconds_on(report, device)
-        if seconds is not None:
-            pairs.append(
-                (
-                    f"on {device.name}",
-                    f"no less than {seconds:.3g} s a step: a bound, at the highest rate of "
-                    f"{compute.dtype} that the vendor states; real steps take two to five times "
-                    "as long",
-                )
-            )
-    return Facts(tuple(pairs))
 
 
 def _advice(report: MemoryReport) -> list[Block]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 from qtui.report.memory_data import MemoryReport
 from qtui_core.errors import ModelError
@@ -19,6 +20,7 @@ from qtui_core.memory.on_device import has_flash
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_rules import not_built_in
 from qtui_core.memory.remedy import OnDevice, remedy, smallest_again
+from qtui_core.memory.shape import ModelShape, Moe
 from qtui_core.memory.workspaces import parse_version
 from qtui_core.models import ModelSource
 
@@ -36,7 +38,9 @@ class Described:
 
 
 def described(source: ModelSource) -> Described:
-    """An open model as reports tell of it. Raises ModelError where it has no config.json."""
+    """An open model as reports tell of it. A config.json that does not name the type of the
+    weights is given that of most of their bytes, as from_pretrained finds it out (`_get_dtype` in
+    transformers/modeling_utils.py). Raises ModelError where there is no config.json."""
     if source.config is None:
         raise ModelError(
             f"{source.id} has no config.json, from which memory is estimated; give a folder or a "
@@ -45,10 +49,27 @@ def described(source: ModelSource) -> Described:
     return Described(
         name=source.id,
         location=source.location,
-        config=source.config,
+        config=_with_dtype(source.config, source),
         architecture=source.architecture or "a model",
         quantized=source.quantization is not None,
     )
+
+
+#: Types of safetensors that a model computes in, as config.json names them.
+_FLOATING: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def _with_dtype(config: Mapping[str, Any], source: ModelSource) -> Mapping[str, Any]:
+    if _stated_dtype(config) or source.quantization is not None:
+        return config
+    stored = next((_FLOATING[dtype] for dtype in source.dtypes if dtype in _FLOATING), None)
+    return config if stored is None else {**config, "dtype": stored}
+
+
+def _stated_dtype(config: Mapping[str, Any]) -> object:
+    """What config.json says of the type of the weights; "auto" says nothing."""
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return None if stated == "auto" else stated
 
 
 def report_of(
@@ -113,6 +134,14 @@ def _notes(model: Described, found: Estimate, asked: RunPlan | None) -> list[str
             notes.append(
                 f"The sequence is longer than the {longest:,} positions the model was made for."
             )
+    stated = _stated_dtype(model.config) if shape is None else shape.dtype
+    if asked is not None and asked.dtype is None and not stated:
+        notes.append(
+            f"config.json does not say which type the weights are of, and {plan.dtype} is taken; "
+            "of many older models they are float32: --dtype fp32 is then what loads."
+        )
+    if shape is not None:
+        notes += _unquantized_experts(shape, plan)
     notes += _without_effect(asked, plan)
     if plan.gpus > 1:
         from qtui_core.memory.sharing import sharing_notes
@@ -138,6 +167,22 @@ def _notes(model: Described, found: Estimate, asked: RunPlan | None) -> list[str
         name = "This GPU" if found.device is None else found.device.name
         notes.append(f"{name} has no flash attention: sdpa takes the efficient kernel there.")
     return notes
+
+
+def _unquantized_experts(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
+    """Of weights that the reader takes to be quantized and that are not (see `is_quantized`)."""
+    stacked = sum(
+        prod(parameter.shape)
+        for layer in (*shape.encoder, *shape.layers)
+        if isinstance(layer.mlp, Moe)
+        for parameter in layer.mlp.stacked
+    )
+    if plan.quant is not None and stacked:
+        yield (
+            f"The experts, {stacked / shape.parameters:.0%} of the parameters, are not quantized: "
+            "the classes keep those of a layer stacked in one tensor, and bitsandbytes packs "
+            "linear layers."
+        )
 
 
 def _without_effect(asked: RunPlan | None, plan: RunPlan) -> Iterator[str]:

@@ -1,0 +1,116 @@
+"""What `qtui memory` says of the basis of its figures: types, compute, what is not quantized."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
+LLAMA = CONFIGS / "llama-3.1-8b.json"
+SMALL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "tie_word_embeddings": False,
+}
+
+
+def memory(qtui, *args):
+    done = qtui("memory", *args, "--json")
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+def folder(path: Path, weights: type | None, **config: object) -> str:
+    (path / "config.json").write_text(json.dumps({**SMALL, **config}))
+    if weights is not None:
+        tensors = {
+            "model.embed_tokens.weight": np.zeros((512, 64), weights),
+            "model.norm.weight": np.zeros(64, np.float32),
+        }
+        save_file(tensors, path / "model.safetensors")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("weights", "config", "dtype"),
+    [
+        (np.float32, {}, "fp32"),
+        (np.float16, {}, "fp16"),
+        (np.float16, {"torch_dtype": None}, "fp16"),
+        (np.float16, {"dtype": "auto"}, "fp16"),
+        (np.float32, {"torch_dtype": "bfloat16"}, "bf16"),
+        (np.float16, {"dtype": "float32"}, "fp32"),
+    ],
+)
+def test_the_type_is_that_of_config_json_or_else_of_the_weights(
+    qtui, tmp_path, weights, config, dtype
+):
+    data = memory(qtui, folder(tmp_path, weights, **config), "--method", "full", "--seq", "64")
+    assert data["plan"]["dtype"] == dtype
+    assert not any("does not say which type" in note for note in data["notes"])
+
+
+def test_a_type_that_nothing_tells_is_said_to_be_taken(qtui, tmp_path):
+    path = folder(tmp_path, None)
+    data = memory(qtui, path, "--seq", "64")
+    (note,) = data["notes"]
+    assert data["plan"]["dtype"] == "bf16"
+    assert note.startswith("config.json does not say which type the weights are of, and bf16 is t")
+    assert memory(qtui, path, "--seq", "64", "--dtype", "fp32")["notes"] == []
+
+
+def test_experts_that_stay_as_they_are_are_said_to(qtui):
+    path = CONFIGS / "mixtral-8x7b.json"
+    config = AutoConfig.for_model(**json.loads(path.read_text()))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    whole = sum(each.numel() for each in model.parameters())
+    experts = [p.shape for name, p in model.named_parameters() if ".experts." in name]
+    assert {len(shape) for shape in experts} == {3}  # of which bitsandbytes packs none
+    share = sum(map(prod, experts)) / whole
+    (note,) = memory(qtui, str(path))["notes"]
+    assert f"The experts, {share:.0%} of the parameters, are not quantized" in note
+    assert memory(qtui, str(path), "--method", "lora")["notes"] == []
+
+
+def facts(qtui, *args) -> dict[str, str]:
+    """The lines of the text face that are a name and a value."""
+    lines = qtui("memory", str(LLAMA), *args).stdout.splitlines()
+    found = [line.strip().split("  ", 1) for line in lines if "  " in line.strip()]
+    return {name: value.strip() for name, value in found}
+
+
+def test_an_inference_is_two_operations_a_parameter_and_token(qtui):
+    said = facts(qtui, "--method", "inference", "--seq", "1000", "--generate", "24")
+    # Every parameter of a product once: all but the embedding, norms are none.
+    products = 8_030_261_248 - 128_256 * 4096 - 65 * 4096
+    operations = f"{2 * products * 1000:.3g}"
+    assert said["C = 2ND"].startswith(f"2 x {products:,} parameters in products x 1,000 tokens")
+    assert said["C = 2ND"].endswith(operations)
+    assert "the prompt alone" in said["of this plan"]
+    assert "backward" not in said["of this plan"]
+    assert said["resident"].endswith("from prompt to prompt")
+    trained = facts(qtui, "--seq", "1000")
+    assert "C = 6ND" in trained
+    assert "backward" in trained["of this plan"]
+    assert trained["resident"].endswith("from step to step")
+
+
+def test_a_gpu_without_units_for_the_type_has_no_bound_and_says_so(qtui):
+    said = facts(qtui, "--gpu", "T4")
+    assert said["on T4"].startswith("no bound: its vendor states no rate of bf16 but of ")
+    assert "fp16" in said["on T4"]
+    halves = facts(qtui, "--gpu", "T4", "--dtype", "fp16", "--autocast-dtype", "fp16")
+    assert halves["on T4"].startswith("no less than ")
