@@ -26,13 +26,16 @@ from qtui_core.memory.tape import Tape, Tensor
 def forward(
     tape: Tape, model: Model, batch: Batch, cache: Cache | None = None
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """`LlamaForCausalLM.forward`: the loss (None in inference) and what else its output holds, the
+    """`LlamaForCausalLM.forward`: the loss (None in inference; of a stage of a pipeline that has no
+    head, the hidden states, which are sent on) and what else its output holds, the
     logits (but where the loss is computed without them) and what an encoder gave, in the phases
     forward and loss."""
     shape, plan = model.shape, model.plan
     if shape.encoder:
         return _sequence_to_sequence(tape, model, batch)
     hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
+    if plan.pipeline_parallel > 1 and shape.head is None:  # the next stage goes on with it
+        return (hidden, ()) if plan.trains else (None, (hidden,))
     if plan.trains and (plan.loss == "fused" or chunk_of(plan.loss)) and _is_causal(shape):
         tape.phase(Phase.LOSS)
         return _loss_without_logits(tape, model, hidden, batch), ()
@@ -90,10 +93,7 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     shape = model.shape
     spec = shape.head
     if spec is None:
-        raise UsageError(
-            f"{shape.architecture} has no head and so no loss to train by. Name the class with a "
-            "head under architectures in config.json, such as BertForMaskedLM."
-        )
+        raise headless(shape)
     if shape.is_encoder:
         hidden = _transformed(tape, model, hidden)
     if not model.plan.trains and not shape.is_encoder:
@@ -121,6 +121,14 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     return scale(tape, logits) if model.shape.logit_scale else logits
 
 
+def headless(shape: ModelShape) -> UsageError:
+    """What is said where a model that has no head is to be trained."""
+    return UsageError(
+        f"{shape.architecture} has no head and so no loss to train by. Name the class with a "
+        "head under architectures in config.json, such as BertForMaskedLM."
+    )
+
+
 def _transformed(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     """BertPredictionHeadTransform.forward, and the same in RobertaLMHead."""
     dense, norm = model.shape.head_modules[:2]
@@ -131,4 +139,4 @@ def _transformed(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     return normalize(tape, model.outside, norm, hidden)
 
 
-__all__ = ["Batch", "Model", "forward"]
+__all__ = ["Batch", "Model", "forward", "headless"]

@@ -46,16 +46,18 @@ class _Pass:
         self.ready: list[tuple[int, Node]] = [(-root.sequence, root)]
 
 
-def backward(tape: Tape, loss: Tensor) -> None:
-    """`loss.backward()`: leaves that need a gradient have it in `grad` after."""
+def backward(tape: Tape, loss: Tensor, gradient: Tensor | None = None) -> None:
+    """`loss.backward()`: leaves that need a gradient have it in `grad` after. `gradient` is that of
+    an output that is no loss, which others hold."""
     root = loss.node
     if root is None:
         return
     before, tape.grad = (tape.grad, tape.path), False
-    tape.operation("ones_like")
-    ones = tape.new(1, loss.dtype, ONES)
-    propagate(tape, root, ones)
-    del ones  # torch.autograd.backward holds the first gradient until the end
+    if gradient is None:
+        tape.operation("ones_like")
+        gradient = tape.new(1, loss.dtype, ONES)
+    propagate(tape, root, gradient)
+    del gradient  # torch.autograd.backward holds the first gradient until the end
     tape.grad, tape.path = before
     if tape.layer != OUTSIDE:
         tape.leave_layer(BACKWARD)

@@ -37,7 +37,7 @@ def decoder(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> Tens
     """LlamaModel.forward: hidden states after the last norm."""
     shape = model.shape
     state = begin(model, batch, cache)
-    inputs_embeds = embed_tokens(tape, model, batch.ids)
+    inputs_embeds = batch.received or embed_tokens(tape, model, batch.ids)
     state.positions = arange(tape, state.queries)
     _unused = make_masks(tape, state, inputs_embeds.dtype, batch.padding)
     if shape.family in SCALED_LATE:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from qtui_core.memory.optimizer import states_of
+from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import (
     ALLOCATE,
@@ -34,6 +35,7 @@ from qtui_core.memory.record import (
     Label,
     Phase,
     Recording,
+    live_peak,
 )
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.sharding import (
@@ -61,12 +63,17 @@ def record_on_one_gpu(
     shape: ModelShape, plan: RunPlan, record: Callable[[ModelShape, RunPlan], Recording]
 ) -> Recording:
     """The recording of the GPU that holds most, of those that share a run of `plan`, which leaves
-    nothing open. `record` makes that of one GPU with a whole model."""
-    local = local_shape(shape, plan)
-    recording = record(local, plan)
-    if plan.data_parallel == 1:
-        return recording
-    return Recording(tuple(_Rewriter(local, plan).rewrite(recording.events)), recording.origin)
+    nothing open. `record` makes that of one GPU with a whole model, or with a stage of it."""
+    recordings = []
+    for stage in stages_of(local_shape(shape, plan), plan):
+        recording = record(stage, plan)
+        events = recording.events
+        if plan.data_parallel > 1:
+            events = tuple(_Rewriter(stage, plan).rewrite(events))
+        recordings.append(Recording(events, recording.origin, stage))
+    if len(recordings) == 1:
+        return recordings[0]
+    return max(recordings, key=lambda recording: live_peak(recording.events))
 
 
 class _Unit:

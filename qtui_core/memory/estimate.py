@@ -177,7 +177,7 @@ def estimate_recording(
     fullest = levels.index(allocated)
     span = timeline.spans[fullest]
     peak = timeline.live.index(tops[fullest], span.start)
-    beyond = tuple(_beyond(shape, plan, device, allocated, lasting))
+    beyond = tuple(_beyond(recording.part or shape, plan, device, allocated, lasting))
     return Estimate(
         shape=shape,
         plan=plan,

@@ -16,11 +16,13 @@ from qtui_core.memory.weights import blocks_of
 @dataclass(frozen=True)
 class Batch:
     """What a step is given: token ids and labels `[batch, sequence]` int64, and the mask of padded
-    sequences, if there are such."""
+    sequences, if there are such. A stage of a pipeline that has no embedding is given the hidden
+    states that it `received` instead."""
 
     ids: Tensor
     labels: Tensor
     padding: Tensor | None
+    received: Tensor | None = None
 
 
 class Model:

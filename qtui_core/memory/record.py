@@ -21,7 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from qtui_core.memory.shape import ModelShape
 
 ALLOCATE: Final = 0
 FREE: Final = 1
@@ -82,10 +85,12 @@ class Recording:
     Attributes:
         events: in order.
         origin: "tape" or "trace".
+        part: of the model that is on the GPU; None where that is not known.
     """
 
     events: tuple[Event, ...]
     origin: str
+    part: ModelShape | None = None
 
 
 def rounded(nbytes: int) -> int:

@@ -4,6 +4,7 @@ No gradients and no activations."""
 from __future__ import annotations
 
 from qtui_core.memory.optimizer import shared_states, states_of
+from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, rounded
 from qtui_core.memory.shape import ModelShape
@@ -19,11 +20,17 @@ def resident_by_component(
 
     Raises UsageError where no module is of the names that are to get adapters.
     """
-    blocks = blocks_of(local_shape(shape, plan), plan)
+    stages = stages_of(local_shape(shape, plan), plan)
+    by_stage = [_by_component(blocks_of(stage, plan), plan) for stage in stages]
+    totals = max(by_stage, key=lambda held: sum(held.values()))
+    totals[Component.WORKSPACES] = workspace_bytes
+    return totals
+
+
+def _by_component(blocks: tuple[Block, ...], plan: RunPlan) -> dict[Component, int]:
     totals = allocated_by_component(held_blocks(blocks, plan))
     totals[Component.OPTIMIZER] = optimizer_bytes(blocks, plan)
     totals[Component.GRADIENTS] = sum(map(rounded, gradient_buckets(blocks, plan)))
-    totals[Component.WORKSPACES] = workspace_bytes
     return totals
 
 

@@ -86,20 +86,15 @@ def gradient_buckets(blocks: tuple[Block, ...], plan: RunPlan) -> tuple[int, ...
 
 
 def local_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
-    """The part of the model that one GPU works on under tensor and pipeline parallelism.
+    """The part of the model that one GPU works on under tensor parallelism.
 
     Tensor parallelism divides heads, the columns of what projects into them and the rows of what
     projects back, and the same of the MLP; norms stay whole. It divides the vocabulary too, of the
-    embedding and of the output layer, where the class is planned so (`_tp_plan`). A stage
-    of a pipeline is taken to be the fullest there could be: as many layers as the longest, with
-    the embedding of the first and the output layer of the last.
+    embedding and of the output layer, where the class is planned so (`_tp_plan`).
     """
-    layers = shape.layers
-    longest = -(-len(layers) // plan.pipeline_parallel)
-    layers = layers[len(layers) - longest :]
     ways = plan.tensor_parallel
     if ways == 1:
-        return replace(shape, layers=layers)
+        return shape
 
     @cache
     def cut(layer: Layer) -> Layer:
@@ -111,7 +106,8 @@ def local_shape(shape: ModelShape, plan: RunPlan) -> ModelShape:
         )
 
     shape = _cut_vocabulary(shape, plan)
-    return replace(shape, layers=tuple(map(cut, layers)), encoder=tuple(map(cut, shape.encoder)))
+    layers, encoder = (tuple(map(cut, row)) for row in (shape.layers, shape.encoder))
+    return replace(shape, layers=layers, encoder=encoder)
 
 
 def _cut_vocabulary(shape: ModelShape, plan: RunPlan) -> ModelShape:

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from qtui_core.memory.blocks.loss import LOGITS
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Phase
+from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.timeline import composition
 
 #: Elements of a bucket of DeepSpeed (runtime/zero/config.py: reduce_bucket_size,
@@ -43,19 +45,41 @@ def sharing_notes(found: Estimate) -> Iterator[str]:
         )
     if plan.tensor_parallel > 1:
         yield _tensor_parallel(plan)
-    if plan.pipeline_parallel > 1:
+    if plan.pipeline_parallel > 1 and found.shape is not None:
+        yield from _pipeline(found, found.shape)
+
+
+def _pipeline(found: Estimate, shape: ModelShape) -> Iterator[str]:
+    plan = found.plan
+    last, flying = _is_last(found), min(plan.pipeline_parallel, plan.accumulation)
+    longest = -(-len(shape.layers) // plan.pipeline_parallel)
+    which = "last stage, which has the logits" if last else "first stage"
+    if plan.trains and not last and flying > 1:
+        which += f", which has {flying} micro batches in flight"
+    yield (
+        f"The pipeline is torch.distributed.pipelining with stages of {longest} layers at most. "
+        f"Shown is its {which}: of first and last the one that holds more."
+    )
+    if not plan.trains:
+        return
+    yield (
+        f"Its schedule is Schedule1F1B, of {plan.accumulation} micro batches (--accumulation), "
+        "with return_outputs=False: else the last stage keeps the logits of all of them."
+    )
+    each = _of_one(found, 1 if last else flying)
+    if not last and plan.accumulation > flying and each:
+        more = (plan.accumulation - flying) * each
         yield (
-            "A stage of the pipeline is taken to have as many layers as the longest, with "
-            "embedding and output layer both, and one micro batch at a time."
+            f"Under GPipe all {plan.accumulation} wait at once on the first stage: about {more:,} "
+            f"bytes more, {each:,} for each."
         )
-        kept = _in_flight(found)
-        if kept:
-            yield (
-                f"Schedules keep more in flight, which is not counted: each further micro batch "
-                f"about {kept:,} bytes of activations. The first stage has up to "
-                f"{plan.pipeline_parallel} under 1F1B and all {plan.accumulation} of a step under "
-                f"GPipe; torch's schedules also hold the logits of all on the last stage."
-            )
+
+
+def _is_last(found: Estimate) -> bool:
+    """Whether the stage of an estimate has the head."""
+    if found.plan.trains:
+        return any(phase.name == Phase.LOSS for phase in found.phases)
+    return any(term.name == LOGITS.what for term in found.terms)
 
 
 def _tensor_parallel(plan: RunPlan) -> str:
@@ -67,10 +91,10 @@ def _tensor_parallel(plan: RunPlan) -> str:
     )
 
 
-def _in_flight(found: Estimate) -> int:
-    """Bytes of activations that wait when the last backward pass begins: those of one micro
-    batch."""
-    begun = [span.start for span in found.timeline.spans if span.name == Phase.BACKWARD]
-    if not begun:
+def _of_one(found: Estimate, flying: int) -> int:
+    """Bytes of activations of each of the micro batches that wait when the first comes back."""
+    begun = next((s.start for s in found.timeline.spans if s.name == Phase.BACKWARD), None)
+    if begun is None:
         return 0
-    return composition(found.timeline.alive_at(begun[-1])).get(Component.ACTIVATIONS, 0)
+    waiting = composition(found.timeline.alive_at(begun)).get(Component.ACTIVATIONS, 0)
+    return waiting // flying

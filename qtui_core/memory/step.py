@@ -20,6 +20,7 @@ from qtui_core.memory.optimizer import (
     states_of,
     step_temporaries,
 )
+from qtui_core.memory.pipeline import Stage
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape import ModelShape
@@ -125,8 +126,11 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     if steady:
         optimizer.begin(tape)
     outputs: tuple[Tensor | None, ...] | None = None
+    stage = Stage(tape, model, batch) if plan.pipeline_parallel > 1 else None
     for _ in range(steps):
-        for _ in range(min(plan.accumulation, MICRO_BATCHES)):
+        if stage is not None:
+            stage.step(tape)
+        for _ in range(min(plan.accumulation, MICRO_BATCHES) if stage is None else 0):
             tape.phase(Phase.FORWARD)
             tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
             loss, others = forward(tape, model, batch)
@@ -147,7 +151,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
         if plan.loop != "script":
             outputs = None
         tape.phase(Phase.BETWEEN)
-    return batch, optimizer, outputs
+    return batch, optimizer, outputs, stage
 
 
 def _infer(tape: Tape, model: Model) -> object:
@@ -162,6 +166,8 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.grad = False
     tape.training = False
     prompt = _batch(tape, plan)
+    if plan.pipeline_parallel > 1:
+        prompt = Stage(tape, model, prompt).given(0)
     cache = None if model.shape.is_encoder or model.shape.encoder else Cache()
     tape.phase(Phase.FORWARD)
     _pass_forward(tape, model, prompt, cache)

@@ -18,6 +18,7 @@ from small_models import CONFIGS, build_on_meta, config_of
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from qtui_core.memory.collectives import record_on_one_gpu
+from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan, check_against, resolve
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
 from qtui_core.memory.resident import resident_by_component, resident_bytes
@@ -173,8 +174,8 @@ def test_a_stage_of_a_pipeline_has_its_share_of_layers():
     config = config_of("llama").to_dict() | {"num_hidden_layers": 7, "layer_types": None}
     shape = ModelShape.from_config(config)
     plan = plan_of(method="full", gpus=3, pipeline_parallel=3)
-    assert len(local_shape(shape, plan).layers) == 3
-    assert local_shape(shape, plan_of(method="full")).layers == shape.layers
+    assert [len(stage.layers) for stage in stages_of(shape, plan)] == [3, 3]
+    assert stages_of(shape, plan_of(method="full")) == (shape,)
 
 
 def levels(events):
