@@ -6,7 +6,6 @@ import marshal
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import BinaryIO
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice import candidates
@@ -40,7 +39,7 @@ def weighed_beside(
     if child == 0:
         _answer(weighing, plans, writing)
     os.close(writing)
-    answers = _Answers(open(reading, "rb"), child, plans)
+    answers = _Answers(reading, child, plans)
 
     def peaks(changed: RunPlan) -> Peaks:
         return answers.get(changed) or weighing(changed)
@@ -83,8 +82,8 @@ def _answer(weighing: Weighing, plans: Iterable[RunPlan], writing: int) -> None:
 class _Answers:
     """What the fork found, read when it is first asked for."""
 
-    def __init__(self, pipe: BinaryIO, child: int, plans: list[RunPlan]) -> None:
-        self._pipe = pipe
+    def __init__(self, reading: int, child: int, plans: list[RunPlan]) -> None:
+        self._reading = reading
         self._child = child
         self._plans = plans
         self._found: dict[RunPlan, Peaks] | None = None
@@ -95,8 +94,8 @@ class _Answers:
         return self._found.get(plan)
 
     def _read(self) -> dict[RunPlan, Peaks]:
-        with self._pipe:
-            written = self._pipe.read()
+        with open(self._reading, "rb") as pipe:
+            written = pipe.read()
         os.waitpid(self._child, 0)
         try:
             answers = marshal.loads(written)

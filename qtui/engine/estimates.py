@@ -24,7 +24,7 @@ from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.presets import CASES, figures_of
 from qtui_core.memory.sketch import sketch
 from qtui_core.memory.terms import Term
-from qtui_core.memory.workspaces import context_bytes
+from qtui_core.memory.workspaces import outside_torch
 from qtui_core.telemetry.device import read_devices
 
 
@@ -162,7 +162,7 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
             except UsageError:
                 tell(column, row, peak_live_bytes=None)
                 continue
-            needs[column, row] = peak + context_bytes(device).bytes
+            needs[column, row] = peak + outside_torch(device, plan.groups).bytes
             tell(column, row, peak_live_bytes=peak)
     if device is None:
         return Result({})

@@ -7,19 +7,19 @@ the allocator's blocks (max_memory_allocated), reserved bytes those of its segme
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
+from qtui_core.memory.beyond import beyond_allocated
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.curve import Curve, draw
 from qtui_core.memory.device import Device
 from qtui_core.memory.on_device import for_allocator, plan_on, with_workspaces
 from qtui_core.memory.plan import RunPlan, check_against, resolve
 from qtui_core.memory.record import Event, Phase, Recording
-from qtui_core.memory.resident import paged_bytes
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.step import record_step
 from qtui_core.memory.terms import (
@@ -32,15 +32,7 @@ from qtui_core.memory.terms import (
     terms_at,
 )
 from qtui_core.memory.timeline import Timeline, component_of, read_timeline
-from qtui_core.memory.weights import blocks_of
-from qtui_core.memory.workspaces import context_bytes, cublas_workspace
-
-#: The term of what the allocator keeps.
-CACHED: Final = "kept by the allocator"
-#: The term of states that the driver may move to the host.
-PAGED: Final = "paged optimizer states"
-#: The term of what only the driver counts.
-CONTEXT: Final = "context and modules of CUDA"
+from qtui_core.memory.workspaces import context_bytes, cublas_workspace, outside_torch
 
 #: The weakest basis first.
 _BASES: Final[tuple[Basis, ...]] = ("calibrated", "derived", "exact")
@@ -177,7 +169,7 @@ def estimate_recording(
     fullest = levels.index(allocated)
     span = timeline.spans[fullest]
     peak = timeline.live.index(tops[fullest], span.start)
-    beyond = tuple(_beyond(recording.part or shape, plan, device, allocated, lasting))
+    beyond = tuple(beyond_allocated(recording.part or shape, plan, device, allocated, lasting))
     return Estimate(
         shape=shape,
         plan=plan,
@@ -192,7 +184,7 @@ def estimate_recording(
         beyond=beyond,
         phases=_phases(timeline, levels, tops),
         origin=recording.origin,
-        uncertainty_bytes=context_bytes(device).uncertainty,
+        uncertainty_bytes=outside_torch(device, plan.groups).uncertainty,
         retries=retries,
         events=events,
         timeline=timeline,
@@ -205,7 +197,7 @@ def _replay(events: Sequence[Event], plan: RunPlan, device: Device | None) -> Al
     what does not fit even so is replayed as if there were no end, to say what it would take."""
     events = for_allocator(events, plan, device)
     if device is not None:
-        capacity = device.capacity_bytes - context_bytes(device).bytes
+        capacity = device.capacity_bytes - outside_torch(device, plan.groups).bytes
         run = simulate(events, AllocatorSettings(plan.segments, capacity))
         if run.out_of_memory is None:
             return run
@@ -236,44 +228,6 @@ def _phases(
     return tuple(found.values())
 
 
-def _beyond(
-    shape: ModelShape | None,
-    plan: RunPlan,
-    device: Device | None,
-    allocated: int,
-    reserved: int | None,
-) -> Iterator[Term]:
-    """What comes on top of the peak of allocated bytes; `reserved` are those that last."""
-    if reserved is not None:
-        yield Term(
-            CACHED,
-            reserved - allocated,
-            "reserved - allocated, each at its peak",
-            "derived",
-            "c10/cuda/CUDACachingAllocator.cpp, replayed over the run",
-            numbers=f"{reserved:,} - {allocated:,}",
-        )
-    if plan.optimizer.startswith("paged") and plan.trains and shape is not None:
-        paged = paged_bytes(blocks_of(shape, plan), plan)
-        yield Term(
-            PAGED,
-            paged,
-            "cudaMallocManaged; on the GPU as long as there is room",
-            "exact",
-            "get_state_buffer of bitsandbytes",
-            numbers=f"{paged:,}",
-        )
-    context = context_bytes(device)
-    yield Term(
-        CONTEXT,
-        context.bytes,
-        f"measured, {context.low:,} to {context.high:,}",
-        "calibrated",
-        context.source,
-        numbers=f"{context.bytes:,}",
-    )
-
-
 def _resident(timeline: Timeline) -> int:
     """Bytes of what stays, when the last step is over."""
     over = [span.start for span in timeline.spans if span.name == Phase.BETWEEN]
@@ -295,9 +249,6 @@ def _last_step(timeline: Timeline) -> int:
 
 
 __all__ = [
-    "CACHED",
-    "CONTEXT",
-    "PAGED",
     "Estimate",
     "PhaseBytes",
     "estimate",

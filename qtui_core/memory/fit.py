@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.allocator import AllocatorSettings
+from qtui_core.memory.beyond import CACHED, PAGED
 from qtui_core.memory.curve import Peaks
 from qtui_core.memory.device import Device
-from qtui_core.memory.estimate import CACHED, PAGED, Estimate, estimate, process_on
+from qtui_core.memory.estimate import Estimate, estimate, process_on
 from qtui_core.memory.on_device import has_flash
 from qtui_core.memory.peaks import estimate_peaks
 from qtui_core.memory.plan import RunPlan

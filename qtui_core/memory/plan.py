@@ -118,6 +118,14 @@ class RunPlan:
         """GPUs that each work on micro batches of their own."""
         return self.gpus // (self.tensor_parallel * self.pipeline_parallel)
 
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Sizes of the groups of GPUs that one GPU talks to in a run: those with the same part of
+        the model, to which it talks of gradients and shards, and those with the other parts."""
+        copies = self.data_parallel if self.trains or self.zero else 1
+        ways = (copies, self.tensor_parallel, self.pipeline_parallel)
+        return tuple(size for size in ways if size > 1)
+
 
 def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
     """The plan with nothing left open, for a checkpoint stored as `stored_dtype`. An inference

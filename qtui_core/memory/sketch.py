@@ -20,7 +20,7 @@ from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.step import record_repeated
 from qtui_core.memory.stretch import repeated
 from qtui_core.memory.timeline import STACK, Span, by_lifetime
-from qtui_core.memory.workspaces import context_bytes, cublas_workspace
+from qtui_core.memory.workspaces import cublas_workspace, outside_torch
 
 _PLACE: Final = {component: place for place, component in enumerate(STACK)}
 _WORKSPACES: Final = _PLACE[Component.WORKSPACES]
@@ -71,7 +71,7 @@ def sketch(
     pen = record_repeated(shape, plan, read)
     curve = pen.curve()
     peaks = Peaks(pen.peaks())
-    return Sketch(plan, curve, peaks, peaks.bytes + context_bytes(device).bytes)
+    return Sketch(plan, curve, peaks, peaks.bytes + outside_torch(device, plan.groups).bytes)
 
 
 def _of_estimate(found: Estimate) -> Sketch:

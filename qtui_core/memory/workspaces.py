@@ -4,6 +4,7 @@ the context and modules of CUDA, which only the driver counts."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -170,14 +171,48 @@ _CONTEXTS: Final = {
 }
 
 
+#: What NCCL takes for each group of GPUs that talk to each other, by how many they are: buffers of
+#: its channels, which neither torch nor the context counts. Measured on 4 A100 with NVLink, with an
+#: all-reduce in every group of them: 544 MiB in groups of two, 688 MiB in larger ones (issue 964 of
+#: NVIDIA/nccl). Elsewhere 110 MiB (issue 34, PCIe, NCCL 1) to 1.6 GiB (issue 864); all-to-all takes
+#: several times as much (issue 1685).
+_NCCL_PAIR: Final = 544 * MIB
+_NCCL_LARGER: Final = 688 * MIB
+_NCCL_LOW: Final = 110 * MIB
+_NCCL_HIGH: Final = 1638 * MIB
+
+
+def nccl_bytes(groups: Sequence[int]) -> Calibrated:
+    """What the communicators of NCCL take of a GPU that is in groups of these many GPUs."""
+    found = sum(_NCCL_PAIR if size == 2 else _NCCL_LARGER for size in groups)
+    return Calibrated(
+        found,
+        _NCCL_LOW * len(groups),
+        _NCCL_HIGH * len(groups),
+        "all-reduce on 4 A100 with NVLink, NVIDIA/nccl issue 964",
+    )
+
+
 def context_bytes(device: Device | None = None) -> Calibrated:
-    """What a process takes of a device besides what torch reserves."""
+    """What the context and the modules of CUDA take of a device in a process."""
     if device is None:
         return _CONTEXT
     known = device.calibration
     if known is not None and known.context is not None:
         return Calibrated(known.context, known.context_low, known.context_high, known.source)
     return _CONTEXTS.get(device.name, _CONTEXT)
+
+
+def outside_torch(device: Device | None = None, groups: Sequence[int] = ()) -> Calibrated:
+    """What a process takes of a device besides what torch reserves: context, modules and, where
+    GPUs talk to each other, NCCL."""
+    context, nccl = context_bytes(device), nccl_bytes(groups)
+    return Calibrated(
+        context.bytes + nccl.bytes,
+        context.low + nccl.low,
+        context.high + nccl.high,
+        f"{context.source}; {nccl.source}" if groups else context.source,
+    )
 
 
 def process_bytes(reserved: int, device: Device | None = None) -> Calibrated:

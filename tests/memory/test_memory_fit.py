@@ -13,8 +13,8 @@ from test_memory_estimate import SHAPE
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory.beyond import PAGED
 from qtui_core.memory.devices import DEVICES, device_of_memory, find_device
-from qtui_core.memory.estimate import PAGED
 from qtui_core.memory.fit import fit_on, fits, largest, last_that_fits
 from qtui_core.memory.peaks import estimate_peaks
 

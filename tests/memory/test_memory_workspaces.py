@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from small_models import config_of
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.beyond import NCCL
 from qtui_core.memory.devices import find_device
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.workspaces import (
     context_bytes,
     cublas_workspace,
+    nccl_bytes,
+    outside_torch,
     parse_workspace_config,
     process_bytes,
 )
@@ -90,3 +97,35 @@ def test_a_process_is_what_is_reserved_and_its_context():
     assert process.bytes - (10 << 30) == context_bytes(device).bytes
     context = context_bytes(device)
     assert process.high - process.low == context.high - context.low
+
+
+@pytest.mark.parametrize(
+    ("chosen", "groups"),
+    [
+        ({}, ()),
+        ({"gpus": 2}, (2,)),
+        ({"gpus": 8, "zero": 3}, (8,)),
+        ({"gpus": 8, "tensor_parallel": 2, "pipeline_parallel": 2}, (2, 2, 2)),
+        ({"gpus": 4, "tensor_parallel": 4}, (4,)),
+        ({"gpus": 4, "method": "inference"}, ()),  # copies that never talk
+    ],
+)
+def test_gpus_that_talk_to_each_other_have_communicators(chosen, groups):
+    """NVIDIA/nccl issue 964: 544 MiB for a pair, 688 MiB for more."""
+    plan = RunPlan(**({"method": "full"} | chosen))
+    assert plan.groups == groups
+    measured = sum((544 if size == 2 else 688) << 20 for size in groups)
+    assert nccl_bytes(groups).bytes == measured
+    assert outside_torch(None, groups).bytes == context_bytes().bytes + measured
+    assert nccl_bytes(groups).low <= measured <= nccl_bytes(groups).high
+
+
+def test_the_process_has_what_nccl_takes_and_says_so():
+    shape = ModelShape.from_config(config_of("llama").to_dict())
+    found = estimate(shape, RunPlan(method="full", sequence=64, gpus=2), find_device("A10"))
+    (nccl,) = [term for term in found.beyond if term.name == NCCL]
+    assert nccl.bytes == 544 << 20
+    assert nccl.basis == "calibrated"
+    assert "1 group of GPUs" in nccl.formula
+    assert found.process_bytes == found.peak_allocated_bytes + sum(t.bytes for t in found.beyond)
+    assert found.uncertainty_bytes == outside_torch(find_device("A10"), (2,)).uncertainty
