@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from qtui_core.memory.optimizer import states_of
+from qtui_core.memory.collective_units import Unit, units_of
 from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import (
@@ -43,11 +43,9 @@ from qtui_core.memory.sharding import (
     is_sharded,
     local_shape,
     shard_of,
-    updated,
 )
-from qtui_core.memory.storage import StoredTensor
 from qtui_core.memory.timeline import by_lifetime
-from qtui_core.memory.weights import Block, blocks_of
+from qtui_core.memory.weights import blocks_of
 
 GATHERED: Final = Label("all_gather buffer", Component.TEMPORARIES)
 WHOLE: Final = Label("gathered parameter", Component.WEIGHTS)
@@ -76,38 +74,6 @@ def record_on_one_gpu(
     return max(recordings, key=lambda recording: live_peak(recording.events))
 
 
-class _Unit:
-    """What is gathered and reduced together: a layer, or all that is outside of layers.
-
-    Attributes:
-        tensors: by name.
-        wholes: bytes of each gathered parameter, padded to equal shards.
-        reduced: bytes of the whole gradients, padded likewise.
-        states: bytes of each state of the optimizer, by its name.
-        gathered: ids of what holds the whole parameters now.
-        pending: ids of whole gradients that wait for their reduction.
-        gradients: id of the sharded gradients, None before the first reduction.
-        awaited: how many gradients of the recording they stand for.
-        buffer: id of a gather that is not yet copied out.
-    """
-
-    def __init__(self, tensors: Sequence[StoredTensor], plan: RunPlan) -> None:
-        ways = plan.data_parallel
-        self.tensors = {tensor.name: tensor for tensor in tensors}
-        cut = [t for t in tensors if is_sharded(t)] if plan.zero == 3 else []
-        self.wholes = [shard_of(t, ways).bytes * ways for t in cut]
-        trained = [t for t in tensors if t.requires_grad]
-        self.reduced = sum(shard_of(t, ways).bytes * ways for t in trained)
-        self.states = {
-            state.name: state.bytes for t in trained for state in states_of(updated(t, plan), plan)
-        }
-        self.gathered: list[int] = []
-        self.pending: list[int] = []
-        self.gradients: int | None = None
-        self.awaited = 0
-        self.buffer: int | None = None
-
-
 class _Rewriter:
     """Walks through the events once and writes them anew."""
 
@@ -115,7 +81,7 @@ class _Rewriter:
         self.plan = plan
         self.ways = plan.data_parallel
         self.blocks = blocks_of(shape, plan)
-        self.units = _units(shape, self.blocks, plan)
+        self.units = units_of(shape, self.blocks, plan)
         self.written: list[Event] = []
         self.last_id = 0
         self.phase = ""
@@ -125,7 +91,7 @@ class _Rewriter:
         self.kept_gather: int | None = None
         self.kept_reduction: int | None = None
         self.dropped: set[int] = set()
-        self.owners: dict[int, _Unit] = {}
+        self.owners: dict[int, Unit] = {}
 
     def rewrite(self, events: Sequence[Event]) -> list[Event]:
         parameters = _gradients_of_parameters(events) if self.plan.zero >= 2 else set()
@@ -163,7 +129,7 @@ class _Rewriter:
         else:
             self.dropped.add(name)
 
-    def _shard_bytes(self, unit: _Unit, name: str, nbytes: int) -> int:
+    def _shard_bytes(self, unit: Unit, name: str, nbytes: int) -> int:
         """Of a tensor of `nbytes`, which may be in another type than during the steps."""
         tensor = unit.tensors.get(name)
         if self.plan.zero < 3 or tensor is None or not is_sharded(tensor):
@@ -230,12 +196,12 @@ class _Rewriter:
             self._reduce(unit)
         self.layer = OUTSIDE
 
-    def _begin_gather(self, unit: _Unit) -> None:
+    def _begin_gather(self, unit: Unit) -> None:
         if unit.buffer is None and not unit.gathered and unit.wholes:
             self._collective("all_gather")
             unit.buffer = self._allocate(sum(unit.wholes), GATHERED)
 
-    def _gather(self, unit: _Unit, backward: bool = False) -> None:
+    def _gather(self, unit: Unit, backward: bool = False) -> None:
         if unit.gathered or not unit.wholes:
             return
         self._begin_gather(unit)
@@ -251,12 +217,12 @@ class _Rewriter:
         unit.buffer = None
         self._resume()
 
-    def _free_whole(self, unit: _Unit) -> None:
+    def _free_whole(self, unit: Unit) -> None:
         for name in unit.gathered:
             self._free(name)
         unit.gathered = []
 
-    def _reduce(self, unit: _Unit) -> None:
+    def _reduce(self, unit: Unit) -> None:
         if self.plan.zero < 2 or not unit.reduced or self.phase in _STANDING:
             return
         self._collective("reduce_scatter")
@@ -295,17 +261,6 @@ class _Rewriter:
         """What follows belongs to the operation that was at work."""
         if self.operation is not None:
             self.written.append(self.operation)
-
-
-def _units(shape: ModelShape, blocks: Sequence[Block], plan: RunPlan) -> dict[int, _Unit]:
-    """By index of the layer, those of an encoder first, as they are marked in a recording."""
-    outside, *others = blocks
-    places = {prefix: block.tensors for block in others for prefix in block.prefixes}
-    prefixes = [f"{shape.encoder_prefix}.{i}" for i in range(len(shape.encoder))]
-    prefixes += [f"{shape.layer_prefix}.{i}" for i in range(len(shape.layers))]
-    units = {index: _Unit(places[prefix], plan) for index, prefix in enumerate(prefixes)}
-    units[OUTSIDE] = _Unit(outside.tensors, plan)
-    return units
 
 
 def _gradients_of_parameters(events: Sequence[Event]) -> set[int]:

@@ -24,8 +24,8 @@ from qtui_core.memory.shape import (
     Module,
     Moe,
     Parameter,
-    modules_of_layer,
 )
+from qtui_core.memory.shape_modules import modules_of_layer
 from qtui_core.memory.targets import rank_on
 
 #: Products over the pairs of positions: two in the forward pass (scores, values). The backward pass

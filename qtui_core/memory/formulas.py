@@ -20,7 +20,8 @@ from math import prod
 from typing import Final
 
 from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import Attention, Layer, Linear, Mlp, ModelShape, modules_of_layer
+from qtui_core.memory.shape import Attention, Layer, Linear, Mlp, ModelShape
+from qtui_core.memory.shape_modules import modules_of_layer
 from qtui_core.memory.targets import rank_on
 
 _TERM: Final = re.compile(r"(\d*)([A-Za-z]*)")

@@ -27,8 +27,8 @@ from qtui_core.memory.shape import (
     Module,
     Moe,
     Parameter,
-    modules_of_layer,
 )
+from qtui_core.memory.shape_modules import modules_of_layer
 from qtui_core.memory.targets import rank_on
 from qtui_core.memory.weights import is_quantized
 

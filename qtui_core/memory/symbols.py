@@ -14,7 +14,8 @@ from typing import Final, Literal
 
 from qtui_core.memory.plan import RunPlan, chunk_of
 from qtui_core.memory.record import Component, Phase
-from qtui_core.memory.shape import Attention, Linear, Mlp, ModelShape, modules_of_layer
+from qtui_core.memory.shape import Attention, Linear, Mlp, ModelShape
+from qtui_core.memory.shape_modules import modules_of_layer
 from qtui_core.memory.timeline import Allocation
 
 #: What stays from one step to the next.

@@ -10,15 +10,8 @@ from typing import Final
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_choices import ALL_LINEAR
-from qtui_core.memory.shape import (
-    Embedding,
-    Linear,
-    ModelShape,
-    Module,
-    Moe,
-    Parameter,
-    named_modules,
-)
+from qtui_core.memory.shape import Embedding, Linear, ModelShape, Module, Moe, Parameter
+from qtui_core.memory.shape_modules import named_modules
 
 #: Families whose experts were modules before transformers 5: what peft makes of the names that
 #: they had, the ending of a parameter (peft utils/transformers_weight_conversion.py,

@@ -18,10 +18,8 @@ from qtui_core.memory.shape import (
     Module,
     Norm,
     Parameter,
-    modules_of_layer,
-    named_modules,
-    parameters_of,
 )
+from qtui_core.memory.shape_modules import modules_of_layer, named_modules, parameters_of
 from qtui_core.memory.storage import Kind, StoredTensor, constant, packed
 from qtui_core.memory.targets import check_targets, depends_on_layer
 

@@ -31,7 +31,7 @@ from qtui_core.memory.record import (
     rounded,
 )
 from qtui_core.memory.resident import resident_bytes
-from qtui_core.memory.shape import named_parameters
+from qtui_core.memory.shape_modules import named_parameters
 from qtui_core.memory.step import record_step
 from qtui_core.memory.terms import SLACK, Symbols
 from qtui_core.memory.workspaces import context_bytes, cublas_workspace

@@ -22,7 +22,8 @@ from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan, check_against, resolve
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
 from qtui_core.memory.resident import resident_by_component, resident_bytes
-from qtui_core.memory.shape import ModelShape, modules_of_layer, named_parameters, parameters_of
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.shape_modules import modules_of_layer, named_parameters, parameters_of
 from qtui_core.memory.sharding import gradient_buckets, is_sharded, local_shape, shard_of
 from qtui_core.memory.step import record_step
 from qtui_core.memory.storage import StoredTensor

@@ -17,7 +17,8 @@ from transformers.quantizers.base import HfQuantizer
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.record import Component, rounded
-from qtui_core.memory.shape import ModelShape, named_modules
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.shape_modules import named_modules
 from qtui_core.memory.storage import packed
 from qtui_core.memory.weights import (
     allocated_by_component,

@@ -11,7 +11,8 @@ import torch
 import transformers
 
 from qtui_core.memory.families import shape_of
-from qtui_core.memory.shape import ModelShape, named_parameters
+from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.shape_modules import named_parameters
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 
