@@ -27,7 +27,17 @@ class Placed:
 def place(curve: PredictedCurve, phase: str, turn: int, share: float) -> float | None:
     """The position of a share, 0 to 1, of a phase that comes for the `turn`-th time (from 0) in
     its step; None where the curve has no such phase. A turn too many is taken for the last."""
-    spans = [(start, stop) for name, start, stop in curve.spans if name == phase]
+    return _within(_by_phase(curve).get(phase, ()), turn, share)
+
+
+def _by_phase(curve: PredictedCurve) -> dict[str, list[tuple[int, int]]]:
+    found: dict[str, list[tuple[int, int]]] = {}
+    for name, start, stop in curve.spans:
+        found.setdefault(name, []).append((start, stop))
+    return found
+
+
+def _within(spans: Sequence[tuple[int, int]], turn: int, share: float) -> float | None:
     if not spans:
         return None
     start, stop = spans[min(turn, len(spans) - 1)]
@@ -56,6 +66,7 @@ def aligned(
         if span.ended is not None
     }
     begun = attrgetter("begun")
+    places = _by_phase(curve)
     found = []
     for moment in state.recent:
         if moment.step == 0 or (steps is not None and moment.step not in steps):
@@ -64,7 +75,7 @@ def aligned(
         if span is None:
             continue
         share = _share(span, moment.seconds, usual.get((span.phase, span.turn)))
-        position = place(curve, span.phase, span.turn, share)
+        position = _within(places.get(span.phase, ()), span.turn, share)
         if position is not None:
             found.append(Placed(position, moment))
     return tuple(found)

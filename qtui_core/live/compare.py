@@ -78,11 +78,11 @@ def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
 
 
 def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[ComponentRow, ...]:
-    """What a phase of the last step held at its end, or at its `peak`, the largest first; empty
+    """What a phase held at its last end, or at its `peak` of all steps, the largest first; empty
     where it was not both estimated and measured. The rows of each side sum to its level. A load is
     that of `by_phase`."""
     mine = _predicted(state.header.predicted if state.header is not None else None, phase)
-    mark = _mark(state, phase)
+    mark = _mark(state, phase, peak=peak)
     if mine is None or mark is None:
         return ()
     if peak:
@@ -94,10 +94,12 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Co
     return _rows(apart, rest, mark.allocated_bytes, expected, sum(expected.values()))
 
 
-def _mark(state: RunState, phase: str) -> PhaseEnded | None:
-    """The last mark of a phase; of the load the one with more, of itself or what quantizes."""
+def _mark(state: RunState, phase: str, *, peak: bool) -> PhaseEnded | None:
+    """The last mark of a phase, or that with its peak; of the load the one with more, of itself or
+    of what quantizes."""
     names = (phase, QUANTIZE) if phase == Phase.LOAD else (phase,)
-    marks = [found.last for name in names if (found := state.measured(name)) is not None]
+    found = [measured for name in names if (measured := state.measured(name)) is not None]
+    marks = [measured.most if peak else measured.last for measured in found]
     return max(marks, key=lambda mark: mark.peak_allocated_bytes, default=None)
 
 

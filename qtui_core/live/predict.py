@@ -10,11 +10,12 @@ from typing import Any
 
 from qtui_core.live.header import Predicted, PredictedCurve, PredictedPhase
 from qtui_core.memory.advice import Advice
+from qtui_core.memory.beyond import CONTEXT, PAGED
 from qtui_core.memory.curve import Curve, peaks_by_phase
 from qtui_core.memory.device import Device
-from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
+from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import fit_on, largest
-from qtui_core.memory.record import Component
+from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.terms import RESIDENT
 from qtui_core.memory.timeline import STACK, Life, Span, Timeline, component_of
 from qtui_core.quantities import format_bytes
@@ -116,9 +117,17 @@ def _workspaces(timeline: Timeline) -> int:
 
 
 def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-    """For each phase, what its last span holds at its end and at its fullest event."""
-    spans = {span.name: span for span in timeline.spans if span.stop > span.start}
-    events = {name: (span.stop - 1, _fullest(timeline, span)) for name, span in spans.items()}
+    """For each phase, what its last span holds at its end, and what is held at its fullest event in
+    the last step, which may come through a phase several times."""
+    spans = [span for span in timeline.spans if span.stop > span.start]
+    ends = [number for number, span in enumerate(spans, 1) if span.name == Phase.BETWEEN]
+    begun = ends[-2] if len(ends) > 1 else 0
+    events = {span.name: (span.stop - 1, _fullest(timeline, span)) for span in spans}
+    for span in spans[begun:]:
+        end, peak = events[span.name]
+        fullest = _fullest(timeline, span)
+        if timeline.live[fullest] > timeline.live[peak]:
+            events[span.name] = end, fullest
     marks = sorted({event for pair in events.values() for event in pair})
     alive = _compositions(timeline.lives, marks, tensors)
     return {name: (alive[end], alive[peak]) for name, (end, peak) in events.items()}

@@ -1,5 +1,5 @@
-"""The recorder of a step on a CPU, which sees what a dispatch mode hides there; and what a library
-is told there, so that it does what it does on a GPU."""
+"""The recorder of a step on a CPU, which sees what a dispatch mode hides there; and what has to be
+other there for libraries to do what they do on a GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
+from torch.nn import functional
 
 from qtui_core.training.fake_kernels import IN_PLACE
 from qtui_core.training.tracker import Tracker
@@ -62,18 +63,30 @@ def _product_of_4_bits() -> tuple[Any, Callable[..., Any] | None]:
 
 
 @contextmanager
-def asked_as_on_a_gpu() -> Iterator[None]:
-    """Whether autocast is on is answered for the CPU inside, where no device is named. torch
-    answers for CUDA then, and adapters of peft over quantized layers, which ask so (lora/bnb.py),
-    would convert under autocast on a CPU what they leave as it is on a GPU."""
+def as_on_a_gpu() -> Iterator[None]:
+    """What libraries do otherwise on a CPU for no reason of its kernels is done as on a GPU inside:
+
+    - Whether autocast is on is answered for the CPU where no device is named. torch answers for
+      CUDA then, and adapters of peft over quantized layers, which ask so (lora/bnb.py), would
+      convert under autocast what they leave as it is on a GPU.
+    - Dropout is one operation, which keeps a mask of a byte an element. On a CPU it is composed of
+      others (Dropout.cpp), which keep noise of the input's type.
+    """
     module: Any = torch
-    plain = module.is_autocast_enabled
+    enabled, dropout = module.is_autocast_enabled, functional.dropout
 
     def answer(*device: str) -> bool:
-        return bool(plain(*device or ("cpu",)))
+        return bool(enabled(*device or ("cpu",)))
 
-    module.is_autocast_enabled = answer
+    def drop(
+        input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        if inplace or not training or not 0.0 < p < 1.0:
+            return dropout(input, p, training, inplace)
+        return torch.native_dropout(input, p, True)[0]
+
+    module.is_autocast_enabled, functional.dropout = answer, drop
     try:
         yield
     finally:
-        module.is_autocast_enabled = plain
+        module.is_autocast_enabled, functional.dropout = enabled, dropout

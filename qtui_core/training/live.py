@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import count
+from typing import Final
 
 import torch
 
@@ -27,7 +28,7 @@ from qtui_core.training.data import encode, fill, text_of
 from qtui_core.training.faults import fault_of, not_a_number
 from qtui_core.training.finite import not_finite
 from qtui_core.training.meters import open_meter
-from qtui_core.training.optimizers import make_optimizer
+from qtui_core.training.optimizers import make_optimizer, shared_tables
 from qtui_core.training.order import Order
 from qtui_core.training.quantized import quantize_linears, stored_bytes
 from qtui_core.training.runnable import kernels_of, rate_of, use_liger
@@ -39,6 +40,11 @@ IMPORT = "import"
 QUANTIZE = "quantize"
 #: Of the logits with adapters on and off.
 COMPARE = "compare"
+
+_INT8_ON_CPU: Final = (
+    "On a CPU bitsandbytes trains over LLM.int8 with a product of its own, of weights that are "
+    "dequantized first: its activations and temporaries are others than the estimate's."
+)
 
 
 def conduct(
@@ -137,6 +143,8 @@ def _quantize(built: build.Built, order: Order, course: Course) -> None:
         nbytes = stored_bytes(built.model, plan)
         warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
     quantize_linears(built.model, plan, placement.torch_device)
+    if plan.quant == "int8" and plan.trains and placement.torch_device == "cpu":
+        course.say(_INT8_ON_CPU)
     course.track(built.state(), component_of_state(built))
 
 
@@ -185,10 +193,10 @@ def _train(
     standing = course.meter.standing
     optimizer = standing.optimizer = make_optimizer(plan, built.model, rate)
     scaler = standing.scaler = make_scaler(plan, built.model, order.placement.torch_device)
-    scaled = (
-        "" if scaler is None else " Its gradients are scaled, as a Trainer with fp16=True does."
-    )
-    course.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.{scaled}")
+    course.track(shared_tables(optimizer), Component.OPTIMIZER)
+    course.say(f"{plan.optimizer} with a constant learning rate of {rate:g}.")
+    if scaler is not None:
+        course.say("Gradients are scaled, as a Trainer with fp16=True does it.")
     if left := unscaled(plan, built.model):
         course.say(left)
     tokens = plan.tokens * plan.accumulation

@@ -16,7 +16,7 @@ from qtui_core.live.snapshot import PhaseEnded, Sample
 from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.timeline import STACK
 from qtui_core.telemetry.readings import rss_bytes
-from qtui_core.training.cpu_tracker import CpuTracker, asked_as_on_a_gpu
+from qtui_core.training.cpu_tracker import CpuTracker, as_on_a_gpu
 from qtui_core.training.ledger import Ledger
 from qtui_core.training.meter import Standing
 
@@ -35,7 +35,7 @@ class CpuMeter:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        with asked_as_on_a_gpu(), self._tracker:
+        with as_on_a_gpu(), self._tracker:
             self._tracker.calibrate()
             yield
 

@@ -67,12 +67,17 @@ def optimizer_tensors(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg", but for `host_tensors`;
     tables that 8-bit states share are of no weight."""
-    tables = {id(table): name for name, table in getattr(optimizer, "name2qmap", {}).items()}
+    tables = {id(table): name for name, table in shared_tables(optimizer)}
     counts = {id(count) for count in host_tensors(optimizer)}
     for parameter_name, parameter in named:
         for name, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor) and id(value) not in counts:
                 yield tables.get(id(value)) or f"{parameter_name}.{name}", value
+
+
+def shared_tables(optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of the tables of levels of 8-bit states, which are made with the optimizer."""
+    yield from getattr(optimizer, "name2qmap", {}).items()
 
 
 def host_tensors(optimizer: Any) -> Iterator[torch.Tensor]:

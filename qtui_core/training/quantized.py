@@ -42,6 +42,8 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
         old = plain.pop(name, None)  # each plain weight may go once its place is filled
         if old is not None and module is not old:
             _fill(module, old, eight, device)
+            # Some CPUs would pack weights anew in an inference, for a product of their own.
+            module.support_avx512bf16_for_cpu = False
         else:
             _read(module, device, read)
     model.is_loaded_in_8bit = eight

@@ -19,7 +19,7 @@ from qtui_core.memory.step import MICRO_BATCHES
 from qtui_core.memory.stretch import NotPeriodic, stretch
 from qtui_core.training import build
 from qtui_core.training.components import component_of_state
-from qtui_core.training.cpu_tracker import CpuTracker, asked_as_on_a_gpu
+from qtui_core.training.cpu_tracker import CpuTracker, as_on_a_gpu
 from qtui_core.training.fake_cuda import fake_cuda
 from qtui_core.training.fake_kernels import FakeKernels
 from qtui_core.training.limits import check_traceable
@@ -88,7 +88,7 @@ def _run(
         if device == "cuda":
             stack.enter_context(fake_cuda(plan))
         else:
-            stack.enter_context(asked_as_on_a_gpu())
+            stack.enter_context(as_on_a_gpu())
         with _told_as(ModelError, "transformers cannot build the model of this config.json"):
             built = build.load(config, plan, device, margin)
         tracker.places.stacks = built.stacks

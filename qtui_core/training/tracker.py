@@ -34,6 +34,11 @@ from qtui_core.training.places import Places
 
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
+#: Operations whose results are of the loss, whenever they are made, as in an estimate
+#: (qtui_core.memory.operations.loss).
+_OF_LOSS = frozenset(
+    ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
+)
 _UNKNOWN = -1
 _ASKING = -2
 
@@ -204,7 +209,8 @@ class Tracker(TorchDispatchMode):
             self._announce((name, self.places.current()))
         self._count += 1
         entry = _Storage(self._count, nbytes)
-        self._events.append((ALLOCATE, entry.id, nbytes, Label(name)))
+        component = Component.LOSS if name in _OF_LOSS else None
+        self._events.append((ALLOCATE, entry.id, nbytes, Label(name, component)))
         self.live += rounded(nbytes)
         self._alive[key] = entry
         entry.reference = weakref.ref(storage, lambda _: self._free(key, entry))

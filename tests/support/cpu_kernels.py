@@ -5,8 +5,7 @@ steps on a CPU. Each is named here, and nothing else of the tape is touched:
   does but for the state of a random generator, and its backward pass has no workspace
   (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_flash_attention_cpu);
 - the layer norm's statistics have the type of its weight (layer_norm.cpp);
-- the backward pass of softmax multiplies nothing beforehand (SoftMaxKernel.cpp);
-- dropout is composed: noise of the input's type, which is saved, and a product (Dropout.cpp).
+- the backward pass of softmax multiplies nothing beforehand (SoftMaxKernel.cpp).
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qtui_core.memory.operations import attention, norm, pointwise
+from qtui_core.memory.operations import attention, norm
 from qtui_core.memory.operations.attention import FLASH, FLASH_BACKWARD, SOFTMAX_BACKWARD, Heads
 from qtui_core.memory.operations.norm import LAYER_NORM, LAYER_NORM_BACKWARD
-from qtui_core.memory.record import Label
 from qtui_core.memory.tape import Gradients, Tape, Tensor
-
-NOISE = Label("bernoulli_")
 
 
 def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
@@ -85,13 +81,6 @@ def layer_norm(
     return tape.output(node, output)
 
 
-def dropout(tape: Tape, x: Tensor, probability: float) -> Tensor:
-    if probability == 0.0 or not tape.training:
-        return x
-    noise = tape.new(x.elements, x.dtype, NOISE)
-    return pointwise.mul(tape, x, noise)
-
-
 @contextmanager
 def on_cpu() -> Iterator[None]:
     """Tapes are those of a CPU inside."""
@@ -100,7 +89,6 @@ def on_cpu() -> Iterator[None]:
         attention.efficient: efficient,
         attention.softmax: softmax,
         norm.layer_norm: layer_norm,
-        pointwise.dropout: dropout,
     }
     undo = []
     for name, module in list(sys.modules.items()):

@@ -151,6 +151,15 @@ def test_an_inference_has_a_cache_and_no_loss(tmp_path: Path, generate: int) -> 
     of_a_step = ["forward", "forward", "between steps"] if generate else ["forward", STEP[-1]]
     assert [phase for step, phase in ran.phases if step == 2] == of_a_step
     assert ran.of(StepTaken)[0].tokens == 2 * (24 + max(0, generate - 1))
+    # Keys and values of 2 layers, 2 heads of 16 and 2 sequences, in 16 bits: told as a cache, at
+    # the end of each forward pass, and until the step is over.
+    *forward, between = [e for e in ran.of(PhaseEnded) if e.step == 2]
+    lengths = [24, 24 + generate - 1] if generate else [24]
+    whole = [4 * -(-2 * 2 * 16 * 2 * n // 512) * 512 for n in lengths]
+    assert [e.held["key-value cache"] for e in forward] == whole
+    assert between.peak_held["key-value cache"] == whole[-1]
+    assert "key-value cache" not in between.held
+    assert all("activations" not in e.held for e in forward)
 
 
 def test_a_text_file_is_learned(tmp_path: Path) -> None:
