@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 from qtui_core.memory.record import (
@@ -95,14 +93,13 @@ class Timeline:
         live: bytes alive after each event, each buffer rounded up to 512.
         lives: of all buffers, in the order they were freed, then those that never were.
         spans: the phases, in order.
-        operations, layers: (event number, event) of each, in order.
+        events: that it was read from.
     """
 
     live: list[int]
     lives: list[Life]
     spans: tuple[Span, ...]
-    operations: list[tuple[int, Event]]
-    layers: list[tuple[int, Event]]
+    events: Sequence[Event]
 
     @cached_property
     def allocations(self) -> list[Allocation]:
@@ -125,22 +122,27 @@ class Timeline:
     def operation_at(self, number: int) -> str:
         """The operation that an event belongs to and where it is, as "mul of mlp, backward of
         layer 31"; empty where nothing says so."""
-        entry = _last(self.operations, number)
         begun = next((s.start for s in self.spans if s.start <= number < s.stop), 0)
-        if entry is None or entry[0] < begun:
+        entry = self._last(OPERATION, number, begun)
+        if entry is None:
             return ""
-        _, operation, module = entry[1]
+        _, operation, module = entry
         place = self._where(number)
         return " ".join(
             part for part in (operation, f"of {module}" if module else "", place) if part
         )
 
     def _where(self, number: int) -> str:
-        entry = _last(self.layers, number)
-        if entry is None or entry[1][1] == OUTSIDE:
+        entry = self._last(LAYER, number, 0)
+        if entry is None or entry[1] == OUTSIDE:
             return ""
-        _, layer, direction = entry[1]
+        _, layer, direction = entry
         return f"in the backward of layer {layer}" if direction == BACKWARD else f"in layer {layer}"
+
+    def _last(self, kind: int, number: int, begun: int) -> Event | None:
+        """The last event of a kind at or before an event, none before `begun`."""
+        found = (self.events[i] for i in range(number, begun - 1, -1) if self.events[i][0] == kind)
+        return next(found, None)
 
 
 def read_timeline(events: Sequence[Event]) -> Timeline:
@@ -152,8 +154,6 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
     done: list[Life] = []
     open_: dict[object, Birth] = {}
     spans: list[tuple[str, int]] = []
-    operations: list[tuple[int, Event]] = []
-    layers: list[tuple[int, Event]] = []
     total, phase, layer = 0, "", OUTSIDE
     operation: Event | None = None
     remember, finish, take = live.append, done.append, open_.pop
@@ -171,10 +171,8 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
                 finish((birth, number, phase))
             elif kind == OPERATION:
                 operation = event
-                operations.append((number, event))
             elif kind == LAYER:
                 layer = event[1]
-                layers.append((number, event))
             elif kind == PHASE:
                 phase = str(event[1])
                 operation = None
@@ -189,8 +187,7 @@ def read_timeline(events: Sequence[Event]) -> Timeline:
         live,
         done,
         tuple(Span(name, start, bounds[i + 1]) for i, (name, start) in enumerate(spans)),
-        operations,
-        layers,
+        events,
     )
 
 
@@ -234,9 +231,3 @@ def composition(alive: Sequence[Allocation]) -> dict[Component, int]:
         component = allocation.component
         sums[component] = sums.get(component, 0) + allocation.bytes
     return {component: sums[component] for component in STACK if component in sums}
-
-
-def _last(entries: list[tuple[int, Event]], number: int) -> tuple[int, Event] | None:
-    """The last entry at or before an event."""
-    index = bisect_right(entries, number, key=itemgetter(0))
-    return entries[index - 1] if index else None
