@@ -21,7 +21,7 @@ Weighing = Callable[[RunPlan], Peaks]
 def weighed_beside(
     weighing: Weighing, shape: ModelShape, plan: RunPlan, device: Device | None
 ) -> Weighing:
-    """`weighing`, of which a fork of this process already works out what advice will ask for.
+    """`weighing`, of which a fork of this process already works out what a report will ask for.
 
     What the fork does not answer, and everything where none can be had, is worked out here. It
     holds nothing that needs an end: it writes numbers to a pipe, or nobody reads them.
@@ -48,12 +48,15 @@ def weighed_beside(
 
 
 def _asked_for(shape: ModelShape, plan: RunPlan, device: Device | None) -> list[RunPlan]:
-    """The plan and its changes, as advice will ask for them; none for a plan that cannot be."""
+    """The plan and its changes, as advice will ask for them, and what older GPUs take instead of
+    flash attention, as their fit will; none for a plan that cannot be."""
     try:
         plan = plan_on(resolve(plan, shape.dtype), device)
     except UsageError:
         return []
     found = [plan]
+    if plan.attention == "sdpa":
+        found.append(replace(plan, attention="efficient"))
     for changes, _ in candidates(shape, plan):
         try:
             found.append(resolve(replace(plan, **changes), shape.dtype))
