@@ -1,0 +1,97 @@
+"""Peaks worked out in a fork: the same as here, and none that is not there is missed."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from qtui.cli import memory_ahead
+from qtui.cli.memory_ahead import weighed_beside
+from qtui_core.memory.advice import advise
+from qtui_core.memory.devices import find_device
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.fit import fits
+from qtui_core.memory.peaks import estimate_peaks
+from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.shape import ModelShape
+
+CONFIG = Path(__file__).parents[1] / "memory" / "configs" / "gpt2-medium.json"
+SHAPE = ModelShape.from_config(json.loads(CONFIG.read_text()))
+PLAN = RunPlan(method="lora", batch=2, sequence=256)
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+class Weighing:
+    """Peaks, and the plans that were asked of this process."""
+
+    def __init__(self, device=None):
+        self.asked = []
+        self.peaks = partial(estimate_peaks, SHAPE, device=device)
+
+    def __call__(self, plan):
+        self.asked.append(plan)
+        return self.peaks(plan)
+
+
+def children():
+    """Processes of this one that were not waited for."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+
+
+@pytest.mark.parametrize("gpu", [None, "T4", "A100"])
+def test_a_report_asks_nothing_more_of_this_process(gpu):
+    device = gpu and find_device(gpu)
+    weighing = Weighing(device)
+    beside = weighed_beside(weighing, SHAPE, PLAN, device)
+    found = estimate(SHAPE, PLAN, device)
+    advice = advise(found, beside)
+    verdicts = fits(found, [find_device("T4"), find_device("H100")], beside)
+    assert weighing.asked == []
+    assert children() is None
+    assert advice == advise(found, weighing)
+    assert verdicts == fits(found, [find_device("T4"), find_device("H100")], weighing)
+    assert len(advice) > 3
+
+
+def test_what_nobody_thought_of_is_worked_out_here():
+    weighing = Weighing()
+    beside = weighed_beside(weighing, SHAPE, PLAN, None)
+    other = RunPlan(method="lora", batch=3, sequence=128)
+    assert beside(other) == estimate_peaks(SHAPE, other)
+    assert weighing.asked == [other]
+
+
+def test_a_fork_that_was_killed_is_missed_by_nobody(monkeypatch):
+    monkeypatch.setattr(memory_ahead, "_answer", lambda *_: os._exit(9))
+    weighing = Weighing()
+    beside = weighed_beside(weighing, SHAPE, PLAN, None)
+    found = estimate(SHAPE, PLAN)
+    assert advise(found, beside) == advise(found, Weighing())
+    assert weighing.asked
+    assert children() is None
+
+
+def test_where_no_process_can_be_had_all_is_worked_out_here(monkeypatch):
+    def refuse():
+        raise OSError("as many as the user may have")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    weighing = Weighing()
+    open_before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    assert weighed_beside(weighing, SHAPE, PLAN, None) is weighing
+    if open_before:
+        assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_a_plan_that_cannot_be_forks_nothing(monkeypatch):
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    weighing = Weighing()
+    assert weighed_beside(weighing, SHAPE, RunPlan(batch=0), None) is weighing
