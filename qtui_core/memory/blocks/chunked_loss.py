@@ -22,6 +22,9 @@ ROWS_BACKWARD: Final = Label("new_zeros", Component.LOSS)
 LABELS: Final = Label("labels of a chunk", Component.LOSS)
 COUNT: Final = Label("zeros", Component.LOSS)
 FLAGS: Final = Label("eq", Component.LOSS)
+#: Chunks that are recorded: of more tokens than anyone has, all later ones are like these, and
+#: what each leaves, a kilobyte beside the hidden states of its tokens, is left out.
+_RECORDED: Final = 4096
 
 
 def chunked_loss(
@@ -45,7 +48,7 @@ def chunked_loss(
     rows = _rows(tape, part(tape, hidden, tokens * shape.hidden), order)
     ordered = tape.new(tokens, "int64", LABELS)
     loss = tape.new(1, "fp32", COUNT)
-    for start in range(0, tokens, chunk):
+    for start in range(0, min(tokens, chunk * _RECORDED), chunk):
         count = min(chunk, tokens - start)
         taken = part(tape, rows, count * shape.hidden)
         run = partial(_chunk, tape, shape, table, bias, tape.alias(ordered, count))
