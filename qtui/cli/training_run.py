@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from qtui.cli.exits import say
 from qtui.engine.run_client import WORKER, RunClient
+from qtui.report.train_words import DOING
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
@@ -27,13 +28,6 @@ _CODES: Final = (1, 2, 3, 4)
 _ERRORS: Final = {error.exit_code: error for error in (QtuiError, UsageError, ModelError, NoGpu)}
 #: Seconds between two lines about steps.
 _PAUSE: Final = 0.5
-#: What phases before the first step do.
-_DOING: Final = {
-    "import": "importing torch and the model's class",
-    "load": "loading the weights",
-    "quantize": "quantizing the weights",
-    "prepare": "preparing the model",
-}
 
 
 @dataclass(frozen=True)
@@ -130,8 +124,8 @@ class _Run:
             if told.predicted is not None and told.predicted.warning:
                 self._say_once(told.predicted.warning)
         elif isinstance(told, PhaseBegun) and told.step == 0:
-            if told.phase in _DOING:
-                self._say_once(_DOING[told.phase])
+            if told.phase in DOING:
+                self._say_once(DOING[told.phase])
         elif isinstance(told, StepTaken):
             now = time.monotonic()
             steps = self._state.header.steps if self._state.header is not None else None

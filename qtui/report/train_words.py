@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from qtui.report.numbers import format_bytes, plural
 from qtui_core.live.compare import error_of, first_step_only
@@ -12,6 +13,15 @@ from qtui_core.live.gap import Level
 from qtui_core.live.measured import Measured
 from qtui_core.live.snapshot import Fault
 from qtui_core.live.state import RunState
+
+#: What phases before the first step do.
+DOING: Final = {
+    "import": "importing torch and the model's class",
+    "load": "loading the weights",
+    "quantize": "quantizing the weights",
+    "prepare": "preparing the model",
+    "compare": "comparing the next tokens, adapters on and off",
+}
 
 
 def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) -> str:

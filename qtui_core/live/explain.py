@@ -29,17 +29,17 @@ _DO: Final = {
     "cuBLAS workspaces": _CALIBRATE,
     CONTEXT: _CALIBRATE,
     SLACK: (
-        "It is memory that the allocator keeps in pieces: --segments expandable makes it "
-        "smaller, and `qtui calibrate` learns the settings of this one."
+        "The allocator keeps it in pieces: --segments expandable makes it smaller, and "
+        "`qtui calibrate` learns its settings."
     ),
     PAGED: "The driver decides how much of them stays on the GPU.",
     MOMENTS: "The levels peaked at different moments; a longer run brings them together.",
 }
+_LESS_SLACK: Final = "The allocator keeps less in pieces: `qtui calibrate` learns its settings."
 _OF_OPERATIONS: Final = ("activations", "loss", "temporaries", "key-value cache")
 _COMPUTED: Final = (
-    "It is what the operations of a step hold: kernels may have run other than the plan's, so "
-    "compare --attention, --loss and --checkpointing, or take the estimate from the classes "
-    "themselves with `qtui memory --trace`."
+    "Kernels may have run other than the plan's: compare --attention, --loss and --checkpointing, "
+    "or estimate from the classes themselves with `qtui memory --trace`."
 )
 
 
@@ -76,15 +76,18 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
     found = largest_unexplained(levels)
     if found is None:
         if len(known) == 1:
-            return f"No part of what is {_IS[known[0].name]} is more than {_WORTH:.1%} of it off."
-        names = ", ".join(level.name for level in known)
-        return f"At no level ({names}) is a part more than {_WORTH:.1%} of the estimate off."
+            where = f"No part of what is {_IS[known[0].name]} is more than {_WORTH:.1%} of it off"
+        else:
+            names = ", ".join(level.name for level in known)
+            where = f"At no level ({names}) is a part more than {_WORTH:.1%} of the estimate off"
+        return f"{where}: the estimate can be planned with."
     level, part = found
     more = "more" if part.bytes > 0 else "less"
+    where = "" if len(known) == 1 else f" at the level of what is {_IS[level.name]}"
     return (
         f"The largest difference that the estimate does not explain is {part.name}, "
-        f"{format_bytes(abs(part.bytes))} {more} than estimated at the level of what is "
-        f"{_IS[level.name]}. {_what_to_do(part.name, tensors)}"
+        f"{format_bytes(abs(part.bytes))} {more} than estimated{where}. "
+        f"{_what_to_do(part, tensors)}"
     )
 
 
@@ -97,13 +100,16 @@ _IS: Final = {
 }
 
 
-def _what_to_do(part: str, tensors: bool) -> str:
-    if tensors and part == "optimizer states":
+def _what_to_do(part: Part, tensors: bool) -> str:
+    name = part.name
+    if tensors and name == "optimizer states":
         return _STATES_ON_CPU
-    if part in _DO:
-        return _DO[part]
-    if part.endswith(REST) or part in _OF_OPERATIONS:
+    if name == SLACK and part.bytes < 0:
+        return _LESS_SLACK
+    if name in _DO:
+        return _DO[name]
+    if name.endswith(REST) or name in _OF_OPERATIONS:
         return _COMPUTED_ON_CPU if tensors else _COMPUTED
-    if part.startswith(CONTEXT):
+    if name.startswith(CONTEXT):
         return _CALIBRATE
     return "Nothing told its parts apart: a run of two steps or more tells more."

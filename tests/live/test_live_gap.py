@@ -177,6 +177,18 @@ def test_agreement_is_said():
     assert explain(levels).startswith("No part of what is allocated is more than 0.5%")
 
 
+@pytest.mark.parametrize("more", [40, -40])
+def test_slack_that_is_less_than_estimated_needs_not_be_made_smaller(more):
+    found = measured(fold(run()))
+    reserved = found.peak_reserved_bytes + more * MIB
+    process = found.process_bytes + more * MIB
+    found = replace(found, peak_reserved_bytes=reserved, process_bytes=process)
+    said = explain(gap(PREDICTED, found))
+    assert "slack and fragmentation" in said
+    assert ("--segments expandable" in said) == (more > 0)
+    assert "`qtui calibrate`" in said
+
+
 def test_agreement_at_several_levels_is_said():
     predicted = replace(
         PREDICTED,

@@ -24,6 +24,8 @@ from qtui.tui.panels.train.shown import ViewName
 from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import read_recording
+from qtui_core.live.snapshot import PhaseBegun
+from qtui_core.live.summary import summary
 
 CHILD = Path(__file__).with_name("train_child.py")
 
@@ -354,6 +356,111 @@ async def test_a_run_is_held_goes_on_and_is_stopped(running: Running, scripted: 
         await pilot.press("x")
         await settled(pilot)
         assert not panel.run_shown.there
+
+
+async def test_what_was_asked_and_takes_a_while_is_shown(
+    running: Running, scripted: Scripted
+) -> None:
+    """A step of a large model lasts: whoever held the run sees that it was heard, and may take it
+    back."""
+    head = train_runs.header()
+    asked = scripted([head, *train_runs.told(head, 2, upto=3.9)], "deaf")
+    async with running(start_panel="train") as pilot:
+        panel = await ready(pilot)
+        await pilot.press("r")
+        await until(pilot, lambda: panel.run_shown.state.step == 2)
+        assert asked.exists()
+        await until(pilot, lambda: panel.body.title_line.activity == "running")
+        for key, says, sentence in (
+            ("space", "pausing", "holds before the next one"),
+            ("space", "running", ""),
+            ("s", "one step", "takes one step and holds"),
+            ("space", "running", ""),
+        ):
+            await pilot.press(key)
+            assert panel.body.title_line.activity == says
+            assert sentence in panel.sentence
+            assert ("Space takes that back" in panel.sentence) == (says in ("pausing", "one step"))
+        panel.action_stop()
+        assert panel.body.title_line.activity == "stopping"
+        assert "It stops." in panel.sentence
+        await until(pilot, lambda: not panel.run_shown.live)
+        assert panel.body.title_line.activity == "stopped"
+
+
+async def test_time_goes_on_while_a_run_says_nothing(running: Running, scripted: Scripted) -> None:
+    """Importing torch takes seconds, and nothing is told meanwhile."""
+    scripted([train_runs.header(), PhaseBegun(0.01, 0, "import")])
+    async with running(start_panel="train") as pilot:
+        panel = await ready(pilot)
+        await pilot.press("r")
+        await until(pilot, lambda: "recording 00:02" in panel.body.title_line.note)
+        assert panel.run_shown.state.seconds < 1
+        assert "importing torch" in panel.sentence
+        await pilot.press("x")
+        await until(pilot, lambda: not panel.run_shown.live)
+
+
+async def test_a_narrow_title_says_where_a_replay_is_and_how_fast(
+    running: Running, tmp_path: Path
+) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running((80, 24), recording=path) as pilot:
+        panel = await replay(pilot, 5.2)
+        await pilot.press("full_stop")
+        await settled(pilot)
+        title = next(line for line in screen_text(pilot.app).splitlines() if "seven-b" in line)
+        assert "seven-b  00:05  step 4 of 6  " in title
+        assert title.endswith("paused 4x")
+        panel.action_jump(-9)
+        await settled(pilot)
+        assert "seven-b  00:00" in screen_text(pilot.app)
+
+
+async def test_each_view_says_what_it_means(running: Running, tmp_path: Path) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running((80, 24), recording=path) as pilot:
+        panel = await replay(pilot)
+        said = {}
+        for view in ViewName:
+            panel._show_view(view)
+            said[view] = panel.sentence
+        assert "The largest unexplained part is" in said[ViewName.RUN]
+        assert "Gap says what to do" in said[ViewName.RUN]
+        assert said[ViewName.GAP].startswith("The largest difference that the estimate does not")
+        assert "qtui calibrate" in said[ViewName.GAP] or "qtui memory" in said[ViewName.GAP]
+        assert "It learns" in said[ViewName.LOSS]
+        # The likeliest token with adapters is "a", without them "the".
+        assert (
+            "by up to 1.25, and make 'a' the likeliest token in place of 'the'."
+            in (said[ViewName.ADAPTERS])
+        )
+        assert "base is untouched" in said[ViewName.ADAPTERS]
+
+
+async def test_kernels_of_a_gpu_are_not_blamed_for_a_run_on_a_cpu(
+    running: Running, tmp_path: Path
+) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole(cpu=True))
+    async with running(recording=path) as pilot:
+        panel = await replay(pilot)
+        panel._show_view(ViewName.GAP)
+        state = panel.run_shown.state
+        told = summary(state)["explanation"]  # the same words as of `qtui train`
+        assert panel.sentence == told
+        assert "--attention" not in told
+
+
+async def test_a_first_step_alone_is_held_against_nothing(running: Running, tmp_path: Path) -> None:
+    """Its optimizer has no states yet, which the estimate counts: no error is shown of it."""
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running(recording=path) as pilot:
+        panel = await replay(pilot, 3.2)  # in the second of six steps
+        assert len(panel.run_shown.state.steps) == 1
+        assert "estimated" in panel.body.levels.text
+        assert "is estimated of the steps that follow" in panel.sentence
+        panel = await replay(pilot, 4.5)
+        assert "was estimated" in panel.sentence
 
 
 async def test_leaving_the_app_ends_the_run(running: Running, scripted: Scripted) -> None:

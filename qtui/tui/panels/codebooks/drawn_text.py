@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import ClassVar, Literal
 
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
@@ -87,10 +89,12 @@ class TextPicture(DrawnLines, can_focus=True):
         width, height = self.size
         if self._draw is None or width < 1 or height < 1:
             return
-        lines = self._draw(Canvas(width, height, self.drawing.glyphs))
-        if lines != self._lines:
-            self._lines = lines
-            self.refresh()
+        before, lines = self._lines, self._draw(Canvas(width, height, self.drawing.glyphs))
+        self._lines = lines
+        # Only lines that are others: a table that is drawn again twice a second hardly changes.
+        changed = [y for y, pair in enumerate(zip_longest(before, lines)) if pair[0] != pair[1]]
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     @property
     def text(self) -> str:

@@ -171,9 +171,9 @@ class DrawingPanel(RunningPanel):
         header = state.header
         title.subject = header.model if header is not None else self.shown.model
         wide = title.size.width >= TITLE_WIDE
-        note, *details = run_note(run), *run_details(state)
-        title.note = note if wide else "  ".join((note.split()[-1], *details))
-        title.details = tuple(details) if wide else ()
+        details = run_details(state)
+        title.note = run_note(run) if wide else "  ".join((clock(seconds_of(run)), *details[-2:]))
+        title.details = details if wide else ()
         title.activity = run_activity(run)
         title.fraction = run_fraction(run) if wide else None
 
@@ -200,7 +200,8 @@ def _fault_or_phases(state: RunState, canvas: Canvas) -> list[TextLine]:
 def standing(run: RunShown) -> tuple[object, ...]:
     """What decides which keys work and whose plan is shown."""
     state = run.state
-    return (run.live, run.player is not None, run.paused, state.header is not None, state.over)
+    there = state.header is not None
+    return (run.live, run.player is not None, run.paused, run.waits_for, there, state.over)
 
 
 def _losses(state: RunState) -> list[tuple[int, float | None]]:
@@ -216,13 +217,17 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60:02}:{int(seconds) % 60:02}"
 
 
+def seconds_of(run: RunShown) -> float:
+    """Where it is: the moment of a replay, else how long it has gone on."""
+    return run.player.seconds if run.player is not None else run.seconds
+
+
 def run_note(run: RunShown) -> str:
     """ "recording 00:41", or where a replay is."""
+    at = clock(seconds_of(run))
     if run.player is not None:
-        return f"replay {clock(run.player.seconds)} of {clock(run.player.length)}"
-    if run.live:
-        return f"recording {clock(run.state.seconds)}"
-    return f"recorded {clock(run.state.seconds)}"
+        return f"replay {at} of {clock(run.player.length)}"
+    return f"recording {at}" if run.live else f"recorded {at}"
 
 
 def run_details(state: RunState) -> tuple[str, ...]:
@@ -230,17 +235,21 @@ def run_details(state: RunState) -> tuple[str, ...]:
     if state.header is None:
         return ()
     of = f" of {state.header.steps}" if state.header.steps else ""
-    step = f"step {state.step}{of}" if state.step else "before the first step"
-    return (step, *((state.phase,) if state.phase and not state.over else ()))
+    step = (f"step {state.step}{of}",) if state.step else ()
+    phase = (state.phase,) if state.phase and not state.over else ()
+    return (*step, *phase) or ("before the first step",)
 
 
 def run_activity(run: RunShown) -> str:
     """How it stands, at the right of the title."""
     status = run.state.status
     if run.player is not None:
+        if status == "failed":
+            return status
+        fast = f" {run.player.speed}x" if run.player.speed > 1 else ""
         held = "paused" if run.player.paused else "ended" if run.player.ended else "playing"
-        return held if run.state.status != "failed" else "failed"
-    return {"waiting": "starting"}.get(status, status)
+        return held + fast
+    return run.waits_for or {"waiting": "starting"}.get(status, status)
 
 
 def run_fraction(run: RunShown) -> float | None:
@@ -265,7 +274,8 @@ def controls_of(run: RunShown) -> list[Control]:
             Control(".", f"{run.player.speed}x", f"speed({by})"),
             Control("x", "close", "stop"),
         ]
-    hold = "resume" if run.live and run.paused else "pause"
+    held = run.paused or run.waits_for in ("pausing", "one step")
+    hold = "resume" if run.live and held else "pause"
     return [
         Control("r", "run", "run", enabled=not run.live),
         Control("Space", hold, "pause", enabled=run.live),

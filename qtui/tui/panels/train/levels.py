@@ -35,7 +35,7 @@ def run_lines(state: RunState, canvas: Canvas) -> list[TextLine]:
     """Measured levels with the error of their estimates; what the machine says; the pace."""
     header = state.header
     if header is None:
-        return [[Put(0, "its process starts: torch is being imported", "label")]]
+        return [[Put(0, "its process reads the model and estimates the run", "label")]]
     found = measured(state)
     if state.fault is not None and state.fault.fatal:
         return [_levels(state, header.predicted, found, canvas), *_fault(state.fault, canvas)]
@@ -79,12 +79,25 @@ def error_tone(measured: int | None, estimated: int | None) -> Tone:
     return "best" if abs(error) <= NEAR else "value" if abs(error) <= FAR else "warning"
 
 
+def too_early(state: RunState) -> bool:
+    """Whether there is nothing yet to hold the estimated peak against: its phase is not over, or
+    only in a first step of several, where an optimizer has no states before the end."""
+    predicted = state.header.predicted if state.header is not None else None
+    if predicted is None:
+        return False
+    peak = state.measured(predicted.peak_phase)
+    if peak is None:
+        return True
+    trains = any(step.loss is not None for step in state.steps)
+    return trains and peak.last.step == 1 and not state.over
+
+
 def _levels(
     state: RunState, predicted: Predicted | None, found: Measured, canvas: Canvas
 ) -> list[Put]:
-    """ "allocated 11.9 GiB  estimate +0.4% | reserved …": as many as fit. Before the phase with
-    the peak is over, the estimate itself: there is nothing yet to hold it against."""
-    early = predicted is not None and state.measured(predicted.peak_phase) is None
+    """ "allocated 11.9 GiB  estimate +0.4% | reserved …": as many as fit; while it is too early
+    for that, the estimate itself."""
+    early = too_early(state)
     of_tensors = found.counted == "tensors"
     peak = reserved = process = None
     if predicted is not None:

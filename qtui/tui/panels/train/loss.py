@@ -35,6 +35,8 @@ class LossPicture(DrawnLines):
         self.drawing = drawing
         self._losses: tuple[tuple[int, float | None], ...] = ()
         self._asked: int | None = None
+        self._rows: dict[int, list[tuple[int, str]]] = {}
+        self._drawn_for: tuple[object, ...] = ()
 
     def show(self, losses: Sequence[tuple[int, float | None]], asked: int | None) -> None:
         """(step, loss) so far, of as many steps as were asked for; None goes on until stopped."""
@@ -71,14 +73,24 @@ class LossPicture(DrawnLines):
             line.put_right(AXIS - 1, f"{high:.3g}", axis)
         elif row == 0:
             line.put_right(AXIS - 1, f"{low:.3g}", axis)
-        track = Track("loss", "thick", self._points(low, width - AXIS))
-        span = max(high - low, 1e-12 + abs(high) * 1e-6)
-        cells = cells_of_track(track, tall, span, ascii=self.drawing.ascii)
         style = self.get_component_rich_style("loss--line", partial=True)
-        for (at, column), sign in cells.items():
-            if at == row:
-                line.put(AXIS + column, sign, style)
+        for column, sign in self._cells(low, high, tall, width - AXIS).get(row, ()):
+            line.put(AXIS + column, sign, style)
         return line.strip()
+
+    def _cells(
+        self, low: float, high: float, tall: int, width: int
+    ) -> dict[int, list[tuple[int, str]]]:
+        """Row from the ground -> (column, sign) of the line; made once for all rows."""
+        wanted = (self._losses, self._asked, tall, width)
+        if wanted != self._drawn_for:
+            self._drawn_for, self._rows = wanted, {}
+            track = Track("loss", "thick", self._points(low, width))
+            span = max(high - low, 1e-12 + abs(high) * 1e-6)
+            cells = cells_of_track(track, tall, span, ascii=self.drawing.ascii)
+            for (row, column), sign in cells.items():
+                self._rows.setdefault(row, []).append((column, sign))
+        return self._rows
 
     def _last(self) -> int:
         """The step at the right edge."""

@@ -143,8 +143,12 @@ class TrainPanel(DrawingPanel):
         run = self.run_shown
         if run.player is not None:
             run.player.pause(not run.player.paused)
+        elif run.live and (run.paused or run.waits_for in ("pausing", "one step")):
+            run.wish = ""
+            self._control("resume")
         elif run.live:
-            self._control("resume" if run.paused else "pause")
+            run.wish = "pausing"
+            self._control("pause")
         self._draw()
 
     def action_step(self) -> None:
@@ -152,13 +156,16 @@ class TrainPanel(DrawingPanel):
         if run.player is not None:
             self.action_jump(1)
         elif run.live:
+            run.wish = "one step"
             self._control("step")
+            self._draw()
         else:
             self._start(hold=True)
 
     def action_stop(self) -> None:
         if self.run_shown.live:
             self._stop()
+            self._draw()
         else:
             self._forget_run()
             self._draw()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -58,10 +59,17 @@ class RunningPanel(ChangingPanel):
         run = self.run_shown
         if run.player is not None and run.player.advance():
             run.state, self._news = run.player.state, True
-        if self._news and self.qtui.panel is self:
+        if self.qtui.panel is not self:
+            return
+        if self._news:
             self._news = False
             self._see_device()
             self._draw_news()
+        elif run.live:
+            self._draw_title()
+
+    def _draw_title(self) -> None:
+        """The line that says how long it has gone on."""
 
     def _draw_news(self) -> None:
         """What a run that goes on changes on the screen."""
@@ -83,7 +91,7 @@ class RunningPanel(ChangingPanel):
     def _start(self, *, hold: bool = False) -> None:
         """A new run of the plan that is chosen; `hold` takes one step and waits."""
         self.run_shown = self._fresh()
-        self.run_shown.live = True
+        self.run_shown.live, self.run_shown.began = True, time.monotonic()
         self.refusal = ""
 
         async def work() -> None:
@@ -139,6 +147,7 @@ class RunningPanel(ChangingPanel):
     def _stop(self) -> None:
         """Asks the run to end; it is ended if it does not."""
         if self._client is not None:
+            self.run_shown.wish = "stopping"
             self._client.stop()
 
     def _kill(self) -> None:

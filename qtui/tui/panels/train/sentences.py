@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
-from qtui.report.numbers import format_bytes, plural
+from qtui.report.numbers import format_bytes, format_value, plural
+from qtui.report.train_words import DOING
+from qtui.tui.panels.memory.lines import signed
 from qtui.tui.panels.memory.shown import Shown
-from qtui.tui.panels.train.levels import error_text
-from qtui.tui.panels.train.shown import RunShown
+from qtui.tui.panels.train.levels import error_text, too_early
+from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.texts import gap_of
 from qtui.tui.widgets.drawing import Glyphs
-from qtui_core.live.explain import explain
+from qtui_core.live.compare import first_step_only
+from qtui_core.live.explain import explain, largest_unexplained
 from qtui_core.live.measured import measured
-from qtui_core.live.snapshot import Fault
+from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
 
 
@@ -45,7 +48,7 @@ def before_run(shown: Shown, run: RunShown) -> str:
 
 
 def of_run(run: RunShown, glyphs: Glyphs) -> str:
-    """How a run goes, or how it went."""
+    """How a run goes, or how it went, and what the view that is looked at says of it."""
     state = run.state
     fault = state.fault
     if fault is not None and fault.fatal:
@@ -54,20 +57,88 @@ def of_run(run: RunShown, glyphs: Glyphs) -> str:
     if state.header is None:
         return "The process of the run is starting; it reads the model and estimates it first."
     if not state.steps:
-        if state.over:
-            return "The run was stopped before its first step was over."
-        predicted = state.header.predicted
-        warning = predicted.warning if predicted is not None else state.header.why_not
-        now = f"Before the first step: {state.phase or 'it starts'}."
-        return " ".join(filter(None, (_progress(state) if state.step else now, warning)))
-    parts = [_progress(state)]
+        return _before_a_step(run)
     if fault is not None:
-        parts.append(fault.text)
-    else:
-        parts += [_loss(state, glyphs), _peak(state, glyphs)]
+        return f"{_progress(run)} {fault.text}"
+    if run.view is ViewName.ADAPTERS and state.adapters is not None:
+        return of_adapters(state.adapters)
+    if run.view in (ViewName.PARTS, ViewName.GAP) and not first_step_only(state):
+        told = explain(gap_of(state), tensors=state.counted == "tensors")
+        return told or _progress(run)
+    if run.view is ViewName.LOSS:
+        return " ".join(filter(None, (_progress(run), _loss(state), _learns(state))))
+    parts = [_progress(run), _loss(state), _peak(state, glyphs)]
     if state.over:
-        parts.append(explain(gap_of(state)))
+        parts.append(_difference(state, glyphs))
     return " ".join(filter(None, parts))
+
+
+def _before_a_step(run: RunShown) -> str:
+    state = run.state
+    if state.over:
+        return "The run was stopped before its first step was over: r runs it again."
+    header = state.header
+    predicted = header.predicted if header is not None else None
+    warning = predicted.warning if predicted is not None else header.why_not if header else ""
+    doing = DOING.get(state.phase, state.phase or "it starts")
+    now = _progress(run) if state.step else f"Before the first step: {doing}.{_wish(run)}"
+    return " ".join(filter(None, (now, warning)))
+
+
+def _difference(state: RunState, glyphs: Glyphs) -> str:
+    """What most of the error is, in short: the view Gap says more."""
+    if first_step_only(state):
+        return "Two steps or more are held against the estimate."
+    levels = gap_of(state)
+    found = largest_unexplained(levels)
+    if found is None:
+        return explain(levels, tensors=state.counted == "tensors")
+    _, part = found
+    return (
+        f"The largest unexplained part is {part.name} ({signed(part.bytes, glyphs.minus)}): Gap "
+        "says what to do."
+    )
+
+
+def of_adapters(compared: AdaptersCompared) -> str:
+    """What adapters change in the next token, and how it is known that they alone do."""
+    if compared.largest_difference == 0:
+        return (
+            "The adapters change nothing yet: they begin at zero, and were compared before a step "
+            "trained them. They are compared again after the last step."
+        )
+    by = format_value(compared.largest_difference)
+    text = f"The adapters change a logit by up to {by}"
+    if compared.on and compared.off:
+        (new, _), (old, _) = compared.on[0], compared.off[0]
+        text += (
+            f", and {old!r} stays the likeliest token."
+            if new == old
+            else f", and make {new!r} the likeliest token in place of {old!r}."
+        )
+    else:
+        text += "."
+    base = compared.reference_difference
+    if base is None:
+        return text
+    if base == 0:
+        return f"{text} The base is untouched: without them its logits are those from before."
+    return (
+        f"{text} Without them logits differ from the base by {format_value(base)}, so something "
+        "besides the adapters was trained."
+    )
+
+
+def _learns(state: RunState) -> str:
+    """What to make of the loss."""
+    known = [loss for loss in state.losses if loss is not None]
+    if len(known) < 2 or not all(map(math.isfinite, known)):
+        return ""
+    if known[-1] < known[0]:
+        return "It learns; a real run saves what it learned, this one measures."
+    if not state.over:
+        return ""
+    return "It does not learn yet: n takes more steps, --data another text."
 
 
 def of_fault(fault: Fault) -> str:
@@ -79,7 +150,17 @@ def of_fault(fault: Fault) -> str:
     return text if change in text else f"{text} {change} saves {format_bytes(saves)}."
 
 
-def _progress(state: RunState) -> str:
+def _wish(run: RunShown) -> str:
+    """What was asked and has not happened yet."""
+    return {
+        "pausing": " It holds before the next one; Space takes that back.",
+        "one step": " It takes one step and holds; Space takes that back.",
+        "stopping": " It stops.",
+    }.get(run.waits_for, "")
+
+
+def _progress(run: RunShown) -> str:
+    state = run.state
     header = state.header
     assert header is not None
     asked = f" of {header.steps}" if header.steps else ""
@@ -92,10 +173,10 @@ def _progress(state: RunState) -> str:
             f"{taken} of {plural(header.steps, 'step')}" if header.steps else plural(taken, "step")
         )
         return f"{count} {'was' if taken == 1 else 'were'} run{how}."
-    return f"Step {state.step}{asked} is in {state.phase}."
+    return f"Step {state.step}{asked} is in {state.phase}.{_wish(run)}"
 
 
-def _loss(state: RunState, glyphs: Glyphs) -> str:
+def _loss(state: RunState) -> str:
     known = [loss for loss in state.losses if loss is not None]
     if not known:
         return ""
@@ -118,6 +199,8 @@ def _peak(state: RunState, glyphs: Glyphs) -> str:
     if header.predicted is None:
         return f"{text}; {header.why_not}" if header.why_not else f"{text}."
     estimated = header.predicted.peak_allocated_bytes
+    if too_early(state):
+        return f"{text} so far; {format_bytes(estimated)} is estimated of the steps that follow."
     error = error_text(peak, estimated, glyphs.minus)
     other = header.predicted.peak_phase
     where = "" if other == place else f", in {other}"

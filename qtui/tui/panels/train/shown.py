@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +35,8 @@ class RunShown:
     Attributes:
         state: what is known of it.
         live: whether its process is there.
+        began: when it was asked for, of time.monotonic; None for what is not live.
+        wish: what it was asked and has not done yet: "pausing", "one step", "stopping", or "".
         player: of a recording; None for a run of this panel.
         path: where it is recorded, or was read from.
         complaint: what is wrong with the recording.
@@ -46,6 +49,8 @@ class RunShown:
 
     state: RunState = RunState()  # noqa: RUF009 - frozen
     live: bool = False
+    began: float | None = None
+    wish: str = ""
     player: Player | None = None
     path: Path | None = None
     complaint: str = ""
@@ -67,3 +72,16 @@ class RunShown:
         if self.player is not None:
             return self.player.paused
         return self.state.status == "paused"
+
+    @property
+    def waits_for(self) -> str:
+        """The wish, while it is still one: what takes effect between two steps may take a while."""
+        held = self.wish != "stopping" and self.paused
+        return "" if held or not self.live or self.state.over else self.wish
+
+    @property
+    def seconds(self) -> float:
+        """How long it has gone on, also while its process says nothing: importing takes long."""
+        if self.live and self.began is not None and not self.state.over:
+            return max(self.state.seconds, time.monotonic() - self.began)
+        return self.state.seconds
