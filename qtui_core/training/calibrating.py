@@ -23,7 +23,8 @@ class Machine(Protocol):
     def reserved(self) -> int: ...
 
     def start(self) -> None:
-        """Make the context, with the first tensor."""
+        """Make the context, with the first tensor, of which nothing stays: a segment with room
+        would serve the tensors that are held later."""
 
     def multiply(self, *, backward: bool) -> None:
         """A product in 16 bits, and its backward pass in autograd's thread; nothing of it stays."""

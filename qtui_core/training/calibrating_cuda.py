@@ -18,7 +18,6 @@ class CudaMachine:
     def __init__(self, reader: DeviceReader) -> None:
         self._reader = reader
         self._others = reader.read().memory_used
-        self._kept: list[torch.Tensor] = []
 
     def process(self) -> tuple[int | None, str]:
         torch.cuda.synchronize()
@@ -36,7 +35,7 @@ class CudaMachine:
         return torch.cuda.memory_reserved()
 
     def start(self) -> None:
-        self._kept.append(torch.zeros(1, device="cuda"))
+        torch.zeros(1, device="cuda")
 
     def multiply(self, *, backward: bool) -> None:
         a, b = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 import torch
@@ -30,12 +30,16 @@ def component_of_state(built: Built) -> Callable[[str], Component]:
     return component
 
 
-def held(standing: Standing, device_type: str) -> dict[str, int]:
+def held(
+    standing: Standing, device_type: str, cache: Iterable[torch.Tensor] = ()
+) -> dict[str, int]:
     """Bytes on a device by component, each storage once and rounded as the allocator of CUDA
-    does: of parameters, buffers, quantization constants, gradients, optimizer states, inputs."""
+    does: of parameters, buffers, quantization constants, gradients, optimizer states, inputs, and
+    of the keys and values in `cache`."""
     seen: set[int] = set()
     found: dict[str, int] = {}
-    for component, tensor in _named(standing):
+    keys_and_values = ((Component.CACHE, tensor) for tensor in cache)
+    for component, tensor in chain(_named(standing), keys_and_values):
         if tensor.device.type != device_type:
             continue
         storage = tensor.untyped_storage()

@@ -34,11 +34,18 @@ class Course:
         self.name = ""
         self._began = began
         self._step_of_phase = 0
+        #: Seconds that reading and telling took, which are no part of a step's.
+        self.metering = 0.0
 
     @property
     def seconds(self) -> float:
         """Since the run began."""
         return time.perf_counter() - self._began
+
+    @property
+    def working(self) -> float:
+        """Seconds since the run began, without those that reading and telling took."""
+        return self.seconds - self.metering
 
     @property
     def at(self) -> Phase | None:
@@ -50,18 +57,23 @@ class Course:
         Raises Stopped where the run is to end."""
         self.finish()
         self.controls.check()
+        began = time.perf_counter()
         self.name, self._step_of_phase = phase, self.step
         self.meter.begin(phase)
         if not begun:
             self.tell(PhaseBegun(self.seconds, self.step, str(phase)))
+        self.metering += time.perf_counter() - began
 
     def finish(self) -> dict[str, int]:
         """The phase, if there is one, ends; returns what it held then, by component."""
         if not self.name:
             return {}
+        self.meter.wait()
+        over = time.perf_counter()
         ended = self.meter.end(self.seconds, self._step_of_phase)
         self.name = ""
         self.tell(ended)
+        self.metering += time.perf_counter() - over
         return dict(ended.held)
 
     def track(

@@ -27,7 +27,17 @@ _NAMED: Final = 5
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 #: CUDA's allocator: "Tried to allocate 2.00 GiB"; the CPU's: "you tried to allocate 4096 bytes".
 _ASKED: Final = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
-_CPU_ALLOCATOR: Final = "DefaultCPUAllocator"
+#: What else says that there was no room: the allocator of the CPU; libraries of CUDA that allocate
+#: themselves; the allocator of CUDA where it could not ask NVML whose memory it is, which it does
+#: only to say that it ran out (CUDACachingAllocator.cpp).
+_NO_ROOM: Final = (
+    "DefaultCPUAllocator",
+    "out of memory",
+    "_STATUS_ALLOC_FAILED",
+    "cudaErrorMemoryAllocation",
+    "NVML_SUCCESS ==",
+)
+_NO_KERNEL: Final = "no kernel image is available"
 
 
 def fault_of(
@@ -64,7 +74,7 @@ def kind_of(error: BaseException) -> str:
         return OUT_OF_MEMORY
     said = str(error)
     if isinstance(error, RuntimeError):
-        if _CPU_ALLOCATOR in said or "out of memory" in said:
+        if any(words in said for words in _NO_ROOM):
             return OUT_OF_MEMORY
         if "CUDA" in said or "NVML" in said or type(error).__name__ == "AcceleratorError":
             return DRIVER
@@ -122,6 +132,11 @@ def _why_no_number(step: int, plan: RunPlan, rate: float, broken: Sequence[str])
 
 
 def _told(kind: str, where: str, error: BaseException, first: str) -> str:
+    if kind == DRIVER and _NO_KERNEL in str(error):
+        return (
+            f"CUDA failed {where}: {first}. A library is not built for this GPU: install a torch, "
+            "or a bitsandbytes, that is."
+        )
     if kind == DRIVER:
         return (
             f"CUDA failed {where}: {first}. Nothing of this process is of use on the GPU any more; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -204,9 +203,9 @@ def _train(
     with closing(take_steps(built, optimizer, plan, batches, course, scaler)) as taken:
         for number in _numbers(course, order.steps):
             scale = scale_of(scaler)
-            began = time.perf_counter()
+            began = course.working
             loss = next(taken)
-            seconds = time.perf_counter() - began
+            seconds = course.working - began
             course.tell(StepTaken(course.seconds, number, loss, seconds, tokens))
             if loss is not None and not math.isfinite(loss):
                 if finite:
@@ -229,9 +228,9 @@ def _infer(
     tokens = plan.batch * (plan.sequence + max(0, plan.generate - 1))
     for number in _numbers(course, steps):
         batch = {name: tensor for name, tensor in next(batches).items() if name != "labels"}
-        began = time.perf_counter()
+        began = course.working
         infer(built, plan, batch, course)
-        seconds = time.perf_counter() - began
+        seconds = course.working - began
         course.tell(StepTaken(course.seconds, number, None, seconds, tokens))
 
 

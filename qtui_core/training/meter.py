@@ -32,6 +32,9 @@ class Meter(Protocol):
     def watch(self) -> AbstractContextManager[Any]:
         """Within it operations are counted, where that has to be done."""
 
+    def wait(self) -> None:
+        """Until all that was launched is done."""
+
     def begin(self, phase: str) -> None:
         """A phase begins: peaks count from here."""
 

@@ -39,6 +39,9 @@ class CpuMeter:
             self._tracker.calibrate()
             yield
 
+    def wait(self) -> None:
+        """Operations on a CPU are over when they return."""
+
     def begin(self, phase: str) -> None:
         self._phase = phase
         self._tracker.phase(_LIKE.get(phase) or Phase(phase))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -33,12 +34,16 @@ class CudaMeter:
         self._reader = reader
         self._phase = ""
         self._workspaces: int | None = None
+        self._cache: list[weakref.ref[torch.Tensor]] = []
         used = reader.read().memory_used
         #: Of other processes, where none tells this one apart: what was used before it was there.
         self._others = used
 
     def watch(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
 
     def begin(self, phase: str) -> None:
         self._phase = phase
@@ -50,7 +55,10 @@ class CudaMeter:
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
-        """The allocator counts them all by itself."""
+        """The allocator counts them all by itself; a cache is told apart as long as it lives."""
+        if component is Component.CACHE:
+            self._cache = [ref for ref in self._cache if ref() is not None]
+            self._cache += [weakref.ref(tensor) for _, tensor in tensors]
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
         """The allocator counts none of them."""
@@ -73,7 +81,7 @@ class CudaMeter:
             retries=stats.get("num_alloc_retries"),
             out_of_memory=stats.get("num_ooms"),
             held=self._held(allocated),
-            process_bytes=self._process(reading),
+            process_bytes=self._process(reading, stats),
             device_used_bytes=reading.memory_used,
         )
 
@@ -88,7 +96,7 @@ class CudaMeter:
             reserved_bytes=stats.get("reserved_bytes.all.current"),
             active_bytes=stats.get("active_bytes.all.current"),
             inactive_split_bytes=stats.get("inactive_split_bytes.all.current"),
-            process_bytes=self._process(reading),
+            process_bytes=self._process(reading, stats),
             device_used_bytes=reading.memory_used,
             device_free_bytes=reading.memory_free,
             rss_bytes=rss_bytes(),
@@ -101,11 +109,13 @@ class CudaMeter:
     def close(self) -> None:
         self._reader.close()
 
-    def _process(self, reading: DeviceReading) -> int | None:
+    def _process(self, reading: DeviceReading, stats: Mapping[str, int]) -> int | None:
         """As NVML tells this process apart; else what is used more than before it was there, which
-        is its own as long as others keep what they have."""
-        if reading.process_memory is not None:
-            return reading.process_memory
+        is its own as long as others keep what they have. A process that uses less than this one has
+        reserved is another, whose number on the host is that of this one in its container."""
+        own = reading.process_memory
+        if own is not None and own >= stats.get("reserved_bytes.all.current", 0):
+            return own
         if reading.memory_used is None or self._others is None:
             return None
         return max(0, reading.memory_used - self._others)
@@ -116,7 +126,8 @@ class CudaMeter:
         besides them at other times."""
         if self.standing.built is None:
             return {}
-        found = held(self.standing, "cuda")
+        cache = [tensor for ref in self._cache if (tensor := ref()) is not None]
+        found = held(self.standing, "cuda", cache)
         rest = max(0, allocated - sum(found.values()))
         if self._phase == Phase.BETWEEN:
             self._workspaces = rest

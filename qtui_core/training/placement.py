@@ -29,7 +29,7 @@ class NoGpu(QtuiError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One that NVML counts as `index`."""
+    """One that NVML counts as `index`, or a slice of it."""
 
     index: int
     uuid: str
@@ -104,24 +104,41 @@ def place(
 
 
 def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
-    """All GPUs of the driver, in its order; none without a driver."""
+    """All GPUs of the driver, in its order; none without a driver. In place of one that is cut into
+    slices of MIG are its slices, under its index: CUDA runs on nothing else of it."""
     nvml = start_nvml(nvml)
     if nvml is None:
         return ()
-    found = []
+    found: list[Gpu] = []
     try:
         for index in range(answer(nvml, "nvmlDeviceGetCount") or 0):
             handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
-            uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle)) if handle is not None else None
-            if uuid is None:
+            if handle is None:
                 continue
-            memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
-            name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
-            total, used = (None, 0) if memory is None else (int(memory.total), int(memory.used))
-            found.append(Gpu(index, uuid, name, total or None, used))
+            mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
+            for part in _slices(nvml, handle) if mode is not None and mode[0] else [handle]:
+                gpu = _gpu(nvml, part, index)
+                found += [] if gpu is None else [gpu]
     finally:
         answer(nvml, "nvmlShutdown")
     return tuple(found)
+
+
+def _slices(nvml: Any, handle: Any) -> list[Any]:
+    most = answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    parts = [answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(most)]
+    return [part for part in parts if part is not None]
+
+
+def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
+    """What is behind a handle; None where it has no UUID to be named by."""
+    uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle))
+    if uuid is None:
+        return None
+    memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
+    total, used = (None, 0) if memory is None else (int(memory.total), int(memory.used))
+    return Gpu(index, uuid, name, total or None, used)
 
 
 def allocator_settings(
@@ -169,21 +186,22 @@ def _visible(all_: Sequence[Gpu], chosen: str | None) -> tuple[tuple[str, Gpu | 
     """(what CUDA_VISIBLE_DEVICES has to be, the GPU) of each that CUDA may see, in its order.
 
     As CUDA reads the variable (CUDA C++ Programming Guide, environment variables): numbers or
-    beginnings of UUIDs, of which the first that is none hides itself and all after it. A slice of
-    MIG goes by its own UUID, which belongs to no GPU of the list.
+    beginnings of UUIDs, of which the first that is none hides itself and all after it. The number
+    of a GPU that is cut into slices of MIG means the first of them. A slice that NVML does not
+    show goes by the name it is given.
     """
     if chosen is None:
         return tuple((gpu.uuid, gpu) for gpu in all_)
     found: list[tuple[str, Gpu | None]] = []
     for part in (part.strip() for part in chosen.split(",")):
-        if part.startswith("MIG") and all_:
-            found.append((part, None))
-            continue
         if part.isdecimal():
-            of_it = [gpu for gpu in all_ if gpu.index == int(part)]
+            of_it = [gpu for gpu in all_ if gpu.index == int(part)][:1]
         else:
             of_it = [gpu for gpu in all_ if len(part) > 4 and gpu.uuid.startswith(part)]
-        if len(of_it) != 1:
+        if len(of_it) == 1:
+            found.append((of_it[0].uuid, of_it[0]))
+        elif part.startswith("MIG") and all_:
+            found.append((part, None))
+        else:
             break
-        found.append((of_it[0].uuid, of_it[0]))
     return tuple(found)

@@ -170,6 +170,8 @@ def _product(device: torch.device, dtype: str, side: int) -> Callable[[], object
             torch.randint(-127, 127, (side, side), dtype=torch.int8, device=device)
             for _ in range(2)
         )
+        if device.type == "cuda":
+            b = b.t()  # by columns, the one layout of int8 that every cuBLASLt takes
         return lambda: torch._int_mm(a, b)
     a, b = (torch.randn(side, side, device=device).to(_DTYPES[dtype]) for _ in range(2))
     if dtype == "fp8":

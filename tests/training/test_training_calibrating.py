@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
+import torch
+from fake_nvml import fake_nvml
 
+from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.calibrating import calibrate
+from qtui_core.training.calibrating_cuda import CudaMachine
 
 MIB = 1 << 20
 FIRST, KERNELS, WORKSPACE = 270 * MIB, 150 * MIB, 32 * MIB
@@ -14,7 +19,7 @@ FIRST, KERNELS, WORKSPACE = 270 * MIB, 150 * MIB, 32 * MIB
 
 class Books:
     """A GPU: contexts grow when kernels load, each thread has a workspace, segments are of 2 and
-    20 MiB or their own."""
+    20 MiB or their own, and a small one that is empty stays until it is given back."""
 
     def __init__(self, *, tells: bool = True, backward_thread: bool = True) -> None:
         self.context = 0
@@ -22,6 +27,7 @@ class Books:
         self.backward_thread = backward_thread
         self.segments = 0
         self.tensors = 0
+        self.empty_small = False
         self.workspaces: set[str] = set()
         self.done: list[str] = []
 
@@ -39,7 +45,7 @@ class Books:
     def start(self) -> None:
         assert "process" not in self.done
         self.context = FIRST
-        self.tensors += 512
+        self.empty_small = True  # the first tensor is gone, its segment is not
         self.segments += 2 * MIB
 
     def multiply(self, *, backward: bool) -> None:
@@ -53,6 +59,8 @@ class Books:
 
     def hold(self, nbytes: int) -> Any:
         size = 2 * MIB if nbytes <= MIB else 20 * MIB if nbytes < 10 * MIB else nbytes + MIB
+        if size == 2 * MIB and self.empty_small:
+            self.empty_small, size = False, 0
         self.segments += size
         books = self
 
@@ -63,7 +71,8 @@ class Books:
         return Tensor()
 
     def empty(self) -> None:
-        pass
+        self.segments -= 2 * MIB * self.empty_small
+        self.empty_small = False
 
     def settings(self) -> dict[str, Any]:
         return {"expandable_segments": False}
@@ -90,3 +99,20 @@ def test_a_driver_that_does_not_tell_leaves_the_rest() -> None:
     found = calibrate(Books(tells=False))
     assert (found.context_first, found.context_products, found.context_basis) == (None, None, "")
     assert found.workspace_training == 2 * WORKSPACE
+
+
+def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room beside it would serve the small tensor whose segment is looked for."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    plain = torch.zeros
+
+    def zeros(*size: int, device: str) -> torch.Tensor:
+        assert device == "cuda"
+        tensor = plain(*size)
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    machine = CudaMachine(DeviceReader(0, nvml=fake_nvml()))
+    machine.start()
+    assert [ref() for ref in made] == [None]

@@ -14,8 +14,11 @@ from training_runs import conducted, configured
 
 from qtui_core.live.header import RunDevice
 from qtui_core.live.snapshot import PhaseEnded
+from qtui_core.memory.record import Component
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.components import held
+from qtui_core.training.controls import Controls
+from qtui_core.training.course import Course
 from qtui_core.training.meter import Standing
 from qtui_core.training.meter_cuda import CudaMeter
 from qtui_core.training.meters import open_meter
@@ -107,6 +110,73 @@ def test_where_no_process_is_told_apart_it_is_what_came_since_it_began(
     used[0] = 8 * GIB
     meter.begin("forward")
     assert meter.end(0.0, 1).process_bytes == 5 * GIB
+
+
+def test_a_process_smaller_than_what_is_reserved_is_another(counters: SimpleNamespace) -> None:
+    """In a container numbers of processes are others than the host's, which NVML tells."""
+    used = [3 * GIB]
+    nvml = fake_nvml(
+        nvmlDeviceGetMemoryInfo=lambda handle, version=0: SimpleNamespace(
+            used=used[0], total=24 * GIB, free=24 * GIB - used[0], reserved=0
+        ),
+        nvmlDeviceGetComputeRunningProcesses=[process(os.getpid(), GIB), process(2, 9 * GIB)],
+    )
+    meter = CudaMeter(DeviceReader(0, nvml=nvml))
+    used[0] = 11 * GIB
+    counters.stats["reserved_bytes.all.current"] = 7 * GIB
+    meter.begin("forward")
+    assert meter.end(0.0, 1).process_bytes == 8 * GIB
+    assert meter.sample(0.0, 1, "forward").process_bytes == 8 * GIB
+    counters.stats["reserved_bytes.all.current"] = GIB // 2
+    assert meter.sample(0.0, 1, "forward").process_bytes == GIB
+
+
+def test_a_cache_is_told_apart_while_it_lives(
+    counters: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "qtui_core.training.meter_cuda.held",
+        lambda standing, _, cache: held(standing, "cpu", cache),
+    )
+    linear = torch.nn.Linear(8, 8, bias=False)
+    meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
+    meter.standing.built = SimpleNamespace(  # type: ignore[assignment]
+        model=linear, state=linear.named_parameters
+    )
+    keys = torch.zeros(1000)
+    meter.track([("cache.0", keys), ("cache.1", keys[:5])], Component.CACHE)
+    meter.track([("other", torch.zeros(1000))], Component.INPUTS)
+    counters.stats["allocated_bytes.all.current"] = 9000
+    meter.begin("forward")
+    expected = {"weights": 512, "key-value cache": 4096, "activations": 9000 - 4608}
+    assert meter.end(0.0, 1).held == expected
+    del keys
+    meter.begin("forward")
+    assert meter.end(0.0, 1).held == {"weights": 512, "activations": 9000 - 512}
+
+
+def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a clock that each reading takes a second of, and each wait for the device ten."""
+    clock = [0.0]
+    monkeypatch.setattr("qtui_core.training.course.time.perf_counter", lambda: clock[0])
+
+    def takes(seconds: float, answer: Any = None) -> Any:
+        def work(*_: Any) -> Any:
+            clock[0] += seconds
+            return answer
+
+        return work
+
+    ended = PhaseEnded(0.0, 1, "forward", 0, 0)
+    course = Course(takes(1.0), Controls(), 0.0)
+    course.meter = SimpleNamespace(  # type: ignore[assignment]
+        wait=takes(10.0), begin=takes(1.0), end=takes(1.0, ended)
+    )
+    course.phase("forward")
+    course.phase("backward")
+    clock[0] += 5.0
+    assert course.seconds == 21.0
+    assert course.working == 15.0
 
 
 def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) -> None:

@@ -110,6 +110,54 @@ def test_a_slice_goes_by_its_own_name() -> None:
     assert (found.uuid, found.device.index) == ("MIG-77", None)
 
 
+class Sliced(Nvml):
+    """The first GPU is cut into two slices, of seven that there could be."""
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        if handle:
+            raise self.NVMLError
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: int) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, number: int) -> str:
+        if number not in (1, 4):
+            raise self.NVMLError
+        return f"slice {number}"
+
+    def nvmlDeviceGetUUID(self, handle: Any) -> Any:
+        return super().nvmlDeviceGetUUID(handle) if isinstance(handle, int) else f"MIG-{handle}"
+
+    def nvmlDeviceGetName(self, handle: Any) -> str:
+        return self.names[handle] if isinstance(handle, int) else f"{self.names[0]} MIG 1g.10gb"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        if isinstance(handle, int):
+            return super().nvmlDeviceGetMemoryInfo(handle)
+        return SimpleNamespace(total=10 << 30, used=0, free=0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "visible", "uuid", "index", "capacity"),
+    [
+        ("auto", None, "MIG-slice 1", 0, 10),
+        ("cuda:1", None, "MIG-slice 4", 0, 10),
+        ("cuda:2", None, "GPU-111-abc", 1, 2),
+        ("cuda:0", "0,1", "MIG-slice 1", 0, 10),
+        ("cuda:1", "0,1", "GPU-111-abc", 1, 2),
+        ("cuda:0", "MIG-slice 4", "MIG-slice 4", 0, 10),
+    ],
+)
+def test_slices_stand_for_the_gpu_that_is_cut_into_them(
+    wanted: str, visible: str | None, uuid: str, index: int, capacity: int
+) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    found = place(wanted, environ, nvml=Sliced(), torch_has_cuda=True)
+    assert found.uuid == found.environment["CUDA_VISIBLE_DEVICES"] == uuid
+    assert (found.device.index, found.device.capacity_bytes) == (index, capacity << 30)
+
+
 @pytest.mark.parametrize(
     ("wanted", "visible", "has_cuda"),
     [

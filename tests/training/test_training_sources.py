@@ -127,7 +127,23 @@ def test_kinds_of_faults() -> None:
     assert kind_of(torch.OutOfMemoryError("x")) == kind_of(MemoryError()) == "out of memory"
     assert kind_of(RuntimeError("CUDA error: unspecified launch failure")) == "driver"
     assert kind_of(ModelError("gone")) == "model"
+    # Libraries that allocate themselves, and an allocator that cannot ask NVML whose memory it is.
+    for said in (
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA driver error: out of memory",
+        'NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at "../c10/cuda/'
+        'CUDACachingAllocator.cpp":1131',
+    ):
+        assert kind_of(RuntimeError(said)) == "out of memory"
     assert kind_of(RuntimeError("shapes differ")) == kind_of(ValueError("no")) == "failure"
+
+
+def test_a_library_that_is_not_built_for_a_gpu_is_said() -> None:
+    error = RuntimeError("CUDA error: no kernel image is available for execution on the device")
+    fault = fault_of(error, 0.0, 1, "forward", {}, ())
+    assert fault.kind == "driver"
+    assert "not built for this GPU" in fault.text
 
 
 def test_advice_is_of_the_phase() -> None:
