@@ -360,11 +360,12 @@ def open_log(path: Path) -> Any:
 
 
 def obituary(who: str, returncode: int | None, last_words: Sequence[str]) -> str:
-    """How a child ended, as a sentence that begins with `who` and has its last line on stderr."""
+    """How a child ended, as a sentence that begins with `who` and has its last line on stderr; who
+    was killed had no time to write why."""
     if returncode is None:
         how = f"{who} closed its output"
     elif returncode == -signal.SIGKILL:
-        how = f"{who} was killed, which is most often the system running out of memory"
+        return f"{who} was killed, which is most often the system running out of memory."
     elif returncode < 0:
         how = f"{who} died of {signal.Signals(-returncode).name}"
     else:

@@ -42,6 +42,11 @@ def check_runnable(plan: RunPlan, device_type: str) -> None:
     """Raises UsageError for a plan, with nothing left open, that this machine cannot run, naming
     what and what to do instead."""
     cuda = device_type == "cuda"
+    if plan.trains and plan.sequence < 2:
+        raise UsageError(
+            "To learn which token is next a sequence needs 2 or more, and this plan has 1; "
+            "use --seq 2 or more."
+        )
     if plan.kernels == "fused":
         raise UsageError(
             "--kernels fused are Unsloth's, which replace whole models and are not run here; "
@@ -78,7 +83,7 @@ def check_runnable(plan: RunPlan, device_type: str) -> None:
     if plan.optimizer.startswith("paged") and not cuda:
         raise UsageError(
             f"--optimizer {plan.optimizer} pages states between a GPU and the host, and this run "
-            f"is on the CPU; use --optimizer adamw8bit."
+            f"is on the CPU; use --optimizer {plan.optimizer.removeprefix('paged-')}."
         )
 
 

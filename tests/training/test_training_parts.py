@@ -266,7 +266,10 @@ REFUSED = [
     ({"loss": "fused"}, "cpu", "on a GPU only"),
     ({"attention": "flash"}, "cpu", "--attention sdpa"),
     ({"attention": "efficient"}, "cpu", "--attention sdpa"),
-    ({"optimizer": "paged-adamw8bit"}, "cpu", "adamw8bit"),
+    ({"optimizer": "paged-adamw8bit"}, "cpu", "use --optimizer adamw8bit"),
+    ({"optimizer": "paged-adamw"}, "cpu", "use --optimizer adamw\\."),
+    ({"sequence": 1}, "cpu", "--seq 2"),
+    ({"method": "full", "sequence": 1}, "cuda", "--seq 2"),
     ({"optimizer": "adamw4bit"}, "cpu", "adamw8bit"),
     ({"method": "lora", "kbit_prep": "norms"}, "cpu", "--autocast"),
 ]

@@ -51,13 +51,19 @@ def _fault(fault: Fault, canvas: Canvas) -> list[TextLine]:
     asked = ""
     if fault.asked_bytes is not None:
         asked = f", asking for {format_bytes(fault.asked_bytes)}"
-    where = f" in {fault.phase} of step {fault.step}" if fault.phase else ""
+    where = f" {place_of(fault)}" if fault.phase else ""
     held = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in fault.largest)
     ellipsis = canvas.glyphs.ellipsis
     return [
         [Put(0, shortened(f"{fault.kind}{where}{asked}", canvas.width, ellipsis), "warning")],
         [Put(0, shortened(f"held {held}" if held else "", canvas.width, ellipsis), "label")],
     ]
+
+
+def place_of(fault: Fault) -> str:
+    """ "in backward of step 3"."""
+    step = f"of step {fault.step}" if fault.step else "before the first step"
+    return f"in {fault.phase or 'the start'} {step}"
 
 
 def error_text(measured: int | None, estimated: int | None, minus: str) -> str:

@@ -9,6 +9,7 @@ from qtui.report.numbers import format_bytes, format_value
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.memory.lines import signed
 from qtui.tui.panels.memory.views import wrapped
+from qtui.tui.panels.train.levels import place_of
 from qtui.tui.widgets.line import shortened
 from qtui_core.live.gap import Level
 from qtui_core.live.measured import measured
@@ -147,9 +148,7 @@ def _adapter_words(compared: AdaptersCompared) -> list[str]:
 
 def fault_lines(fault: Fault, canvas: Canvas) -> list[TextLine]:
     """What went wrong, what held the memory, and what would help."""
-    lines: list[TextLine] = [
-        [Put(0, f"{fault.kind}, in {fault.phase or 'the start'} of step {fault.step}", "warning")]
-    ]
+    lines: list[TextLine] = [[Put(0, f"{fault.kind}, {place_of(fault)}", "warning")]]
     lines += [[Put(0, text, "value")] for text in wrapped(fault.text, canvas.width)]
     if fault.asked_bytes is not None:
         lines.append([Put(0, f"asked for {format_bytes(fault.asked_bytes)}", "label")])
