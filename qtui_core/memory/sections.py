@@ -40,6 +40,7 @@ def cut(events: Iterable[Event]) -> tuple[list[Section], dict[int, Place]]:
     """The sections of a recording in order, and the place of each buffer by its id."""
     knife = _Knife()
     current = knife.begin(OUTSIDE, "")
+    keep = current.events.append
     places: dict[int, Place] = {}
     inside = False
     for event in events:
@@ -47,18 +48,21 @@ def cut(events: Iterable[Event]) -> tuple[list[Section], dict[int, Place]]:
         if kind == LAYER:
             inside = event[1] != OUTSIDE
             current = knife.begin(event[1], event[2])
+            keep = current.events.append
             continue
         if kind == PHASE and inside:
             inside = False
             current = knife.begin(OUTSIDE, "")
+            keep = current.events.append
         if not inside:
             owner = places[event[1]][0].layer if kind == FREE else OUTSIDE
             if owner != current.layer:
                 current = knife.begin(owner, "")
+                keep = current.events.append
         if kind == ALLOCATE:
             places[event[1]] = (current, current.allocations)
             current.allocations += 1
-        current.events.append(event)
+        keep(event)
     return knife.sections, places
 
 

@@ -85,17 +85,26 @@ def repeated(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[l
         if not copies:
             yield group, 0
             continue
-        after = Section(OUTSIDE, OUTSIDE, "")
-        own = [Section(s.sweep, s.layer, s.direction, [], s.allocations) for s in group]
-        for section, kept in zip(group, own, strict=True):
-            for event in section.events:
-                place = places[event[1]][0] if event[0] == FREE else section
+        after: list[Event] = []
+        own: list[Section] = []
+        for section in group:
+            far = [
+                event
+                for event in section.events
                 # What a section frees of its own is near, and is nearly all.
-                near = place is section or is_near(rows, section, place)
-                (kept if near else after).events.append(event)
+                if event[0] == FREE
+                and (place := places[event[1]][0]) is not section
+                and not is_near(rows, section, place)
+            ]
+            if far:
+                once = set(far)
+                near = [event for event in section.events if event not in once]
+                section = Section(section.sweep, section.layer, "", near, section.allocations)
+            own.append(section)
+            after += far
         yield own, copies
-        if after.events:
-            yield [after], 0
+        if after:
+            yield [Section(OUTSIDE, OUTSIDE, "", after)], 0
 
 
 def _groups(
