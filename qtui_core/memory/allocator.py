@@ -15,7 +15,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.allocator_blocks import LARGE_SEGMENT, MIB, Block
 from qtui_core.memory.allocator_expandable import ExpandableAllocator
 from qtui_core.memory.allocator_native import CachingAllocator, DeviceFull
-from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
+from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, OPERATION, PHASE, Event
 
 #: Events that only the allocator is given, besides those of a recording: (HOLD_BACK, id) counts a
 #: buffer as freed, whose memory no one else gets until (HAND_BACK,) or until the device is full.
@@ -184,6 +184,8 @@ def simulate(events: Iterable[Event], settings: AllocatorSettings | None = None)
             block = blocks.pop(event[1], None)
             if block is not None:
                 free(block)
+            continue
+        elif kind == OPERATION:  # the most of what is left
             continue
         elif kind == EMPTY_CACHE:
             allocator.empty_cache()
