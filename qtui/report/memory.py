@@ -14,6 +14,7 @@ from qtui.report.numbers import format_bytes, format_count, plural
 from qtui_core.memory.advice import FRAGMENTATION, Advice, Cure, tries_segments
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Fit, Largest
+from qtui_core.memory.plan_rules import learned_positions
 from qtui_core.memory.plan_text import grouped
 from qtui_core.models.quoting import printable
 
@@ -220,8 +221,11 @@ def _largest(largest: Largest, estimate: Estimate) -> Facts:
     value = f"{largest.value:,} on {gpu}"
     shape = estimate.shape
     longest = None if shape is None else shape.max_positions
-    if largest.option == "--seq" and longest is not None and largest.value > longest:
-        value += f"; the model was made for {longest:,} positions"
+    if largest.option == "--seq" and shape is not None and longest is not None:
+        if largest.value > longest:
+            value += f"; the model was made for {longest:,} positions"
+        elif largest.value + estimate.plan.generate == learned_positions(shape):
+            value += f"; the model has learned no more than {longest:,} positions"
     return Facts(((largest.option, value), ("the process then takes", both(largest.process_bytes))))
 
 

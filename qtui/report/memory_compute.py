@@ -1,4 +1,4 @@
-"""The section of compute in `qtui memory`: operations by the rule of thumb, as they are, in time."""
+"""The section of compute in `qtui memory`: operations by rule of thumb, as they are, in time."""
 
 from __future__ import annotations
 

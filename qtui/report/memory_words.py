@@ -6,7 +6,7 @@ from qtui.report.memory_data import MemoryReport
 from qtui.report.memory_parts import grouped
 from qtui.report.numbers import format_bytes
 from qtui_core.memory.advice import Advice, keeps_training
-from qtui_core.memory.fit import Fit
+from qtui_core.memory.fit import Fit, Largest
 from qtui_core.memory.plan import RunPlan
 
 
@@ -32,6 +32,8 @@ def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
         sentence += _verdict(asked, report)
     else:
         sentence += _smallest(report)
+    if report.largest is not None:
+        sentence += _at_most(report.largest)
     return sentence + _what_to_do(report, asked)
 
 
@@ -71,6 +73,15 @@ def _smallest(report: MemoryReport) -> str:
         return "No GPU of the catalogue holds it. "
     small = min(fitting, key=lambda fit: fit.capacity_bytes)
     return f"The smallest GPU of the catalogue that holds it is {small.gpu}. "
+
+
+def _at_most(largest: Largest) -> str:
+    if largest.value is None:
+        return f"Not even {largest.option} {largest.step} fits. "
+    return (
+        f"The largest that fits is {largest.option} {largest.value}, which needs "
+        f"{format_bytes(largest.process_bytes)}. "
+    )
 
 
 def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:

@@ -114,3 +114,56 @@ def test_a_gpu_without_units_for_the_type_has_no_bound_and_says_so(qtui):
     assert "fp16" in said["on T4"]
     halves = facts(qtui, "--gpu", "T4", "--dtype", "fp16", "--autocast-dtype", "fp16")
     assert halves["on T4"].startswith("no less than ")
+
+
+@pytest.mark.parametrize(
+    ("args", "notes"),
+    [
+        (("--lora-targets", "q_proj,v_prj"), ["No module is named v_prj: it gets no adapter"]),
+        (("--lora-targets", "q_proj,v_proj"), []),
+        (("--lora-targets", "self_attn.q_proj,layers.3.mlp.up_proj"), []),
+        (("--method", "inference", "--loss", "fused", "--lora-rank", "8"),
+         ["--loss fused changes nothing", "--lora-rank 8 changes nothing"]),
+        (("--method", "full", "--reentrant", "--autocast-dtype", "fp16"),
+         ["--reentrant changes nothing", "--autocast-dtype fp16 changes nothing"]),
+        (("--method", "full", "--reentrant", "--autocast-dtype", "fp16", "--autocast",
+          "--checkpointing"), []),
+        (("--method", "lora", "--lora-rank", "8", "--adapter-dtype", "bf16"), []),
+    ],
+)  # fmt: skip
+def test_what_does_not_count_is_said(qtui, args, notes):
+    said = memory(qtui, str(LLAMA), *args)["notes"]
+    assert len(said) == len(notes)
+    assert all(text.startswith(begin) for text, begin in zip(said, notes, strict=True))
+    if not notes or "v_prj" not in args[1]:
+        return
+    alone = memory(qtui, str(LLAMA), "--lora-targets", "q_proj")
+    both = memory(qtui, str(LLAMA), *args)
+    assert alone["peak_allocated_bytes"] == both["peak_allocated_bytes"]
+
+
+def test_names_of_experts_are_no_idle_targets(qtui):
+    args = (str(CONFIGS / "mixtral-8x7b.json"), "--method", "lora", "--seq", "64")
+    assert memory(qtui, *args, "--lora-targets", "w1,w3,q_proj")["notes"] == []
+    (note,) = memory(qtui, *args, "--lora-targets", "w1,w3,w4")["notes"]
+    assert "named w4" in note
+
+
+def test_a_quantized_checkpoint_is_noted_once(qtui, tmp_path):
+    stored = {"quantization_config": {"quant_method": "awq", "bits": 4}, "dtype": "float16"}
+    notes = memory(qtui, folder(tmp_path, None, **stored), "--seq", "64")["notes"]
+    assert len([note for note in notes if "quantized" in note]) == 1
+
+
+def test_the_last_sentence_answers_what_was_asked(qtui):
+    data = memory(qtui, str(LLAMA), "--max", "batch", "--gpu", "A100 80")
+    assert f"The largest that fits is --batch {data['largest']['value']}, " in data["conclusion"]
+    none = memory(qtui, str(LLAMA), "--max", "seq", "--vram", "2GiB")
+    assert none["largest"]["value"] is None
+    assert "Not even --seq " in none["conclusion"]
+
+
+def test_a_sequence_that_ends_with_the_positions_says_so(qtui):
+    gpt2 = str(CONFIGS / "gpt2-medium.json")
+    text = qtui("memory", gpt2, "--max", "seq", "--gpu", "H100", "--dtype", "bf16").stdout
+    assert "; the model has learned no more than 1,024 positions" in text
