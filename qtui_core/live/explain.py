@@ -10,7 +10,7 @@ from qtui_core.live.parts import REST
 from qtui_core.quantities import format_bytes
 
 #: A part under this share of its level's estimate is no difference to speak of.
-_WORTH: Final = 0.005
+WORTH: Final = 0.005
 
 _CALIBRATE: Final = "`qtui calibrate` measures it on this machine, and the estimate then uses that."
 _OTHER_MODEL: Final = (
@@ -63,7 +63,7 @@ def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, Part] | None:
         for part in level.parts
         if not part.whole
         and part.name != OTHERS
-        and abs(part.bytes) > _WORTH * (level.estimated or 0)
+        and abs(part.bytes) > WORTH * (level.estimated or 0)
     ]
     return max(found, key=lambda pair: abs(pair[1].bytes), default=None)
 
@@ -76,10 +76,10 @@ def explain(levels: Sequence[Level], *, tensors: bool = False) -> str:
     found = largest_unexplained(levels)
     if found is None:
         if len(known) == 1:
-            where = f"No part of what is {_IS[known[0].name]} is more than {_WORTH:.1%} of it off"
+            where = f"No part of what is {_IS[known[0].name]} is more than {WORTH:.1%} of it off"
         else:
             names = ", ".join(level.name for level in known)
-            where = f"At no level ({names}) is a part more than {_WORTH:.1%} of the estimate off"
+            where = f"At no level ({names}) is a part more than {WORTH:.1%} of the estimate off"
         return f"{where}: the estimate can be planned with."
     level, part = found
     more = "more" if part.bytes > 0 else "less"

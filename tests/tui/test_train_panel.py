@@ -236,6 +236,7 @@ async def test_a_recording_without_an_end_is_played_and_told(
     async with running(recording=path) as pilot:
         panel = await replay(pilot)
         assert "cut off" in panel.sentence
+        assert "The loss is" in panel.sentence  # and what is right in it is told too
 
 
 async def test_what_is_no_recording_is_refused(running: Running, tmp_path: Path) -> None:

@@ -178,8 +178,13 @@ class DrawingPanel(RunningPanel):
         title.fraction = run_fraction(run) if wide else None
 
     def _draw_sentence(self) -> None:
-        told = self.refusal or ("" if self.run_shown.there else self.trouble)
-        self.sentence = told or sentence_of(self.shown, self.run_shown, self.drawing.glyphs)
+        run = self.run_shown
+        told = self.refusal or ("" if run.there else self.trouble)
+        if not told:
+            # What is wrong with a recording says nothing against what is right in it.
+            complaint = run.complaint if run.player is not None else ""
+            told = f"{complaint} {sentence_of(self.shown, run, self.drawing.glyphs)}".strip()
+        self.sentence = told
 
 
 def smaller(batch: int) -> Sequence[int]:

@@ -117,7 +117,7 @@ def _levels(
     puts: list[Put] = []
     at = 0
     for name, nbytes, estimated in levels:
-        if nbytes is None:
+        if not nbytes:
             continue
         label = f"peak {name} " if not puts else f"{name} "
         value, error = format_bytes(nbytes), error_text(nbytes, estimated, canvas.glyphs.minus)

@@ -182,7 +182,7 @@ class RunningPanel(ChangingPanel):
             player.restart()
             run.player, run.path, run.state = player, path, player.state
             self.run_shown = run
-            self.refusal = run.complaint = player.recording.complaint
+            self.refusal, run.complaint = "", player.recording.complaint
             self._draw()
 
         self.do(work, RECORDING)

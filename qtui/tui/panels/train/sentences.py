@@ -13,7 +13,7 @@ from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.texts import gap_of
 from qtui.tui.widgets.drawing import Glyphs
 from qtui_core.live.compare import first_step_only
-from qtui_core.live.explain import explain, largest_unexplained
+from qtui_core.live.explain import WORTH, explain, largest_unexplained
 from qtui_core.live.measured import measured
 from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
@@ -92,7 +92,7 @@ def _difference(state: RunState, glyphs: Glyphs) -> str:
     levels = gap_of(state)
     found = largest_unexplained(levels)
     if found is None:
-        return explain(levels, tensors=state.counted == "tensors")
+        return f"No part is off by more than {WORTH:.1%} of that: it can be planned with."
     _, part = found
     return (
         f"The largest unexplained part is {part.name} ({signed(part.bytes, glyphs.minus)}): Gap "
