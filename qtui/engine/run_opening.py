@@ -29,6 +29,7 @@ from qtui_core.training.order import Order
 from qtui_core.training.placement import Placement, allocator_settings, place, torch_version
 from qtui_core.training.request import RunRequest
 from qtui_core.training.runnable import check_runnable, one_gpu
+from qtui_core.training.unused import without_effect
 
 #: What a run is made of, besides this program.
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")
@@ -95,7 +96,8 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
         if placement.device.kind == "cuda"
         else {}
     )
-    notes = (note, predicted.warning if predicted else why_not)
+    unused = without_effect(request.plan, plan, placement.device.kind)
+    notes = (note, unused, predicted.warning if predicted else why_not)
     return Opened(
         source,
         order,

@@ -91,8 +91,9 @@ def prepare_base(built: Built, plan: RunPlan) -> None:
             use_gradient_checkpointing=bool(plan.checkpointing),
             gradient_checkpointing_kwargs=again,
         )
-    elif plan.adapts:
-        model.requires_grad_(False)
+    else:
+        if plan.adapts:
+            model.requires_grad_(False)
         if plan.kbit_prep == "norms":
             _norms_to_float32(model)
     built.model = model.train(plan.trains)

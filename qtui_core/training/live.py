@@ -33,6 +33,7 @@ from qtui_core.training.quantized import quantize_linears, stored_bytes
 from qtui_core.training.runnable import kernels_of, rate_of, use_liger
 from qtui_core.training.scaling import left_out, make_scaler, scale_of, unscaled
 from qtui_core.training.step import batch_of, infer, take_steps
+from qtui_core.training.unused import targets_without_modules
 from qtui_core.training.weights import is_random, load_weights, settle, warm_up
 
 IMPORT = "import"
@@ -98,7 +99,10 @@ def run(source: ModelSource, order: Order, course: Course) -> bool:
         build.prepare_base(built, plan)
         stack.enter_context(kernels_of(plan))
         compare = _comparison(source, built, order, course)
+        names = [name for name, _ in built.model.named_modules()] if plan.adapts else []
         build.add_adapters(built, plan)
+        if plan.adapts and (lacking := targets_without_modules(plan, names)):
+            course.say(lacking)
         course.track(built.state(), component_of_state(built))
         batch = batch_of(built, plan, order.placement.torch_device)
         course.meter.standing.inputs = batch

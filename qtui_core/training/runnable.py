@@ -69,7 +69,7 @@ def check_runnable(plan: RunPlan, device_type: str) -> None:
             f"--attention {plan.attention} is a kernel of CUDA, and this run is on the CPU; use "
             f"--attention sdpa, which takes the CPU's own."
         )
-    plain = plan.quant is None and plan.dtype != "fp32" and not plan.autocast
+    plain = plan.dtype != "fp32" and not plan.autocast  # the head is never quantized
     if plan.kbit_prep == "norms" and plain:
         raise UsageError(
             f"--kbit-prep norms makes hidden states float32, which layers of {plan.dtype} that are "

@@ -20,6 +20,7 @@ from qtui_core.training.ledger import Ledger
 from qtui_core.training.placement import NoGpu, allocator_settings, place
 from qtui_core.training.request import RunRequest, parse_request
 from qtui_core.training.runnable import check_runnable, one_gpu, rate_of
+from qtui_core.training.unused import targets_without_modules, without_effect
 
 
 def test_a_request_is_read() -> None:
@@ -272,6 +273,8 @@ REFUSED = [
     ({"method": "full", "sequence": 1}, "cuda", "--seq 2"),
     ({"optimizer": "adamw4bit"}, "cpu", "adamw8bit"),
     ({"method": "lora", "kbit_prep": "norms"}, "cpu", "--autocast"),
+    ({"method": "qlora", "kbit_prep": "norms", "autocast": False}, "cpu", "--autocast"),
+    ({"method": "inference", "quant": "nf4", "kbit_prep": "norms"}, "cuda", "--autocast"),
 ]
 
 
@@ -300,3 +303,41 @@ def test_of_several_gpus_one_is_run_and_it_is_said() -> None:
 def test_adapters_learn_faster_than_weights() -> None:
     assert rate_of(RunPlan(method="qlora")) == rate_of(RunPlan(method="lora")) == 1e-3
     assert rate_of(RunPlan(method="full")) == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("plan", "device", "words"),
+    [
+        ({}, "cpu", ()),
+        ({"method": "lora", "lora_rank": 4, "accumulation": 2}, "cpu", ()),
+        ({"segments": "expandable"}, "cuda", ()),
+        ({"segments": "expandable"}, "cpu", ("--segments (a CPU",)),
+        ({"method": "full", "lora_rank": 64, "lora_dropout": 0.1}, "cpu",
+         ("--lora-rank, --lora-dropout (there are no adapters)",)),
+        ({"method": "inference", "accumulation": 4, "optimizer": "sgd"}, "cuda",
+         ("--optimizer, --accumulation (nothing is trained)",)),
+        ({"generate": 4}, "cuda", ("--generate (a step",)),
+        ({"method": "full", "reentrant": True, "autocast_dtype": "fp16"}, "cuda",
+         ("--reentrant (there are no checkpoints)", "--autocast-dtype (there is no autocast)")),
+        ({"torch": "2.5"}, "cuda", ("--torch (torch 2.13 is installed and runs)",)),
+    ],
+)  # fmt: skip
+def test_options_that_change_nothing_are_said(
+    plan: dict[str, Any], device: str, words: tuple[str, ...]
+) -> None:
+    asked = RunPlan(**plan)
+    told = without_effect(asked, resolve(replace(asked, torch="2.13"), "bf16"), device)
+    assert bool(told) == bool(words)
+    for word in words:
+        assert word in told
+    assert told.count(";") == max(0, len(words) - 1)
+
+
+def test_targets_that_no_module_has_are_said() -> None:
+    names = ["model", "model.layers.0.self_attn.q_proj", "lm_head"]
+
+    def told(*targets: str) -> str:
+        return targets_without_modules(RunPlan(lora_targets=targets), names)
+
+    assert told("all-linear") == told("q_proj", "self_attn.q_proj", "lm_head") == ""
+    assert "named proj, foo;" in told("q_proj", "proj", "foo")

@@ -1,0 +1,175 @@
+"""Every option of a plan is in the model, the optimizer or the step that it makes on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import bitsandbytes
+import pytest
+import torch
+from training_runs import configured
+from transformers.integrations import sdpa_attention
+
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.models import open_model
+from qtui_core.training import build
+from qtui_core.training.optimizers import make_optimizer
+from qtui_core.training.quantized import quantize_linears
+from qtui_core.training.runnable import kernels_of
+from qtui_core.training.weights import load_weights, settle
+
+pytestmark = pytest.mark.slow  # together, not each
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    """Makes the model that a plan trains, as a run does it."""
+
+    def make(**fields: Any) -> tuple[Any, RunPlan]:
+        plan = resolve(RunPlan(batch=1, sequence=16, **fields), "bf16")
+        with open_model(configured(tmp_path)) as source:
+            built = load_weights(source, plan)
+        if plan.quant is None:
+            settle(built.model, "cpu")
+        else:
+            quantize_linears(built.model, plan, "cpu")
+        build.prepare(built, plan)
+        return built.model, plan
+
+    return make
+
+
+def _adapters(model: Any) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if ".lora_" in name}
+
+
+@pytest.mark.parametrize("rank", [2, 8])
+def test_rank_and_targets(made: Any, rank: int) -> None:
+    model, _ = made(method="lora", lora_rank=rank, lora_targets=("q_proj", "down_proj"))
+    found = _adapters(model)
+    assert {name.split(".lora_")[0].rpartition(".")[2] for name in found} == {"q_proj", "down_proj"}
+    assert len(found) == 2 * 2 * 2  # of two layers
+    assert all(rank in p.shape for p in found.values())
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == set(found)
+    every, _ = made(method="lora")
+    assert len(_adapters(every)) == 2 * 2 * 7
+
+
+def test_dropout_and_the_type_of_adapters(made: Any) -> None:
+    for dtype in ("fp32", "bf16", "fp16"):
+        model, _ = made(method="qlora", lora_dropout=0.25, adapter_dtype=dtype)
+        assert {p.dtype for p in _adapters(model).values()} == {build.DTYPES[dtype]}
+        dropped = [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+        assert dropped == [0.25] * 14
+    model, _ = made(method="qlora")
+    assert not any(isinstance(m, torch.nn.Dropout) and m.p for m in model.modules())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_the_type_of_weights(made: Any, dtype: str) -> None:
+    model, _ = made(method="full", dtype=dtype)
+    assert {p.dtype for p in model.parameters()} == {build.DTYPES[dtype]}
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("method", ["qlora", "inference"])
+def test_k_bit_preparation(made: Any, method: str) -> None:
+    """Of what is not quantized: all, the norms, or nothing becomes float32."""
+    for prep, norms, head in (
+        ("all", torch.float32, torch.float32),
+        ("norms", torch.float32, torch.bfloat16),
+        ("none", torch.bfloat16, torch.bfloat16),
+    ):
+        model, _ = made(method=method, quant="nf4", kbit_prep=prep, autocast=True)
+        found = {name: p.dtype for name, p in model.named_parameters() if ".lora_" not in name}
+        assert {d for name, d in found.items() if "norm" in name} == {norms}
+        kept = {d for n, d in found.items() if "lm_head" in n or "embed" in n}
+        assert kept == {head}
+
+
+@pytest.mark.parametrize("quant", ["nf4", "nf4-dq", "fp4", "fp4-dq", "int8"])
+def test_how_weights_are_stored(made: Any, quant: str) -> None:
+    model, _ = made(method="qlora", quant=quant)
+    if quant == "int8":
+        layers = [m for m in model.modules() if isinstance(m, bitsandbytes.nn.Linear8bitLt)]
+        assert {layer.weight.dtype for layer in layers} == {torch.int8}
+    else:
+        layers = [m for m in model.modules() if isinstance(m, bitsandbytes.nn.Linear4bit)]
+        states = [layer.weight.quant_state for layer in layers]
+        assert {state.quant_type for state in states} == {quant[:3]}
+        assert {state.nested for state in states} == {quant.endswith("-dq")}
+    assert len(layers) == 14
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints(made: Any, reentrant: bool) -> None:
+    model, _ = made(method="lora", checkpointing=True, reentrant=reentrant)
+    layers = model.get_base_model().model.layers
+    assert all(layer.gradient_checkpointing for layer in layers)
+    for layer in layers:
+        assert layer._gradient_checkpointing_func.keywords["use_reentrant"] is reentrant
+    plain, _ = made(method="lora", checkpointing=False)
+    assert not any(layer.gradient_checkpointing for layer in plain.get_base_model().model.layers)
+
+
+def test_attention_and_repeated_keys(made: Any) -> None:
+    for attention in ("sdpa", "eager"):
+        model, plan = made(method="full", attention=attention)
+        assert model.config._attn_implementation == attention
+        with kernels_of(plan), _calls() as calls:
+            model(input_ids=torch.ones(1, 4, dtype=torch.int64))
+        assert len(calls) == (2 if attention == "sdpa" else 0)
+    for repeated in (False, True):
+        model, plan = made(method="full", repeat_kv=repeated)
+        with kernels_of(plan), _calls() as calls:
+            model(input_ids=torch.ones(1, 4, dtype=torch.int64))
+        # Of four heads two have keys.
+        assert calls == [4 if repeated else 2] * 2
+
+
+@contextmanager
+def _calls() -> Iterator[list[int]]:
+    """Heads of the keys of each call of torch's own attention."""
+    functional = torch.nn.functional
+    plain = functional.scaled_dot_product_attention
+    found: list[int] = []
+
+    def called(query: Any, key: Any, *rest: Any, **named: Any) -> Any:
+        found.append(key.shape[1])
+        return plain(query, key, *rest, **named)
+
+    functional.scaled_dot_product_attention = called
+    assert sdpa_attention.torch.nn.functional is functional
+    try:
+        yield found
+    finally:
+        functional.scaled_dot_product_attention = plain
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "states"),
+    [
+        ("adamw", torch.optim.AdamW, {torch.float32}),
+        ("adamw-fused", torch.optim.AdamW, {torch.float32}),
+        ("sgd", torch.optim.SGD, set()),
+        ("adamw8bit", bitsandbytes.optim.AdamW8bit, {torch.uint8, torch.float32}),
+    ],
+)
+def test_optimizers(made: Any, optimizer: str, kind: type[Any], states: set[torch.dtype]) -> None:
+    model, plan = made(method="full", dtype="fp32", optimizer=optimizer)
+    found = make_optimizer(plan, model)
+    assert isinstance(found, kind)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    found.step()
+    tensors = [
+        value
+        for state in found.state.values()
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor) and name != "step"
+    ]
+    assert {tensor.dtype for tensor in tensors} == states
+    assert bool(found.param_groups[0].get("fused")) is (optimizer == "adamw-fused")
