@@ -44,7 +44,7 @@ def memory_document(report: MemoryReport, *, explain: bool, picture: bool = Fals
     if report.compute is not None:
         sections.append(Section("Compute", (compute_facts(report, report.compute),)))
     sections.append(Section("What would save memory", tuple(_advice(report))))
-    sections.append(Section("When memory runs out", (_cures(report.cures, estimate),)))
+    sections.append(Section("When memory runs out", (_cures(report),)))
     if report.notes:
         sections.append(Section("Notes", tuple(printable(note) for note in report.notes)))
     return Document(
@@ -230,6 +230,8 @@ def _largest(largest: Largest, estimate: Estimate) -> Facts:
 
 
 def _advice(report: MemoryReport) -> list[Block]:
+    if not report.weighed:
+        return ["Not known: a trace is of one plan."]
     if not report.advice:
         return ["No single change of the plan would save a part of the peak worth naming."]
     peak = report.estimate.peak_allocated_bytes
@@ -253,7 +255,7 @@ def _advised(advice: Advice) -> tuple[str, ...]:
     return advice.change, format_bytes(advice.saves_bytes), advice.peak_phase, advice.cost
 
 
-def _cures(cures: Sequence[Cure], estimate: Estimate) -> Table:
+def _cures(report: MemoryReport) -> Table:
     return Table(
         columns=(
             Column("where", key=True),
@@ -263,19 +265,20 @@ def _cures(cures: Sequence[Cure], estimate: Estimate) -> Table:
             Column("how it shows"),
         ),
         rows=tuple(
-            (cure.kind, format_bytes(cure.needs_bytes), *_cure(cure, estimate), cure.symptom)
-            for cure in cures
+            (cure.kind, format_bytes(cure.needs_bytes), *_cure(cure, report), cure.symptom)
+            for cure in report.cures
         ),
         note="The change that saves most there and trains the same, where there is one.",
     )
 
 
-def _cure(cure: Cure, estimate: Estimate) -> tuple[str, str]:
+def _cure(cure: Cure, report: MemoryReport) -> tuple[str, str]:
     """What to change, and the bytes it saves; segments that were not tried save what the allocator
     keeps at most."""
     if cure.change:
         return cure.change, format_bytes(cure.saves_bytes)
+    estimate = report.estimate
     native = estimate.plan.segments == "native"
     if cure.kind == FRAGMENTATION and native and not tries_segments(estimate):
         return "--segments expandable", f"at most {format_bytes(cure.needs_bytes)}"
-    return "nothing in the plan", "–"
+    return "nothing in the plan" if report.weighed else "not known", "–"

@@ -11,6 +11,7 @@ from qtui_core.memory.compute import Compute
 from qtui_core.memory.device import Device
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Fit, Largest
+from qtui_core.memory.plan_rules import not_built_in
 from qtui_core.memory.terms import Term
 
 
@@ -51,6 +52,12 @@ class MemoryReport:
         """Of the model; None where it has no shape."""
         shape = self.estimate.shape
         return None if shape is None else shape.parameters
+
+    @property
+    def weighed(self) -> bool:
+        """Whether changes of the plan were estimated: not where only a trace tells of the model."""
+        shape = self.estimate.shape
+        return shape is not None and not not_built_in(shape, self.estimate.plan)
 
 
 def memory_data(report: MemoryReport) -> dict[str, Any]:

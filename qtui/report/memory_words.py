@@ -86,7 +86,7 @@ def _at_most(largest: Largest) -> str:
 
 def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:
     plan = report.estimate.plan
-    if report.estimate.shape is None:
+    if not report.weighed:
         return "What changes would save is not known: a trace is of one plan."
     same = [advice for advice in report.advice if keeps_training(plan, advice.plan)]
     best = next(iter(same or report.advice), None)

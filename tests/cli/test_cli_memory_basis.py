@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -11,6 +12,11 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from qtui.report.memory import memory_document
+from qtui.report.memory_build import Described, report_of
+from qtui.report.plain import to_plain
+from qtui_core.memory import ModelShape, RunPlan, estimate
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 LLAMA = CONFIGS / "llama-3.1-8b.json"
@@ -167,3 +173,19 @@ def test_a_sequence_that_ends_with_the_positions_says_so(qtui):
     gpt2 = str(CONFIGS / "gpt2-medium.json")
     text = qtui("memory", gpt2, "--max", "seq", "--gpu", "H100", "--dtype", "bf16").stdout
     assert "; the model has learned no more than 1,024 positions" in text
+
+
+def test_what_was_not_weighed_is_not_said_to_save_nothing():
+    shape = ModelShape.from_config(json.loads((CONFIGS / "t5-11b.json").read_text()))
+    found = replace(estimate(shape, RunPlan(sequence=64)), origin="trace")
+    model = Described("t5", "t5", {"dtype": "bfloat16"}, "T5ForConditionalGeneration", False)
+    for traced in (
+        replace(found, shape=None),
+        replace(found, plan=replace(found.plan, method="inference")),
+    ):
+        text = to_plain(memory_document(report_of(model, traced, None), explain=False))
+        assert "No single change" not in text
+        assert "nothing in the plan" not in text
+        assert text.endswith("What changes would save is not known: a trace is of one plan.\n")
+    weighed = to_plain(memory_document(report_of(model, found, None), explain=False))
+    assert "nothing in the plan" in weighed
