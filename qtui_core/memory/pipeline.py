@@ -76,11 +76,10 @@ class Stage:
         self.model = model
         self.batch = batch
         plan, shape = model.plan, model.shape
-        elements = plan.tokens * shape.hidden
-        self._count = plan.accumulation if plan.trains else 1
-        self._inputs = [self._buffer(tape, elements) for _ in self._numbers(not shape.embeddings)]
-        sends = plan.trains and shape.head is None
-        self._gradients = [self._buffer(tape, elements) for _ in self._numbers(sends)]
+        self._count = plan.accumulation
+        receives, sends = not shape.embeddings, shape.head is None
+        self._inputs = self._buffers(tape) if receives else []
+        self._gradients = self._buffers(tape) if sends else []
 
     def step(self, tape: Tape) -> None:
         """The forward and backward passes of a step, of so many micro batches that all others are
@@ -105,24 +104,32 @@ class Stage:
                 waiting.append(output[0])
         del sent, output
 
-    def given(self, number: int) -> Batch:
-        """What a micro batch is given."""
-        return replace(self.batch, received=self._inputs[number]) if self._inputs else self.batch
-
     def _forward(self, tape: Tape, number: int) -> tuple[Tensor, ...]:
         plan = self.model.plan
         tape.phase(Phase.FORWARD)
         tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
-        output, others = forward(tape, self.model, self.given(number))
+        batch = self.batch
+        if self._inputs:
+            batch = replace(batch, received=self._inputs[number])
+        output, others = forward(tape, self.model, batch)
+        del batch
         tape.leave_autocast()
         assert output is not None
         return (output, *others)
 
-    def _numbers(self, has_any: bool) -> range:
-        return range(self._count if has_any else 0)
+    def _buffers(self, tape: Tape) -> list[Tensor]:
+        return [_buffer(tape, self.model, self.batch) for _ in range(self._count)]
 
-    def _buffer(self, tape: Tape, elements: int) -> Tensor:
-        return tape.leaf(elements, stream_of(self.model.plan), RECEIVED, self.model.plan.trains)
+
+def received(tape: Tape, model: Model, batch: Batch) -> Batch:
+    """A batch as a stage is given it in an inference, where nothing is trained."""
+    return batch if model.shape.embeddings else replace(batch, received=_buffer(tape, model, batch))
+
+
+def _buffer(tape: Tape, model: Model, batch: Batch) -> Tensor:
+    """For the hidden states of a batch, or their gradient."""
+    elements = batch.ids.elements * model.shape.hidden
+    return tape.leaf(elements, stream_of(model.plan), RECEIVED, model.plan.trains)
 
 
 def stream_of(plan: RunPlan) -> str:
@@ -131,4 +138,4 @@ def stream_of(plan: RunPlan) -> str:
     return "fp32" if plan.kbit_prep == "all" else plan.dtype
 
 
-__all__ = ["RECEIVED", "Stage", "in_flight", "stages_of", "stream_of"]
+__all__ = ["RECEIVED", "Stage", "in_flight", "received", "stages_of", "stream_of"]

@@ -8,6 +8,7 @@ from typing import Final
 
 from qtui_core.memory.blocks.loss import LOGITS
 from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.shape import ModelShape
@@ -56,16 +57,27 @@ def _pipeline(found: Estimate, shape: ModelShape) -> Iterator[str]:
     which = "last stage, which has the logits" if last else "first stage"
     if plan.trains and not last and flying > 1:
         which += f", which has {flying} micro batches in flight"
+    shown = f"Shown is its {which}: of first and last the one that holds more."
+    if shape.encoder:
+        shown = "Shown is one stage that has the whole encoder, the embedding and the logits too."
+    elif last and stages_of(shape, plan)[-1].embeddings:
+        shown += " It is taken to have the embeddings as well."
     yield (
         f"The pipeline is torch.distributed.pipelining with stages of {longest} layers at most. "
-        f"Shown is its {which}: of first and last the one that holds more."
+        f"{shown}"
     )
     if not plan.trains:
         return
+    plural = "es" if plan.accumulation > 1 else ""
     yield (
-        f"Its schedule is Schedule1F1B, of {plan.accumulation} micro batches (--accumulation), "
-        "with return_outputs=False: else the last stage keeps the logits of all of them."
+        f"Its schedule is Schedule1F1B, of {plan.accumulation} micro batch{plural} "
+        "(--accumulation), with return_outputs=False: else the last stage keeps the logits of all."
     )
+    if plan.accumulation < plan.pipeline_parallel:
+        yield (
+            "torch refuses fewer micro batches than stages: --accumulation "
+            f"{plan.pipeline_parallel} or more."
+        )
     each = _of_one(found, 1 if last else flying)
     if not last and plan.accumulation > flying and each:
         more = (plan.accumulation - flying) * each

@@ -20,7 +20,7 @@ from qtui_core.memory.optimizer import (
     states_of,
     step_temporaries,
 )
-from qtui_core.memory.pipeline import Stage
+from qtui_core.memory.pipeline import Stage, received
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape import ModelShape
@@ -165,16 +165,14 @@ def _infer(tape: Tape, model: Model) -> object:
     plan = model.plan
     tape.grad = False
     tape.training = False
-    prompt = _batch(tape, plan)
-    if plan.pipeline_parallel > 1:
-        prompt = Stage(tape, model, prompt).given(0)
+    prompt = received(tape, model, _batch(tape, plan))
     cache = None if model.shape.is_encoder or model.shape.encoder else Cache()
     tape.phase(Phase.FORWARD)
     _pass_forward(tape, model, prompt, cache)
     if plan.generate > 1 and cache is not None:
         tape.phase(Phase.FORWARD)
         cache.lengthen(tape, plan.sequence + plan.generate - 2)
-        _pass_forward(tape, model, _last_token(tape, plan), cache)
+        _pass_forward(tape, model, received(tape, model, _last_token(tape, plan)), cache)
     tape.phase(Phase.BETWEEN)
     return prompt, cache
 

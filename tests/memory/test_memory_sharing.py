@@ -18,7 +18,7 @@ from qtui_core.memory.assemble import Batch, Model, forward
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.pipeline import RECEIVED, stages_of, stream_of
 from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import live_peak
+from qtui_core.memory.record import ALLOCATE, FREE, Component, live_peak
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.sharing import sharing_notes
 from qtui_core.memory.step import record_step
@@ -164,3 +164,47 @@ def test_a_model_without_a_head_is_not_trained_in_stages():
     shape = ModelShape.from_config(config)
     with pytest.raises(UsageError, match="no head"):
         estimate(shape, pipelined(shape, sequence=32))
+
+
+def test_what_torch_refuses_is_said():
+    shape = ModelShape.from_config(config_of("llama").to_dict())
+    refused = notes_of(shape, gpus=2, pipeline_parallel=2)
+    assert "1 micro batch (" in refused
+    assert "--accumulation 2 or more" in refused
+    assert "refuses" not in notes_of(shape, gpus=2, pipeline_parallel=2, accumulation=2)
+
+
+def test_stages_that_are_not_cut_further_are_said_to_be_whole():
+    pair = {"gpus": 2, "pipeline_parallel": 2, "accumulation": 2}
+    t5 = ModelShape.from_config(config_of("t5").to_dict())
+    assert "has the whole encoder" in notes_of(t5, **pair)
+    gpt2 = ModelShape.from_config(config_of("gpt2").to_dict())
+    notes = notes_of(gpt2, **pair)
+    assert ("last stage" in notes) == ("have the embeddings as well" in notes)
+
+
+@pytest.mark.parametrize("generate", [0, 1, 40])
+def test_a_stage_of_an_inference_receives_hidden_states_and_keeps_its_own_cache(generate):
+    shape = ModelShape.from_config(config_of("llama").to_dict())
+    plan = RunPlan(method="inference", sequence=64, generate=generate)
+    plan = resolve(plan, shape.dtype)
+    half = resolve(
+        RunPlan(method="inference", sequence=64, generate=generate, gpus=2, pipeline_parallel=2),
+        shape.dtype,
+    )
+    whole = estimate(shape, plan, allocator=False)
+    parts = [record_step(stage, half) for stage in stages_of(shape, half)]
+    cached = [kept_cache(part.events) for part in parts]
+    assert sum(cached) == kept_cache(whole.events)
+    assert all(cached)
+
+
+def kept_cache(events):
+    """Bytes of keys and values that are alive at the end."""
+    alive = {}
+    for event in events:
+        if event[0] == ALLOCATE and event[3].component is Component.CACHE:
+            alive[event[1]] = event[2]
+        elif event[0] == FREE:
+            alive.pop(event[1], None)
+    return sum(alive.values())
