@@ -15,6 +15,7 @@ from qtui.tui.panels.hardware.panel import DRAWERS
 from qtui.tui.panels.hardware.roofline_view import axes_of, picture
 from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
 from qtui.tui.widgets.drawing import ASCII, UNICODE
+from qtui_core.memory.device_hierarchy import hierarchy
 from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.devices import DEVICES, find_device
 from qtui_core.memory.intensity import operations_of
@@ -54,6 +55,34 @@ def test_sixteen_gpus_fit_a_small_screen() -> None:
     shown.take_gpus(tuple(replace(L40S, label=str(label)) for label in range(16)))
     lines = DRAWERS[ViewName.GPUS](shown, Canvas(78, 17, UNICODE))
     assert [line[0].text for line in lines] == [str(label) for label in range(16)]
+
+
+def text_of(lines: Any) -> str:
+    return " ".join(put.text for line in lines for put in line)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+def test_sources_are_whole_on_a_small_screen(device: Any) -> None:
+    """Where a figure is from is as much of it as the figure."""
+    shown = filled(choice=DeviceChoice(device))
+    text = text_of(DRAWERS[ViewName.HIERARCHY](shown, Canvas(78, 17, UNICODE)))
+    for level in hierarchy(device):
+        basis = f"{level.basis}: " if level.basis else ""
+        assert f"{level.name}: {basis}{level.source}" in text
+
+
+def test_rates_say_whose_they_are_from_the_first_moment() -> None:
+    shown = filled(measuring=True)
+    draw = DRAWERS[ViewName.RATES]
+    canvas = Canvas(78, 24, UNICODE)
+    assert "Measuring a product of each type, and a copy." in text_of(draw(shown, canvas))
+    shown.facts = DeviceFacts.parse({**FACTS, "kind": "cpu", "name": "EPYC"})
+    text = text_of(draw(shown, canvas))
+    assert "Measuring on the processor, EPYC." in text
+    assert "stated op/byte processor share" in text
+    shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
+    shown.measuring = False
+    assert "Measured on the processor, EPYC: products of" in text_of(draw(shown, canvas))
 
 
 class TestRoofline:

@@ -39,13 +39,21 @@ def draw_hierarchy(shown: Shown, canvas: Canvas) -> list[TextLine]:
         lines += _level(level, levels, shown, canvas)
         if spaced:
             lines.append([])
-    lines += _facts(shown, canvas)
+    below = _facts(shown, canvas)
     if any(len(_source(level, shown)) > canvas.width - _AFTER for level in levels):
-        lines.append([])
-        for level in levels:
-            text = f"{level.name}: {_source(level, shown)}"
-            lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
-    return lines[: canvas.height]
+        sources = [f"{level.name}: {_source(level, shown)}" for level in levels]
+        apart = [[], *(line for text in sources for line in _paragraph(text, canvas))]
+        together = _paragraph("; ".join(sources), canvas)
+        room = canvas.height - len(lines)
+        if len(below) + len(apart) <= room:
+            below = [*below, *apart]
+        else:  # where the figures are from is told before the rest of them
+            below = [*together, *below]
+    return [*lines, *below][: canvas.height]
+
+
+def _paragraph(text: str, canvas: Canvas) -> list[TextLine]:
+    return [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
 
 
 def _source(level: MemoryLevel, shown: Shown) -> str:
@@ -103,4 +111,4 @@ def _facts(shown: Shown, canvas: Canvas) -> list[TextLine]:
     if device.architecture:
         parts.append(device.architecture)
     said = "sizes as CUDA tells them here" if shown.measured_here else "sizes of the catalogue"
-    return [[Put(0, line, "quiet")] for line in wrapped(", ".join([*parts, said]), canvas.width)]
+    return _paragraph(", ".join([*parts, said]), canvas)

@@ -23,7 +23,7 @@ def draw_rates(shown: Shown, canvas: Canvas) -> list[TextLine]:
             Put(0, "type", "heading"),
             right(_STATED, "stated", "heading"),
             right(_RIDGE, "op/byte", "heading"),
-            right(_MEASURED, "measured", "heading"),
+            right(_MEASURED, _measured_what(shown), "heading"),
             right(_SHARE, "share", "heading"),
         ]
     ]
@@ -37,6 +37,12 @@ def draw_rates(shown: Shown, canvas: Canvas) -> list[TextLine]:
     for text in _sources(shown):
         lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
     return lines[: canvas.height]
+
+
+def _measured_what(shown: Shown) -> str:
+    """Beside what a GPU states, figures of a processor say whose they are."""
+    on_cpu = shown.facts is not None and shown.facts.kind == "cpu"
+    return "processor" if on_cpu else "measured"
 
 
 def _rate(
@@ -86,21 +92,21 @@ def _sources(shown: Shown) -> list[str]:
         "op/byte: the operations that must be done with a byte of the memory, or it waits."
     )
     facts = shown.facts
-    if shown.measuring:
-        found.append("Measuring.")
-    elif facts is None:
-        found.append("m measures this machine: a product of each type, and a copy.")
-    if facts is not None:
-        copied = next((each for each in shown.rates if each.what == COPY), None)
-        size = "" if copied is None else f", a copy of {format_bytes(copied.size)}"
-        where = facts.name if facts.kind == "cuda" else f"the processor, {facts.name}"
-        sides = sorted({each.size for each in shown.rates if each.what == PRODUCT})
-        sizes = (
-            " to ".join(f"{side:,}" for side in dict.fromkeys((sides[0], sides[-1])))
-            if sides
-            else ""
-        )
-        found.append(f"Measured on {where}: products of {sizes or '…'} rows{size}.")
-        if facts.kind == "cpu":
-            found.append("No GPU was found by torch, so these are the rates of the processor.")
+    if facts is None:
+        what = "a product of each type, and a copy."
+        found.append(f"Measuring {what}" if shown.measuring else f"m measures this machine: {what}")
+        return found
+    where = facts.name if facts.kind == "cuda" else f"the processor, {facts.name}"
+    sides = sorted({each.size for each in shown.rates if each.what == PRODUCT})
+    copied = next((each for each in shown.rates if each.what == COPY), None)
+    parts = []
+    if sides:
+        rows = " to ".join(f"{side:,}" for side in dict.fromkeys((sides[0], sides[-1])))
+        parts.append(f"products of {rows} rows")
+    if copied is not None:
+        parts.append(f"a copy of {format_bytes(copied.size)}")
+    word = "Measuring" if shown.measuring else "Measured"
+    found.append(f"{word} on {where}{': ' if parts else ''}{', '.join(parts)}.")
+    if facts.kind == "cpu":
+        found.append("No GPU was found by torch, so these are the rates of the processor.")
     return found

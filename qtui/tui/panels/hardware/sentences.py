@@ -26,7 +26,10 @@ def _of_gpus(shown: Shown) -> str:
     if shown.gpus is None:
         return "The driver is being asked."
     if not shown.gpus:
-        return f"{NONE_HERE} Figures of the other views are of the {shown.device.name}."
+        return (
+            f"{NONE_HERE} The other views are of the {shown.device.name}, of the catalogue: choose "
+            "the GPU that you have in mind with g, and look at Operations."
+        )
     fullest = [each for each in shown.gpus if each.memory_total and each.memory_used is not None]
     lost = [each.label for each in shown.gpus if each.lost]
     if lost:
@@ -60,7 +63,8 @@ def _of_hierarchy(shown: Shown) -> str:
         f"memory, which holds {memory.bytes / max(1, fast.bytes):,.0f} times as much"
     )
     return (
-        f"{text}; reading all of it once takes {seconds(memory.bytes / (memory.bandwidth or 1))}."
+        f"{text}; reading all of it once takes {seconds(memory.bytes / (memory.bandwidth or 1))}: "
+        "use a byte again before it goes back, as fused kernels do."
     )
 
 
@@ -88,7 +92,8 @@ def _of_rates(shown: Shown) -> str:
     stated = device.rates[dtype]
     return (
         f"The {device.name} does {rate(stated)} in {dtype} and reads {speed(device.bandwidth)}: "
-        f"under {ratio(stated / device.bandwidth)} operations a byte it waits for memory."
+        f"under {ratio(stated / device.bandwidth)} operations a byte it waits for memory. Larger "
+        "batches give products more; Operations says which of the plan wait."
     )
 
 
