@@ -44,11 +44,9 @@ def draw_hierarchy(shown: Shown, canvas: Canvas) -> list[TextLine]:
         sources = [f"{level.name}: {_source(level, shown)}" for level in levels]
         apart = [[], *(line for text in sources for line in _paragraph(text, canvas))]
         together = _paragraph("; ".join(sources), canvas)
-        room = canvas.height - len(lines)
-        if len(below) + len(apart) <= room:
-            below = [*below, *apart]
-        else:  # where the figures are from is told before the rest of them
-            below = [*together, *below]
+        # Where there is little room, where the figures are from goes before the rest of them.
+        fits = len(lines) + len(below) + len(apart) <= canvas.height
+        below = [*below, *apart] if fits else [*together, *below]
     return [*lines, *below][: canvas.height]
 
 
