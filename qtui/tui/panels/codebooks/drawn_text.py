@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar, Literal
 
+from textual import events
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
@@ -20,11 +21,13 @@ Tone = Literal["heading", "label", "value", "quiet", "bar", "expected", "cursor"
 
 @dataclass(frozen=True)
 class Put:
-    """A text at a column of a line."""
+    """A text at a column of a line. `pick` is what a click on it chooses: the place of a line in
+    its list, or the row and column of a cell; one that has the line to itself has all of it."""
 
     column: int
     text: str
     tone: Tone = "value"
+    pick: int | tuple[int, int] | None = None
 
 
 TextLine = Sequence[Put]
@@ -42,9 +45,11 @@ class Canvas:
 Draw = Callable[[Canvas], Sequence[TextLine]]
 
 
-def right(end: int, text: str, tone: Tone = "value") -> Put:
+def right(
+    end: int, text: str, tone: Tone = "value", pick: int | tuple[int, int] | None = None
+) -> Put:
     """A text that ends before column `end`."""
-    return Put(end - len(text), text, tone)
+    return Put(end - len(text), text, tone, pick)
 
 
 class TextPicture(DrawnLines, can_focus=True):
@@ -71,6 +76,14 @@ class TextPicture(DrawnLines, can_focus=True):
     class CapacityChanged(Message):
         """The widget was resized: it may be drawn for another size."""
 
+    class Picked(Message):
+        """A line or a cell was clicked; `twice` the second time in a quick row."""
+
+        def __init__(self, pick: int | tuple[int, int], twice: bool) -> None:
+            super().__init__()
+            self.pick = pick
+            self.twice = twice
+
     def __init__(self, drawing: Drawing) -> None:
         super().__init__()
         self.drawing = drawing
@@ -95,6 +108,18 @@ class TextPicture(DrawnLines, can_focus=True):
         changed = [y for y, pair in enumerate(zip_longest(before, lines)) if pair[0] != pair[1]]
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        offset = event.get_content_offset(self)
+        if offset is None or not 0 <= offset.y < len(self._lines):
+            return
+        picks = [put for put in self._lines[offset.y] if put.pick is not None]
+        # Cells end below each other: one has the room from the end of that at its left.
+        hit = next((put for put in picks if offset.x < put.column + len(put.text)), None)
+        hit = picks[-1] if hit is None and picks else hit
+        if hit is not None and hit.pick is not None:
+            self.post_message(self.Picked(hit.pick, event.chain == 2))
 
     @property
     def text(self) -> str:

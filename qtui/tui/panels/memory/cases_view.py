@@ -34,7 +34,7 @@ def draw_cases(shown: Shown, canvas: Canvas) -> list[TextLine]:
         lines.append(
             [
                 Put(0, canvas.glyphs.pointer if here else " ", "heading"),
-                Put(2, shortened(title, canvas.width - 3, canvas.glyphs.ellipsis), tone),
+                Put(2, shortened(title, canvas.width - 3, canvas.glyphs.ellipsis), tone, index),
             ]
         )
     if len(lines) + 2 + len(below) <= canvas.height:

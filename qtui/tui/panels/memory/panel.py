@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from qtui.engine.client import EngineState
 from qtui.tui.panels.base import PaletteEntry
-from qtui.tui.panels.codebooks.drawn_text import Canvas
+from qtui.tui.panels.codebooks.drawn_text import Canvas, TextPicture
 from qtui.tui.panels.memory.estimating import EstimatingPanel
 from qtui.tui.panels.memory.export import curve_table, panel_data
 from qtui.tui.panels.memory.keys import HELP, MEMORY_BINDINGS
@@ -137,6 +137,26 @@ class MemoryPanel(EstimatingPanel):
         if around is None:
             return 1
         return max(1, len(around.advice if shown.view is ViewName.SAVINGS else around.fits))
+
+    @on(TextPicture.Picked)
+    def _picked(self, message: TextPicture.Picked) -> None:
+        """A click chooses a line or a cell, two take it as Enter does."""
+        message.stop()
+        shown, pick = self.shown, message.pick
+        if shown.view not in LISTS:
+            return
+        self.refusal = ""
+        self.body.focus_picture()
+        if message.twice:
+            # What the first one chose: a list moves to have that in its middle, and another line
+            # is under the pointer by now.
+            self._enter_line()
+            return
+        if isinstance(pick, tuple):
+            shown.cell = pick
+        else:
+            shown.line = pick
+        self._draw()
 
     # Changing the plan
 

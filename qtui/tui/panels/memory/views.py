@@ -52,7 +52,7 @@ def draw_savings(shown: Shown, canvas: Canvas) -> list[TextLine]:
             [
                 Put(0, canvas.glyphs.pointer if index == at else " ", "heading"),
                 right(9, format_bytes(line.saves_bytes)),
-                Put(11, shortened(line.change, wide, canvas.glyphs.ellipsis), tone),
+                Put(11, shortened(line.change, wide, canvas.glyphs.ellipsis), tone, index),
                 *(
                     [Put(58, shortened(line.cost, canvas.width - 58, canvas.glyphs.ellipsis),
                          "quiet")]
@@ -100,7 +100,12 @@ def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
         filled = min(bars, round(bars * share))
         puts = [
             Put(0, canvas.glyphs.pointer if here else " ", "heading"),
-            Put(2, shortened(fit.gpu, 24, canvas.glyphs.ellipsis), "cursor" if here else "label"),
+            Put(
+                2,
+                shortened(fit.gpu, 24, canvas.glyphs.ellipsis),
+                "cursor" if here else "label",
+                index,
+            ),
             right(36, format_bytes(fit.capacity_bytes)),
             right(48, spare),
             Put(50, f"{word:5}", tone),
@@ -156,10 +161,10 @@ def _map_cell(shown: Shown, row: int, column: int, end: int, width: int) -> Put:
     cell = shown.cells.get((MAP_BATCHES[row], MAP_SEQUENCES[column]))
     here = shown.cell == (row, column)
     if cell is None or shown.cells_of != shown.mapped:
-        return right(end, "?" if here else "·", "cursor" if here else "quiet")
+        return right(end, "?" if here else "·", "cursor" if here else "quiet", (row, column))
     text = cell_text(cell, width)
     tone: Tone = VERDICTS[cell.verdict][1] if cell.verdict else "quiet"
-    return right(end, text, "cursor" if here else tone)
+    return right(end, text, "cursor" if here else tone, (row, column))
 
 
 def cell_text(cell: MapCell, width: int) -> str:
