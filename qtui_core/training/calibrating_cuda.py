@@ -22,8 +22,10 @@ class CudaMachine:
     def process(self) -> tuple[int | None, str]:
         torch.cuda.synchronize()
         reading = self._reader.read()
-        if reading.process_memory is not None:
-            return reading.process_memory, reading.process_basis
+        own = reading.process_memory
+        # A process with less is another, whose number on the host this one has in its container.
+        if own is not None and own >= self.reserved():
+            return own, reading.process_basis
         if reading.memory_used is None or self._others is None:
             return None, ""
         return max(0, reading.memory_used - self._others), "more in use than before"

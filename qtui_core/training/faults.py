@@ -37,6 +37,8 @@ _NO_ROOM: Final = (
     "cudaErrorMemoryAllocation",
     "NVML_SUCCESS ==",
 )
+#: Of scaled_dot_product_attention, where sdpa_kernel leaves one that cannot be used.
+_NO_ATTENTION: Final = ("No available kernel", "No viable backend")
 _NO_KERNEL: Final = "no kernel image is available"
 
 
@@ -132,6 +134,11 @@ def _why_no_number(step: int, plan: RunPlan, rate: float, broken: Sequence[str])
 
 
 def _told(kind: str, where: str, error: BaseException, first: str) -> str:
+    if any(words in str(error) for words in _NO_ATTENTION):
+        return (
+            f"The run failed {where}: the attention that the plan names does not take these "
+            "tensors (their type, a padding mask, or the size of a head). Use --attention sdpa."
+        )
     if kind == DRIVER and _NO_KERNEL in str(error):
         return (
             f"CUDA failed {where}: {first}. A library is not built for this GPU: install a torch, "

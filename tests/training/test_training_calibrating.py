@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import Any
 
 import pytest
 import torch
-from fake_nvml import fake_nvml
+from fake_nvml import GIB, fake_nvml, process
 
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.calibrating import calibrate
@@ -116,3 +117,18 @@ def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch: pytest.MonkeyPa
     machine = CudaMachine(DeviceReader(0, nvml=fake_nvml()))
     machine.start()
     assert [ref() for ref in made] == [None]
+
+
+def test_a_process_smaller_than_what_is_reserved_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    reserved = [0]
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved[0])
+    rows = [process(os.getpid(), GIB), process(3, 2 * GIB)]
+    machine = CudaMachine(
+        DeviceReader(0, nvml=fake_nvml(nvmlDeviceGetComputeRunningProcesses=rows))
+    )
+    assert machine.process() == (GIB, "this process")
+    reserved[0] = 2 * GIB
+    assert machine.process() == (0, "more in use than before")  # of what does not change here

@@ -206,6 +206,20 @@ def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) ->
         assert meter.end(0.0, 1).held == expected
 
 
+def test_states_that_wrap_others_are_those() -> None:
+    """torchao's moments in 4 bits stand for float32: two elements a byte, a scale for each 128, and
+    a table of 16 are what they take."""
+    OptimState4bit = pytest.importorskip("torchao.optim.subclass_4bit").OptimState4bit
+    linear = torch.nn.Linear(64, 64, bias=False)
+    optimizer = torch.optim.AdamW(linear.parameters())
+    moment = OptimState4bit.zeros((64, 64), True, 128)
+    assert moment.untyped_storage().nbytes() == 4 * 4096  # which is not there
+    optimizer.state[linear.weight] = {"step": torch.tensor(0.0), "exp_avg": moment}
+    built: Any = SimpleNamespace(model=linear, state=lambda: iter(()))
+    found = held(Standing(built, optimizer), "cpu")
+    assert found == {"optimizer states": 2048 + 512 + 512}
+
+
 def test_a_gpu_that_torch_cannot_use_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -146,6 +146,16 @@ def test_a_library_that_is_not_built_for_a_gpu_is_said() -> None:
     assert "not built for this GPU" in fault.text
 
 
+def test_an_attention_that_cannot_be_is_said() -> None:
+    """In the words of torch for a kernel that a CPU has not, and in those for CUDA."""
+    q = torch.zeros(1, 1, 8, 8)
+    efficient = torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION
+    with torch.nn.attention.sdpa_kernel(efficient), pytest.raises(RuntimeError) as told:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    for error in (told.value, RuntimeError("No available kernel. Aborting execution.")):
+        assert "--attention sdpa" in fault_of(error, 0.0, 1, "forward", {}, ()).text
+
+
 def test_advice_is_of_the_phase() -> None:
     plan = RunPlan()
     advice = [
