@@ -18,7 +18,7 @@ from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
 from qtui.tui.panels.codebooks.looking import LookingPanel
 from qtui.tui.panels.codebooks.shown import CODEBOOKS, ViewName, nested_of
 from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.panels.viewed import ViewedPanel
 from qtui.tui.widgets.tensor_list import TensorList
 from qtui_core.errors import UsageError
 
@@ -26,7 +26,7 @@ BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 NESTED_BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-class CodebooksPanel(LookingPanel):
+class CodebooksPanel(ViewedPanel, LookingPanel):
     """The keys, and what they change."""
 
     PANEL_ID = "codebooks"
@@ -63,14 +63,8 @@ class CodebooksPanel(LookingPanel):
 
     # Views and the cursor
 
-    def action_view(self, by: int) -> None:
-        views = list(ViewName)
-        self._show_view(views[(views.index(self.shown.view) + by) % len(views)])
-
-    @on(ViewTabs.Clicked)
-    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
-        message.stop()
-        self._show_view(list(ViewName)[message.index])
+    def _show_place(self, place: int) -> None:
+        self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:
         self.shown.view = view

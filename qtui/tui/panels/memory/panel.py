@@ -20,14 +20,14 @@ from qtui.tui.panels.memory.parts_view import part_lines
 from qtui.tui.panels.memory.planning import ESTIMATE
 from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
 from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.panels.viewed import ViewedPanel
 from qtui_core.memory.plan import RunPlan
 
 #: Views with lines, or cells, to choose from.
 LISTS = (ViewName.SAVINGS, ViewName.MAP, ViewName.GPUS, ViewName.CASES)
 
 
-class MemoryPanel(EstimatingPanel):
+class MemoryPanel(ViewedPanel, EstimatingPanel):
     """The keys, and what they change."""
 
     PANEL_ID = "memory"
@@ -68,14 +68,8 @@ class MemoryPanel(EstimatingPanel):
 
     # Views
 
-    def action_view(self, by: int) -> None:
-        views = list(ViewName)
-        self._show_view(views[(views.index(self.shown.view) + by) % len(views)])
-
-    @on(ViewTabs.Clicked)
-    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
-        message.stop()
-        self._show_view(list(ViewName)[message.index])
+    def _show_place(self, place: int) -> None:
+        self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:
         self.shown.view, self.shown.line = view, 0

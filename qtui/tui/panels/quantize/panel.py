@@ -22,7 +22,8 @@ from qtui.tui.panels.quantize.outliers.bars import GranularityBars
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.quantize.subject import INPUT, OUTPUT, WEIGHT
-from qtui.tui.panels.quantize.views import View, ViewTabs, view_bindings
+from qtui.tui.panels.quantize.views import View, view_bindings
+from qtui.tui.panels.viewed import ViewedPanel
 from qtui.tui.widgets.heatmap import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.scheme_bar import SchemeBar
@@ -31,7 +32,7 @@ from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable
 
 
-class QuantizePanel(LookingPanel):
+class QuantizePanel(ViewedPanel, LookingPanel):
     """The keys, and what they change. Asks the engine and shows what it finds; computes nothing
     itself."""
 
@@ -223,18 +224,9 @@ class QuantizePanel(LookingPanel):
 
     # Views
 
-    def action_view(self, direction: int) -> None:
-        views = self.body.views
-        self._show_view((views.index(self.body.view) + direction) % len(views))
-
-    @on(ViewTabs.Clicked)
-    def _view_clicked(self, message: ViewTabs.Clicked) -> None:
-        message.stop()
-        self._show_view(message.index)
-
-    def _show_view(self, index: int) -> None:
+    def _show_place(self, place: int) -> None:
         self._forget_refusal()
-        self.body.show_view(index)
+        self.body.show_view(place)
         self.refresh_bindings()
         self._show_sentence()
         self._look()
