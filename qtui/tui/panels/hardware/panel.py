@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
@@ -25,7 +24,7 @@ from qtui.tui.panels.hardware.rates_view import draw_rates
 from qtui.tui.panels.hardware.roofline_view import draw_roofline
 from qtui.tui.panels.hardware.sentences import sentence_of
 from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
-from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.tui.panels.viewed import ViewedPanel
 from qtui_core.errors import UsageError
 from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.devices import find_device
@@ -45,7 +44,7 @@ DRAWERS: Final = {
 LISTS: Final = (ViewName.ROOFLINE, ViewName.OPERATIONS)
 
 
-class HardwarePanel(EnginePanel):
+class HardwarePanel(ViewedPanel, EnginePanel):
     """The keys, what they change, and what is asked meanwhile."""
 
     PANEL_ID = "hardware"
@@ -185,14 +184,8 @@ class HardwarePanel(EnginePanel):
 
     # Keys
 
-    def action_view(self, by: int) -> None:
-        views = list(ViewName)
-        self._show_view(views[(views.index(self.shown.view) + by) % len(views)])
-
-    @on(ViewTabs.Clicked)
-    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
-        message.stop()
-        self._show_view(list(ViewName)[message.index])
+    def _show_place(self, place: int) -> None:
+        self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:
         self.shown.view = view
