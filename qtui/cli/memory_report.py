@@ -94,9 +94,16 @@ def report_on_trace(
 def _as_long_as_it_can_be(plan: RunPlan, shape: ModelShape) -> RunPlan:
     """The plan with the longest sequence that a model has learned positions for, where that is
     shorter than the default and no other was typed."""
-    longest = learned_positions(shape)
     context = click.get_current_context(silent=True)
-    if longest is None or context is None or "--seq" in given_options(context):
+    if context is None or "--seq" in given_options(context):
+        return plan
+    return within_positions(plan, shape)
+
+
+def within_positions(plan: RunPlan, shape: ModelShape) -> RunPlan:
+    """The plan with a sequence no longer than a model has learned positions for."""
+    longest = learned_positions(shape)
+    if longest is None:
         return plan
     return replace(plan, sequence=max(1, min(plan.sequence, longest - plan.generate)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from qtui.cli.options import appearance, report_format
-from qtui.cli.plan_options import plan_options
+from qtui.cli.plan_options import given_options, plan_options
 from qtui_core.memory.plan import RunPlan
 
 
@@ -78,7 +78,8 @@ def command(
         "steps": steps,
         "data": data,
         "device": device,
-        "text": prompt,
+        "text": prompt or None,
+        "usual": "--seq" not in given_options(ctx),
     }
     outcome = run_to_end(request, record, debug=debug)
     document = train_document(outcome.state, f"qtui train {printable(model)}")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from qtui.cli.memory_report import report_on
+from qtui.cli.memory_report import report_on, within_positions
 from qtui.profiles import calibrated
 from qtui.report.memory_build import described
 from qtui.report.memory_data import memory_data
@@ -24,6 +25,7 @@ from qtui_core.memory.advice import Advice
 from qtui_core.memory.devices import Device, device_of_memory, find_device
 from qtui_core.memory.families import UnknownFamily
 from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource, open_model
 from qtui_core.training.order import Order
 from qtui_core.training.placement import Placement, allocator_settings, place, torch_version
@@ -68,6 +70,8 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
     try:
         config = described(source).config
         alone, note = one_gpu(request.plan)
+        if request.usual:
+            alone = _within_positions(alone, config)
         # Workspaces are those of the torch that runs.
         alone = replace(alone, torch=_release(torch_version()))
         plan = resolve(alone, _stored_dtype(config))
@@ -139,6 +143,13 @@ def _device_of(placement: Placement) -> Device | None:
     except UsageError:
         return None if capacity is None else device_of_memory(capacity)
     return found if capacity is None else replace(found, total=capacity, allocatable=None)
+
+
+def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
+    """The plan with a sequence that the model has positions for, as far as its family is known."""
+    with suppress(UnknownFamily):
+        return within_positions(plan, ModelShape.from_config(config))
+    return plan
 
 
 def _stored_dtype(config: Mapping[str, Any]) -> str | None:

@@ -57,12 +57,12 @@ def text_of(path: str | None) -> Text:
     return Text(BUILT_IN.read_text(encoding="utf-8"), "built-in text")
 
 
-def encode(text: str, source: ModelSource, model: Any) -> Tokens:
+def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> Tokens:
     """Ids of a text by the tokenizer of a model. A model with random weights that has none reads
     bytes, which teach it as much.
 
-    Raises ModelError where a model with weights has no tokenizer, UsageError where less than two
-    tokens come of the text.
+    Raises ModelError where a model with weights has no tokenizer, UsageError where less than
+    `least` tokens come of the text: two of one to learn from, one of a prompt.
     """
     vocabulary = int(model.get_input_embeddings().weight.shape[0])
     try:
@@ -74,10 +74,12 @@ def encode(text: str, source: ModelSource, model: Any) -> Tokens:
             raise
         raw = np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
         found = Tokens(raw % vocabulary, "a byte a token", chr)
-    if found.ids.size < _LEAST:
+    if not found.ids.size:
+        raise UsageError("The text has no tokens; take a longer one.")
+    if found.ids.size < least:
         raise UsageError(
             f"The text has {found.ids.size:,} token{'s' * (found.ids.size != 1)}; to learn which "
-            f"token is next needs {_LEAST} or more."
+            f"token is next needs {least} or more."
         )
     return found
 

@@ -159,7 +159,7 @@ def _comparison(
     if order.text is None or not order.plan.adapts:
         return lambda: None
     course.phase(COMPARE)
-    prompt = encode(order.text, source, built.model)
+    prompt = encode(order.text, source, built.model, least=1)
     ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(order.placement.torch_device)
     comparison = Comparison(ids, prompt.decode, order.plan, built.model)
     course.phase(Phase.PREPARE)

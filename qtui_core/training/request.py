@@ -24,6 +24,8 @@ class RunRequest:
             CUDA_VISIBLE_DEVICES leaves, in the order of NVML.
         text: a prompt whose logits are compared with the adapters on and off; None compares
             nothing.
+        usual: whether nobody chose the length of sequences, so that it gives way to a model that
+            has learned fewer positions.
     """
 
     model: str
@@ -32,6 +34,7 @@ class RunRequest:
     data: str | None = None
     device: str = "auto"
     text: str | None = None
+    usual: bool = False
 
 
 def parse_request(line: str | bytes) -> RunRequest:
@@ -63,6 +66,7 @@ def parse_request(line: str | bytes) -> RunRequest:
         asked.get("data"),
         asked.get("device") or "auto",
         asked.get("text"),
+        asked.get("usual") is True,
     )
 
 

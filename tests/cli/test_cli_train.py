@@ -76,9 +76,13 @@ def test_the_child_is_asked_for_what_was_typed(tmp_path):
     request = json.loads(asked.read_text())
     plan = request.pop("plan")
     assert request == {
-        "model": "whole", "steps": 4, "data": "text.txt", "device": "cuda:1", "text": "Once"
+        "model": "whole", "steps": 4, "data": "text.txt", "device": "cuda:1", "text": "Once",
+        "usual": True,
     }  # fmt: skip
     assert (plan["method"], plan["batch"], plan["checkpointing"]) == ("full", 3, False)
+    train("whole", "--seq", "2048", "--prompt", "", ASKED=str(asked))
+    request = json.loads(asked.read_text())
+    assert (request["usual"], request["text"]) == (False, None)  # a prompt of nothing is none
 
 
 def test_running_out_of_memory_is_told_with_what_helps():

@@ -91,6 +91,9 @@ def test_a_model_with_weights_needs_its_tokenizer(tmp_path: Path) -> None:
         assert found.decode(0x21) == "!"
         with pytest.raises(UsageError, match="2"):
             encode("a", source, model)
+        assert encode("a", source, model, least=1).ids.tolist() == [0x61]  # a prompt
+        with pytest.raises(UsageError, match="no tokens"):
+            encode("", source, model, least=1)
     with open_model(configured(tmp_path, vocab_size=40)) as source:
         model = load_weights(source, PLAN).model
         assert encode("abc", source, model).ids.tolist() == [97 % 40, 98 % 40, 99 % 40]
