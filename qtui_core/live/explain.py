@@ -45,12 +45,8 @@ _COMPUTED: Final = (
 
 #: What to do where tensors were counted on a CPU.
 _COMPUTED_ON_CPU: Final = (
-    "Operations hold other tensors in their kernels for a CPU than in those for a GPU, which the "
-    "estimate is of."
-)
-_STATES_ON_CPU: Final = (
-    "The step counters of an optimizer, 512 bytes for each parameter that trains, are counted "
-    "here; they stay on the CPU in a run on a GPU too."
+    "Kernels for a CPU hold other tensors than those for a GPU, which the estimate is of: attention "
+    "has no workspace in its backward pass, and LLM.int8 another product."
 )
 
 
@@ -102,8 +98,6 @@ _IS: Final = {
 
 def _what_to_do(part: Part, tensors: bool) -> str:
     name = part.name
-    if tensors and name == "optimizer states":
-        return _STATES_ON_CPU
     if name == SLACK and part.bytes < 0:
         return _LESS_SLACK
     if name in _DO:
