@@ -45,8 +45,8 @@ _COMPUTED: Final = (
 
 #: What to do where tensors were counted on a CPU.
 _COMPUTED_ON_CPU: Final = (
-    "Kernels for a CPU hold other tensors than those for a GPU, which the estimate is of: attention "
-    "has no workspace in its backward pass, and LLM.int8 another product."
+    "Kernels for a CPU hold other tensors than those for a GPU, which the estimate is of: "
+    "attention has no workspace in its backward pass, and LLM.int8 another product."
 )
 
 
