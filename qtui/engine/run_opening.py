@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from qtui.cli.memory_report import report_on, within_positions
+from qtui.engine.host_memory import warning_on_host
 from qtui.profiles import calibrated
 from qtui.report.memory_build import described
 from qtui.report.memory_data import memory_data
@@ -27,6 +28,7 @@ from qtui_core.memory.families import UnknownFamily
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource, open_model
+from qtui_core.telemetry.machine import read_machine
 from qtui_core.training.order import Order
 from qtui_core.training.placement import Placement, allocator_settings, place, torch_version
 from qtui_core.training.request import RunRequest
@@ -129,6 +131,10 @@ def _predicted(
         warning="" if device is None else warning_of(report.estimate, device, used),
         memory=memory_data(report),
     )
+    if tensors:
+        peak, weights = predicted.peak_allocated_bytes, source.parameters
+        warning = warning_on_host(peak, weights, plan.dtype or "fp32", read_machine())
+        predicted = replace(predicted, warning=warning)
     return predicted, "", report.advice, report.architecture
 
 

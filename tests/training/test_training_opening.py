@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from qtui.engine.host_memory import warning_on_host
 from qtui.engine.run_opening import open_run
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan import RunPlan
+from qtui_core.telemetry.machine import read_machine
 from qtui_core.training.request import RunRequest
 
 GPT2 = {
@@ -42,3 +45,31 @@ def test_a_sequence_that_was_asked_for_does_not(gpt2: str) -> None:
     request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu")
     with pytest.raises(UsageError, match="learned 64 positions"):
         open_run(request)
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "warns"),
+    [
+        (30 << 30, None, False), (10 << 30, None, True), (30 << 30, 10 << 30, True),
+        (None, None, False), (None, 30 << 30, False),
+    ],
+)  # fmt: skip
+def test_a_machine_without_room_is_warned_of(
+    gpt2: str, monkeypatch: pytest.MonkeyPatch, free: int | None, limit: int | None, warns: bool
+) -> None:
+    """8 billion weights of 2 bytes lie there at once, and are 16 GB."""
+    machine = replace(read_machine(), memory_available=free, memory_limit=limit)
+    said = warning_on_host(5 << 30, 8_000_000_000, "bf16", machine)
+    assert bool(said) == warns
+    assert not said or "take 14.9 GiB" in said
+    assert not said or "has 10 GiB free" in said
+    # And it is told before the run.
+    small = replace(machine, memory_available=1000, memory_limit=None)
+    for found, told in ((machine, False), (small, True)):
+        monkeypatch.setattr("qtui.engine.run_opening.read_machine", lambda found=found: found)
+        request = RunRequest(gpt2, RunPlan(method="lora", sequence=16), 1, device="cpu")
+        opened = open_run(request)
+        opened.source.close()
+        assert opened.header.predicted is not None
+        assert bool(opened.header.predicted.warning) == told
+        assert (opened.header.predicted.warning in opened.notes) == told
