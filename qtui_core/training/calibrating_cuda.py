@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 
 from qtui_core.telemetry.readings import DeviceReader
+from qtui_core.training.meters import start_cuda
 
 #: Rows of the matrices that are multiplied: large enough that cuBLAS wants its workspace.
 _ROWS: Final = 1024
@@ -17,7 +18,9 @@ class CudaMachine:
 
     def __init__(self, reader: DeviceReader) -> None:
         self._reader = reader
-        self._others = reader.read().memory_used
+        before = reader.read()
+        self._others = before.memory_used
+        self._name = before.name or "a GPU"
 
     def process(self) -> tuple[int | None, str]:
         torch.cuda.synchronize()
@@ -37,6 +40,7 @@ class CudaMachine:
         return torch.cuda.memory_reserved()
 
     def start(self) -> None:
+        start_cuda(self._name)
         torch.zeros(1, device="cuda")
 
     def multiply(self, *, backward: bool) -> None:

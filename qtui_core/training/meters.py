@@ -20,13 +20,24 @@ def open_meter(placement: Placement) -> Meter:
         return CpuMeter()
     meter = CudaMeter(DeviceReader(placement.device.index or 0, uuid=placement.uuid))
     try:
-        torch.cuda.init()
-        torch.cuda.set_device(placement.torch_device)
-    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
+        start_cuda(placement.device.name, placement.torch_device)
+    except NoGpu:
         meter.close()
-        raise NoGpu(
-            f"The driver shows {placement.device.name}, and torch {torch.__version__} cannot use "
-            f"it: {str(error).strip().splitlines()[0]}. Use --device cpu, or a torch that is built "
-            f"for this driver."
-        ) from error
+        raise
     return meter
+
+
+def start_cuda(name: str, device: str = "cuda:0") -> None:
+    """Has torch begin with CUDA. `name` is the GPU's, as its driver calls it.
+
+    Raises NoGpu where the driver shows it and torch cannot use it.
+    """
+    try:
+        torch.cuda.init()
+        torch.cuda.set_device(device)
+    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
+        raise NoGpu(
+            f"The driver shows {name}, and torch {torch.__version__} cannot use it: "
+            f"{str(error).strip().splitlines()[0]}. Use --device cpu, or a torch that is built for "
+            f"this driver."
+        ) from error

@@ -13,6 +13,7 @@ from fake_nvml import GIB, fake_nvml, process
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.calibrating import calibrate
 from qtui_core.training.calibrating_cuda import CudaMachine
+from qtui_core.training.placement import NoGpu
 
 MIB = 1 << 20
 FIRST, KERNELS, WORKSPACE = 270 * MIB, 150 * MIB, 32 * MIB
@@ -113,6 +114,8 @@ def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch: pytest.MonkeyPa
         made.append(weakref.ref(tensor))
         return tensor
 
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch, "zeros", zeros)
     machine = CudaMachine(DeviceReader(0, nvml=fake_nvml()))
     machine.start()
@@ -132,3 +135,12 @@ def test_a_process_smaller_than_what_is_reserved_is_another(
     assert machine.process() == (GIB, "this process")
     reserved[0] = 2 * GIB
     assert machine.process() == (0, "more in use than before")  # of what does not change here
+
+
+def test_a_gpu_that_torch_cannot_use_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr(torch.cuda, "init", refuse)
+    with pytest.raises(NoGpu, match=r"NVIDIA L4.*too old"):
+        CudaMachine(DeviceReader(0, nvml=fake_nvml())).start()
