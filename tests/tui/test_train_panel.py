@@ -16,9 +16,12 @@ import train_runs
 from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, HandMade
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from qtui.tui.app import QtuiApp
+from qtui.tui.panels.codebooks.drawn_text import TextPicture
 from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.train.dots import cells_of_track
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.shown import ViewName
 from qtui_core.live.header import Header
@@ -518,6 +521,50 @@ async def test_pictures_are_drawn_twice_a_second_and_not_more(
 
 
 # What the shell asks for
+
+
+async def test_lines_of_a_table_that_stay_are_not_painted_again(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys wait while a picture is painted."""
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running((200, 50), recording=path) as pilot:
+        panel = await replay(pilot, 5.05)
+        table = panel.body.phases
+        before = table.text.splitlines()
+        painted = set()
+        render = TextPicture.render_line
+
+        def counted(picture: TextPicture, y: int) -> Strip:
+            if picture is table:
+                painted.add(y)
+            return render(picture, y)
+
+        monkeypatch.setattr(TextPicture, "render_line", counted)
+        await replay(pilot, 5.75)  # another phase of the same step
+        after = table.text.splitlines()
+        changed = {y for y, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1}
+        assert 0 < len(changed) < len(after)
+        assert painted == changed
+
+
+async def test_the_line_of_the_loss_is_made_once_for_all_its_rows(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running(recording=path) as pilot:
+        panel = await replay(pilot)
+        made = []
+
+        def counted(*given: Any, **more: Any) -> dict[tuple[int, int], str]:
+            made.append(given)
+            return cells_of_track(*given, **more)
+
+        monkeypatch.setattr("qtui.tui.panels.train.loss.cells_of_track", counted)
+        panel._show_view(ViewName.LOSS)
+        await settled(pilot)
+        assert panel.body.loss.size.height > 10
+        assert len(made) <= 2  # of the large picture and of the small one
 
 
 async def test_export_is_the_train_document_and_the_series(

@@ -25,7 +25,8 @@ def before_lines(shown: Shown, run: RunShown, canvas: Canvas) -> list[TextLine]:
     lines = estimate_lines(shown, canvas)[:2]
     steps = "until stopped" if run.steps is None else plural(run.steps, "step")
     data = run.data or "built-in text"
-    text = f"r runs {steps} on {data}"
+    where = "" if shown.live else " on the CPU"
+    text = f"r runs {steps}{where} with {data}"
     if run.largest and run.largest_of == shown.asked:
         text = f"b takes batch {run.largest}, the largest that fits; {text}"
     return [*lines, [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
