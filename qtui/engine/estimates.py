@@ -95,7 +95,7 @@ def trace(estimates: Estimates, task: Task) -> Result:
     subject, plan, device = asked(estimates, task)
     found = traced_estimate(subject.config, subject.shape, plan, device, task.check)
     answer = _answer(found, found.curve)
-    surroundings = _around(subject, found, task)
+    surroundings = _around(subject, found, plan, task)
     return Result({**answer.data, "around": surroundings}, answer.arrays)
 
 
@@ -103,10 +103,10 @@ def around(estimates: Estimates, task: Task) -> Result:
     """What would save memory, what the plan fits, what to do when it does not."""
     subject, plan, device = asked(estimates, task)
     found = unless_given_up(task, lambda: estimates.full(subject, plan, device))
-    return Result(_around(subject, found, task))
+    return Result(_around(subject, found, plan, task))
 
 
-def _around(subject: Subject, found: Estimate, task: Task) -> dict[str, Any]:
+def _around(subject: Subject, found: Estimate, plan: RunPlan, task: Task) -> dict[str, Any]:
     @cache
     def peaks(changed: RunPlan) -> Peaks:
         task.check()
@@ -118,6 +118,7 @@ def _around(subject: Subject, found: Estimate, task: Task) -> dict[str, Any]:
         found,
         None if subject.shape is None else peaks,
         here=[device for device in here if device is not None],
+        asked=plan,
     )
     return {
         "sentence": conclude_memory(report, by_group=True),

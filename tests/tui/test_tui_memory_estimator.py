@@ -87,6 +87,20 @@ async def test_what_surrounds_it(client: EngineClient) -> None:
         assert before - after == pytest.approx(line.saves_bytes, abs=4096)
 
 
+async def test_notes_are_of_the_plan_that_was_asked_for(
+    client: EngineClient, tmp_path: Path
+) -> None:
+    with open_model("demo") as source:
+        assert source.config is not None
+        config = {key: value for key, value in source.config.items() if "dtype" not in key}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for plan, notes in ((PLAN, 1), (dataclasses.replace(PLAN, dtype="fp32"), 0)):
+        asked = params(plan, model=str(tmp_path))
+        around = Around.parse((await client.request("around", asked)).data)
+        assert len(around.notes) == notes
+        assert all("does not say which type" in note for note in around.notes)
+
+
 async def test_what_is_exported_is_what_the_command_prints(client: EngineClient) -> None:
     """Everything, also the cures of loading and preparing, which a curve of steps does not have."""
     model = CONFIGS / "llama-3.2-1b.json"

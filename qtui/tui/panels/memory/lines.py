@@ -113,7 +113,7 @@ def number_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
         width = min(60, canvas.width - 38) if canvas.width < 130 else 58
         columns.append(_savings(shown.around.advice, width, canvas))
         if canvas.width >= 130:
-            columns.append(_holding(shown.around.fits))
+            columns.append(_holding(shown.around.fits, canvas.glyphs.minus))
     return _beside(columns, [0, 38, 100], canvas.height)
 
 
@@ -164,10 +164,10 @@ def _savings(advice: Sequence[AdviceLine], width: int, canvas: Canvas) -> list[T
     return lines
 
 
-def _holding(fits: Sequence[FitLine]) -> list[TextLine]:
+def _holding(fits: Sequence[FitLine], minus: str) -> list[TextLine]:
     lines: list[TextLine] = [[Put(0, "GPUs", "heading")]]
     for fit in fits:
         word, tone = VERDICTS[fit.verdict]
-        left = f"{'' if fit.headroom_bytes >= 0 else '-'}{format_bytes(abs(fit.headroom_bytes))}"
+        left = f"{'' if fit.headroom_bytes >= 0 else minus}{format_bytes(abs(fit.headroom_bytes))}"
         lines.append([Put(0, f"{word:5}", tone), right(16, left), Put(18, fit.gpu, "label")])
     return lines
