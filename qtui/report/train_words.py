@@ -78,7 +78,7 @@ def _loss(losses: Sequence[float | None]) -> str:
     if not known:
         return ""
     if any(not math.isfinite(loss) for loss in known):
-        return "The loss became no number: a lower learning rate or wider types may keep it one."
+        return "The loss became no number, and the run counts as failed."
     if len(known) == 1:
         return f"The loss was {known[0]:.3g} nats a token."
     change = "fell" if known[-1] < known[0] else "did not fall"
