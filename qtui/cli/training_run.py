@@ -63,22 +63,23 @@ class _Run:
         self._client = RunClient(command)
         self._state = RunState()
         self._interrupted = False
+        self._recorder: Recorder | None = None
+        self._unrecorded = False
         self._said = 0.0
         self._told: set[str] = set()
 
     async def to_end(self, debug: bool) -> Outcome:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._interruptible())
-            recorder: Recorder | None = None
             told_by_it = await stack.enter_async_context(
                 contextlib.aclosing(self._client.run(self._request))
             )
             async for told in told_by_it:
                 self._state = after(self._state, told)
                 if isinstance(told, Header) and self._record is not None:
-                    recorder = stack.enter_context(Recorder(Path(self._record)))
-                if recorder is not None:
-                    recorder.write(told)
+                    self._recorder = Recorder(Path(self._record))
+                    stack.callback(self._close)
+                self._write(told)
                 self._narrate(told)
         if debug and self._state.status == "failed":
             say("\n".join(self._client.stderr_tail))
@@ -90,6 +91,24 @@ class _Run:
             sentence = "The run told nothing." if fault is None else fault.text
             raise _ERRORS.get(code, QtuiError)(sentence)
         return Outcome(self._state, code, self._interrupted)
+
+    def _write(self, told: Told) -> None:
+        """Records a line. A disk that takes no more ends the recording and not the run, of which
+        there is the report."""
+        if self._recorder is not None and not self._unrecorded:
+            try:
+                self._recorder.write(told)
+            except OSError as error:
+                self._unrecorded = True
+                say(
+                    f"qtui: The recording {self._record!r} ends here ({error.strerror or error}); "
+                    "the run goes on."
+                )
+
+    def _close(self) -> None:
+        assert self._recorder is not None
+        with contextlib.suppress(OSError):  # told when it was written
+            self._recorder.__exit__(None, None, None)
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -113,7 +132,7 @@ class _Run:
 
     def _exit_code(self) -> int:
         if self._state.status != "failed":
-            return 0
+            return 1 if self._unrecorded else 0
         code = self._client.exit_code
         return code if code in _CODES else 1
 

@@ -16,7 +16,7 @@ def check_target(output: str) -> None:
     """
     path = _file_of(output)
     if not output or path.is_dir():
-        raise UsageError(f"Cannot write the report to {output!r}: that is not a file.")
+        raise UsageError(f"Cannot write to {output!r}: that is not a file.")
     if not path.parent.is_dir():
         raise QtuiError(f"Cannot write {output!r}: there is no folder {str(path.parent)!r}.")
     if not os.access(path if path.exists() else path.parent, os.W_OK):

@@ -66,6 +66,16 @@ def test_json_and_the_recording_say_the_same(tmp_path):
     assert json.loads(again.stdout) == data
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_ends_the_recording_and_not_the_run():
+    code, out, err = train("whole", "--steps", "3", "--json", "--record", "/dev/full")
+    assert code == 1  # what was asked for is not all there
+    assert json.loads(out)["steps_taken"] == 3
+    said = "qtui: The recording '/dev/full' ends here (No space left on device); the run goes on."
+    assert err.count(said) == 1
+    assert "unexpected" not in err
+
+
 def test_the_child_is_asked_for_what_was_typed(tmp_path):
     asked = tmp_path / "asked.json"
     code, *_ = train(
@@ -140,6 +150,8 @@ def test_nothing_is_written_over_where_no_run_began(tmp_path):
 def test_a_recording_that_cannot_be_is_refused_before_the_run(tmp_path, name):
     code, _, err = train("whole", "--record", str(tmp_path / name))
     assert code in (1, 2)
+    assert "Cannot write" in err
+    assert "report" not in err  # that is another file
     assert "Cannot write" in err
     assert "step" not in err
 
