@@ -163,6 +163,28 @@ async def test_the_code_under_the_cursor_is_told(running: Running, model: str) -
         )
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=str)
+async def test_a_click_chooses_a_code_of_a_scheme(
+    running: Running, model: str, size: tuple[int, int]
+) -> None:
+    async with running(size, model=model, start_panel="codebooks") as pilot:
+        panel = await ready(pilot)
+        assert (panel.shown.chosen, panel.shown.code) != (1, 2)
+        places = [
+            (put.column, y)
+            for y, line in enumerate(panel.body.picture._lines)
+            for put in line
+            if put.pick == (1, 2)
+        ]
+        for place in (places[0], places[-1]):
+            panel.shown.chosen = panel.shown.code = 0
+            assert await pilot.click(panel.body.picture, offset=place)
+            await settled(pilot)
+            assert (panel.shown.chosen, panel.shown.code) == (1, 2)
+        counts = code_occupancy(tensors()[PROJ], Scheme.parse("int4:group64")).counts
+        assert f"code 1010, level -0.857: {counts[2]:,} elements" in screen_text(pilot.app)
+
+
 async def test_schemes_are_typed(running: Running, model: str) -> None:
     async with running(model=model, start_panel="codebooks") as pilot:
         panel = await ready(pilot)

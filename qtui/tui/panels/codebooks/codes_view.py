@@ -52,10 +52,10 @@ def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
     barred = not tabled and room >= MOST_BARS and inner >= BARRED
     rows: list[list[Put]] = []
     if tabled or barred:
-        rows = _rows(bars, starts, inner, barred, canvas.glyphs, chosen, cursor)
+        rows = _rows(bars, starts, inner, barred, canvas.glyphs, chosen, cursor, first)
     if not barred:
         height = max(2, room - 1 - len(rows))
-        lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor)
+        lines += _standing(bars, starts, inner, height, canvas.glyphs, chosen, cursor, first)
     lines += rows
     lines += numbers
     lines.append(_detail(shown, canvas))
@@ -106,8 +106,9 @@ def _rows(
     glyphs: Glyphs,
     chosen: int,
     cursor: int,
+    first: int,
 ) -> list[list[Put]]:
-    """A line for each code, with bars that lie or without."""
+    """A line for each code, with bars that lie or without; `first` is the scheme at the left."""
     top = max(_largest(each) for each in bars)
     return [
         [
@@ -121,6 +122,7 @@ def _rows(
                 top if barred else None,
                 glyphs,
                 at == chosen and row == cursor,
+                (first + at, row),
             )
         ]
         for row in range(max(len(each) for each in bars))
@@ -128,7 +130,13 @@ def _rows(
 
 
 def _row_bar(
-    bar: Bar, start: int, inner: int, top: float | None, glyphs: Glyphs, under_cursor: bool
+    bar: Bar,
+    start: int,
+    inner: int,
+    top: float | None,
+    glyphs: Glyphs,
+    under_cursor: bool,
+    pick: tuple[int, int],
 ) -> list[Put]:
     """A code: its level, unless `top` is None a bar with a mark where a Gaussian's would end,
     and how many elements it has, as far as there is room."""
@@ -147,7 +155,7 @@ def _row_bar(
             puts.append(Put(start + 8 + at, glyphs.vertical, "expected"))
     nothing = "never" if bar.never else "unused"
     tone: Tone = "value" if bar.count else "quiet" if bar.never else "warning"
-    puts.append(right(start + inner, share if bar.count else nothing, tone))
+    puts.append(right(start + inner, share if bar.count else nothing, tone, pick))
     return puts
 
 
@@ -168,8 +176,9 @@ def _standing(
     glyphs: Glyphs,
     chosen: int,
     cursor: int,
+    first: int,
 ) -> list[list[Put]]:
-    """Bars from the bottom up; a dot where a Gaussian's would end."""
+    """Bars from the bottom up; a dot where a Gaussian's would end. A click above a bar is on it."""
     lines: list[list[Put]] = [[] for _ in range(height + 1)]
     for at, each in enumerate(bars):
         wide = max(1, min(3, inner // max(1, len(each))))
@@ -180,15 +189,15 @@ def _standing(
             eighths = max(1, eighths) if bar.count else 0
             for y in range(height):
                 fill = max(0, min(EIGHTHS, eighths - (height - 1 - y) * EIGHTHS))
-                if fill:
-                    lines[y].append(Put(column, glyphs.eighths[fill] * wide, "bar"))
+                text = (glyphs.eighths[fill] if fill else " ") * wide
+                lines[y].append(Put(column, text, "bar", (first + at, place)))
             if bar.expected is not None:
                 y = height - 1 - min(height - 1, int(bar.expected / top * height))
                 if eighths <= (height - 1 - y) * EIGHTHS:
                     lines[y].append(Put(column, glyphs.dot * wide, "expected"))
             here = at == chosen and place == cursor
             mark, tone = _foot(bar, here, glyphs)
-            lines[height].append(Put(column, mark * wide, tone))
+            lines[height].append(Put(column, mark * wide, tone, (first + at, place)))
     lines[0].insert(0, Put(0, "codes", "label"))
     if any(bar.expected is not None for each in bars for bar in each):
         lines[1].insert(0, Put(0, f"{glyphs.dot} Gaussian", "expected"))

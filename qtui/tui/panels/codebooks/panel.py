@@ -13,6 +13,7 @@ from textual.widget import Widget
 from qtui.engine.client import EngineState
 from qtui.tui.panels.base import PaletteEntry
 from qtui.tui.panels.codebooks.body import CodebooksBody
+from qtui.tui.panels.codebooks.drawn_text import TextPicture
 from qtui.tui.panels.codebooks.export import panel_data
 from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
 from qtui.tui.panels.codebooks.looking import LookingPanel
@@ -87,6 +88,15 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
         count = max(len(self.shown.columns), 1)
         self.shown.chosen = max(0, min(count - 1, self.shown.chosen + by))
         self._draw()
+
+    @on(TextPicture.Picked)
+    def _picked(self, message: TextPicture.Picked) -> None:
+        """A click on a code of a scheme."""
+        message.stop()
+        if isinstance(message.pick, tuple):
+            self._forget_refusal()
+            self.shown.chosen, self.shown.code = message.pick
+            self._draw()
 
     # Tensors
 

@@ -21,6 +21,7 @@ states, G gradients, A activations, L loss, T temporaries; below it the phases.
 **Savings**: what each change would save, best first, and the cure for each way to run out.
 **Map**: which batches and sequences fit the chosen GPU. **GPUs**: what the run fits on.
 **Cases**: figures of well-known documents beside ours, and why they differ.
+In the last four a click chooses a line or a cell, and two take it as `Enter` does.
 
 Four levels are kept apart: *tensors* that are alive, *allocated* blocks, *reserved* segments of the
 allocator, and the *process* with the context of CUDA. The first answer is of tensors; the rest
