@@ -43,6 +43,7 @@ def command(
     from qtui.report.calibrate import calibrate_document
     from qtui.report.files import check_target
     from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui_core.errors import UsageError
     from qtui_core.training.placement import NoGpu
 
     if output is not None and output != STDOUT:
@@ -50,6 +51,8 @@ def command(
     chosen = choose_format(format, output)
     if device == "cpu":
         raise NoGpu("A profile is of a GPU; name one with --device cuda or cuda:N.")
+    if not device.startswith("cuda"):
+        raise UsageError(f"{device!r} is no GPU; use --device cuda or cuda:0.")
     profile = make_profile(device, lambda text: say(f"qtui: {text}"), steps=not no_steps)
     path = None if dry_run else write_profile(profile)
     write_report(calibrate_document(profile, path), chosen, output, color=color, ascii=ascii)
