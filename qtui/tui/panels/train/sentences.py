@@ -168,7 +168,7 @@ def _progress(run: RunShown) -> str:
         return f"Held after step {len(state.steps)}{asked}: Space goes on, s takes one step."
     if state.over:
         taken = len(state.steps)
-        how = "" if state.status == "done" else " before it was stopped"
+        how = " before it was stopped" if state.status == "stopped" else ""
         count = (
             f"{taken} of {plural(header.steps, 'step')}" if header.steps else plural(taken, "step")
         )
