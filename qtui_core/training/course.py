@@ -81,7 +81,9 @@ class Course:
         tensors: Iterable[tuple[str, torch.Tensor]],
         component: Component | Callable[[str], Component],
     ) -> None:
+        began = time.perf_counter()
         self.meter.track(tensors, component)
+        self.metering += time.perf_counter() - began
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
         self.meter.leave_out(tensors)
