@@ -23,6 +23,7 @@ from qtui.tui.panels.train.kept import KEPT, Keeper
 from qtui.tui.panels.train.levels import error_text
 from qtui.tui.panels.train.picture import Place
 from qtui.tui.panels.train.player import Player
+from qtui.tui.panels.train.tables import draw_phases
 from qtui.tui.panels.train.texts import draw_adapters
 from qtui.tui.panels.train.tracks import overlay, stacked
 from qtui.tui.widgets.drawing import Drawing
@@ -154,6 +155,16 @@ def test_parts_of_a_recorded_curve_sum_to_it() -> None:
 def test_components_of_a_later_version_are_drawn_as_temporaries() -> None:
     curve = PredictedCurve((0, 1), ("weights", "prefetched"), ((5, 5), (0, 2)), (("a", 0, 2),))
     assert stacked(curve).rows == ((5, 5), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 2))
+
+
+def test_a_load_that_differs_on_a_cpu_says_why() -> None:
+    canvas = Canvas(78, 16, Drawing(Depth.NONE, ascii=True).glyphs)
+
+    def text_of(state: RunState) -> str:
+        return " ".join(put.text for line in draw_phases(state, canvas) for put in line)
+
+    assert "before they are quantized" in text_of(state_of(read_recording(RECORDED)))
+    assert "before they are quantized" not in text_of(state_of(train_runs.whole()))
 
 
 @pytest.mark.parametrize("odds", [math.nan, math.inf, -1.0, 0.0])

@@ -11,16 +11,17 @@ from qtui.tui.panels.bindings import panel_binding
 HELP = """\
 A real step, in a process of its own, held against its estimate while it runs.
 
-The form holds the plan of the Memory panel. `r` runs it, `Space` holds it between two operations
-of the loop and lets it go on, `s` takes one step, `x` stops and frees the device. While it runs
-the plan stays as it is.
+The form holds the plan of the Memory panel. `r` runs it, `Space` holds it after the step that it
+is in and lets it go on, `s` takes one step, `x` stops and frees the device. While it runs the plan
+stays as it is.
 
 **Run**: the predicted curve of a step in quiet colours, stacked as in the Memory panel; over it
 what is measured: *allocated* by tensors, *reserved* by the allocator, *device* used by everyone.
 Time within a phase is laid over the operations of that phase, so that both have the same places;
-a line is the most that samples of the last steps found there, and dots are the exact peak of each
-phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
-for the allocator.
+a line is the most that samples of the last steps found there, and level ones are the exact peak of
+each phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
+for the allocator, and the estimate leaves out the workspaces of a GPU.
+
 **Phases** and **Parts**: estimate against measured, by phase and by component, with the error.
 **Gap**: measured less estimated, in parts that sum to the whole. **Loss**, **Log**, and
 **Adapters**: the likeliest next tokens with adapters on and off, from one copy of the base.

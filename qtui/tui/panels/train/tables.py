@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from qtui.report.numbers import format_bytes
@@ -14,7 +14,7 @@ from qtui.tui.panels.train.texts import gap_of, nothing
 from qtui.tui.widgets.line import shortened
 from qtui_core.live.compare import ComponentRow, PhaseRow, by_component, by_phase, first_step_only
 from qtui_core.live.measured import measured
-from qtui_core.live.state import RunState
+from qtui_core.live.state import QUANTIZE, RunState
 from qtui_core.memory.record import Phase
 
 #: Where columns end on a narrow canvas, and how much further right on a wide one, where names are
@@ -59,10 +59,18 @@ def draw_phases(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
         most = max([most, *(max(row.estimated or 0, row.measured or 0) for row in levels)])
         lines += [[], _heading("level", canvas)]
         lines += [_phase(row, state, most, canvas) for row in levels]
-    if first_step_only(state) and canvas.height > len(lines) + 1:
-        text = "only a first step is measured: its optimizer has no states before its end"
-        lines += [[], [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
+    for text in _remarks(state):
+        if canvas.height > len(lines) + 1:
+            lines += [[], [Put(0, shortened(text, canvas.width, canvas.glyphs.ellipsis), "quiet")]]
     return lines[: canvas.height]
+
+
+def _remarks(state: RunState) -> Iterator[str]:
+    """What to know of rows that differ for a reason."""
+    if first_step_only(state):
+        yield "only a first step is measured: its optimizer has no states before its end"
+    if state.counted == "tensors" and state.measured(QUANTIZE) is not None:
+        yield "load: on a CPU all weights lie there before they are quantized"
 
 
 def _level_rows(state: RunState) -> list[PhaseRow]:
