@@ -120,7 +120,7 @@ def draw_adapters(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
         for start, side in ((0, compared.on), (half, compared.off)):
             if at < len(side):
                 token, probability = side[at]
-                shown = shortened(repr(token)[1:-1] or " ", 12, canvas.glyphs.ellipsis)
+                shown = shortened(repr(token), 12, canvas.glyphs.ellipsis)
                 share = probability / best
                 cells = round((half - 22) * share) if 0 <= share <= 1 else 0
                 line += [
