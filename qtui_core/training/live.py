@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import count
-from typing import Final
 
 import torch
 
@@ -27,6 +26,7 @@ from qtui_core.training.data import encode, fill, text_of
 from qtui_core.training.faults import fault_of, not_a_number
 from qtui_core.training.finite import not_finite
 from qtui_core.training.meters import open_meter
+from qtui_core.training.on_cpu import held_on_cpu
 from qtui_core.training.optimizers import make_optimizer, shared_tables
 from qtui_core.training.order import Order
 from qtui_core.training.quantized import quantize_linears, stored_bytes
@@ -40,11 +40,6 @@ IMPORT = "import"
 QUANTIZE = "quantize"
 #: Of the logits with adapters on and off.
 COMPARE = "compare"
-
-_INT8_ON_CPU: Final = (
-    "On a CPU bitsandbytes trains over LLM.int8 with a product of its own, of weights that are "
-    "dequantized first: its activations and temporaries are others than the estimate's."
-)
 
 
 def conduct(
@@ -99,6 +94,9 @@ def run(source: ModelSource, order: Order, course: Course) -> bool:
         build.prepare_base(built, plan)
         stack.enter_context(kernels_of(plan))
         compare = _comparison(source, built, order, course)
+        if order.placement.torch_device == "cpu":
+            for sentence in held_on_cpu(built.model, plan):
+                course.say(sentence)
         names = [name for name, _ in built.model.named_modules()] if plan.adapts else []
         build.add_adapters(built, plan)
         if plan.adapts and (lacking := targets_without_modules(plan, names)):
@@ -146,8 +144,6 @@ def _quantize(built: build.Built, order: Order, course: Course) -> None:
         nbytes = stored_bytes(built.model, plan)
         warm_up(nbytes, placement.torch_device, placement.device.capacity_bytes)
     quantize_linears(built.model, plan, placement.torch_device)
-    if plan.quant == "int8" and plan.trains and placement.torch_device == "cpu":
-        course.say(_INT8_ON_CPU)
     course.track(built.state(), component_of_state(built))
 
 

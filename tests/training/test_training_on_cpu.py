@@ -14,6 +14,7 @@ from training_runs import LLAMA, conducted, configured
 from qtui_core.live.compare import by_component, by_phase
 from qtui_core.live.header import Header, RunDevice
 from qtui_core.live.predict import predict
+from qtui_core.live.snapshot import Said
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan import RunPlan, resolve
@@ -143,3 +144,37 @@ def test_phases_are_off_by_a_percent_and_by_named_parts(
         for part in by_component(state, row.name, peak=True):
             if part.name not in ("temporaries", "activations"):
                 assert abs(part.estimated - part.measured) <= 0.01 * row.measured, (row, part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "fields", "words"),
+    [
+        ({}, {"method": "full"}, None),
+        ({}, {"method": "qlora", "quant": "int8"}, "LLM.int8"),
+        ({"attention_dropout": 0.1}, {"method": "lora"}, "Attention with dropout"),
+        ({"attention_dropout": 0.1}, {"method": "lora", "attention": "eager"}, None),
+        ({"attention_dropout": 0.1}, {"method": "inference"}, None),
+    ],
+)
+def test_what_only_a_cpu_holds_is_said(
+    tmp_path: Path, more: dict[str, Any], fields: dict[str, Any], words: str | None
+) -> None:
+    """And it is in what was measured: without dropout a step has no matrix of scores."""
+    ran = conducted(configured(tmp_path, **more), {"batch": 1, "sequence": 64, **fields}, 1)
+    assert ran.code == 0, ran.fault
+    told = [said.text for said in ran.of(Said) if " on a CPU" in said.text or "a CPU " in said.text]
+    assert len(told) == (words is not None)
+    if words is not None:
+        assert words in told[0]
+
+
+@pytest.mark.slow
+def test_attention_with_dropout_holds_its_scores_on_a_cpu(tmp_path: Path) -> None:
+    """Of each of two layers and four heads a matrix of 128 by 128, 16 bits each, at the least."""
+    peaks = []
+    for dropout in (0.0, 0.1):
+        plan = {"method": "full", "batch": 1, "sequence": 128}
+        ran = conducted(configured(tmp_path, attention_dropout=dropout), plan, 1)
+        peaks.append(ran.ended("loss", 1).peak_allocated_bytes)
+    assert peaks[1] - peaks[0] >= 2 * 4 * 128 * 128 * 2
