@@ -135,6 +135,7 @@ def _around(subject: Subject, found: Estimate, plan: RunPlan, task: Task) -> dic
         "fits": [dataclasses.asdict(fit) for fit in report.fits],
         "cures": [dataclasses.asdict(cure) for cure in report.cures],
         "notes": list(report.notes),
+        "weighed": report.weighed,
         "report": memory_data(report),
     }
 

@@ -40,6 +40,7 @@ class HandMade:
         self.sentence = "The run needs 9 GiB; chunk the loss."
         self.advised = 2
         """How many changes are advised."""
+        self.weighed = True
 
     def subscribe(self, listener: Any) -> Callable[[], None]:
         return lambda: None
@@ -173,6 +174,7 @@ class HandMade:
                  "needs_bytes": 12 * GIB, "change": "--loss chunked:256", "saves_bytes": 3 * GIB},
             ],
             "notes": ["The sequence is longer than the 4,096 positions the model was made for."],
+            "weighed": self.weighed and not self.unknown,
             "report": {"model": "seven-b", "peak_phase": "backward"},
         }  # fmt: skip
 

@@ -30,6 +30,20 @@ async def test_a_list_of_savings_that_becomes_shorter(
         assert "no single change of the plan saves" in screen_text(pilot.app)
 
 
+async def test_what_was_not_weighed_is_not_said_to_save_nothing(
+    running: Running,
+    estimator: HandMade,  # noqa: F811
+) -> None:
+    estimator.advised, estimator.weighed = 0, False
+    async with running((120, 40), start_panel="memory") as pilot:
+        await ready(pilot)
+        assert "not weighed" in screen_text(pilot.app)
+        await show(pilot, "Savings")
+        text = screen_text(pilot.app)
+        assert "changes are not weighed: a trace is of one plan" in text
+        assert "no single change" not in text
+
+
 async def test_the_chosen_gpu_stays_under_the_cursor(running: Running) -> None:
     """It moves to the top, where the others of the list move down."""
     async with running(start_panel="memory") as pilot:

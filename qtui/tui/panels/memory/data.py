@@ -163,7 +163,7 @@ class CureLine:
 @dataclass(frozen=True)
 class Around:
     """What surrounds an estimate: what saves memory, what it fits, what it means, and what is to
-    be known of how it was made."""
+    be known of how it was made. `weighed` is whether changes of the plan were estimated."""
 
     advice: tuple[AdviceLine, ...]
     fits: tuple[FitLine, ...]
@@ -171,6 +171,7 @@ class Around:
     sentence: str
     notes: tuple[str, ...]
     report: Mapping[str, Any] = field(repr=False)
+    weighed: bool = True
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Around:
@@ -184,6 +185,7 @@ class Around:
             data["sentence"],
             tuple(data["notes"]),
             data["report"],
+            data["weighed"],
         )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from qtui.report.memory_parts import Group, grouped
 from qtui.report.numbers import format_bytes
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.memory.data import AdviceLine, Answer, FitLine
+from qtui.tui.panels.memory.data import Answer, Around, FitLine
 from qtui.tui.panels.memory.parts import PARTS
 from qtui.tui.panels.memory.shown import Shown
 from qtui.tui.widgets.line import shortened
@@ -111,7 +111,7 @@ def number_lines(shown: Shown, canvas: Canvas) -> list[TextLine]:
     columns = [_made_of(answer, 33)]
     if shown.around is not None:
         width = min(60, canvas.width - 38) if canvas.width < 130 else 58
-        columns.append(_savings(shown.around.advice, width, canvas))
+        columns.append(_savings(shown.around, width, canvas))
         if canvas.width >= 130:
             columns.append(_holding(shown.around.fits, canvas.glyphs.minus))
     return _beside(columns, [0, 38, 100], canvas.height)
@@ -154,13 +154,14 @@ def _parts_of(answer: Answer) -> Sequence[tuple[Group, int]]:
     return [(part, nbytes) for part, nbytes in found if nbytes]
 
 
-def _savings(advice: Sequence[AdviceLine], width: int, canvas: Canvas) -> list[TextLine]:
+def _savings(around: Around, width: int, canvas: Canvas) -> list[TextLine]:
     lines: list[TextLine] = [[Put(0, "what would save most", "heading")]]
-    for line in advice:
+    for line in around.advice:
         change = shortened(line.change, width - SIZE - 1, canvas.glyphs.ellipsis)
         lines.append([right(SIZE - 1, format_bytes(line.saves_bytes)), Put(SIZE, change, "label")])
-    if not advice:
-        lines.append([Put(0, "no single change saves much", "label")])
+    if not around.advice:
+        words = "no single change saves much" if around.weighed else "not weighed"
+        lines.append([Put(0, words, "label")])
     return lines
 
 

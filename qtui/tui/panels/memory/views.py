@@ -26,12 +26,13 @@ def draw_savings(shown: Shown, canvas: Canvas) -> list[TextLine]:
     if around is None or not shown.current:
         return []
     advice = around.advice
+    nothing = "nothing in the plan" if around.weighed else "not known"
     cures = [
         [
             Put(0, shortened(cure.kind, 13, ""), "label"),
             right(24, format_bytes(cure.needs_bytes)),
             right(36, format_bytes(cure.saves_bytes) if cure.change else "–"),
-            Put(38, shortened(cure.change or "nothing in the plan", canvas.width - 38), "value"),
+            Put(38, shortened(cure.change or nothing, canvas.width - 38), "value"),
         ]
         for cure in around.cures
     ]
@@ -63,7 +64,7 @@ def draw_savings(shown: Shown, canvas: Canvas) -> list[TextLine]:
         )  # fmt: skip
     if not advice:
         words = "no single change of the plan saves a part worth naming"
-        if shown.facts is not None and shown.facts.unknown:
+        if not around.weighed:
             words = "changes are not weighed: a trace is of one plan"
         lines.append([Put(11, words, "label")])
     if cures:
