@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,7 @@ class RunClient:
         self._process: asyncio.subprocess.Process | None = None
         self._asked_to_end = False
         self._seconds, self._step, self._phase = 0.0, 0, ""
+        self._began = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -60,6 +62,7 @@ class RunClient:
         qtui_core.training.request.RunRequest. Whoever stops listening ends the run."""
         self._asked_to_end, self.exit_code = False, None
         self._seconds, self._step, self._phase = 0.0, 0, ""
+        self._began = time.monotonic()
         try:
             process = self._process = await self._launch()
         except OSError as error:
@@ -81,6 +84,8 @@ class RunClient:
                     break
             await self._wait(process, stderr)
             if not ended:
+                # It said nothing of its end, which may be long after what it said last.
+                self._seconds = max(self._seconds, time.monotonic() - self._began)
                 if self._asked_to_end:
                     yield End(self._seconds, "stopped")
                 else:

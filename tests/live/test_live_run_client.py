@@ -14,7 +14,8 @@ from processes import alive
 
 from qtui.engine.run_client import RunClient
 from qtui_core.live.header import Header
-from qtui_core.live.snapshot import End, Fault, Said, State, StepTaken
+from qtui_core.live.lines import to_line
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, State, StepTaken
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SCRIPT = (sys.executable, str(SUPPORT / "scripted_run.py"))
@@ -85,7 +86,9 @@ async def test_what_does_not_stop_is_ended_with_all_that_it_started(client):
             begun = time.monotonic()
             client.stop(0.3)
     assert time.monotonic() - begun < 1.5
-    assert heard[-1] == End(0.5, "stopped")
+    end = heard[-1]
+    assert end.reason == "stopped"
+    assert 0.5 <= end.seconds < 3  # what it told last, and until it was ended
     assert not any(isinstance(told, Fault) for told in heard)
     for pid in pids:
         assert await gone(pid)
@@ -154,6 +157,15 @@ async def test_a_killed_run_is_told_with_where_it_was(client, tmp_path):
     assert end.reason == "failed"
     assert client.exit_code == -9
     assert (tmp_path / "logs" / "run.log").read_text() == "last words\n"
+
+
+async def test_an_end_that_was_not_told_is_at_its_own_time():
+    """A run may have worked long since it told something."""
+    line = to_line(PhaseBegun(0.01, 0, "import"))
+    silent = f"import time; input(); print({line!r}, flush=True); time.sleep(0.7); 1 / 0"
+    begun, fault, end = await hear(RunClient((sys.executable, "-c", silent)), "whole")
+    assert begun.seconds == 0.01
+    assert fault.seconds == end.seconds >= 0.7
 
 
 async def test_a_run_that_says_nothing_is_a_fault(client):
