@@ -8,8 +8,8 @@ from typing import Final
 from qtui_core.memory.allocator_blocks import MIN_BLOCK, Block, Pool, link, merge
 from qtui_core.memory.allocator_native import CachingAllocator
 
-#: Pages of address space that a segment has. Torch takes 9/8 of the device's memory; any number
-#: that is never used up does.
+#: Pages of address space that a segment has, at least. Torch takes 9/8 of the device's memory; any
+#: number that is never used up does.
 _PAGES: Final = 1 << 22
 
 
@@ -68,7 +68,7 @@ class ExpandableAllocator(CachingAllocator):
                 piece = piece.next
             if room >= size:
                 return start
-        nbytes = pool.page * _PAGES
+        nbytes = pool.page * max(_PAGES, -(-size // pool.page))
         # Aligned to its own size, and so to pages.
         address = -(-self._next_address // nbytes) * nbytes
         self._next_address = address + nbytes

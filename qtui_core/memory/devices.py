@@ -38,6 +38,9 @@ def find_device(name: str) -> Device:
 
     near = get_close_matches(key, known, n=4, cutoff=0.5)
     offered = list(dict.fromkeys(known[match].name for match in near))
+    if not words:  # "RTX" is a part of many names
+        text = name.strip().lower()
+        offered = [device.name for device in DEVICES if text and text in device.name.lower()][:6]
     near_it = f"Near it: {', '.join(offered)}."
     if not offered:
         near_it = f"It has {', '.join(device.name for device in DEVICES[:6])}, and others."

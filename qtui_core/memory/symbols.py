@@ -29,6 +29,8 @@ RESIDENT: Final = frozenset(
         Component.WORKSPACES,
     )
 )
+#: What has the shapes of trained parameters.
+_TRAINED: Final = frozenset((Component.ADAPTERS, Component.OPTIMIZER, Component.GRADIENTS))
 #: What has the shapes of parameters.
 STANDING: Final = RESIDENT | {Component.GRADIENTS}
 
@@ -153,7 +155,7 @@ class Symbols:
         stands still is of the model's sizes, what flows of the tokens'. Of sizes that are equal
         the first is written."""
         if component in STANDING:
-            tables = [self._standing]
+            tables = [self._trained if component in _TRAINED else self._stored]
             if component is Component.QUANTIZATION:
                 tables.insert(0, self._constants)
         else:
@@ -198,21 +200,29 @@ class Symbols:
     @cached_property
     def _constants(self) -> Products:
         """Of the constants of a quantized matrix."""
-        return self._table((_pairs(self._sizes), _CONSTANTS))
+        return self._table((_pairs(self._of_weights), _CONSTANTS))
 
     @cached_property
-    def _standing(self) -> Products:
-        """Of parameters and their states."""
-        single = [(name,) for name in self._sizes]
+    def _stored(self) -> Products:
+        """Of weights, in which no rank of an adapter is."""
+        return self._parameters(self._of_weights)
+
+    @cached_property
+    def _trained(self) -> Products:
+        """Of what may be an adapter's: adapters, their gradients and states."""
+        return self._parameters(self._sizes)
+
+    def _parameters(self, sizes: Sequence[str]) -> Products:
+        single = [(name,) for name in sizes]
         factors = {self._packed: _STORED[self._packed], **_STORED} if self._packed else _STORED
-        return self._table((single, factors), (_pairs(self._sizes), factors))
+        return self._table((single, factors), (_pairs(sizes), factors))
 
     @cached_property
     def _tables(self) -> Mapping[Kind, Products]:
         """What each kind of buffer that does not stand still can be."""
         widths = self._known(("N", "h"), ("N", "I"), ("N", "a"), ("N", "k"))
         numbers = self._known(("N", "V"), ("N", "r"), ("N", "H"))
-        sizes = [name for name in self._sizes if name != "r"]
+        sizes = self._of_weights
         weights = [*_pairs(sizes), *((name,) for name in sizes)]
         return {
             "flow": self._table(
@@ -235,6 +245,10 @@ class Symbols:
     @property
     def _sizes(self) -> list[str]:
         return [name for name in self.values if name not in ("N", "S", "H", "D")]
+
+    @property
+    def _of_weights(self) -> list[str]:
+        return [name for name in self._sizes if name != "r"]
 
     def _table(
         self, *groups: tuple[Iterable[tuple[str, ...]], Mapping[str, tuple[int, int]]]

@@ -295,3 +295,12 @@ def test_constants_are_those_of_the_installed_headers():
     found = re.search(r"large_segment_size_\{(\d+)\}", text)
     assert found is not None
     assert int(found[1]) == allocator_blocks.LARGE_SEGMENT
+
+
+def test_an_expandable_segment_is_as_large_as_what_it_is_for():
+    """More than four million pages of 20 MiB, which no device has and a plan may ask for."""
+    huge = 100 << 40
+    run = simulate([(ALLOCATE, 1, huge, None), (FREE, 1)], AllocatorSettings("expandable"))
+    assert run.peak.reserved == -(-huge // (20 << 20)) * (20 << 20)
+    full = simulate([(ALLOCATE, 1, huge, None)], AllocatorSettings("expandable", capacity=1 << 40))
+    assert full.out_of_memory is not None

@@ -3,6 +3,8 @@ widths, and the figures with sparsity that vendors print."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qtui_core.errors import UsageError
@@ -247,3 +249,11 @@ def test_a_device_can_be_its_memory_alone():
     assert device_of_memory(100 << 20).name == "GPU with 100 MiB"
     with pytest.raises(UsageError):
         device.rate("bf16")
+
+
+def test_a_word_of_many_names_offers_those():
+    with pytest.raises(UsageError) as said:
+        find_device("RTX")
+    offered = re.search(r"Near it: (.*?)\. ", str(said.value))[1].split(", ")
+    assert len(offered) > 3
+    assert all(name.startswith("RTX") for name in offered)

@@ -159,6 +159,12 @@ def test_of_several_readings_the_usual_one_is_written():
     packed = Symbols(shape, resolve(RunPlan(sequence=1000), "bf16"))
     assert packed.formula(2048 * 8192 // 2, Component.WEIGHTS)[0] == "1/2 h I"
     assert packed.formula(4 * 2048 * 128256, Component.WEIGHTS)[0] == "4 h V"
+    # 4/64 I r is as many bytes where r is 16; no rank is in a constant, nor in a table of codes.
+    ranked = Symbols(shape, resolve(RunPlan(lora_rank=16), "bf16"))
+    nested = ranked.values["h"] * ranked.values["I"] // (64 * 256) * 4
+    assert ranked.formula(nested, Component.QUANTIZATION)[0] == "4/(64 x 256) h I"
+    assert ranked.formula(4 * 16, Component.QUANTIZATION) is None
+    assert ranked.formula(4 * ranked.values["h"] * 16, Component.ADAPTERS)[0] == "4 h r"
 
 
 def test_full_training_in_bfloat16_holds_what_the_arithmetic_says():
