@@ -159,7 +159,8 @@ def test_of_several_readings_the_usual_one_is_written():
     packed = Symbols(shape, resolve(RunPlan(sequence=1000), "bf16"))
     assert packed.formula(2048 * 8192 // 2, Component.WEIGHTS)[0] == "1/2 h I"
     assert packed.formula(4 * 2048 * 128256, Component.WEIGHTS)[0] == "4 h V"
-    # 4/64 I r is as many bytes where r is 16; no rank is in a constant, nor in a table of codes.
+    # 4/64 I r is as many bytes where r is 16, and 1/64 k k: no rank is in a constant, nor in a
+    # table of codes, and matrices are as wide as the model.
     ranked = Symbols(shape, resolve(RunPlan(lora_rank=16), "bf16"))
     nested = ranked.values["h"] * ranked.values["I"] // (64 * 256) * 4
     assert ranked.formula(nested, Component.QUANTIZATION)[0] == "4/(64 x 256) h I"
