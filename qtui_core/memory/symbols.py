@@ -199,10 +199,9 @@ class Symbols:
 
     @cached_property
     def _constants(self) -> Products:
-        """Of the constants of a quantized matrix, which is nearly always as wide as the model on
-        one side."""
-        usual = self._known(*(("h", name) for name in self._of_weights))
-        return self._table((usual, _CONSTANTS), (_pairs(self._of_weights), _CONSTANTS))
+        """Of the constants of a quantized matrix, which is as wide as the model on one side."""
+        matrices = self._known(*(("h", name) for name in self._of_weights))
+        return self._table((matrices, _CONSTANTS))
 
     @cached_property
     def _stored(self) -> Products:
