@@ -79,12 +79,15 @@ _LOOKED_UP: Final[Mapping[str, Kind]] = {
 _COMPUTED: Final = {"2": (2, 1), "4": (4, 1), "1": (1, 1)}
 _NUMBERS: Final = {"2": (2, 1), "4": (4, 1)}
 _LONG: Final = {"8": (8, 1), **_COMPUTED}
+#: Bytes an element of a weight is stored in.
+_WHOLE: Final = {**_COMPUTED, "8": (8, 1), "1/2": (1, 2)}
 #: Bytes an element is stored in: also half ones, and an absmax of four for each 256 or 128, as
 #: optimizers of 8 and 4 bits have them.
-_STORED: Final = {**_COMPUTED, "8": (8, 1), "1/2": (1, 2), "4/256": (4, 256), "4/128": (4, 128)}
-#: Bytes of constants an element has: an absmax of one byte or four for each 64, and a nested one
-#: for each 256 of these.
-_CONSTANTS: Final = {"1/64": (1, 64), "4/64": (4, 64), "4/(64 x 256)": (4, 64 * 256)}
+_STORED: Final = {**_WHOLE, "4/256": (4, 256), "4/128": (4, 128)}
+#: Bytes of constants an element has: an absmax of four bytes for each 64; or of one, and a nested
+#: one of four for each 256 of these.
+_CONSTANTS: Final = {"4/64": (4, 64)}
+_NESTED: Final = {"1/64": (1, 64), "4/(64 x 256)": (4, 64 * 256)}
 
 
 class Symbols:
@@ -157,7 +160,7 @@ class Symbols:
         if component in STANDING:
             tables = [self._trained if component in _TRAINED else self._stored]
             if component is Component.QUANTIZATION:
-                tables.insert(0, self._constants)
+                tables = [self._constants]
         else:
             tables = [self._tables[name] for name in (kind, "flow", "scores", "masks", "weight")]
         entry = next((table[nbytes] for table in tables if nbytes in table), None)
@@ -199,24 +202,28 @@ class Symbols:
 
     @cached_property
     def _constants(self) -> Products:
-        """Of the constants of a quantized matrix, which is as wide as the model on one side."""
+        """Of the constants of a quantized matrix, which is as wide as the model on one side; of
+        int8, of its rows."""
+        quant = self._plan.quant or ""
+        if quant == "int8":
+            return self._table(([(name,) for name in self._of_weights], {"4": (4, 1)}))
         matrices = self._known(*(("h", name) for name in self._of_weights))
-        return self._table((matrices, _CONSTANTS))
+        return self._table((matrices, _CONSTANTS if quant in ("nf4", "fp4") else _NESTED))
 
     @cached_property
     def _stored(self) -> Products:
         """Of weights, in which no rank of an adapter is."""
-        return self._parameters(self._of_weights)
+        factors = {self._packed: _WHOLE[self._packed], **_WHOLE} if self._packed else _WHOLE
+        sizes = self._of_weights
+        return self._table(([(name,) for name in sizes], factors), (_pairs(sizes), factors))
 
     @cached_property
     def _trained(self) -> Products:
-        """Of what may be an adapter's: adapters, their gradients and states."""
-        return self._parameters(self._sizes)
-
-    def _parameters(self, sizes: Sequence[str]) -> Products:
+        """Of what is trained, its gradients and states."""
+        sizes = self._sizes
+        ranked = [(name, "r") for name in self._of_weights] if "r" in sizes else []
         single = [(name,) for name in sizes]
-        factors = {self._packed: _STORED[self._packed], **_STORED} if self._packed else _STORED
-        return self._table((single, factors), (_pairs(sizes), factors))
+        return self._table((ranked, _STORED), (single, _STORED), (_pairs(sizes), _STORED))
 
     @cached_property
     def _tables(self) -> Mapping[Kind, Products]:
