@@ -38,7 +38,9 @@ SLOW = (
     "test_quantize_panel_work",
     "test_shell_layout",
     "test_shell_pty",
+    "test_train_layout",
     "test_tui_memory_layout",
+    "test_tui_memory_mouse",
 )
 
 Running = Callable[..., AbstractAsyncContextManager[Pilot[None]]]
