@@ -24,6 +24,10 @@ DOING: Final = {
 }
 
 
+#: The least error that has a digit to be shown with.
+_SHOWN: Final = 0.0001
+
+
 def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) -> str:
     """What became of a run, its peak against the estimate, its loss, and what explains the rest."""
     fault = state.fault
@@ -52,7 +56,7 @@ def _ran(state: RunState) -> str:
 def _peak(state: RunState, found: Measured) -> str:
     predicted = state.header.predicted if state.header is not None else None
     peak = found.peak
-    if peak is None:
+    if peak is None or not peak.peak_allocated_bytes:  # it failed before anything was made
         return ""
     most = peak.peak_allocated_bytes
     said = f"The peak of {format_bytes(most)} was {within(peak.phase)}"
@@ -64,8 +68,15 @@ def _peak(state: RunState, found: Measured) -> str:
     error = error_of(predicted.peak_allocated_bytes, most)
     if error is None:
         return f"{said}."
-    how = f"{abs(error):.2%} too {'high' if error > 0 else 'low'}" if error else "exact"
-    return f"{said}; the estimate of {estimated} is {how}."
+    return f"{said}; the estimate of {estimated} is {_off(error)}."
+
+
+def _off(error: float) -> str:
+    if not error:
+        return "exact"
+    if abs(error) < _SHOWN / 2:
+        return f"right to {_SHOWN:.2%}"
+    return f"{abs(error):.2%} too {'high' if error > 0 else 'low'}"
 
 
 def within(phase: str) -> str:

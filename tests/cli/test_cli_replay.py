@@ -9,6 +9,7 @@ import pytest
 from live_runs import run
 
 from qtui_core.live.lines import to_line
+from qtui_core.live.snapshot import End, Fault, PhaseBegun, PhaseEnded
 
 
 @pytest.fixture(params=[True, False], ids=["gpu", "cpu"])
@@ -58,3 +59,34 @@ def test_what_is_no_recording(qtui, tmp_path, content):
     assert done.returncode == 2
     assert str(path) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [(0, "is exact"), (1, "is right to 0.01%"), (10**6, "too high")]
+)
+def test_an_error_is_told_in_digits_that_it_has(qtui, recording, more, said):
+    peak = json.loads(qtui("replay", str(recording), "--json").stdout)["measured"]
+    header, *others = recording.read_text().splitlines()
+    told = json.loads(header)
+    told["predicted"]["peak_allocated_bytes"] = peak["peak_allocated_bytes"] + more
+    recording.write_text("\n".join([json.dumps(told), *others]) + "\n")
+    conclusion = json.loads(qtui("replay", str(recording), "--json").stdout)["conclusion"]
+    assert said in conclusion
+    assert "0.00%" not in conclusion
+
+
+def test_a_run_that_failed_before_anything_was_made_has_no_peak(qtui, tmp_path):
+    header = next(iter(run(gpu=False)))
+    text = "There is no tokenizer."
+    events = [
+        header,
+        PhaseBegun(0.1, 0, "import"),
+        PhaseEnded(1.0, 0, "import", 0, 0, counted="tensors"),
+        Fault(1.1, 0, "import", "model", text),
+        End(1.2, "failed"),
+    ]
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(to_line(told) + "\n" for told in events))
+    conclusion = json.loads(qtui("replay", str(path), "--json").stdout)["conclusion"]
+    assert conclusion.startswith(text)
+    assert "peak" not in conclusion
