@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from qtui_core.errors import UsageError
+from qtui_core.live.contradictions import wrong_header, wrong_time
 from qtui_core.live.header import Header
 from qtui_core.live.lines import LineError, Told, from_line, to_line
 from qtui_core.live.snapshot import End, Snapshot
-from qtui_core.live.sound import wrong_header, wrong_time
 
 #: Bytes of a line that are read at most: a header with all terms of an estimate has some hundred
 #: kB, and a device may give zeros without an end.
