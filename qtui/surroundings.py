@@ -8,12 +8,12 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from qtui.tui.config import config_file, load_config, log_file
 from qtui.tui.depth import Depth, resolve_depth
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 
 #: What is named with its version, in this order; the rest of the environment does not matter.

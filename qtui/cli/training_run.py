@@ -7,13 +7,13 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from qtui.cli.exits import say
 from qtui.engine.run_client import WORKER, RunClient
 from qtui.report.train_words import DOING
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.live.header import Header
 from qtui_core.live.lines import Told

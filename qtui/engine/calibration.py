@@ -13,13 +13,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from qtui.engine.run_client import WORKER, RunClient
 from qtui_core.children import child_environment
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.live.measured import measured
 from qtui_core.live.state import RunState, after

@@ -10,7 +10,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from qtui_core.activations.tokens import (
     split_windows,
     token_budget,
 )
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.models import ModelSource
 from qtui_core.quant import Cancelled

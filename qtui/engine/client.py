@@ -14,13 +14,13 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from qtui.engine.protocol import Array, Frame, ProtocolError, encode_request, read_event
 from qtui_core.children import child_environment
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
 READ_BUFFER_BYTES = 1 << 20

@@ -18,9 +18,10 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 
 # Bounds that no honest frame reaches. They keep a corrupted length from asking for all the

@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from qtui.profiles import calibrated
 from qtui.report.memory_build import described
 from qtui.report.memory_data import memory_data
 from qtui_core.activations.text import read_text
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.live.header import Header, Predicted
 from qtui_core.live.predict import predict, warning_of

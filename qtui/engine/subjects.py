@@ -13,6 +13,7 @@ from typing import Any
 from qtui.engine.task import Task
 from qtui.profiles import calibrated
 from qtui.report.memory_build import Described, described
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.device import Calibration
 from qtui_core.memory.devices import Device, device_of_memory, find_device
@@ -30,7 +31,7 @@ _KEPT = 4
 Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Subject(Described):
     """A model and its shape. That is None for a family that has none built in; `why` says so."""
 

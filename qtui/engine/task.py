@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from qtui.engine.protocol import Array
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 

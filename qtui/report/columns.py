@@ -8,11 +8,11 @@ front, since tensor names differ at their ends, but not so far that two rows rea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from qtui.report.cells import cell_len
 from qtui.report.document import Column, Table
+from qtui_core.dataclass import dataclass
 
 INDENT = 2
 GAP = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from qtui.report.conformance import conformance_data, conformance_sections
 from qtui.report.doctor_data import surroundings_data
@@ -11,6 +10,7 @@ from qtui.report.document import Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes, plural
 from qtui.surroundings import Files, Terminal
 from qtui_core.conformance.standing import Standing, conclude
+from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 from qtui_core.telemetry.device import Device, Driver
 from qtui_core.telemetry.machine import Machine

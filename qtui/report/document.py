@@ -7,8 +7,10 @@ Cells are finished strings: numbers are formatted once, so the faces cannot disa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from qtui_core.dataclass import dataclass
 
 #: Meaning of a cell or row, for faces that have colour. Never the only carrier of it.
 Tone = Literal["", "good", "warn", "bad", "dim"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from qtui.report.memory_data import MemoryReport
 from qtui.report.memory_notes import notes_of, stated_dtype
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.memory.advice import Advice, advise, cures, worthwhile
 from qtui_core.memory.compute import compute_of

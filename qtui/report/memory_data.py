@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.advice import Advice, Cure
 from qtui_core.memory.compute import Compute
 from qtui_core.memory.device import Device

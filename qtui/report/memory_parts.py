@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import Component
 
 

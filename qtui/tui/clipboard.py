@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from platformdirs import user_cache_path
+
+from qtui_core.dataclass import dataclass
 
 # xterm and others cut an OSC 52 sequence that is longer than this many base64 bytes.
 _OSC52_LIMIT = 74_994

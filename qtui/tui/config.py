@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from platformdirs import user_config_path, user_log_path
 
 from qtui.tui.depth import COLOR_CHOICES
 from qtui.tui.panels import PANELS
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 _PREFIX = "QTUI_"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from textwrap import wrap
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.header import HeaderLine, TabBar
 from qtui.tui.widgets.key_footer import KeyFooter
 from qtui.tui.widgets.sentence import Sentence
+from qtui_core.dataclass import dataclass
 
 SMALLEST = (60, 16)
 #: Cells in which the help says what a key does, however little room there is.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from transformers.utils import logging
 
 from qtui_core.activations.belonging import check_belonging, differing_shapes
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted

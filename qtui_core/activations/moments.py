@@ -7,13 +7,13 @@ inputs that do not correlate, E|ΔW x|² is the sum over the inputs j of E[x_j²
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from qtui_core.activations.capture import capture
 from qtui_core.activations.load import load_model
 from qtui_core.activations.observers import Float64
 from qtui_core.activations.text import Text
 from qtui_core.activations.tokens import TOKEN_BUDGET, Tokenizer, positions_of, split_windows
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.models import ModelSource
 

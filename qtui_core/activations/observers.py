@@ -6,12 +6,12 @@ rule (`MinMax`, `Percentile`) turns what was observed into the range of a fixed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.elements import Float32
 

@@ -4,12 +4,12 @@ y = x W^T + b, and not to the tensors alone."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from qtui_core.activations.observers import Float64
 from qtui_core.activations.ranges import ActivationScheme
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
 from qtui_core.quant.elements import Float32

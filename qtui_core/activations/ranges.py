@@ -9,13 +9,14 @@ clipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from qtui_core.activations.observers import MinMax, Observed, Percentile, RangeRule
 from qtui_core.activations.records import Recording
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.granularity import PerModel, PerRow, PerTensor, PerToken

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from qtui_core.activations.observers import Observed
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Float32
 
 Side = Literal["input", "output"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import codecs
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.quoting import quoted

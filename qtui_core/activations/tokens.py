@@ -6,13 +6,13 @@ transformers is imported where a tokenizer is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.models.quoting import printable, quoted
 

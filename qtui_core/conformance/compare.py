@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.conformance.convention import Outcome, Verdict
+from qtui_core.dataclass import dataclass
 
 Array = npt.NDArray[Any]
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from qtui_core.children import child_environment
@@ -26,6 +26,7 @@ from qtui_core.conformance.convention import (
     Verdict,
     outcome_from,
 )
+from qtui_core.dataclass import dataclass
 
 #: Seconds a library may take altogether; importing torch from a cold network disk is most of it.
 TIMEOUT = 180.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from qtui_core.conformance.convention import (
     Convention,
@@ -14,6 +13,7 @@ from qtui_core.conformance.convention import (
     Probed,
     Verdict,
 )
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ is taken: exponents are read from the words.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qtui_core.dataclass import dataclass
 from qtui_core.formats.rounding import Casting, Rounding, rounds_toward_zero
 from qtui_core.formats.spec import FloatFormat, Specials
 

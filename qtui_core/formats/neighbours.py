@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
+from qtui_core.dataclass import dataclass
 from qtui_core.formats.rounding import Rounding, rounds_toward_zero
 from qtui_core.formats.scalar import Exact, Kind, decode, is_odd
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials, power_of_two

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+
+from qtui_core.dataclass import dataclass
 
 #: More random bits than any generator delivers in one word; keeps the array version in 64 bits.
 MAX_RANDOM_BITS = 32

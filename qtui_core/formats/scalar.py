@@ -28,12 +28,12 @@ in every mode, and 0 becomes 2^-127 when saturating and NaN when not.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from numbers import Rational
 from typing import SupportsFloat
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats.rounding import (
     Casting,

@@ -8,10 +8,10 @@ back.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
+from qtui_core.dataclass import dataclass
 from qtui_core.formats.rounding import Rounding
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
+from qtui_core.dataclass import dataclass
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.scalar import floor_log2
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import SupportsFloat
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats.catalog import FORMATS
 from qtui_core.formats.neighbours import next_code_down, next_code_up, ulp

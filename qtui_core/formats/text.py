@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats.catalog import get_format
 from qtui_core.formats.scalar import Exact, decode

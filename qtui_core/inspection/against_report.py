@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qtui_core.dataclass import dataclass
 from qtui_core.inspection.difference import Difference
 from qtui_core.inspection.difference_map import DifferenceMap
 from qtui_core.inspection.pairing import Pair

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.inspection.relaxation import GreedyPath, Option
 
 #: Pairs kept of a frontier. At 10,000 a model of 300 matrices and 8 options takes about two

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qtui_core.dataclass import dataclass
 from qtui_core.packed.views import Rows
 from qtui_core.quant.measure import decibels
 

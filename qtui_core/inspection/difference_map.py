@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qtui_core.dataclass import dataclass
 from qtui_core.packed.views import Rows
 
 _CHUNK = 1 << 19

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.models import ModelSource, TensorInfo
 from qtui_core.models.quoting import listed, quoted

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qtui_core.dataclass import dataclass
 from qtui_core.models import TensorInfo
 
 if TYPE_CHECKING:

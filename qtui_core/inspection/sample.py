@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
+from qtui_core.dataclass import dataclass
 from qtui_core.models import ModelSource
 
 #: Elements read of each tensor unless everything is asked for. A matrix up to

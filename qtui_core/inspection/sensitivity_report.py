@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from qtui_core.dataclass import dataclass
 
 #: What an option is called that leaves the tensor as it is.
 AS_STORED = "as stored"

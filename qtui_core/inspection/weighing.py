@@ -9,11 +9,11 @@ that calibration text gave them; each layer counts the same, since a normalizati
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.inspection.relaxation import Option
 from qtui_core.inspection.report import Inspection, TensorReport

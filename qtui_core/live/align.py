@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
+from qtui_core.dataclass import dataclass
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.series import Moment
 from qtui_core.live.state import PhaseSpan, RunState

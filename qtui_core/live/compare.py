@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.live.header import Predicted, PredictedPhase
 from qtui_core.live.parts import as_told, at_end, at_peak, named
 from qtui_core.live.snapshot import PhaseEnded

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured
 from qtui_core.live.parts import UNTOLD, as_told, at_peak, named

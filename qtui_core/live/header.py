@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from qtui_core.dataclass import dataclass
 
 #: Of recordings. A reader refuses a later one with a sentence.
 SCHEMA_VERSION = 1

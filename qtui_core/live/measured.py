@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import median
 
+from qtui_core.dataclass import dataclass
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, PhaseMeasured, RunState
 from qtui_core.memory.record import Component, Phase

@@ -4,11 +4,11 @@ that was killed has left all but its last line."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.live.contradictions import wrong_header, wrong_time
 from qtui_core.live.header import Header

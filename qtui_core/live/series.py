@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from qtui_core.dataclass import dataclass
 
 #: Moments that a series has at most: more than a wide terminal has dots for.
 MOST: Final = 1024

@@ -10,7 +10,9 @@ The first snapshot is the header (qtui_core.live.header), the last an `End`. Byt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ for told in stream:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Final, Literal
 
+from qtui_core.dataclass import dataclass
 from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
 from qtui_core.live.series import Moment, Series, add, larger
@@ -105,7 +106,7 @@ class RunState:
     spans: tuple[PhaseSpan, ...] = ()
     phases: tuple[PhaseMeasured, ...] = ()
     recent: tuple[Moment, ...] = ()
-    history: Series = Series()  # noqa: RUF009 - frozen
+    history: Series = Series()
     sample: Sample | None = None
     steps: tuple[StepTaken, ...] = ()
     most_reserved: int | None = None

@@ -4,9 +4,10 @@ kind of running out of memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.allocator import AllocatorSettings
 from qtui_core.memory.curve import Peaks

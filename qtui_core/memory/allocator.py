@@ -8,9 +8,9 @@ reserved (segments that have been taken from the device and are not given back).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.allocator_blocks import LARGE_SEGMENT, MIB, Block
 from qtui_core.memory.allocator_expandable import ExpandableAllocator

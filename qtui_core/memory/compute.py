@@ -10,9 +10,9 @@ that are computed again add 2ND. Attention adds what grows with the square of th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.device import Device
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import (

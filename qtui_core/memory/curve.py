@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event
 from qtui_core.memory.timeline import STACK, Span, Timeline, component_of
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 #: Share of the total of nvidia-smi that cudaMemGetInfo gives where that was not seen: of the

@@ -9,9 +9,9 @@ None, and can be measured where the device is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.device import Device
 
 Basis = Literal["stated", "derived", "measured", ""]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from statistics import median
 from typing import Any, Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 from qtui_core.memory.device import Calibration
 from qtui_core.memory.workspaces import parse_version

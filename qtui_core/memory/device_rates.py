@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.device import Device, Multiprocessor
 
 PRODUCT: Final = "product"

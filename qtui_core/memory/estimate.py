@@ -8,10 +8,11 @@ the allocator's blocks (max_memory_allocated), reserved bytes those of its segme
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.beyond import beyond_allocated
 from qtui_core.memory.collectives import record_on_one_gpu

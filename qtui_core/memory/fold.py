@@ -4,9 +4,10 @@ repeat, the last."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.shape import Layer, ModelShape
 
 #: Longest pattern that is looked for: Gemma 3 repeats six layers.

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import Attention, Layer, Linear, Mlp, ModelShape
 from qtui_core.memory.shape_modules import modules_of_layer

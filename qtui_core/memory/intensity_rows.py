@@ -6,9 +6,9 @@ is read and written; in one kernel it would be once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operation import Operation
 from qtui_core.memory.optimizer import states_of

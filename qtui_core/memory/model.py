@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import OUTSIDE

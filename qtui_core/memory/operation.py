@@ -7,8 +7,7 @@ bandwidth of the memory they pass; whichever is longer limits it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.device import Device
 from qtui_core.memory.device_hierarchy import L2, bandwidth_of
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan import Optimizer, RunPlan
@@ -22,8 +21,7 @@ _SMALLEST_4BIT: Final = 4096
 _BLOCK_4BIT: Final = 128
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """A tensor that an optimizer keeps.
 
     Attributes:
@@ -48,8 +46,7 @@ class State:
         return 0 if self.paged else rounded(self.bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Temporary:
+class Temporary(NamedTuple):
     """An allocation of a step of the optimizer. Those of one `group` are made one after the
     other; a group is freed when the next has been made, the last at the end of the step."""
 

@@ -7,10 +7,11 @@ the figures to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.plan import RunPlan

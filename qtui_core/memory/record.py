@@ -19,9 +19,10 @@ allocated in the phases "load", "prepare" and "optimizer" of the step before.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qtui_core.dataclass import dataclass
 
 if TYPE_CHECKING:
     from qtui_core.memory.shape import ModelShape

@@ -8,12 +8,13 @@ of them, is a sweep too.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import ALLOCATE, FREE, LAYER, OUTSIDE, PHASE, Event
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Section:
     """Events of one layer in one sweep, or of none.
 

@@ -7,9 +7,11 @@ by name and a test can compare every parameter with the real class.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Literal
+
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def shard_of(tensor: StoredTensor, ways: int) -> StoredTensor:
     """The part of a tensor on one of `ways` GPUs: rows, the last parts padded to the length of the
     first (torch fully_shard, FSDPParam._init_sharded_param)."""
     rows, *rest = tensor.shape or (1,)
-    return replace(tensor, shape=(-(-rows // ways), *rest))
+    return tensor._replace(shape=(-(-rows // ways), *rest))
 
 
 def held_blocks(blocks: tuple[Block, ...], plan: RunPlan) -> tuple[Block, ...]:

@@ -7,9 +7,9 @@ the same bytes each time, so that its points are drawn again, higher or lower by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.curve import POINTS, Curve, Peaks
 from qtui_core.memory.device import Device
 from qtui_core.memory.estimate import Estimate, estimate, plan_on

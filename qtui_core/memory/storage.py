@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.record import Component, rounded
@@ -18,8 +17,7 @@ BLOCK: Final = 64
 NESTED_BLOCK: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """A tensor that stays for the whole run, as one allocation.
 
     Attributes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import Component
 from qtui_core.memory.symbols import RESIDENT, Kind, Symbols
 from qtui_core.memory.timeline import STACK, Allocation

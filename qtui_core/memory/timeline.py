@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final, NamedTuple
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import (
     ALLOCATE,
     BACKWARD,

@@ -4,9 +4,10 @@ buffers, with its type and bytes."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.adapters import adapter_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component
@@ -69,7 +70,7 @@ def tensors_of(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
         for prefix in block.prefixes:
             for tensor in block.tensors:
                 full = f"{prefix}.{tensor.name}" if prefix else tensor.name
-                yield replace(tensor, name=full)
+                yield tensor._replace(name=full)
 
 
 def allocated_by_component(blocks: Iterable[Block]) -> dict[Component, int]:
@@ -121,7 +122,7 @@ def _layer_blocks(
         ]
         yield Block(
             tuple(prefixes),
-            tuple(replace(t, name=t.name.removeprefix(f"{first}.")) for t in tensors),
+            tuple(t._replace(name=t.name.removeprefix(f"{first}.")) for t in tensors),
         )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.jsontext import load_object
 from qtui_core.models.layout import WeightFiles, merge_headers, read_index

@@ -5,8 +5,7 @@ Source: `GGML_QUANT_SIZES` of gguf 0.19 and `ggml-common.h` of llama.cpp, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qtui_core.dataclass import dataclass
 from qtui_core.models.tensors import DTYPE_BITS
 
 

@@ -10,10 +10,10 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.ggml_types import BY_NAME, GGML_TYPES, GgmlType
 from qtui_core.models.local import regular_file_size, unreadable

@@ -10,9 +10,9 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.hub_errors import explained
 from qtui_core.models.hub_settings import check_settings, endpoint, load_library

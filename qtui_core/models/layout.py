@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.jsontext import load_object
 from qtui_core.models.pickles import PICKLE_SUFFIXES, convert_command, weight_pickles

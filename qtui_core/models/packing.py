@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.models.tensors import TensorInfo
 
 Tensors = Mapping[str, TensorInfo]

@@ -8,9 +8,10 @@ bitsandbytes 0.50, AutoGPTQ/GPTQModel, AutoAWQ, compressed-tensors 0.20, transfo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.models.packing import Packed, find_packed
 from qtui_core.models.quoting import printable
 from qtui_core.models.tensors import Role, TensorInfo

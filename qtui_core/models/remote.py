@@ -10,10 +10,11 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.hub_errors import refused, unreachable
 from qtui_core.models.quoting import quoted

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models.jsontext import load_object
 from qtui_core.models.quoting import printable, quoted

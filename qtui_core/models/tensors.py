@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
+
+from qtui_core.dataclass import dataclass
 
 #: Bits of one element by safetensors dtype tag (safetensors 0.8, `Dtype::bitsize`).
 DTYPE_BITS = {

@@ -10,11 +10,11 @@ column may be all of the error, where its own share is next to nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.column_errors import ColumnErrors, column_errors
 from qtui_core.quant.columns import ColumnStatistics

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.granularity import PerModel
 from qtui_core.quant.layout import matrix_shape, scale_shape
 from qtui_core.quant.scheme import Family, Scheme

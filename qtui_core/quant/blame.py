@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from qtui_core.dataclass import dataclass
 
 
 class Blame(Enum):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.granularity import PerModel, PerTensor
 from qtui_core.quant.layout import run_lengths

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.alternatives import DB_PER_BIT
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.case import EXACT_DB, db_text, number

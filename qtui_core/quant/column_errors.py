@@ -4,11 +4,11 @@ need."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.layout import rectangles
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count

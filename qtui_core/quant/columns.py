@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Segment, TensorLike, elements_of
 from qtui_core.quant.layout import rectangles
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count

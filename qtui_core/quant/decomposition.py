@@ -16,11 +16,11 @@ Which elements the scales of the others leave out:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.granularity import Granularity, PerRow, PerToken
 from qtui_core.quant.layout import rectangles

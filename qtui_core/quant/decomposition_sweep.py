@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.columns import column_statistics
 from qtui_core.quant.decomposition import decompose
 from qtui_core.quant.elements import Elements, Float32, Segment, TensorLike, converted, elements_of

@@ -9,13 +9,13 @@ CPU's by one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.coder import LARGEST
 from qtui_core.quant.elements import Float32
 from qtui_core.quant.scheme import NESTED_BLOCK

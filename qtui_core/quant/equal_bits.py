@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.granularity import MAX_SIZE, PerBlock, PerGroup

@@ -12,8 +12,8 @@ A tensor of any rank is seen as a matrix `[rows, columns]` whose rows are the ou
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 #: Largest group or block. A group is quantized in one piece, so this bounds the memory a

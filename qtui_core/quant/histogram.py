@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Segment, TensorLike, elements_of
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 from qtui_core.quant.statistics import statistics

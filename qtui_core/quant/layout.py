@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.granularity import (
     Granularity,
     PerBlock,

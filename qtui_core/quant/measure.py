@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Elements, ModelExtent, TensorLike, elements_of
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.layout import matrix_shape

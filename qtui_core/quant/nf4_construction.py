@@ -6,12 +6,12 @@ are quantiles of a normal distribution, so that each code would be used about eq
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.codebook import NF4_LEVELS
 
 #: The probability of the outermost quantile, 1 - (1/32 + 1/30) / 2 cut to seven places: half

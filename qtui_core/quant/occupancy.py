@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.alphabet import Alphabet, alphabet_of
 from qtui_core.quant.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
 from qtui_core.quant.gaussian_codes import expected_code_shares, expected_shares

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.affine import AsymmetricCoder, FloatZeroCoder, SignedCoder, SymmetricCoder

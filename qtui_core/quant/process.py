@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.coder import LARGEST, NO_SCALES, Codes, GroupScales
 from qtui_core.quant.decomposition import Decomposition
 from qtui_core.quant.double_quant import NestedScales, quantize_scales

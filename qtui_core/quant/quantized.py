@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.codebook import unpack_nibbles
 from qtui_core.quant.coder import NO_SCALES, Coder, Codes, GroupScales
 from qtui_core.quant.decomposition import Float16, Int64

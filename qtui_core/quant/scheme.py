@@ -7,8 +7,7 @@ JSON and on the screen: `int4:group64:asym`, `e4m3:row`, `nf4:block64:dq`, `mxfp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.granularity import Granularity
 from qtui_core.quant.scheme_formats import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.granularity import Granularity, PerBlock, PerGroup, PerRow, PerTensor
 
 #: Elements of `absmax` that share one constant under double quantization unless the scheme

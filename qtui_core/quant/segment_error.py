@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Float32, Segment
 from qtui_core.quant.parallel import CACHED, Scratch
 from qtui_core.quant.process import Plan, Prepared, prepare, round_trip

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Float32, Segment, TensorLike, elements_of
 from qtui_core.quant.parallel import Scratch, fractions_of, map_segments, thread_count
 

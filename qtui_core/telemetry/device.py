@@ -7,9 +7,9 @@ itself, and a machine without a driver simply has no devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from qtui_core.dataclass import dataclass
 from qtui_core.telemetry.nvml import answer, start_nvml, text
 
 

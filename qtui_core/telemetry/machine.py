@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from qtui_core.dataclass import dataclass
 
 #: The extensions that decide which kernels libraries choose, as Linux names them.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "sve")

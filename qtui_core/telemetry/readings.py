@@ -8,11 +8,11 @@ names; plain numbers are bytes.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from qtui_core.dataclass import dataclass
 from qtui_core.telemetry.nvml import (
     GPU_IS_LOST,
     NOT_SUPPORTED,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_choices import ALL_LINEAR

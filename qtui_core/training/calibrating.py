@@ -3,8 +3,9 @@ cuBLAS, and what the allocator reserves for one tensor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from qtui_core.dataclass import dataclass
 
 MIB: Final = 1 << 20
 #: Tensors that show the three kinds of segments: of small blocks, of large ones, and of their own

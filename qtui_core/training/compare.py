@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import (
     ALLOCATE,
     FREE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ import torch
 from qtui_core.activations.load import folder_of
 from qtui_core.activations.text import Text, read_text
 from qtui_core.activations.tokens import Ids, Tokenizer
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.plan import RunPlan
 from qtui_core.models.source import ModelSource

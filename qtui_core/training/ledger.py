@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event, Label, rounded
 from qtui_core.memory.timeline import by_lifetime
 

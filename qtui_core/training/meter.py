@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import torch
 
+from qtui_core.dataclass import dataclass
 from qtui_core.live.snapshot import PhaseEnded, Sample
 from qtui_core.memory.record import Component
 from qtui_core.training.build import Built

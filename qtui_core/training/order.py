@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.plan import RunPlan
 from qtui_core.training.placement import Placement
 

@@ -7,10 +7,11 @@ import importlib.metadata
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.live.header import RunDevice
 from qtui_core.memory.plan_choices import Segments

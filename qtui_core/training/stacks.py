@@ -4,11 +4,11 @@ left with as few as show the pattern."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.fold import Fold, pattern_of
 from qtui_core.memory.record import OUTSIDE
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from qtui.engine.operations.session import OUTLIER_SIGMA, Session, Subject, watched
 from qtui.engine.task import Task
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import OutlierReport, find_beyond, find_outliers
 from qtui_core.quant.attribution import outlier_columns

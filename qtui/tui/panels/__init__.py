@@ -6,9 +6,10 @@ then starts in the time its first panel takes, whatever the others import.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from qtui_core.dataclass import dataclass
 
 if TYPE_CHECKING:
     from qtui.tui.panels.base import Panel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -13,6 +12,7 @@ from textual.widget import Widget
 
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.sentence import Sentence
+from qtui_core.dataclass import dataclass
 
 if TYPE_CHECKING:
     from qtui.tui.app import QtuiApp

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rich.style import Style
@@ -17,6 +16,7 @@ from textual.widget import Widget
 from qtui.tui.messages import Resized
 from qtui.tui.widgets.drawing import UNICODE, Glyphs
 from qtui.tui.widgets.line import Line, shortened
+from qtui_core.dataclass import dataclass
 
 FieldKind = Literal["sign", "exponent", "mantissa", "integer", "padding"]
 

@@ -10,7 +10,6 @@ turns viridis into uneven bands that are not even monotone in brightness.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from rich.color import Color, ColorType
@@ -28,6 +27,7 @@ from qtui.tui.widgets.ramps import (
     Triplet,
     interpolate,
 )
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.style import Style
@@ -13,6 +12,7 @@ from textual.widget import Widget
 
 from qtui.tui.messages import Resized
 from qtui.tui.widgets.line import Line, shortened
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

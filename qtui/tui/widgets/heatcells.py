@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from rich.segment import Segment
 from rich.style import Style
 
 from qtui.tui.widgets.drawing import Drawing, Ramp
 from qtui.tui.widgets.heatgrid import NOTHING
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from qtui.tui.widgets.drawing import Ramp
+from qtui_core.dataclass import dataclass
 
 # A narrower range than this would paint rounding noise in the loudest colours.
 LEAST_SPAN = 4.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from textual.geometry import Region
 
 from qtui.tui.widgets.heatgrid import HeatGrid
+from qtui_core.dataclass import dataclass
 
 # A frame of 120x40 half blocks is the most that a slow SSH line redraws without a stutter.
 MAX_COLUMNS, MAX_LINES = 120, 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -16,6 +16,7 @@ from textual.strip import Strip
 from qtui.report.numbers import format_value
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.drawn import DrawnLines
+from qtui_core.dataclass import dataclass
 
 MAX_COLUMNS = 120
 EIGHTHS = 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -13,6 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from qtui.tui.widgets.line import Line
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
@@ -15,6 +14,7 @@ from textual.widget import Widget
 from qtui.tui.messages import Resized
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.line import Line, shortened
+from qtui_core.dataclass import dataclass
 
 # From so many numbers in a cell on, a track looks the same.
 FULL = 128

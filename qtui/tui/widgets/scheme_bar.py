@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -10,6 +9,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
+
+from qtui_core.dataclass import dataclass
 
 # Characters in front of the knobs: the mark, the letter, a blank.
 MARK = 3

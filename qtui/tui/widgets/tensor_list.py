@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
@@ -19,6 +18,7 @@ from textual.strip import Strip
 from qtui.report.numbers import format_decibels
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.drawn import DrawnLines
+from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 
 

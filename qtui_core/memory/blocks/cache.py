@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import Component, Label
 from qtui_core.memory.tape import Buffer, Tape, Tensor
 
@@ -12,7 +13,7 @@ CACHE: Final = Label("key-value cache", Component.CACHE)
 WINDOW: Final = Label("sliding_window", Component.CACHE)
 
 
-@dataclass(slots=True)
+@dataclass
 class Kept:
     """What a layer keeps: buffers of keys and values, and of how many tokens; one with a window
     its length as a tensor. There are no gradients in inference, so no more is needed."""
@@ -28,7 +29,7 @@ class Kept:
         return self.tokens if self.window is None else min(self.tokens, self.window - 1)
 
 
-@dataclass(slots=True)
+@dataclass
 class Cache:
     """The cache of all layers, by index.
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import Attention, ModelShape
 from qtui_core.memory.tape import Tensor
 
 
-@dataclass(slots=True)
+@dataclass
 class Pass:
     """One forward pass.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.norm import normalize
@@ -24,7 +24,7 @@ COMPARISON: Final = Label("ge")
 CHOICE: Final = Label("where")
 
 
-@dataclass(slots=True)
+@dataclass
 class Biases:
     """What the first layer made for all: the bias of scores by relative position, and that of
     scores to the encoder, which is zero."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Label
 from qtui_core.memory.shape import Embedding, Linear, Norm
@@ -17,7 +17,7 @@ SOURCE: Final = Label("weight before it is quantized")
 _ADAPTER = "default"
 
 
-@dataclass(slots=True)
+@dataclass
 class LinearWeights:
     """What stands behind one linear layer.
 

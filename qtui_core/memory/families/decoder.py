@@ -7,9 +7,10 @@ alike: model.embed_tokens, model.layers.N.self_attn.q_proj, ...mlp.gate_proj, mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.families.reading import (
     LARGEST_COUNT,
     LARGEST_LENGTH,

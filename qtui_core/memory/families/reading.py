@@ -9,9 +9,9 @@ because transformers leaves out of parts what is the default.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 #: Larger than any size published, and small enough that no product of three overflows a reader's

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operations.views import repeat
 from qtui_core.memory.record import Component, Label

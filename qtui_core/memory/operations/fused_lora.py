@@ -9,9 +9,9 @@ are not saved but made again. Gradients of the input are written over the saved 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import Label
 from qtui_core.memory.storage import BLOCK
 from qtui_core.memory.tape import Gradients, Tape, Tensor
@@ -26,7 +26,7 @@ PRODUCT: Final = Label("mul")
 SWIGLU: Final = Label("swiglu_fg_kernel")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Adapted:
     """A linear layer over a 4-bit weight, with its adapter.
 

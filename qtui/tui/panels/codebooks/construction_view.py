@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from qtui.tui.panels.codebooks.data import Level
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import Shown
+from qtui_core.dataclass import dataclass
 
 NOTHING = "–"
 

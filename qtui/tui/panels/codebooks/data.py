@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from qtui.engine.protocol import Array
 from qtui.tui.panels.quantize.data import ErrorNumbers, build
+from qtui_core.dataclass import dataclass
 
 MOST_BARS = 16
 

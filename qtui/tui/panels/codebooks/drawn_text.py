@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar, Literal
 
@@ -15,6 +14,7 @@ from textual.strip import Strip
 from qtui.tui.widgets.drawing import Drawing, Glyphs
 from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.line import Line
+from qtui_core.dataclass import dataclass
 
 Tone = Literal["heading", "label", "value", "quiet", "bar", "expected", "cursor", "warning", "best"]
 

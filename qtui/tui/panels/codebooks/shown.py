@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 
 from qtui.tui.panels.codebooks.data import (
@@ -16,6 +15,7 @@ from qtui.tui.panels.codebooks.data import (
 from qtui.tui.panels.quantize.data import ModelIndex
 from qtui.tui.panels.quantize.subject import Injection, Subject
 from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.dataclass import dataclass
 
 #: All take 4.5 bits per parameter but the one with a zero point, which takes 4.5625.
 FIRST_SCHEMES = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise, repeat
 
 from qtui.tui.widgets.number_line import FULL, Ruler, Span, Track
+from qtui_core.dataclass import dataclass
 from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Interval, decode, encode, ulp
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.rounding import Rounding

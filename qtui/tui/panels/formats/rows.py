@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from qtui.tui.widgets.bits import BitField, BitRow, Column
+from qtui_core.dataclass import dataclass
 from qtui_core.formats import Exact, IntFormat
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.table import FormatRow, Outcome

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
+from qtui_core.dataclass import dataclass
 from qtui_core.formats import (
     E4M3,
     FORMATS,

@@ -4,7 +4,6 @@ operations of the plan under it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Final
 
@@ -16,6 +15,7 @@ from qtui.tui.panels.memory.views import window
 from qtui.tui.panels.train.dots import ACROSS, Stroke, Track, cells_of_track
 from qtui.tui.widgets.drawing import Glyphs
 from qtui.tui.widgets.line import shortened
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.operation import Placed, Roofs
 
 #: Columns before the picture, and of the list beside it where there is room.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.device_rates import (
     COPY,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 from typing import Final
 
 from qtui.tui.panels.memory.data import Band, StackedCurve
 from qtui.tui.panels.memory.parts import PARTS
+from qtui_core.dataclass import dataclass
 
 #: Columns that a phase gets at least, where there is room: its name or a part of it.
 LEAST_COLUMNS: Final = 6

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from qtui.engine.protocol import Array
 from qtui.tui.panels.memory.parts import PARTS, PLACES
 from qtui.tui.panels.quantize.data import build
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.fit import Verdict
 from qtui_core.memory.plan import RunPlan
 

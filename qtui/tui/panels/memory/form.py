@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.style import Style
@@ -15,6 +14,7 @@ from textual.strip import Strip
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.line import Line, shortened
+from qtui_core.dataclass import dataclass
 
 LABELS = 15
 

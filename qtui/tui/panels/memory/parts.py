@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from qtui.report.memory_parts import GROUPS, PLACES, Group, place_of
 from qtui.tui.depth import Depth
 from qtui.tui.widgets.drawing import palette_color
 from qtui.tui.widgets.ramps import Triplet
+from qtui_core.dataclass import dataclass
 
 __all__ = ["PARTS", "PLACES", "Part", "color_of", "fill", "ink", "letter", "part_of"]
 

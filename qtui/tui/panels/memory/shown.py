@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +16,7 @@ from qtui.tui.panels.memory.data import (
     MapCell,
     ModelFacts,
 )
+from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices import DEVICES, Device, device_of_memory
 from qtui_core.memory.plan import RunPlan
 

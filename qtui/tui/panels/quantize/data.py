@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeVar
 
 from qtui.report.numbers import format_bytes, format_count
 from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 
 Record = TypeVar("Record")

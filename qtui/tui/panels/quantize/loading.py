@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 from qtui.tui.panels.quantize.data import ErrorNumbers, TensorNumbers
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.subject import Subject
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import ClassVar, Literal
 
@@ -18,6 +17,7 @@ from qtui.tui.panels.quantize.data import Element, ErrorNumbers, TensorNumbers
 from qtui.tui.panels.quantize.shown import Shown
 from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.line import Line, shortened
+from qtui_core.dataclass import dataclass
 
 Tone = Literal["heading", "label", "value", "quiet", "warning"]
 NOTHING = "–"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from qtui.tui.panels.quantize.data import (
@@ -16,6 +16,7 @@ from qtui.tui.panels.quantize.maps.picture import MapPicture
 from qtui.tui.panels.quantize.subject import WEIGHT, Injection, Subject
 from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.dataclass import dataclass
 
 
 class Phase(StrEnum):

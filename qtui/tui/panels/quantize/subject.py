@@ -3,10 +3,10 @@ an outlier put in."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from qtui.report.numbers import format_value
+from qtui_core.dataclass import dataclass
 
 WEIGHT, INPUT, OUTPUT = "weight", "input", "output"
 

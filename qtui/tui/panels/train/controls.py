@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -12,6 +11,7 @@ from textual.strip import Strip
 
 from qtui.tui.widgets.drawn import DrawnLines
 from qtui.tui.widgets.line import Line
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ cell where there is only ASCII. Plain numbers: widgets draw them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
+
+from qtui_core.dataclass import dataclass
 
 #: Dots in a cell.
 ACROSS: Final = 2

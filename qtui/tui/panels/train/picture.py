@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.color_triplet import ColorTriplet
@@ -20,6 +20,7 @@ from qtui.tui.panels.train.dots import ACROSS, Track, cells_of_track, sample_of
 from qtui.tui.panels.train.muted import muted_fill, muted_letter
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.line import shortened
+from qtui_core.dataclass import dataclass
 
 #: A line that is higher than this, in heights of the others, would make them all flat.
 _MUCH_HIGHER = 2.5

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from qtui.tui.panels.train.player import Player
+from qtui_core.dataclass import dataclass
 from qtui_core.live.state import RunState
 
 #: Steps of a run that nobody named a number for: enough to see the loss fall.
@@ -47,7 +47,7 @@ class RunShown:
             where it is not known, and `largest_of` of what that holds.
     """
 
-    state: RunState = RunState()  # noqa: RUF009 - frozen
+    state: RunState = RunState()
     live: bool = False
     began: float | None = None
     wish: str = ""

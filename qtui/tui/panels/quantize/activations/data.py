@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from qtui.tui.panels.quantize.data import build
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

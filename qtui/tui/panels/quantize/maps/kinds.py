@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from qtui.tui.widgets.heatgrid import HeatGrid, HeatScale
+from qtui_core.dataclass import dataclass
 
 POOLINGS = ("max", "mean", "rms", "nearest")
 # A root mean square has no sign.

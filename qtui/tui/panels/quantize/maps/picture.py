@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from qtui.tui.widgets.heatgrid import HeatGrid, Window
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

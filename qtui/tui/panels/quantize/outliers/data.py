@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from qtui.tui.panels.quantize.data import build
 from qtui.tui.panels.quantize.outliers.detection import By, nearest
+from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.outliers.injecting import LARGEST
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 By = Literal["sigma", "threshold", "column"]
