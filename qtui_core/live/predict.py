@@ -17,7 +17,7 @@ from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import fit_on, largest
 from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.terms import RESIDENT
-from qtui_core.memory.timeline import STACK, Life, Span, Timeline, component_of
+from qtui_core.memory.timeline import STACK, Life, Span, Timeline
 from qtui_core.quantities import format_bytes
 
 
@@ -97,23 +97,18 @@ def _levels(found: Estimate, tensors: bool) -> dict[str, int]:
         return {phase.name: phase.allocated_bytes for phase in found.phases}
     timeline = found.timeline
     live = list(timeline.live)
-    for (birth, size), died in _lives_of_workspaces(timeline):
-        live[birth:died] = [level - size for level in live[birth:died]]
+    for born, died, size, _ in _lives_of_workspaces(timeline):
+        live[born:died] = [level - size for level in live[born:died]]
     return {name: most for name, (most, _) in peaks_by_phase(timeline.spans, live).items()}
 
 
-def _lives_of_workspaces(timeline: Timeline) -> Iterable[tuple[tuple[int, int], int]]:
-    """((first event, bytes), one after the last)."""
-    return (
-        (life[0][:2], life[1])
-        for life in timeline.lives
-        if component_of(life) is Component.WORKSPACES
-    )
+def _lives_of_workspaces(timeline: Timeline) -> Iterable[Life]:
+    return (life for life in timeline.lives if life.component is Component.WORKSPACES)
 
 
 def _workspaces(timeline: Timeline) -> int:
     """Bytes of the workspaces of cuBLAS, once all are there."""
-    return sum(size for (_, size), _ in _lives_of_workspaces(timeline))
+    return sum(life.bytes for life in _lives_of_workspaces(timeline))
 
 
 def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
@@ -144,11 +139,10 @@ def _compositions(
     """Bytes alive after each of `marks` (event numbers, rising) by component, as they are stacked.
     One pass over the lives, of which there are tens of thousands."""
     changes: dict[Component, list[int]] = {}
-    for life in lives:
-        (born, size, *_), died, _ = life
+    for born, died, size, component in lives:
         first, last = bisect_left(marks, born), bisect_left(marks, died)
         if first < last:
-            row = changes.setdefault(component_of(life), [0] * (len(marks) + 1))
+            row = changes.setdefault(component, [0] * (len(marks) + 1))
             row[first] += size
             row[last] -= size
     found: dict[int, dict[str, int]] = {mark: {} for mark in marks}

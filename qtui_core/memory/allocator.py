@@ -7,20 +7,17 @@ reserved (segments that have been taken from the device and are not given back).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.allocator_blocks import LARGE_SEGMENT, MIB, Block
+from qtui_core.memory.allocator_blocks import LARGE_SEGMENT, MIB
 from qtui_core.memory.allocator_expandable import ExpandableAllocator
 from qtui_core.memory.allocator_native import CachingAllocator, DeviceFull
-from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, OPERATION, PHASE, Event
-
-#: Events that only the allocator is given, besides those of a recording: (HOLD_BACK, id) counts a
-#: buffer as freed, whose memory no one else gets until (HAND_BACK,) or until the device is full.
-HOLD_BACK: Final = 6
-HAND_BACK: Final = 7
+from qtui_core.memory.calls import RepeatedEvents, repeated_events
+from qtui_core.memory.program import Step
+from qtui_core.memory.record import EMPTY_CACHE, HAND_BACK, HOLD_BACK, PHASE, Event
 
 #: Memory that caching_allocator_warmup of transformers leaves to others, at least.
 _WARM_UP_MARGIN: Final = 1.2 * (1 << 30)
@@ -63,18 +60,13 @@ class Levels:
     """Bytes at the levels of torch.cuda.memory_stats, and the number of segments.
 
     Attributes:
-        requested: asked for.
-        allocated: of the blocks that hold it (max_memory_allocated is its peak).
+        allocated: of the blocks that are in use (max_memory_allocated is its peak).
         reserved: of segments (max_memory_reserved).
-        inactive_split: free bytes in segments that are partly in use, which cannot be given back.
-        segments: taken by cudaMalloc; expandable segments are counted in neither of the last two,
-            as in torch.
+        segments: taken by cudaMalloc; expandable segments are not counted, as in torch.
     """
 
-    requested: int
     allocated: int
     reserved: int
-    inactive_split: int
     segments: int
 
 
@@ -103,13 +95,11 @@ class AllocatorRun:
 
     Attributes:
         phases: in order, each time one begins; what comes before the first is the phase "".
-        reserved_curve: (index of the event, reserved bytes from it on) at each change.
         retries: times that cudaMalloc failed and all that was cached was given back.
         out_of_memory: where the run ended for lack of memory, if it did.
     """
 
     phases: tuple[PhaseLevels, ...]
-    reserved_curve: tuple[tuple[int, int], ...]
     retries: int
     out_of_memory: OutOfMemory | None = None
 
@@ -135,20 +125,18 @@ class AllocatorRun:
         a run holds that goes on, where reserved bytes include what its load left."""
         peaks = [phase.peak for phase in self.phases[phase:]]
         return Levels(
-            max(peak.requested for peak in peaks),
             max(peak.allocated for peak in peaks),
             max(peak.reserved for peak in peaks),
-            max(peak.inactive_split for peak in peaks),
             max(peak.segments for peak in peaks),
         )
 
 
-def simulate(events: Iterable[Event], settings: AllocatorSettings | None = None) -> AllocatorRun:
-    """Replays events (`qtui_core.memory.record`, HOLD_BACK and HAND_BACK) through the allocator.
+def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None) -> AllocatorRun:
+    """Replays events (`qtui_core.memory.record`) through the allocator.
 
     The peaks of each phase are what torch.cuda.max_memory_allocated, max_memory_reserved and so on
     give after torch.cuda.reset_peak_memory_stats() at its begin. An allocation of no bytes takes
-    none, as in torch.
+    none, as in torch. Raises ValueError for a buffer that is freed before it is allocated.
     """
     settings = settings or AllocatorSettings()
     kind = ExpandableAllocator if settings.segments == "expandable" else CachingAllocator
@@ -158,74 +146,69 @@ def simulate(events: Iterable[Event], settings: AllocatorSettings | None = None)
         max_non_split_rounding=settings.max_non_split_rounding,
         large_segment=settings.large_segment,
     )
-    malloc, free = allocator.malloc, allocator.free
-    blocks: dict[int, Block] = {}
-    phases: list[PhaseLevels] = []
-    curve: list[tuple[int, int]] = []
-    name = ""
-    requested = allocated = reserved = segments = last_reserved = 0
-    out_of_memory = None
-    for index, event in enumerate(events):
-        kind = event[0]
-        if kind == ALLOCATE:
-            nbytes = event[2]
-            if not nbytes:
-                continue
-            try:
-                blocks[event[1]] = malloc(nbytes)
-            except DeviceFull:
-                out_of_memory = OutOfMemory(index, nbytes, name, _levels(allocator))
-                break
-            if allocator.requested > requested:
-                requested = allocator.requested
-            if allocator.allocated > allocated:
-                allocated = allocator.allocated
-        elif kind == FREE:
-            block = blocks.pop(event[1], None)
-            if block is not None:
-                free(block)
-            continue
-        elif kind == OPERATION:  # the most of what is left
-            continue
+    replay = _Replay(allocator)
+    out_of_memory = replay.run(repeated_events(events))
+    replay.end_phase()
+    return AllocatorRun(tuple(replay.phases), allocator.retries, out_of_memory)
+
+
+class _Replay:
+    """Gives the allocator what calls do, one after the other."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.phases: list[PhaseLevels] = []
+        self._allocator = allocator
+        self._phase = ""
+        # The blocks of each call, by ordinal.
+        self._tables: list[list[Any]] = []
+
+    def run(self, events: RepeatedEvents) -> OutOfMemory | None:
+        """Replays all events, or up to the one that the device had no memory for."""
+        malloc, free = self._allocator.malloc, self._allocator.free
+        tables = self._tables
+        for number, call in enumerate(events.calls):
+            program = call.program
+            own: list[Any] = [None] * program.allocations
+            tables.append(own)
+            owners = [tables[owner] for owner in call.owners]
+            owners.append(own)  # which is the last, or OWN
+            for size, owner, ordinal in program.moves:
+                if size > 0:
+                    try:
+                        own[ordinal] = malloc(size)
+                    except DeviceFull:
+                        return self._out_of_memory(events, number, ordinal)
+                elif size == 0:
+                    free(owners[owner][ordinal])
+                else:
+                    event = events.starts[number] + owner
+                    self._other(event, program.steps[owner], owners)
+        return None
+
+    def end_phase(self) -> None:
+        """Notes the levels of the phase that is over."""
+        peak = Levels(*self._allocator.peaks())
+        self.phases.append(PhaseLevels(self._phase, peak, Levels(*self._allocator.levels())))
+
+    def _other(self, number: int, step: Step, owners: Sequence[Sequence[Any]]) -> None:
+        """What is neither an allocation nor a free, at the event of that number."""
+        kind, owner, ordinal, nbytes, event = step
+        if kind == PHASE:
+            if number:
+                self.end_phase()
+            self._phase = str(event[1])
+            self._allocator.begin_peaks()
         elif kind == EMPTY_CACHE:
-            allocator.empty_cache()
-        elif kind == HOLD_BACK:
-            allocator.hold_back(blocks.pop(event[1]))
-            continue
+            self._allocator.empty_cache()
+        elif kind == HOLD_BACK and nbytes:
+            self._allocator.hold_back(owners[owner][ordinal])
         elif kind == HAND_BACK:
-            allocator.hand_back()
-            continue
-        elif kind == PHASE:
-            if index:
-                peak = Levels(
-                    requested, allocated, reserved, allocator.peak_inactive_split, segments
-                )
-                phases.append(PhaseLevels(name, peak, _levels(allocator)))
-            name = str(event[1])
-            requested, allocated = allocator.requested, allocator.allocated
-            reserved, segments = allocator.reserved, allocator.segments
-            allocator.peak_inactive_split = allocator.inactive_split
-            continue
-        else:
-            continue
-        if allocator.reserved != last_reserved:
-            last_reserved = allocator.reserved
-            reserved = max(reserved, last_reserved)
-            segments = max(segments, allocator.segments)
-            curve.append((index, last_reserved))
-    peak = Levels(requested, allocated, reserved, allocator.peak_inactive_split, segments)
-    phases.append(PhaseLevels(name, peak, _levels(allocator)))
-    return AllocatorRun(tuple(phases), tuple(curve), allocator.retries, out_of_memory)
+            self._allocator.hand_back()
 
-
-def _levels(allocator: CachingAllocator) -> Levels:
-    return Levels(
-        allocator.requested,
-        allocator.allocated,
-        allocator.reserved,
-        allocator.inactive_split,
-        allocator.segments,
-    )
+    def _out_of_memory(self, events: RepeatedEvents, call: int, ordinal: int) -> OutOfMemory:
+        buffer = events.calls[call].program.buffers[ordinal]
+        levels = Levels(*self._allocator.levels())
+        return OutOfMemory(events.starts[call] + buffer.start, buffer.asked, self._phase, levels)
 
 
 def warm_up_bytes(weight_bytes: int, device_bytes: int | None = None) -> int:

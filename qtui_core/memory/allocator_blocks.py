@@ -29,7 +29,6 @@ class Block:
     """A piece of a segment, with its neighbours in it. Addresses and sizes in bytes.
 
     Attributes:
-        requested: what was asked for, where it is `allocated`.
         mapped: whether it has memory; only in an expandable segment some have not.
     """
 
@@ -40,7 +39,6 @@ class Block:
         "next",
         "pool",
         "previous",
-        "requested",
         "size",
     )
 
@@ -55,7 +53,6 @@ class Block:
         self.pool = pool
         self.address = address
         self.size = size
-        self.requested = 0
         self.allocated = False
         self.mapped = True
         self.previous = previous
@@ -117,24 +114,27 @@ def link(before: Block | None, block: Block, after: Block | None) -> None:
         after.previous = block
 
 
-def merge(block: Block) -> int:
+def merge(block: Block) -> None:
     """Takes in the neighbours of a block that is not in its pool: those that are not allocated
-    and are mapped or not as it is. Returns the bytes they had."""
-    merged = 0
+    and are mapped or not as it is."""
     before, after, mapped = block.previous, block.next, block.mapped
-    take_out = block.pool.remove if mapped else block.pool.unmapped.remove
     if before is not None and not before.allocated and before.mapped == mapped:
-        merged = before.size
-        take_out(before)
+        _take_out(before)
         block.address = before.address
+        block.size += before.size
         further = block.previous = before.previous
         if further is not None:
             further.next = block
     if after is not None and not after.allocated and after.mapped == mapped:
-        merged += after.size
-        take_out(after)
+        _take_out(after)
+        block.size += after.size
         further = block.next = after.next
         if further is not None:
             further.previous = block
-    block.size += merged
-    return merged
+
+
+def _take_out(block: Block) -> None:
+    if block.mapped:
+        block.pool.remove(block)
+    else:
+        block.pool.unmapped.remove(block)

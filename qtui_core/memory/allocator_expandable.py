@@ -18,7 +18,6 @@ class ExpandableAllocator(CachingAllocator):
     given back, so that torch counts them neither as `segments` nor as `inactive_split`."""
 
     grows = True
-    counts_split = False
     least_rest = MIN_BLOCK
     #: Where the next segment may begin.
     _next_address = 0
@@ -94,7 +93,7 @@ class ExpandableAllocator(CachingAllocator):
         block.mapped = True
         merge(block)
         pool.add(block)
-        self.reserved += mapped
+        self._reserve(mapped)
         return True
 
     def _unmap(self, block: Block) -> None:

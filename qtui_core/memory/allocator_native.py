@@ -39,18 +39,13 @@ class CachingAllocator:
     `qtui_core.memory.allocator.AllocatorSettings`.
 
     Attributes:
-        allocated, reserved, requested, inactive_split, segments: as torch.cuda.memory_stats counts
-            them now, in "allocated_bytes", "reserved_bytes", "requested_bytes",
-            "inactive_split_bytes" and "segment".
-        peak_inactive_split: its most since someone set it; the peaks of the others follow from
-            their values after each `malloc`.
+        allocated, reserved, segments: as torch.cuda.memory_stats counts them now, in
+            "allocated_bytes", "reserved_bytes" and "segment".
         retries: times that cudaMalloc failed and everything cached was given back.
     """
 
     #: Whether segments grow by pages.
     grows = False
-    #: Whether free blocks of segments that are partly in use count as inactive_split.
-    counts_split = True
     #: The least that is cut off a block for more than 1 MiB.
     least_rest = SMALL_SIZE + 1
 
@@ -75,61 +70,66 @@ class CachingAllocator:
         self.whole_from = _TOP if limit is None else limit
         self.allocated = 0
         self.reserved = 0
-        self.requested = 0
-        self.inactive_split = 0
-        self.peak_inactive_split = 0
         self.segments = 0
         self.retries = 0
+        self._most_allocated = self._most_reserved = self._most_segments = 0
         self._lowest = _TOP
         self._held: list[Block] = []
 
-    def malloc(self, nbytes: int) -> Block:
-        """A block of at least `nbytes`, which are more than none. Raises DeviceFull where the
-        device has no more."""
-        size = -(-nbytes // MIN_BLOCK) * MIN_BLOCK
+    def malloc(self, size: int) -> Block:
+        """A block of at least `size` bytes, which are whole multiples of 512 and more than none.
+        Raises DeviceFull where the device has no more."""
         pool = self.small if size <= SMALL_SIZE else self.large
         keys = pool.keys
         index = bisect_left(keys, size << SHIFT)
-        if index < len(keys) and self.chooses:
+        if self.chooses and index < len(keys):
             index = self._choose(pool, size, index)
         block = pool.blocks.pop(keys.pop(index)) if index < len(keys) else self._new(pool, size)
-        if block.size - size >= pool.least_rest and size < self.whole_from:
-            self._cut(block, size)
-        elif self.counts_split and (block.previous is not None or block.next is not None):
-            self.inactive_split -= block.size
+        left = block.size - size
+        if left >= pool.least_rest and size < self.whole_from:
+            block.size = size
+            after = block.next
+            rest = block.next = Block(pool, block.address + size, left, block, after)
+            if after is not None:
+                after.previous = rest
+            pool.add(rest)
+        else:
+            size += left
         block.allocated = True
-        block.requested = nbytes
-        self.allocated += block.size
-        self.requested += nbytes
+        self.allocated += size
+        if self.allocated > self._most_allocated:
+            self._most_allocated = self.allocated
         return block
 
     def free(self, block: Block) -> None:
         """Puts a block back into its pool, in one with its free neighbours."""
         self.allocated -= block.size
-        self.requested -= block.requested
         block.allocated = False
-        merged = merge(block)
+        merge(block)
         block.pool.add(block)
-        if self.counts_split:
-            if block.previous is not None or block.next is not None:
-                self.inactive_split += block.size - merged
-                if self.inactive_split > self.peak_inactive_split:
-                    self.peak_inactive_split = self.inactive_split
-            else:
-                self.inactive_split -= merged
+
+    def levels(self) -> tuple[int, int, int]:
+        """(allocated, reserved, segments) now."""
+        return self.allocated, self.reserved, self.segments
+
+    def peaks(self) -> tuple[int, int, int]:
+        """The most of each of `levels` since `begin_peaks`."""
+        return self._most_allocated, self._most_reserved, self._most_segments
+
+    def begin_peaks(self) -> None:
+        """torch.cuda.reset_peak_memory_stats()."""
+        self._most_allocated, self._most_reserved, self._most_segments = self.levels()
 
     def hold_back(self, block: Block) -> None:
         """Counts a block as freed whose memory is not to be had yet, as a tensor's that another
         stream may still read (`Tensor.record_stream`)."""
         self.allocated -= block.size
-        self.requested -= block.requested
         self._held.append(block)
 
     def hand_back(self) -> None:
         """Frees what was held back (process_events)."""
         for block in self._held:
             self.allocated += block.size
-            self.requested += block.requested
             self.free(block)
         self._held.clear()
 
@@ -152,23 +152,6 @@ class CachingAllocator:
             return len(pool.keys)
         return index
 
-    def _cut(self, block: Block, size: int) -> None:
-        """Leaves `size` bytes of a block and puts the others into the pool."""
-        pool, before, after = block.pool, block.previous, block.next
-        left = block.size - size
-        rest = block.next = Block(pool, block.address + size, left, block, after)
-        if after is not None:
-            after.previous = rest
-        block.size = size
-        pool.add(rest)
-        if self.counts_split:
-            if before is not None or after is not None:
-                self.inactive_split -= size
-            else:
-                self.inactive_split += left
-                if self.inactive_split > self.peak_inactive_split:
-                    self.peak_inactive_split = self.inactive_split
-
     def _new(self, pool: Pool, size: int) -> Block:
         """A block from the device: at once, after giving back oversize blocks, or after all."""
         block = self._from_device(pool, size)
@@ -188,10 +171,15 @@ class CachingAllocator:
         nbytes = self._segment_size(size)
         if not self._fits(nbytes):
             return None
-        self.reserved += nbytes
         self.segments += 1
+        self._reserve(nbytes)
         self._lowest -= nbytes
         return Block(pool, self._lowest, nbytes)
+
+    def _reserve(self, nbytes: int) -> None:
+        self.reserved += nbytes
+        self._most_reserved = max(self._most_reserved, self.reserved)
+        self._most_segments = max(self._most_segments, self.segments)
 
     def _segment_size(self, size: int) -> int:
         if size <= SMALL_SIZE:

@@ -8,7 +8,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event
-from qtui_core.memory.timeline import STACK, Span, Timeline, component_of
+from qtui_core.memory.timeline import STACK, Span, Timeline
 
 #: Points a drawn curve has: more than a wide terminal has dots for.
 POINTS: Final = 512
@@ -48,15 +48,14 @@ def draw(timeline: Timeline, start: int = 0, points: int = POINTS) -> Curve:
         part = live[low:high]
         positions.append(low + part.index(max(part)))
     rows: dict[Component, list[int]] = {}
-    for life in timeline.lives:
-        (born, size, *_), died, _ = life
+    for born, died, size, component in timeline.lives:
         if died <= start:
             continue
         # The first position at or after an event lies in that event's stretch or the next.
         first = _first_at(positions, born, start, count, points)
         last = _first_at(positions, died, start, count, points)
         if first < last:
-            row = rows.setdefault(component_of(life), [0] * (points + 1))
+            row = rows.setdefault(component, [0] * (points + 1))
             row[first] += size
             row[last] -= size
     components = tuple(c for c in STACK if c in rows)

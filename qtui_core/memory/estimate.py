@@ -15,12 +15,13 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.beyond import beyond_allocated
+from qtui_core.memory.calls import RepeatedEvents
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.curve import Curve, draw
 from qtui_core.memory.device import Device
 from qtui_core.memory.on_device import for_allocator, plan_on, with_workspaces
 from qtui_core.memory.plan import RunPlan, check_against, resolve
-from qtui_core.memory.record import Event, Phase, Recording
+from qtui_core.memory.record import Phase, Recording
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.step import record_step
 from qtui_core.memory.terms import (
@@ -32,7 +33,7 @@ from qtui_core.memory.terms import (
     slack_term,
     terms_at,
 )
-from qtui_core.memory.timeline import Timeline, component_of, read_timeline
+from qtui_core.memory.timeline import Timeline, read_timeline
 from qtui_core.memory.workspaces import context_bytes, cublas_workspace, outside_torch
 
 #: The weakest basis first.
@@ -88,7 +89,7 @@ class Estimate:
     origin: str
     uncertainty_bytes: int
     retries: int
-    events: Sequence[Event] = field(repr=False, compare=False)
+    events: RepeatedEvents = field(repr=False, compare=False)
     timeline: Timeline = field(repr=False, compare=False)
     peak: int = field(repr=False, compare=False)
 
@@ -97,7 +98,7 @@ class Estimate:
         """What is alive at the peak: each kind of buffer with its formula, and what blocks are
         larger than asked for. They sum to peak_allocated_bytes."""
         found = terms_at(self.timeline.alive_at(self.peak), self._symbols)
-        slack = self.peak_allocated_bytes - self.timeline.live[self.peak]
+        slack = self.peak_allocated_bytes - sum(term.bytes for term in found)
         return (*found, slack_term(slack)) if slack else found
 
     @cached_property
@@ -158,8 +159,8 @@ def estimate_recording(
     open."""
     events = with_workspaces(recording.events, plan, device)
     timeline = read_timeline(events)
-    tops = [max(timeline.live[span.start : span.stop]) for span in timeline.spans]
-    levels = tops
+    tops = timeline.tops
+    levels = [live for live, _ in tops]
     reserved, lasting, retries = None, None, 0
     if allocator:
         run = _replay(events, plan, device)
@@ -168,22 +169,21 @@ def estimate_recording(
         reserved, lasting, retries = run.peak.reserved, run.lasting_reserved, run.retries
     allocated = max(levels, default=0)
     fullest = levels.index(allocated)
-    span = timeline.spans[fullest]
-    peak = timeline.live.index(tops[fullest], span.start)
+    peak = tops[fullest][1]
     beyond = tuple(beyond_allocated(recording.part or shape, plan, device, allocated, lasting))
     return Estimate(
         shape=shape,
         plan=plan,
         device=device,
         resident_bytes=_resident(timeline),
-        peak_live_bytes=max(tops, default=0),
+        peak_live_bytes=max((live for live, _ in tops), default=0),
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         process_bytes=allocated + sum(term.bytes for term in beyond),
-        peak_phase=span.name,
+        peak_phase=timeline.spans[fullest].name,
         peak_operation=timeline.operation_at(peak),
         beyond=beyond,
-        phases=_phases(timeline, levels, tops),
+        phases=_phases(timeline, levels),
         origin=recording.origin,
         uncertainty_bytes=outside_torch(device, plan.groups).uncertainty,
         retries=retries,
@@ -193,7 +193,7 @@ def estimate_recording(
     )
 
 
-def _replay(events: Sequence[Event], plan: RunPlan, device: Device | None) -> AllocatorRun:
+def _replay(events: RepeatedEvents, plan: RunPlan, device: Device | None) -> AllocatorRun:
     """The allocator's run. On a device it can reserve no more than that has beside its context;
     what does not fit even so is replayed as if there were no end, to say what it would take."""
     events = for_allocator(events, plan, device)
@@ -215,16 +215,14 @@ def process_on(found: Estimate, device: Device) -> int:
     return found.process_bytes + after - before + context
 
 
-def _phases(
-    timeline: Timeline, levels: Sequence[int], tops: Sequence[int]
-) -> tuple[PhaseBytes, ...]:
+def _phases(timeline: Timeline, levels: Sequence[int]) -> tuple[PhaseBytes, ...]:
     """Phases by name, in the order in which they first appear, from the most that is allocated and
     alive in each span."""
     found: dict[str, PhaseBytes] = {}
-    for span, allocated, live in zip(timeline.spans, levels, tops, strict=True):
+    for span, allocated, (live, at) in zip(timeline.spans, levels, timeline.tops, strict=True):
         before = found.get(span.name)
         if before is None or allocated > before.allocated_bytes:
-            operation = timeline.operation_at(timeline.live.index(live, span.start))
+            operation = timeline.operation_at(at)
             found[span.name] = PhaseBytes(span.name, live, allocated, operation)
     return tuple(found.values())
 
@@ -232,12 +230,8 @@ def _phases(
 def _resident(timeline: Timeline) -> int:
     """Bytes of what stays, when the last step is over."""
     over = [span.start for span in timeline.spans if span.name == Phase.BETWEEN]
-    at = over[-1] if over else len(timeline.live) - 1
-    return sum(
-        birth[1]
-        for birth, stop, died in timeline.lives
-        if birth[0] <= at < stop and component_of((birth, stop, died)) in RESIDENT
-    )
+    at = over[-1] if over else len(timeline.events) - 1
+    return sum(a.bytes for a in timeline.alive_at(at) if a.component in RESIDENT)
 
 
 def _last_step(timeline: Timeline) -> int:

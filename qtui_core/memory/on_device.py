@@ -3,12 +3,13 @@ the allocator alone is told of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from qtui_core.memory.allocator import HAND_BACK, HOLD_BACK, warm_up_bytes
+from qtui_core.memory.allocator import warm_up_bytes
 from qtui_core.memory.blocks.loss import UPCAST
+from qtui_core.memory.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.device import Device
 from qtui_core.memory.load_order import empties_cache, read_ahead, reads_ahead
 from qtui_core.memory.plan import RunPlan
@@ -16,6 +17,8 @@ from qtui_core.memory.record import (
     ALLOCATE,
     EMPTY_CACHE,
     FREE,
+    HAND_BACK,
+    HOLD_BACK,
     PHASE,
     Component,
     Event,
@@ -43,29 +46,37 @@ def has_flash(device: Device | None) -> bool:
 
 def with_workspaces(
     events: Sequence[Event], plan: RunPlan, device: Device | None = None
-) -> list[Event]:
+) -> RepeatedEvents:
     """Events with the workspaces of cuBLAS in them, which no operation returns: that of the
     program's thread from the first forward pass on, that of autograd's from the first backward."""
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
-    found = list(events)
+    found = repeated_events(events)
     if not workspace.kept:
         return found
     for phase in (Phase.FORWARD, Phase.BACKWARD)[: workspace.threads]:
-        number = next((i for i, e in enumerate(found) if e[0] == PHASE and e[1] == phase), None)
-        if number is not None:
+        begun = next(_begins(found, phase), None)
+        if begun is not None:
             label = Label(f"cuBLAS, {phase} thread", Component.WORKSPACES)
-            found.insert(number + 1, (ALLOCATE, label.what, workspace.each, label))
+            found = found.inserted(*begun, workspace.each, label)
     return found
 
 
+def _begins(events: RepeatedEvents, phase: Phase) -> Iterator[tuple[int, int]]:
+    """(call, step) of each begin of a phase."""
+    for number, call in enumerate(events.calls):
+        for name, step, *_ in call.program.spans:
+            if name == phase:
+                yield number, step
+
+
 def for_allocator(
-    events: Sequence[Event], plan: RunPlan, device: Device | None = None
-) -> Sequence[Event]:
+    events: RepeatedEvents, plan: RunPlan, device: Device | None = None
+) -> RepeatedEvents:
     """Events as the allocator is given them."""
     return with_logits_held_back(with_warm_up(as_loaded(events, plan), plan, device), plan)
 
 
-def as_loaded(events: Sequence[Event], plan: RunPlan) -> Sequence[Event]:
+def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
     """Events with the load of quantized weights as the libraries did it that were current with the
     plan's torch: read ahead of what quantizes, or one by one; the cache emptied in the preparation,
     or not."""
@@ -76,10 +87,12 @@ def as_loaded(events: Sequence[Event], plan: RunPlan) -> Sequence[Event]:
     if ahead:
         ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
         found[1:ends] = read_ahead(found[1:ends])
-    return found if emptied else [event for event in found if event[0] != EMPTY_CACHE]
+    if not emptied:
+        found = [event for event in found if event[0] != EMPTY_CACHE]
+    return repeated_events(found)
 
 
-def with_logits_held_back(events: Sequence[Event], plan: RunPlan) -> Sequence[Event]:
+def with_logits_held_back(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
     """Events in which a cross entropy that works in place leaves its float32 logits to no one
     before the backward pass is over.
 
@@ -108,23 +121,31 @@ def with_logits_held_back(events: Sequence[Event], plan: RunPlan) -> Sequence[Ev
         elif kind == ALLOCATE and event[3] == UPCAST:
             upcast.add(event[1])
         found.append(event)
-    return found
+    return repeated_events(found)
 
 
 def with_warm_up(
-    events: Sequence[Event], plan: RunPlan, device: Device | None = None
-) -> Sequence[Event]:
+    events: RepeatedEvents, plan: RunPlan, device: Device | None = None
+) -> RepeatedEvents:
     """Events with the one tensor of all weights that transformers makes and lets go of before it
     loads them to a GPU, so that they share its segment: a matter of the allocator alone. Weights
     that are quantized are always loaded so; others are taken to be loaded to the CPU first."""
     if plan.quant is None:
         return events
-    loaded = 0
-    for number, event in enumerate(events):
-        if event[0] == PHASE and number:
-            break
-        if event[0] == ALLOCATE and event[3].component is Component.WEIGHTS:
-            loaded += event[2]
-    nbytes = warm_up_bytes(loaded, None if device is None else device.capacity_bytes)
-    warm_up = (ALLOCATE, WARM_UP.what, nbytes, WARM_UP)
-    return (*events[:1], warm_up, (FREE, WARM_UP.what), *events[1:])
+    begun = next(_begins(events, Phase.LOAD))
+    nbytes = warm_up_bytes(_loaded(events), None if device is None else device.capacity_bytes)
+    return events.inserted(*begun, nbytes, WARM_UP, freed=True)
+
+
+def _loaded(events: RepeatedEvents) -> int:
+    """Bytes of weights, unrounded, that are allocated before the second phase begins."""
+    loaded, phases = 0, 0
+    for call in events.calls:
+        for kind, _, _, nbytes, what in call.program.steps:
+            if kind == PHASE:
+                phases += 1
+            elif kind == ALLOCATE and what.component is Component.WEIGHTS:
+                loaded += nbytes
+            if phases > 1:
+                return loaded
+    return loaded

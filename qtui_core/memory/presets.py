@@ -17,7 +17,7 @@ from qtui_core.memory.estimate import Estimate, estimate
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.timeline import Allocation
+from qtui_core.memory.timeline import Life
 
 GB: Final = 10**9
 
@@ -112,13 +112,13 @@ def bytes_of(found: Estimate, quantity: Quantity) -> int:
             for a in timeline.alive_at(start)
             if a.born in (Phase.FORWARD, Phase.LOSS) and a.component is not Component.WORKSPACES
         )
-    return _most(a for a in timeline.allocations if a.component in _OF[quantity])
+    return _most(life for life in timeline.lives if life.component in _OF[quantity])
 
 
-def _most(allocations: Iterable[Allocation]) -> int:
+def _most(lives: Iterable[Life]) -> int:
     """The most bytes of some buffers that are alive at once."""
     changes = sorted(
-        change for a in allocations for change in ((a.start, a.bytes), (a.stop, -a.bytes))
+        change for a in lives for change in ((a.start, a.bytes), (a.stop, -a.bytes))
     )  # what is freed at an event sorts before what is allocated there
     most = alive = 0
     for _, nbytes in changes:

@@ -12,13 +12,18 @@ A recording is a list of events, plain tuples because there are tens of thousand
     (EMPTY_CACHE,)                   torch.cuda.empty_cache(): the allocator gives back what no one
                                      uses; nothing that is alive changes
 
+and two that only the allocator is given:
+
+    (HOLD_BACK, id)                  the buffer counts as freed, and no one else gets its memory
+    (HAND_BACK,)                     until now, or until the device is full
+
 Ids are unique in a recording. What is alive when the step begins (weights, optimizer states) is
 allocated in the phases "load", "prepare" and "optimizer" of the step before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,6 +38,10 @@ PHASE: Final = 2
 LAYER: Final = 3
 OPERATION: Final = 4
 EMPTY_CACHE: Final = 5
+HOLD_BACK: Final = 6
+HAND_BACK: Final = 7
+#: Events after which a buffer is alive no more.
+FREES: Final = (FREE, HOLD_BACK)
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
@@ -89,7 +98,7 @@ class Recording:
         part: of the model that is on the GPU; None where that is not known.
     """
 
-    events: tuple[Event, ...]
+    events: Sequence[Event]
     origin: str
     part: ModelShape | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
+from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import ALLOCATE, FREE, LAYER, OUTSIDE, PHASE, Event
@@ -33,16 +34,16 @@ class Section:
     allocations: int = 0
 
 
-#: Where a buffer was allocated: the section, and which of its allocations it is.
-Place = tuple[Section, int]
+#: Where a buffer was allocated: the section, which of its allocations it is, and its bytes.
+Place = tuple[Section, int, int]
 
 
-def cut(events: Iterable[Event]) -> tuple[list[Section], dict[int, Place]]:
+def cut(events: Iterable[Event]) -> tuple[list[Section], dict[Any, Place]]:
     """The sections of a recording in order, and the place of each buffer by its id."""
     knife = _Knife()
     current = knife.begin(OUTSIDE, "")
     keep = current.events.append
-    places: dict[int, Place] = {}
+    places: dict[Any, Place] = {}
     inside = False
     for event in events:
         kind = event[0]
@@ -61,7 +62,7 @@ def cut(events: Iterable[Event]) -> tuple[list[Section], dict[int, Place]]:
                 current = knife.begin(owner, "")
                 keep = current.events.append
         if kind == ALLOCATE:
-            places[event[1]] = (current, current.allocations)
+            places[event[1]] = (current, current.allocations, event[2])
             current.allocations += 1
         keep(event)
     return knife.sections, places

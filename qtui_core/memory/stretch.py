@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from qtui_core.memory.calls import Caller, RepeatedEvents, is_near, repeated_events, rows_of
 from qtui_core.memory.fold import Fold
 from qtui_core.memory.record import ALLOCATE, FREE, OUTSIDE, PHASE, Event
-from qtui_core.memory.section_writer import Writer, is_near, rows_of
 from qtui_core.memory.sections import Section, cut
 
 
@@ -22,18 +22,18 @@ class NotPeriodic(Exception):
 
 def stretch(
     events: Sequence[Event], folds: Sequence[Fold], prefixes: Sequence[str] = ()
-) -> tuple[Event, ...]:
+) -> RepeatedEvents:
     """The events of all layers, from those of the layers that were built.
 
-    Ids are given anew, in order. `prefixes`, one for each fold, are what stands before the numbers
-    of layers in names of modules ("model.layers"), where these are not relative to the layer.
+    `prefixes`, one for each fold, are what stands before the numbers of layers in names of modules
+    ("model.layers"), where these are not relative to the layer.
     Raises NotPeriodic where layers that should be alike allocate differently.
     """
     if not any(row.copies for row in folds):
-        return tuple(events)
+        return repeated_events(events)
     sections, places = cut(events)
     _check(sections, folds)
-    writer = Writer(folds, places, prefixes)
+    caller = Caller(folds, places, prefixes)
     for group, copies in _groups(sections, folds):
         rising = len(group) < 2 or group[0].layer < group[-1].layer
         if copies and len(group) == 1:
@@ -41,8 +41,8 @@ def stretch(
         order = range(copies + 1) if rising else range(copies, -1, -1)
         for copy in order:
             for section in group:
-                writer.write(section, copy, last=copy == order[-1])
-    return tuple(writer.events)
+                caller.call(section, copy, last=copy == order[-1])
+    return RepeatedEvents(caller.calls)
 
 
 def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[str, int]]:

@@ -1,16 +1,18 @@
-"""From events to what is alive after each of them: one pass, from which everything else is read."""
+"""From events to what is alive after each of them, call by call: what is the same for all layers of
+a kind is worked out once (program.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from typing import Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.calls import Call, RepeatedEvents, renamed, repeated_events
+from qtui_core.memory.program import Program
 from qtui_core.memory.record import (
-    ALLOCATE,
     BACKWARD,
-    FREE,
     LAYER,
     OPERATION,
     OUTSIDE,
@@ -77,34 +79,90 @@ class Span:
     stop: int
 
 
-#: (first event, bytes, event of the allocation, phase and layer it was in, event of its operation
-#: or None): an allocation as it is found, in a tuple because there are tens of thousands of which
-#: few are looked at.
-Birth = tuple[int, int, Event, str, int, Event | None]
-#: (birth, one after the last event, phase that it died in).
-Life = tuple[Birth, int, str]
+class Life(NamedTuple):
+    """A buffer that is alive after the events start <= number < stop, as an `Allocation` is."""
+
+    start: int
+    stop: int
+    bytes: int
+    component: Component
 
 
-@dataclass(frozen=True)
+class Stand(NamedTuple):
+    """How things stand before a call: bytes alive, and phase, layer and operation that were last
+    begun."""
+
+    live: int
+    phase: str
+    layer: int
+    operation: Event | None
+
+
 class Timeline:
-    """What one pass over the events of a recording finds.
+    """What is alive after each event of a recording.
 
     Attributes:
-        live: bytes alive after each event, each buffer rounded up to 512.
-        lives: of all buffers, in the order they were freed, then those that never were.
+        events: that it is read from.
         spans: the phases, in order.
-        events: that it was read from.
+        tops: of each span, the most bytes alive, each buffer rounded up to 512, and the first
+            event after which they are.
     """
 
-    live: list[int]
-    lives: list[Life]
-    spans: tuple[Span, ...]
-    events: Sequence[Event]
+    def __init__(self, events: RepeatedEvents) -> None:
+        self.events = events
+        self._stands: list[Stand] = []
+        self.spans, self.tops = self._read()
+
+    def _read(self) -> tuple[tuple[Span, ...], tuple[tuple[int, int], ...]]:
+        begun: list[tuple[str, int]] = []
+        tops: list[tuple[int, int]] = []
+        live, phase, layer = 0, "", OUTSIDE
+        operation: Event | None = None
+        for call, start in zip(self.events.calls, self.events.starts, strict=False):
+            program = call.program
+            self._stands.append(Stand(live, phase, layer, operation))
+            for name, low, most, at in program.spans:
+                if name is not None:
+                    phase, operation = name, None
+                    begun.append((name, start + low))
+                    tops.append((live + most, start + at))
+                elif tops and live + most > tops[-1][0]:
+                    tops[-1] = (live + most, start + at)
+            live += program.net
+            layer = _layer(call, layer)
+            if program.operation is not None:
+                operation = renamed(program.operation, call)
+        bounds = [*(start for _, start in begun), len(self.events)]
+        spans = tuple(Span(name, start, bounds[i + 1]) for i, (name, start) in enumerate(begun))
+        return spans, tuple(tops)
 
     @cached_property
-    def allocations(self) -> list[Allocation]:
-        """All buffers, in the order of `lives`."""
-        return [_allocation(life) for life in self.lives]
+    def live(self) -> list[int]:
+        """Bytes alive after each event, each buffer rounded up to 512."""
+        found: list[int] = []
+        for call, stand in zip(self.events.calls, self._stands, strict=True):
+            before = stand.live
+            found += [before + rise for rise in call.program.rises]
+        return found
+
+    @cached_property
+    def lives(self) -> list[Life]:
+        """Of all buffers, in the order of their calls."""
+        found: list[Life] = []
+        known: dict[tuple[int, str], list[tuple[int, int, int, Component]]] = {}
+        for number, call in enumerate(self.events.calls):
+            program, start = call.program, self.events.starts[number]
+            phase = self._stands[number].phase
+            key = (id(program), phase)
+            if key not in known:
+                known[key] = list(_own_lives(program, phase))
+            found += [Life(start + born, start + died, n, c) for born, died, n, c in known[key]]
+            for ordinal in program.left:
+                buffer = program.buffers[ordinal]
+                stop, died = self._end(number, ordinal)
+                component = buffer.label.component or by_lifetime(buffer.phase or phase, died)
+                found.append(Life(start + buffer.start, stop, buffer.bytes, component))
+        return found
 
     @property
     def peak(self) -> int:
@@ -113,7 +171,23 @@ class Timeline:
 
     def alive_at(self, number: int) -> list[Allocation]:
         """The buffers that are alive after an event."""
-        return [_allocation(life) for life in self.lives if life[0][0] <= number < life[1]]
+        last = self._call_of(number)
+        found = []
+        for index in range(last + 1):
+            program, start = self.events.calls[index].program, self.events.starts[index]
+            own = program.left if index < last else range(program.allocations)
+            for ordinal in own:
+                if start + program.buffers[ordinal].start > number:
+                    continue
+                end = program.ends.get(ordinal)
+                if end is None:
+                    stop, died = self._end(index, ordinal)
+                else:
+                    stop = start + end
+                    died = program.phase_before(end) or self._stands[index].phase
+                if number < stop:
+                    found.append(self._allocation(index, ordinal, stop, died))
+        return found
 
     def phase_at(self, number: int) -> str:
         """The phase that an event belongs to; empty before the first."""
@@ -122,86 +196,103 @@ class Timeline:
     def operation_at(self, number: int) -> str:
         """The operation that an event belongs to and where it is, as "mul of mlp, backward of
         layer 31"; empty where nothing says so."""
-        begun = next((s.start for s in self.spans if s.start <= number < s.stop), 0)
-        entry = self._last(OPERATION, number, begun)
-        if entry is None:
+        index = self._call_of(number)
+        call, stand = self.events.calls[index], self._stands[index]
+        operation = stand.operation
+        for step in call.program.steps[: number - self.events.starts[index] + 1]:
+            if step[0] == PHASE:
+                operation = None
+            elif step[0] == OPERATION:
+                operation = renamed(step[4], call)
+        if operation is None:
             return ""
-        _, operation, module = entry
-        place = self._where(number)
-        return " ".join(
-            part for part in (operation, f"of {module}" if module else "", place) if part
+        _, name, module = operation
+        place = self._where(index)
+        return " ".join(part for part in (name, f"of {module}" if module else "", place) if part)
+
+    def _where(self, index: int) -> str:
+        """Where the call of that number is, by the layer that was last begun."""
+        for call in self.events.calls[index::-1]:
+            steps = call.program.steps
+            if steps and steps[0][0] == LAYER:
+                if call.layer == OUTSIDE:
+                    return ""
+                backward = steps[0][4][2] == BACKWARD
+                return (
+                    f"in the backward of layer {call.layer}"
+                    if backward
+                    else f"in layer {call.layer}"
+                )
+        return ""
+
+    def _call_of(self, number: int) -> int:
+        """The call that an event belongs to."""
+        return bisect_right(self.events.starts, number) - 1
+
+    def _end(self, call: int, ordinal: int) -> tuple[int, str]:
+        """When a buffer is freed by another call, and in which phase; at the end, in none, where
+        it never is."""
+        return self._ends.get((call, ordinal), (len(self.events), ""))
+
+    @cached_property
+    def _ends(self) -> dict[tuple[int, int], tuple[int, str]]:
+        """(call, ordinal) -> what `_end` says."""
+        found: dict[tuple[int, int], tuple[int, str]] = {}
+        for number, call in enumerate(self.events.calls):
+            start, phase = self.events.starts[number], self._stands[number].phase
+            for step, owner, ordinal in call.program.frees:
+                died = call.program.phase_before(step) or phase
+                key = (call.owners[owner], ordinal)
+                if key in found:
+                    raise ValueError(f"event {start + step} frees a buffer that is not alive")
+                found[key] = (start + step, died)
+        return found
+
+    def _allocation(self, index: int, ordinal: int, stop: int, died: str) -> Allocation:
+        call, stand = self.events.calls[index], self._stands[index]
+        buffer = call.program.buffers[ordinal]
+        made = buffer.operation
+        if made is not None:
+            made = renamed(made, call)
+        elif buffer.phase is None:
+            made = stand.operation
+        return Allocation(
+            self.events.starts[index] + buffer.start,
+            stop,
+            buffer.bytes,
+            buffer.asked,
+            buffer.label,
+            buffer.phase or stand.phase,
+            died,
+            _layer(call, stand.layer),
+            "" if made is None else made[1],
+            "" if made is None else made[2],
         )
 
-    def _where(self, number: int) -> str:
-        entry = self._last(LAYER, number, 0)
-        if entry is None or entry[1] == OUTSIDE:
-            return ""
-        _, layer, direction = entry
-        return f"in the backward of layer {layer}" if direction == BACKWARD else f"in layer {layer}"
 
-    def _last(self, kind: int, number: int, begun: int) -> Event | None:
-        """The last event of a kind at or before an event, none before `begun`."""
-        found = (self.events[i] for i in range(number, begun - 1, -1) if self.events[i][0] == kind)
-        return next(found, None)
+def _layer(call: Call, before: int) -> int:
+    """The layer that was last begun when a call is over."""
+    steps = call.program.steps
+    return call.layer if steps and steps[0][0] == LAYER else before
+
+
+def _own_lives(program: Program, phase: str) -> Iterator[tuple[int, int, int, Component]]:
+    """(first step, step that frees it, bytes, component) of each buffer that a program frees
+    itself, begun in a phase."""
+    for ordinal, end in program.ends.items():
+        buffer = program.buffers[ordinal]
+        component = buffer.label.component
+        if component is None:
+            component = by_lifetime(buffer.phase or phase, program.phase_before(end) or phase)
+        yield buffer.start, end, buffer.bytes, component
 
 
 def read_timeline(events: Sequence[Event]) -> Timeline:
-    """One pass over events.
+    """The timeline of events.
 
     Raises ValueError for events that are no history: a buffer freed that is not alive.
     """
-    live: list[int] = []
-    done: list[Life] = []
-    open_: dict[object, Birth] = {}
-    spans: list[tuple[str, int]] = []
-    total, phase, layer = 0, "", OUTSIDE
-    operation: Event | None = None
-    remember, finish, take = live.append, done.append, open_.pop
-    number = 0
-    try:
-        for number, event in enumerate(events):
-            kind = event[0]
-            if kind == ALLOCATE:
-                size = -(-event[2] // 512) * 512
-                total += size
-                open_[event[1]] = (number, size, event, phase, layer, operation)
-            elif kind == FREE:
-                birth = take(event[1])
-                total -= birth[1]
-                finish((birth, number, phase))
-            elif kind == OPERATION:
-                operation = event
-            elif kind == LAYER:
-                layer = event[1]
-            elif kind == PHASE:
-                phase = str(event[1])
-                operation = None
-                spans.append((phase, number))
-            remember(total)
-    except KeyError as error:
-        raise ValueError(f"event {number} frees buffer {error}, which is not alive") from None
-    end = len(events)
-    done += [(birth, end, "") for birth in open_.values()]
-    bounds = [*(start for _, start in spans), end]
-    return Timeline(
-        live,
-        done,
-        tuple(Span(name, start, bounds[i + 1]) for i, (name, start) in enumerate(spans)),
-        events,
-    )
-
-
-def component_of(life: Life) -> Component:
-    """As labelled, else by its lifetime."""
-    (_, _, event, born, _, _), _, died = life
-    component: Component | None = event[3].component
-    return component or by_lifetime(born, died)
-
-
-def _allocation(life: Life) -> Allocation:
-    (start, size, event, born, layer, made), stop, died = life
-    operation, module = ("", "") if made is None else (made[1], made[2])
-    return Allocation(start, stop, size, event[2], event[3], born, died, layer, operation, module)
+    return Timeline(repeated_events(events))
 
 
 _STANDING: Final = (Phase.LOAD.value, Phase.PREPARE.value)

@@ -6,7 +6,7 @@ allocation is recorded into the same format that the estimate writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -66,7 +66,7 @@ def record(
     raise AssertionError("a whole model needs no stretching")
 
 
-def _frees_what_lives(events: tuple[Event, ...]) -> bool:
+def _frees_what_lives(events: Sequence[Event]) -> bool:
     """Whether each storage is freed once, and after it was allocated. Where one lives on through
     many layers its copies may not be told apart, and more layers have to be built."""
     alive: set[int] = set()

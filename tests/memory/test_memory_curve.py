@@ -133,7 +133,8 @@ def test_peaks_of_phases_are_those_of_a_recount(events):
 
 def test_what_has_no_label_is_told_by_its_lifetime():
     timeline = read_timeline(STEP)
-    by_size = {a.asked: a.component for a in timeline.allocations if a.label == PLAIN}
+    every = [a for number in range(len(STEP)) for a in timeline.alive_at(number)]
+    by_size = {a.asked: a.component for a in every if a.label == PLAIN}
     assert by_size == {
         600: Component.ACTIVATIONS,
         2048: Component.TEMPORARIES,
@@ -170,8 +171,10 @@ def test_lifetimes(born, died, component):
     elif died:
         assert phases.index(died) > phases.index(born)
         events += [(PHASE, died), (FREE, 1)]
-    (allocation,) = read_timeline(events).allocations
-    assert allocation.component is component
+    timeline = read_timeline(events)
+    (life,) = timeline.lives
+    (allocation,) = timeline.alive_at(1)
+    assert life.component is allocation.component is component
 
 
 def test_an_event_has_a_phase_and_an_operation_with_its_place():
@@ -198,5 +201,11 @@ def test_a_recording_of_nothing_has_a_curve_of_nothing():
 
 
 def test_freeing_what_is_not_alive_is_no_history():
-    with pytest.raises(ValueError, match="event 1 frees buffer 7"):
+    with pytest.raises(ValueError, match="buffer 7 is freed before it is allocated"):
         read_timeline([(PHASE, "load"), (FREE, 7)])
+    twice = [(PHASE, "load"), (ALLOCATE, 7, 1, PLAIN), (FREE, 7), (FREE, 7)]
+    with pytest.raises(ValueError, match="step 3 frees a buffer that is not alive"):
+        _ = read_timeline(twice).lives
+    apart = [(LAYER, 0, "forward"), (ALLOCATE, 7, 1, PLAIN), (LAYER, 1, "forward"), (FREE, 7)]
+    with pytest.raises(ValueError, match="event 5 frees a buffer that is not alive"):
+        _ = read_timeline([*apart, (LAYER, 2, "forward"), (FREE, 7)]).lives

@@ -74,16 +74,9 @@ class SlowAllocator:
 
     @property
     def levels(self) -> Levels:
-        split = 0
-        for space in self.spaces:
-            if space.pages is None:
-                gaps = space.gaps(mapped=True)
-                split += sum(end - start for start, end in gaps if end - start < space.size)
         return Levels(
-            requested=sum(requested for _, _, requested in self.blocks.values()),
             allocated=sum(space.used[start] - start for space, start, _ in self.blocks.values()),
             reserved=self.reserved,
-            inactive_split=split,
             segments=sum(space.pages is None for space in self.spaces),
         )
 
