@@ -25,22 +25,16 @@ ROUND_LARGE: Final = 2 * MIB
 SHIFT: Final = 56
 
 
+#: States of a block. Only in an expandable segment some have no memory.
+IN_USE: Final = 0
+FREE: Final = 1
+UNMAPPED: Final = 2
+
+
 class Block:
-    """A piece of a segment, with its neighbours in it. Addresses and sizes in bytes.
+    """A piece of a segment, with its neighbours in it. Addresses and sizes in bytes."""
 
-    Attributes:
-        mapped: whether it has memory; only in an expandable segment some have not.
-    """
-
-    __slots__ = (
-        "address",
-        "allocated",
-        "mapped",
-        "next",
-        "pool",
-        "previous",
-        "size",
-    )
+    __slots__ = ("address", "next", "pool", "previous", "size", "state")
 
     def __init__(
         self,
@@ -53,8 +47,7 @@ class Block:
         self.pool = pool
         self.address = address
         self.size = size
-        self.allocated = False
-        self.mapped = True
+        self.state = FREE
         self.previous = previous
         self.next = following
 
@@ -62,7 +55,7 @@ class Block:
     def reach(self) -> int:
         """Bytes it could grow to: its own, and the unmapped ones behind it."""
         behind = self.next
-        return self.size + (behind.size if behind is not None and not behind.mapped else 0)
+        return self.size + (behind.size if behind is not None and behind.state == UNMAPPED else 0)
 
 
 class Pool:
@@ -72,37 +65,62 @@ class Pool:
         small: whether it is that of blocks up to 1 MiB.
         page: what an expandable segment of it grows by.
         least_rest: what a block must be larger than asked for, to be cut.
-        keys: of the free ones, in order.
-        blocks: the free ones by their keys.
+        keys: of the free ones.
+        blocks: the free ones, in order.
         unmapped: address space without memory, by address.
+        absorbed: objects of blocks that were taken in by others, to be used again: to make new
+            ones is a good part of what a cut takes.
     """
 
-    __slots__ = ("blocks", "keys", "least_rest", "page", "small", "unmapped")
+    __slots__ = ("absorbed", "blocks", "keys", "least_rest", "page", "small", "unmapped")
 
     def __init__(self, small: bool, page: int, least_rest: int) -> None:
         self.small = small
         self.page = page
         self.least_rest = least_rest
         self.keys: list[int] = []
-        self.blocks: dict[int, Block] = {}
+        self.blocks: list[Block] = []
         self.unmapped: list[Block] = []
+        self.absorbed: list[Block] = []
 
     def add(self, block: Block) -> None:
         key = block.size << SHIFT | block.address
-        insort(self.keys, key)
-        self.blocks[key] = block
+        index = bisect_left(self.keys, key)
+        self.keys.insert(index, key)
+        self.blocks.insert(index, block)
 
     def remove(self, block: Block) -> None:
-        key = block.size << SHIFT | block.address
-        del self.keys[bisect_left(self.keys, key)]
-        del self.blocks[key]
+        index = bisect_left(self.keys, block.size << SHIFT | block.address)
+        del self.keys[index]
+        del self.blocks[index]
 
     def free(self) -> list[Block]:
         """The free blocks, in order."""
-        return [self.blocks[key] for key in self.keys]
+        return list(self.blocks)
 
     def add_unmapped(self, block: Block) -> None:
         insort(self.unmapped, block, key=lambda other: other.address)
+
+    def cut(self, block: Block, size: int) -> None:
+        """Leaves `size` bytes of a block and adds the others as one that is free."""
+        after = block.next
+        if self.absorbed:
+            rest = self.absorbed.pop()
+            rest.address = block.address + size
+            rest.size = block.size - size
+            rest.state = FREE
+            rest.previous = block
+            rest.next = after
+        else:
+            rest = Block(self, block.address + size, block.size - size, block, after)
+        block.size = size
+        block.next = rest
+        if after is not None:
+            after.previous = rest
+        key = rest.size << SHIFT | rest.address
+        index = bisect_left(self.keys, key)
+        self.keys.insert(index, key)
+        self.blocks.insert(index, rest)
 
 
 def link(before: Block | None, block: Block, after: Block | None) -> None:
@@ -115,26 +133,29 @@ def link(before: Block | None, block: Block, after: Block | None) -> None:
 
 
 def merge(block: Block) -> None:
-    """Takes in the neighbours of a block that is not in its pool: those that are not allocated
-    and are mapped or not as it is."""
-    before, after, mapped = block.previous, block.next, block.mapped
-    if before is not None and not before.allocated and before.mapped == mapped:
-        _take_out(before)
+    """Takes in the neighbours of a block that is not in its pool, which are free, or unmapped, as
+    it is. They are no more."""
+    before, after, state = block.previous, block.next, block.state
+    if before is not None and before.state == state:
+        _absorb(block.pool, before)
         block.address = before.address
         block.size += before.size
         further = block.previous = before.previous
         if further is not None:
             further.next = block
-    if after is not None and not after.allocated and after.mapped == mapped:
-        _take_out(after)
+    if after is not None and after.state == state:
+        _absorb(block.pool, after)
         block.size += after.size
         further = block.next = after.next
         if further is not None:
             further.previous = block
 
 
-def _take_out(block: Block) -> None:
-    if block.mapped:
-        block.pool.remove(block)
+def _absorb(pool: Pool, block: Block) -> None:
+    if block.state == FREE:
+        index = bisect_left(pool.keys, block.size << SHIFT | block.address)
+        del pool.keys[index]
+        del pool.blocks[index]
     else:
-        block.pool.unmapped.remove(block)
+        pool.unmapped.remove(block)
+    pool.absorbed.append(block)

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui_core.memory.allocator_blocks import MIN_BLOCK, Block, Pool, link, merge
+from qtui_core.memory.allocator_blocks import (
+    FREE,
+    IN_USE,
+    MIN_BLOCK,
+    UNMAPPED,
+    Block,
+    Pool,
+    link,
+    merge,
+)
 from qtui_core.memory.allocator_native import CachingAllocator
 
 #: Pages of address space that a segment has, at least. Torch takes 9/8 of the device's memory; any
@@ -30,9 +39,9 @@ class ExpandableAllocator(CachingAllocator):
 
     def _choose(self, pool: Pool, size: int, index: int) -> int:
         # A block that can grow counts as large as it can become, so that it is kept for last.
-        keys, blocks = pool.keys, pool.blocks
-        reach = blocks[keys[index]].reach
-        while index + 1 < len(keys) and (further := blocks[keys[index + 1]].reach) < reach:
+        blocks = pool.blocks
+        reach = blocks[index].reach
+        while index + 1 < len(blocks) and (further := blocks[index + 1].reach) < reach:
             index, reach = index + 1, further
         return super()._choose(pool, size, index)
 
@@ -43,7 +52,7 @@ class ExpandableAllocator(CachingAllocator):
         """A free block at the lowest address where pages can be mapped, in no pool. None where the
         device has no more; what was mapped till then stays."""
         block = self._place(pool, size)
-        if not block.mapped and not self._map(block, min(block.size, size)):
+        if block.state == UNMAPPED and not self._map(block, min(block.size, size)):
             return None
         while block.size < size:
             following = block.next
@@ -59,10 +68,10 @@ class ExpandableAllocator(CachingAllocator):
         first or second; in a new segment where none has."""
         for block in pool.unmapped:
             before = block.previous
-            start = before if before is not None and not before.allocated else block
+            start = before if before is not None and before.state != IN_USE else block
             room = 0
             piece: Block | None = start
-            while room < size and piece is not None and not piece.allocated:
+            while room < size and piece is not None and piece.state != IN_USE:
                 room += piece.size
                 piece = piece.next
             if room >= size:
@@ -72,7 +81,7 @@ class ExpandableAllocator(CachingAllocator):
         address = -(-self._next_address // nbytes) * nbytes
         self._next_address = address + nbytes
         segment = Block(pool, address, nbytes)
-        segment.mapped = False
+        segment.state = UNMAPPED
         pool.add_unmapped(segment)
         return segment
 
@@ -86,11 +95,11 @@ class ExpandableAllocator(CachingAllocator):
         pool.unmapped.remove(block)
         if mapped < block.size:
             rest = Block(pool, block.address + mapped, block.size - mapped)
-            rest.mapped = False
+            rest.state = UNMAPPED
             link(block, rest, block.next)
             block.size = mapped
             pool.add_unmapped(rest)
-        block.mapped = True
+        block.state = FREE
         merge(block)
         pool.add(block)
         self._reserve(mapped)
@@ -112,7 +121,7 @@ class ExpandableAllocator(CachingAllocator):
             after = Block(pool, end, block.address + block.size - end)
             link(block, after, block.next)
             pool.add(after)
-        block.address, block.size, block.mapped = start, end - start, False
+        block.address, block.size, block.state = start, end - start, UNMAPPED
         self.reserved -= block.size
         merge(block)
         # A segment that is all unmapped is dropped, and its addresses with it.

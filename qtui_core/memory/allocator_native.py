@@ -14,6 +14,8 @@ from bisect import bisect_left
 from typing import Final
 
 from qtui_core.memory.allocator_blocks import (
+    FREE,
+    IN_USE,
     LARGE_SEGMENT,
     MIN_BLOCK,
     MIN_LARGE,
@@ -84,19 +86,15 @@ class CachingAllocator:
         index = bisect_left(keys, size << SHIFT)
         if self.chooses and index < len(keys):
             index = self._choose(pool, size, index)
-        block = pool.blocks.pop(keys.pop(index)) if index < len(keys) else self._new(pool, size)
-        left = block.size - size
-        if left >= pool.least_rest and size < self.whole_from:
-            block.size = size
-            after = block.next
-            rest = block.next = Block(pool, block.address + size, left, block, after)
-            if after is not None:
-                after.previous = rest
-            pool.add(rest)
+        if index < len(keys):
+            del keys[index]
+            block = pool.blocks.pop(index)
         else:
-            size += left
-        block.allocated = True
-        self.allocated += size
+            block = self._new(pool, size)
+        if block.size - size >= pool.least_rest and size < self.whole_from:
+            pool.cut(block, size)
+        block.state = IN_USE
+        self.allocated += block.size
         if self.allocated > self._most_allocated:
             self._most_allocated = self.allocated
         return block
@@ -104,7 +102,7 @@ class CachingAllocator:
     def free(self, block: Block) -> None:
         """Puts a block back into its pool, in one with its free neighbours."""
         self.allocated -= block.size
-        block.allocated = False
+        block.state = FREE
         merge(block)
         block.pool.add(block)
 
@@ -145,7 +143,7 @@ class CachingAllocator:
         past the end where there is none."""
         if self.max_split is None:
             return index
-        found = pool.blocks[pool.keys[index]].size
+        found = pool.blocks[index].size
         if size < self.max_split <= found:
             return len(pool.keys)
         if size >= self.max_split and found >= size + self.max_non_split_rounding:
@@ -205,7 +203,7 @@ class CachingAllocator:
         wanted = max(size, self.max_split)
         index = bisect_left(pool.keys, wanted << SHIFT)
         if index < len(pool.keys):
-            self._release(pool.blocks[pool.keys[index]])
+            self._release(pool.blocks[index])
             return True
         released = 0
         for block in reversed(pool.free()):

@@ -231,7 +231,7 @@ def _resident(timeline: Timeline) -> int:
     """Bytes of what stays, when the last step is over."""
     over = [span.start for span in timeline.spans if span.name == Phase.BETWEEN]
     at = over[-1] if over else len(timeline.events) - 1
-    return sum(a.bytes for a in timeline.alive_at(at) if a.component in RESIDENT)
+    return sum(a.copies * a.bytes for a in timeline.alive_at(at) if a.component in RESIDENT)
 
 
 def _last_step(timeline: Timeline) -> int:

@@ -108,7 +108,7 @@ def bytes_of(found: Estimate, quantity: Quantity) -> int:
     if quantity == "kept":
         start = max(span.start for span in timeline.spans if span.name == Phase.BACKWARD)
         return sum(
-            a.bytes
+            a.copies * a.bytes
             for a in timeline.alive_at(start)
             if a.born in (Phase.FORWARD, Phase.LOSS) and a.component is not Component.WORKSPACES
         )

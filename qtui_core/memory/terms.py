@@ -75,8 +75,8 @@ def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
         kind = symbols.kind_of(allocation)
         key = (allocation.component, name_of(allocation), allocation.asked, kind)
         group = groups.setdefault(key, [0, 0])
-        group[0] += allocation.bytes
-        group[1] += 1
+        group[0] += allocation.copies * allocation.bytes
+        group[1] += allocation.copies
     order = {component: index for index, component in enumerate(STACK)}
     found = []
     for (component, name, asked, kind), (nbytes, count) in groups.items():

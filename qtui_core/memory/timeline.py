@@ -41,20 +41,19 @@ STACK: Final = (
 
 
 class Allocation(NamedTuple):
-    """A buffer's life.
+    """A buffer, or one for each of some layers that have it alike.
 
     Attributes:
-        start, stop: it is alive after the events start <= number < stop.
-        bytes: that it takes, rounded up to 512 as CUDA's allocator does.
+        copies: how many there are.
+        bytes: that each takes, rounded up to 512 as CUDA's allocator does.
         asked: bytes before that.
         label: what it is.
         born, died: phases of its first and last event; `died` is empty where it is never freed.
-        layer: that was at work when it was allocated; OUTSIDE for none.
+        layer: that was at work when it was allocated, the first of them; OUTSIDE for none.
         operation, module: that it was allocated in; empty where nothing says so.
     """
 
-    start: int
-    stop: int
+    copies: int
     bytes: int
     asked: int
     label: Label
@@ -159,7 +158,7 @@ class Timeline:
             found += [Life(start + born, start + died, n, c) for born, died, n, c in known[key]]
             for ordinal in program.left:
                 buffer = program.buffers[ordinal]
-                stop, died = self._end(number, ordinal)
+                stop, died = self._ends.get((number, ordinal), (len(self.events), ""))
                 component = buffer.label.component or by_lifetime(buffer.phase or phase, died)
                 found.append(Life(start + buffer.start, stop, buffer.bytes, component))
         return found
@@ -170,23 +169,33 @@ class Timeline:
         return self.live.index(max(self.live)) if self.live else 0
 
     def alive_at(self, number: int) -> list[Allocation]:
-        """The buffers that are alive after an event."""
+        """The buffers that are alive after an event; those that layers of a kind have alike, as
+        one."""
         last = self._call_of(number)
-        found = []
-        for index in range(last + 1):
-            program, start = self.events.calls[index].program, self.events.starts[index]
-            own = program.left if index < last else range(program.allocations)
-            for ordinal in own:
-                if start + program.buffers[ordinal].start > number:
-                    continue
-                end = program.ends.get(ordinal)
-                if end is None:
-                    stop, died = self._end(index, ordinal)
-                else:
-                    stop = start + end
-                    died = program.phase_before(end) or self._stands[index].phase
-                if number < stop:
-                    found.append(self._allocation(index, ordinal, stop, died))
+        starts, ends = self.events.starts, self._ends
+        never = (len(self.events), "")
+        # Program, ordinal and phase of the end -> the first call, and how many there are.
+        alike: dict[tuple[int, int, str], list[int]] = {}
+        for index, call in enumerate(self.events.calls[: last + 1]):
+            program = call.program
+            key = id(program)
+            left = program.left
+            if index == last:
+                left = [n for n in left if starts[last] + program.buffers[n].start <= number]
+            for ordinal in left:
+                stop, died = ends.get((index, ordinal), never)
+                if stop > number:
+                    group = alike.setdefault((key, ordinal, died), [index, 0])
+                    group[1] += 1
+        program, start = self.events.calls[last].program, starts[last]
+        found = [
+            self._allocation(index, ordinal, died, count)
+            for (_, ordinal, died), (index, count) in alike.items()
+        ]
+        for ordinal, end in program.ends.items():
+            if start + program.buffers[ordinal].start <= number < start + end:
+                died = program.phase_before(end) or self._stands[last].phase
+                found.append(self._allocation(last, ordinal, died, 1))
         return found
 
     def phase_at(self, number: int) -> str:
@@ -229,14 +238,9 @@ class Timeline:
         """The call that an event belongs to."""
         return bisect_right(self.events.starts, number) - 1
 
-    def _end(self, call: int, ordinal: int) -> tuple[int, str]:
-        """When a buffer is freed by another call, and in which phase; at the end, in none, where
-        it never is."""
-        return self._ends.get((call, ordinal), (len(self.events), ""))
-
     @cached_property
     def _ends(self) -> dict[tuple[int, int], tuple[int, str]]:
-        """(call, ordinal) -> what `_end` says."""
+        """(call, ordinal) -> the event and the phase in which another call frees the buffer."""
         found: dict[tuple[int, int], tuple[int, str]] = {}
         for number, call in enumerate(self.events.calls):
             start, phase = self.events.starts[number], self._stands[number].phase
@@ -248,7 +252,7 @@ class Timeline:
                 found[key] = (start + step, died)
         return found
 
-    def _allocation(self, index: int, ordinal: int, stop: int, died: str) -> Allocation:
+    def _allocation(self, index: int, ordinal: int, died: str, count: int) -> Allocation:
         call, stand = self.events.calls[index], self._stands[index]
         buffer = call.program.buffers[ordinal]
         made = buffer.operation
@@ -256,17 +260,17 @@ class Timeline:
             made = renamed(made, call)
         elif buffer.phase is None:
             made = stand.operation
+        _, operation, module = made or (OPERATION, "", "")
         return Allocation(
-            self.events.starts[index] + buffer.start,
-            stop,
-            buffer.bytes,
-            buffer.asked,
-            buffer.label,
-            buffer.phase or stand.phase,
-            died,
-            _layer(call, stand.layer),
-            "" if made is None else made[1],
-            "" if made is None else made[2],
+            copies=count,
+            bytes=buffer.bytes,
+            asked=buffer.asked,
+            label=buffer.label,
+            born=buffer.phase or stand.phase,
+            died=died,
+            layer=_layer(call, stand.layer),
+            operation=operation,
+            module=module,
         )
 
 
@@ -320,5 +324,5 @@ def composition(alive: Sequence[Allocation]) -> dict[Component, int]:
     sums: dict[Component, int] = {}
     for allocation in alive:
         component = allocation.component
-        sums[component] = sums.get(component, 0) + allocation.bytes
+        sums[component] = sums.get(component, 0) + allocation.copies * allocation.bytes
     return {component: sums[component] for component in STACK if component in sums}
