@@ -67,7 +67,6 @@ def command(
     # Nothing here makes cycles, and the collector would walk over a hundred thousand events.
     gc.disable()
     from qtui.report.files import check_target
-    from qtui.report.memory import memory_document
     from qtui.report.render import STDOUT, choose_format, write_report
 
     if gpu is not None and vram is not None:
@@ -88,6 +87,9 @@ def command(
             report = report_on_trace(source, plan, device)
         else:
             report = report_on(source, plan, device, knob, alone=True)
+    # What draws it, only now: a fork may be at work on the advice meanwhile.
+    from qtui.report.memory import memory_document
+
     document = memory_document(report, explain=explain, picture=chosen == "html")
     write_report(document, chosen, output, color=color, ascii=ascii)
     gc.freeze()  # nor does it at the end, which is near

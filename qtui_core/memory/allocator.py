@@ -192,7 +192,7 @@ class _Replay:
 
     def _other(self, number: int, step: Step, owners: Sequence[Sequence[Any]]) -> None:
         """What is neither an allocation nor a free, at the event of that number."""
-        kind, owner, ordinal, nbytes, event = step
+        kind, owner, ordinal, _, event = step
         if kind == PHASE:
             if number:
                 self.end_phase()
@@ -200,7 +200,7 @@ class _Replay:
             self._allocator.begin_peaks()
         elif kind == EMPTY_CACHE:
             self._allocator.empty_cache()
-        elif kind == HOLD_BACK and nbytes:
+        elif kind == HOLD_BACK:
             self._allocator.hold_back(owners[owner][ordinal])
         elif kind == HAND_BACK:
             self._allocator.hand_back()

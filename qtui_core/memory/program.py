@@ -48,24 +48,57 @@ class Program:
     Attributes:
         steps: in order.
         allocations: how many ordinals are given out.
+        rises: bytes more than before the program, after each step, each buffer rounded.
+        buffers: what it allocates, by ordinal.
+        ends: ordinal -> the step that frees it, of its own buffers.
+        frees: (step, owner, ordinal) of each buffer of another program that it frees.
+        operation: that it leaves begun; None where none follows its last phase.
+        moves: what an allocator does. Buffers of no bytes take nothing; operations are left out.
     """
 
     def __init__(self, steps: Sequence[Step], allocations: int) -> None:
         self.steps = steps
         self.allocations = allocations
+        self.rises: list[int] = []
+        self.buffers: list[Buffer] = []
+        self.ends: dict[int, int] = {}
+        self.frees: list[tuple[int, int, int]] = []
+        self.moves: list[Move] = []
+        self.operation: Event | None = None
+        self._read()
 
-    @cached_property
-    def rises(self) -> list[int]:
-        """Bytes more than before the program, after each step, each buffer rounded."""
+    def _read(self) -> None:
+        buffers: dict[int, Buffer] = {}
+        ends, frees, moves, rises = self.ends, self.frees, self.moves, self.rises
         live = 0
-        found = []
-        for kind, _, _, nbytes, _ in self.steps:
+        operation: Event | None = None
+        phase: str | None = None
+        for number, (kind, owner, ordinal, nbytes, what) in enumerate(self.steps):
             if kind == ALLOCATE:
-                live += -(-nbytes // 512) * 512
+                size = -(-nbytes // 512) * 512
+                live += size
+                buffers[ordinal] = Buffer(number, nbytes, size, what, operation, phase)
+                if size:
+                    moves.append((size, OWN, ordinal))
             elif kind in FREES:
                 live -= -(-nbytes // 512) * 512
-            found.append(live)
-        return found
+                if owner == OWN:
+                    if ordinal in ends or ordinal not in buffers:
+                        raise ValueError(f"step {number} frees a buffer that is not alive")
+                    ends[ordinal] = number
+                else:
+                    frees.append((number, owner, ordinal))
+                if nbytes:
+                    moves.append((0, owner, ordinal) if kind == FREE else (OTHER, number, kind))
+            elif kind == OPERATION:
+                operation = what
+            else:
+                moves.append((OTHER, number, kind))
+                if kind == PHASE:
+                    operation, phase = None, str(what[1])
+            rises.append(live)
+        self.operation = operation
+        self.buffers = [buffers[ordinal] for ordinal in range(self.allocations)]
 
     @property
     def net(self) -> int:
@@ -88,72 +121,9 @@ class Program:
         return found
 
     @cached_property
-    def buffers(self) -> list[Buffer]:
-        """By ordinal."""
-        found: dict[int, Buffer] = {}
-        operation, phase = None, None
-        for number, (kind, _, ordinal, nbytes, what) in enumerate(self.steps):
-            if kind == ALLOCATE:
-                size = -(-nbytes // 512) * 512
-                found[ordinal] = Buffer(number, nbytes, size, what, operation, phase)
-            elif kind == OPERATION:
-                operation = what
-            elif kind == PHASE:
-                operation, phase = None, str(what[1])
-        return [found[ordinal] for ordinal in range(self.allocations)]
-
-    @cached_property
-    def ends(self) -> dict[int, int]:
-        """Ordinal -> the step that frees it, of its own buffers.
-
-        Raises ValueError for steps that are no history: one is freed that is not alive.
-        """
-        found: dict[int, int] = {}
-        for number, (kind, owner, ordinal, _, _) in enumerate(self.steps):
-            if kind in FREES and owner == OWN:
-                if ordinal in found or self.buffers[ordinal].start > number:
-                    raise ValueError(f"step {number} frees a buffer that is not alive")
-                found[ordinal] = number
-        return found
-
-    @cached_property
     def left(self) -> list[int]:
         """Ordinals of the buffers that it does not free."""
         return [ordinal for ordinal in range(self.allocations) if ordinal not in self.ends]
-
-    @cached_property
-    def frees(self) -> list[tuple[int, int, int]]:
-        """(step, owner, ordinal) of each buffer of another program that it frees."""
-        return [
-            (number, owner, ordinal)
-            for number, (kind, owner, ordinal, _, _) in enumerate(self.steps)
-            if kind in FREES and owner != OWN
-        ]
-
-    @cached_property
-    def moves(self) -> list[Move]:
-        """What an allocator does. Buffers of no bytes take nothing, and operations are skipped."""
-        found: list[Move] = []
-        for number, (kind, owner, ordinal, nbytes, _) in enumerate(self.steps):
-            if kind == ALLOCATE:
-                if nbytes:
-                    found.append((-(-nbytes // 512) * 512, OWN, ordinal))
-            elif kind == FREE:
-                if nbytes:
-                    found.append((0, owner, ordinal))
-            elif kind != OPERATION:
-                found.append((OTHER, number, kind))
-        return found
-
-    @cached_property
-    def operation(self) -> Event | None:
-        """The operation that it leaves begun; None where no operation follows its last phase."""
-        for kind, _, _, _, event in reversed(self.steps):
-            if kind == OPERATION:
-                return tuple(event)
-            if kind == PHASE:
-                return None
-        return None
 
     def phase_before(self, step: int) -> str | None:
         """The phase that the program last began up to a step."""
