@@ -1,0 +1,131 @@
+"""What is read layer by layer is what is read event by event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from qtui_core.memory.allocator import AllocatorSettings, simulate
+from qtui_core.memory.calls import RepeatedEvents, repeated_events
+from qtui_core.memory.on_device import for_allocator, with_workspaces
+from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event, Label
+from qtui_core.memory.step import record_step
+from qtui_core.memory.timeline import composition, read_timeline
+from tests.memory.test_memory_stretch import (
+    GEMMA3,
+    GPT2,
+    LLAMA,
+    PLANS,
+    T5,
+    planned,
+    shape_of,
+)
+from tests.support.slow_allocator import slow_run
+from tests.support.slow_timeline import buffers_of, live_after, operation_at
+
+CASES = [
+    *((LLAMA, 9, name) for name in PLANS),
+    *((GPT2, 8, name) for name in ("full", "lora", "full, script")),
+    *((GEMMA3, 20, name) for name in ("qlora", "full, checkpoints, tied", "inference")),
+    (T5, 7, "full"),
+]
+
+
+@pytest.fixture(
+    scope="module", params=CASES, ids=lambda case: f"{case[0]['model_type']}, {case[2]}"
+)
+def recorded(request) -> RepeatedEvents:
+    config, layers, name = request.param
+    shape = shape_of(config, layers)
+    plan = planned(PLANS[name], shape)
+    events = with_workspaces(record_step(shape, plan).events, plan)
+    assert len({id(call.program) for call in events.calls}) < len(events.calls)
+    return events
+
+
+def test_calls_written_out_are_as_many_events_as_they_say(recorded):
+    assert len(recorded) == len(list(recorded)) == len(recorded.written)
+    assert recorded[3] == recorded.written[3]
+    ids = [event[1] for event in recorded if event[0] == ALLOCATE]
+    assert len(ids) == len(set(ids))
+    alive: set[int] = set()
+    for event in recorded:
+        if event[0] == ALLOCATE:
+            alive.add(event[1])
+        elif event[0] == FREE:
+            alive.remove(event[1])
+
+
+def test_live_bytes_and_tops_are_those_of_the_events(recorded):
+    timeline = read_timeline(recorded)
+    live = live_after(recorded)
+    assert timeline.live == live
+    starts = [n for n, event in enumerate(recorded) if event[0] == PHASE]
+    assert [(span.start, span.stop) for span in timeline.spans] == list(
+        pairwise((*starts, len(live)))
+    )
+    for span, (most, at) in zip(timeline.spans, timeline.tops, strict=True):
+        assert most == max(live[span.start : span.stop])
+        assert at == live.index(most, span.start)
+        assert timeline.operation_at(at) == operation_at(recorded, at)
+
+
+def test_lives_are_those_of_the_events(recorded):
+    told = Counter((b.start, b.stop, b.bytes, b.component) for b in buffers_of(recorded))
+    assert Counter(read_timeline(recorded).lives) == told
+
+
+def test_what_is_alive_is_told_as_the_events_tell_it(recorded):
+    timeline = read_timeline(recorded)
+    buffers = buffers_of(recorded)
+    moments = {at for _, at in timeline.tops} | {span.stop - 1 for span in timeline.spans}
+    for moment in moments | set(range(0, len(recorded), len(recorded) // 23)):
+        alive = timeline.alive_at(moment)
+        found: Counter[tuple[object, ...]] = Counter()
+        for a in alive:
+            said = (a.bytes, a.asked, a.component, a.label.what, a.born, a.died, a.operation)
+            found[said] += a.copies
+        told = Counter(
+            (b.bytes, b.asked, b.component, b.what, b.born, b.died, b.operation)
+            for b in buffers
+            if b.start <= moment < b.stop
+        )
+        assert found == told
+        assert sum(composition(alive).values()) == timeline.live[moment]
+
+
+@pytest.mark.parametrize("segments", ["native", "expandable"])
+def test_the_allocator_finds_the_same_either_way(recorded, segments):
+    settings = AllocatorSettings(segments)
+    run = simulate(recorded, settings)
+    assert run == simulate(list(recorded), settings)
+    most = simulate(recorded).peak.reserved
+    # Where the device is full in the middle, the event is named that had no room.
+    full = AllocatorSettings(segments, most // 2)
+    assert simulate(recorded, full) == simulate(list(recorded), full)
+
+
+def test_the_allocator_is_the_slow_one_on_a_step():
+    shape = shape_of(LLAMA, 5)
+    plan = planned(PLANS["inference"], shape)
+    events = for_allocator(with_workspaces(record_step(shape, plan).events, plan), plan)
+    levels, _ = slow_run(list(events), AllocatorSettings())
+    run = simulate(events)
+    assert run.peak.reserved == max(level.reserved for level in levels)
+    assert run.peak.allocated == max(level.allocated for level in levels)
+    assert run.end == levels[-1]
+
+
+def test_events_that_are_calls_already_stay():
+    events: list[Event] = [(PHASE, "load"), (ALLOCATE, 5, 700, Label("w", Component.WEIGHTS))]
+    calls = repeated_events(events)
+    assert list(calls) == events
+    assert repeated_events(calls) is calls
+    more = calls.inserted(0, 0, 9, Label("first"), freed=True)
+    kinds = [event[0] for event in more]
+    assert kinds == [PHASE, ALLOCATE, FREE, ALLOCATE]
+    assert more[1][2:] == (9, Label("first"))
+    assert more[2][1] == more[1][1] != more[3][1]
+    assert calls[-1] == events[-1]

@@ -1,0 +1,102 @@
+"""What is alive after each event of a recording, from the events alone, one after the other: the
+truth that the timeline, which goes from layer to layer, is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from qtui_core.memory.record import (
+    ALLOCATE,
+    BACKWARD,
+    FREE,
+    LAYER,
+    OPERATION,
+    OUTSIDE,
+    PHASE,
+    Component,
+    Event,
+    rounded,
+)
+from qtui_core.memory.timeline import by_lifetime
+
+
+class Told(NamedTuple):
+    """A buffer: when it lives, and what is told of it."""
+
+    start: int
+    stop: int
+    bytes: int
+    asked: int
+    component: Component
+    what: str
+    born: str
+    died: str
+    operation: str
+    module: str
+
+
+def live_after(events: Sequence[Event]) -> list[int]:
+    """Bytes alive after each event."""
+    sizes: dict[object, int] = {}
+    found: list[int] = []
+    live = 0
+    for event in events:
+        if event[0] == ALLOCATE:
+            sizes[event[1]] = rounded(event[2])
+            live += sizes[event[1]]
+        elif event[0] == FREE:
+            live -= sizes.pop(event[1])
+        found.append(live)
+    return found
+
+
+def buffers_of(events: Sequence[Event]) -> list[Told]:
+    """Every buffer, by the event that allocates it."""
+    found = []
+    ends = {event[1]: number for number, event in enumerate(events) if event[0] == FREE}
+    phases: list[str] = []
+    phase = ""
+    for event in events:
+        phase = str(event[1]) if event[0] == PHASE else phase
+        phases.append(phase)
+    operation: Event | None = None
+    for number, event in enumerate(events):
+        if event[0] == PHASE:
+            operation = None
+        elif event[0] == OPERATION:
+            operation = event
+        elif event[0] == ALLOCATE:
+            _, name, nbytes, label = event
+            stop = ends.get(name, len(events))
+            died = phases[stop] if name in ends else ""
+            found.append(
+                Told(
+                    number,
+                    stop,
+                    rounded(nbytes),
+                    nbytes,
+                    label.component or by_lifetime(phases[number], died),
+                    label.what,
+                    phases[number],
+                    died,
+                    "" if operation is None else operation[1],
+                    "" if operation is None else operation[2],
+                )
+            )
+    return found
+
+
+def operation_at(events: Sequence[Event], number: int) -> str:
+    """The operation that an event belongs to, with its place."""
+    operation, place = "", ""
+    for event in events[: number + 1]:
+        if event[0] == PHASE:
+            operation = ""
+        elif event[0] == OPERATION:
+            operation = f"{event[1]} of {event[2]}" if event[2] else event[1]
+        elif event[0] == LAYER:
+            _, layer, direction = event
+            way = "in the backward of" if direction == BACKWARD else "in"
+            place = "" if layer == OUTSIDE else f"{way} layer {layer}"
+    return " ".join(part for part in (operation, place) if part) if operation else ""
