@@ -1,9 +1,10 @@
 """`dataclass` as in the standard library, made faster for commands that answer at once.
 
 The standard one compiles up to six methods for each class, which is half of what importing the
-seventy classes of `qtui memory` takes. Here only `__init__` is; the other methods are written once
-and read the fields. `fields`, `replace` and `asdict` of `dataclasses` work on these classes, and
-type checkers take them for what they look like. Slots and order are left to the standard one.
+seventy classes of `qtui memory` takes. Here only `__init__` is, and as one expression; the other
+methods are written once and read the fields. `fields`, `replace` and `asdict` of `dataclasses` work
+on these classes, and type checkers take them for what they look like. Slots, order, fields for
+keywords alone and fields made anew that are no arguments are left to the standard one.
 """
 
 from __future__ import annotations
@@ -17,22 +18,48 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True):
-        """A class with the fields of its annotations. Of a `frozen` one each field is set once, by
-        `__init__`; with `eq` two are equal where their fields are that compare."""
+        """A class with the fields of its annotations. Those of a `frozen` one do not change; with
+        `eq` two are equal where their fields are that compare."""
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, eq=eq)
-        made = dataclasses.dataclass(repr=False, eq=False)(cls)
+        made = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+        fields = dataclasses.fields(made)
+        made.__init__ = _init_of(made, fields)
         if "__repr__" not in cls.__dict__:
             made.__repr__ = _repr
         if frozen:
-            made.__setattr__ = _set_once
+            made.__setattr__ = _refuse
             made.__delattr__ = _refuse
         if eq:
-            names = [f.name for f in dataclasses.fields(made) if f.compare]
+            names = [f.name for f in fields if f.compare]
             made._compared = staticmethod(attrgetter(*names) if names else type)
             made.__eq__ = _equal
             made.__hash__ = _hash if frozen else None
         return made
+
+
+def _init_of(cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
+    """A function that puts its arguments, or their defaults, into the dictionary of an instance."""
+    known: dict[str, Any] = {}
+    taken, put = ["self"], []
+    for f in fields:
+        default = value = f.name
+        if f.default is not dataclasses.MISSING:
+            known[f"_{f.name}"] = f.default
+            default = f"{f.name}=_{f.name}"
+        elif f.default_factory is not dataclasses.MISSING:
+            known[f"_{f.name}"] = f.default_factory
+            default = f"{f.name}=_{f.name}"
+            value = f"_{f.name}() if {f.name} is _{f.name} else {f.name}"
+        if f.init:
+            taken.append(default)
+            put.append(f"{f.name}={value}")
+    after = " or self.__post_init__()" if hasattr(cls, "__post_init__") else ""
+    init = eval(f"lambda {', '.join(taken)}: self.__dict__.update({', '.join(put)}){after}", known)
+    init.__name__ = "__init__"
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    init.__annotations__ = {f.name: f.type for f in fields}
+    return init
 
 
 def _repr(self: Any) -> str:
@@ -50,14 +77,8 @@ def _hash(self: Any) -> int:
     return hash(self._compared(self))
 
 
-def _set_once(self: Any, name: str, value: object) -> None:
-    if name in self.__dict__ or name not in self.__dataclass_fields__:
-        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-    self.__dict__[name] = value
-
-
-def _refuse(self: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+def _refuse(self: Any, name: str, value: object = None) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")
 
 
 __all__ = ["dataclass"]
