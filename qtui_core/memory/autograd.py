@@ -67,7 +67,7 @@ def propagate(tape: Tape, root: Node, first: Tensor) -> None:
     """Runs all nodes from `root` on, whose output has the gradient `first`. A node that runs a
     region again calls this from inside a backward pass."""
     before, tape.grad = (tape.grad, tape.path), False
-    events = tape.recorder.events
+    events = tape.events
     state = _Pass(root, first)
     del root, first
     layer = tape.layer
@@ -77,7 +77,8 @@ def propagate(tape: Tape, root: Node, first: Tensor) -> None:
             layer = tape.layer = node.layer
             events.append((LAYER, layer, BACKWARD))
         tape.path = node.module
-        events.append((OPERATION, f"{node.name}_backward", node.module))
+        if tape.names:
+            events.append((OPERATION, f"{node.name}_backward", node.module))
         _visit(tape, state, node)
     tape.grad, tape.path = before
 

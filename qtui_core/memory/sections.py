@@ -52,11 +52,8 @@ def cut(events: Iterable[Event]) -> tuple[list[Section], dict[Any, Place]]:
             current = knife.begin(event[1], event[2])
             keep = current.events.append
             continue
-        if kind == PHASE and inside:
+        if not inside or kind == PHASE:
             inside = False
-            current = knife.begin(OUTSIDE, "")
-            keep = current.events.append
-        if not inside:
             owner = places[event[1]][0].layer if kind == FREE else OUTSIDE
             if owner != current.layer:
                 current = knife.begin(owner, "")

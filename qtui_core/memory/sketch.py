@@ -68,7 +68,7 @@ def sketch(
             pen.draw(of_group, copies, places, max(1, round(points * len(of_group) / total)))
         return pen
 
-    pen = record_repeated(shape, plan, read)
+    pen = record_repeated(shape, plan, read, names=True)
     curve = pen.curve()
     peaks = Peaks(pen.peaks())
     return Sketch(plan, curve, peaks, peaks.bytes + outside_torch(device, plan.groups).bytes)

@@ -70,10 +70,14 @@ def record_repeated(
     shape: ModelShape,
     plan: RunPlan,
     read: Callable[[Sequence[Event], Sequence[Fold]], Read],
+    *,
+    names: bool = False,
 ) -> Read:
     """What `read` makes of the events of the layers that were built and of how others are copies of
     them; it may raise NotPeriodic, and is then given more layers. The step is one like all but the
     first.
+
+    Without `names` there are no operations among the events, which takes less time.
 
     Of a script two steps are there, for the first leaves to the second what it holds.
     """
@@ -81,24 +85,29 @@ def record_repeated(
     with _no_garbage():
         for margin in _MARGINS:
             folded = fold(shape, margin)
-            events = record_all(folded.shape, plan, steps, steady=True).events
+            events = record_all(folded.shape, plan, steps, steady=True, names=names).events
             try:
                 return read(events, folded.folds)
             except NotPeriodic:
                 continue
-        return read(record_all(shape, plan, steps, steady=True).events, ())
+        return read(record_all(shape, plan, steps, steady=True, names=names).events, ())
 
 
 def record_all(
-    shape: ModelShape, plan: RunPlan, steps: int = 2, *, steady: bool = False
+    shape: ModelShape,
+    plan: RunPlan,
+    steps: int = 2,
+    *,
+    steady: bool = False,
+    names: bool = True,
 ) -> Recording:
     """The events of such a run with every layer built. `steady` is whether the states of the
-    optimizer are there before the first step."""
-    tape = Tape()
+    optimizer are there before the first step, `names` whether operations are among the events."""
+    tape = Tape(names=names)
     model = Model(shape, plan)
     _load(tape, model)
     held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
-    recording = Recording(tuple(tape.recorder.events), "tape")
+    recording = Recording(tuple(tape.events), "tape")
     del held  # what the run still holds at its end is not freed in it
     return recording
 
@@ -111,7 +120,7 @@ def _load(tape: Tape, model: Model) -> None:
     for weights in model.sweep(tape):
         weights.raise_types(tape)
     if model.plan.kbit_prep == "all":
-        tape.recorder.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
+        tape.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
     for weights in model.sweep(tape):
         weights.adapt(tape)
 
@@ -227,7 +236,7 @@ class _Optimizer:
         for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
             made = [
                 [
-                    Buffer(tape.recorder, temporary.bytes, ROOTS)
+                    Buffer(tape.events, temporary.bytes, ROOTS)
                     for temporary in step_temporaries(
                         [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
                     )
@@ -246,7 +255,7 @@ class _Optimizer:
         for weights in self.model.sweep(tape):
             for stored, _ in weights.trained():
                 passing = [
-                    Buffer(tape.recorder, temporary.bytes, Label(temporary.name, TEMPORARY))
+                    Buffer(tape.events, temporary.bytes, Label(temporary.name, TEMPORARY))
                     for temporary in passing_temporaries(stored, self.model.plan)
                 ]
                 passing.clear()
@@ -264,7 +273,7 @@ class _Optimizer:
         for state in states:
             if not state.paged:
                 label = Label(state.name, Component.OPTIMIZER)
-                self.states.append(Buffer(tape.recorder, state.bytes, label))
+                self.states.append(Buffer(tape.events, state.bytes, label))
 
     def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
         """Lets go of what belongs to each group of weights, in their order."""

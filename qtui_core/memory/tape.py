@@ -45,13 +45,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.record import FORWARD, LAYER, OPERATION, OUTSIDE, PHASE, Label
+from qtui_core.memory.record import FORWARD, LAYER, OPERATION, OUTSIDE, PHASE, Event, Label
 from qtui_core.memory.tensors import (
     Buffer,
     Edge,
     Gradients,
     Node,
-    Recorder,
     Region,
     StopRecompute,
     Tensor,
@@ -64,12 +63,13 @@ class Tape:
     """The state of a run: what is recorded, and the modes it is in.
 
     Attributes:
-        recorder: where events go.
+        events: so far (record.py).
         grad: whether operations make nodes (torch.is_grad_enabled).
         autocast: the type of torch.autocast, None outside of it.
         training: whether dropout works.
         layer: index of the layer at work, OUTSIDE for none.
         path: name of the module at work; inside a layer, relative to it.
+        names: whether operations are written to the recording, where more than sizes is wanted.
         held: while a backward function runs, the buffers that its node saved, in order. It reads
             them before it does anything else that runs nodes.
     """
@@ -77,19 +77,21 @@ class Tape:
     __slots__ = (
         "autocast",
         "casts",
+        "events",
         "grad",
         "held",
         "layer",
+        "names",
         "path",
         "recomputing",
-        "recorder",
         "region",
         "sequence",
         "training",
     )
 
-    def __init__(self) -> None:
-        self.recorder = Recorder()
+    def __init__(self, *, names: bool = True) -> None:
+        self.events: list[Event] = []
+        self.names = names
         self.grad = True
         self.autocast: str | None = None
         self.training = True
@@ -106,12 +108,12 @@ class Tape:
 
     def phase(self, name: str) -> None:
         """A phase begins (record.Phase)."""
-        self.recorder.events.append((PHASE, name))
+        self.events.append((PHASE, name))
 
     def enter_layer(self, index: int, direction: str = FORWARD) -> None:
         """Work on layer `index` begins; OUTSIDE ends it."""
         self.layer = index
-        self.recorder.events.append((LAYER, index, direction))
+        self.events.append((LAYER, index, direction))
 
     def leave_layer(self, direction: str = FORWARD) -> None:
         """What follows is of no layer."""
@@ -119,21 +121,20 @@ class Tape:
 
     def operation(self, name: str) -> None:
         """An operation begins that makes no node."""
-        self.recorder.events.append((OPERATION, name, self.path))
+        if self.names:
+            self.events.append((OPERATION, name, self.path))
 
     # ------------------------------------------------------------------ tensors
 
     def new(self, elements: int, dtype: str, label: Label, view: bool = False) -> Tensor:
         """A tensor with bytes of its own, that needs no gradient."""
         return Tensor(
-            elements, dtype, Buffer(self.recorder, elements * SIZES[dtype], label), False, view
+            elements, dtype, Buffer(self.events, elements * SIZES[dtype], label), False, view
         )
 
     def leaf(self, elements: int, dtype: str, label: Label, trained: bool) -> Tensor:
         """A parameter. `trained` is its requires_grad."""
-        return Tensor(
-            elements, dtype, Buffer(self.recorder, elements * SIZES[dtype], label), trained
-        )
+        return Tensor(elements, dtype, Buffer(self.events, elements * SIZES[dtype], label), trained)
 
     def alias(self, x: Tensor, elements: int | None = None) -> Tensor:
         """A view of `x`, of the first `elements` of it: the same bytes, the same node. For
@@ -158,7 +159,8 @@ class Tape:
         outputs: int = 1,
     ) -> Node | None:
         """Begins the operation `name`, and remembers it where an input needs a gradient."""
-        self.recorder.events.append((OPERATION, name, self.path))
+        if self.names:
+            self.events.append((OPERATION, name, self.path))
         if not self.grad:
             return None
         edges: list[Edge | None] = []
@@ -264,7 +266,6 @@ __all__ = [
     "Gradients",
     "Label",
     "Node",
-    "Recorder",
     "Region",
     "StopRecompute",
     "Tape",

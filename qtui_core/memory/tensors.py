@@ -7,29 +7,20 @@ from collections.abc import Callable
 from qtui_core.memory.record import ALLOCATE, FREE, Event, Label
 
 
-class Recorder:
-    """Writes the events. `count` is the last id given."""
-
-    __slots__ = ("count", "events")
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.count = 0
-
-
 class Buffer:
-    """Bytes that are allocated as long as anything refers to this object."""
+    """Bytes that are allocated as long as anything refers to this object. Its id is the number of
+    the event that allocates it."""
 
-    __slots__ = ("id", "nbytes", "recorder")
+    __slots__ = ("events", "id", "nbytes")
 
-    def __init__(self, recorder: Recorder, nbytes: int, label: Label) -> None:
-        self.recorder = recorder
+    def __init__(self, events: list[Event], nbytes: int, label: Label) -> None:
+        self.events = events
         self.nbytes = nbytes
-        self.id = recorder.count = recorder.count + 1
-        recorder.events.append((ALLOCATE, self.id, nbytes, label))
+        self.id = len(events)
+        events.append((ALLOCATE, self.id, nbytes, label))
 
     def __del__(self) -> None:
-        self.recorder.events.append((FREE, self.id))
+        self.events.append((FREE, self.id))
 
 
 class Tensor:

@@ -54,7 +54,7 @@ def real_levels(run: Callable[[], object]) -> list[int]:
 
 def tape_levels(run: Callable[[Tape], object], tape: Tape) -> list[int]:
     """The same of a tape."""
-    events = tape.recorder.events
+    events = tape.events
     begun = len(events)
     sizes = {e[1]: e[2] for e in events if e[0] == ALLOCATE}
     kept = run(tape)

@@ -80,4 +80,4 @@ def remember(
 
 
 def _resized(tape: Tape, buffer: Buffer, tokens: int, wanted: int) -> Buffer:
-    return Buffer(tape.recorder, buffer.nbytes // tokens * wanted, CACHE)
+    return Buffer(tape.events, buffer.nbytes // tokens * wanted, CACHE)
