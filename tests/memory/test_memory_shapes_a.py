@@ -3,14 +3,17 @@ parameter by name and shape, every buffer by bytes, and what no parameter shows.
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Any
 
 import pytest
 import transformers
 from meta_models import agreeing_shape, causal_model, published
 
+import qtui_core.memory.families as family_modules
 from qtui_core.errors import UsageError
-from qtui_core.memory.families import UnknownFamily, shape_of
+from qtui_core.memory.families import UnknownFamily, families, shape_of
 from qtui_core.memory.shape import Mlp, Moe
 
 #: Published configurations, and the parameters of the published weights (tied weights once). Of
@@ -313,3 +316,12 @@ def test_qwen1_has_no_class_to_hold_a_shape_against():
     assert "qwen" not in transformers.models.auto.CONFIG_MAPPING
     with pytest.raises(UnknownFamily, match=r"Qwen 1\.5 and later"):
         shape_of({"model_type": "qwen", "auto_map": {"AutoConfig": "configuration_qwen.QWen"}})
+
+
+def test_every_family_is_in_the_module_that_the_table_names():
+    found = {}
+    for entry in pkgutil.iter_modules(family_modules.__path__):
+        module = import_module(f"{family_modules.__name__}.{entry.name}")
+        found |= dict.fromkeys(getattr(module, "FAMILIES", ()), entry.name)
+    assert found == family_modules._MODULES
+    assert families() == tuple(sorted(found))

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtui_core.memory.blocks import fused_kernels, moe
 from qtui_core.memory.blocks.attention import Attended
 from qtui_core.memory.blocks.norm import normalize
-from qtui_core.memory.blocks.registry import ATTENTIONS, MLPS
+from qtui_core.memory.blocks.registry import attention_style, feed_forward_style
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
 from qtui_core.memory.operations.pointwise import add, dropout, scale
@@ -21,17 +20,15 @@ def attention_of(
 ) -> Attended:
     """The layer's attention to `hidden`."""
     spec: Any = layer.attention
-    if state.plan.kernels != "torch" and spec.style == "llama":
-        return fused_kernels.attention(tape, weights, spec, hidden, state)
-    return ATTENTIONS[spec.style](tape, weights, spec, hidden, state)
+    fused = state.plan.kernels != "torch" and spec.style == "llama"
+    return attention_style("fused" if fused else spec.style)(tape, weights, spec, hidden, state)
 
 
 def feed_forward_of(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor) -> Tensor:
     """The layer's feed-forward part of `hidden`."""
     spec: Any = layer.mlp
-    if weights.plan.kernels != "torch" and spec.style == "llama":
-        return fused_kernels.feed_forward(tape, weights, spec, hidden)
-    return MLPS[spec.style](tape, weights, spec, hidden)
+    fused = weights.plan.kernels != "torch" and spec.style == "llama"
+    return feed_forward_style("fused" if fused else spec.style)(tape, weights, spec, hidden)
 
 
 def pre(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pass) -> Tensor:
@@ -124,6 +121,8 @@ def llama4(tape: Tape, weights: Weights, layer: Layer, hidden: Tensor, state: Pa
     residual = hidden
     hidden = normalize(tape, weights, layer.norms[1], hidden)
     if isinstance(layer.mlp, Moe):
+        from qtui_core.memory.blocks import moe
+
         hidden, _weights = moe.llama4(tape, weights, layer.mlp, hidden)
     else:
         hidden = feed_forward_of(tape, weights, layer, hidden)

@@ -2,45 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Final
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.families import (
-    bloom,
-    cohere,
-    deepseek,
-    encoders,
-    falcon,
-    gemma,
-    gpt,
-    llama,
-    mixture,
-    neox,
-    olmo,
-    opt,
-    qwen,
-    t5,
-)
 from qtui_core.memory.families.reading import Config, UnknownFamily
 from qtui_core.memory.shape import ModelShape
 
-#: model_type of config.json -> its function. Each module of this package adds its own.
-_FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
-    **llama.FAMILIES,
-    **gemma.FAMILIES,
-    **qwen.FAMILIES,
-    **mixture.FAMILIES,
-    **olmo.FAMILIES,
-    **cohere.FAMILIES,
-    **gpt.FAMILIES,
-    **neox.FAMILIES,
-    **opt.FAMILIES,
-    **bloom.FAMILIES,
-    **falcon.FAMILIES,
-    **deepseek.FAMILIES,
-    **encoders.FAMILIES,
-    **t5.FAMILIES,
+#: model_type of config.json -> the module of this package that has its function, in its FAMILIES:
+#: imported when a model of the family is opened.
+_MODULES: Final[dict[str, str]] = {
+    "llama": "llama",
+    "mistral": "llama",
+    "phi3": "llama",
+    "granite": "llama",
+    "stablelm": "llama",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gemma3": "gemma",
+    "gemma3_text": "gemma",
+    "qwen": "qwen",
+    "qwen2": "qwen",
+    "qwen3": "qwen",
+    "qwen2_moe": "qwen",
+    "qwen3_moe": "qwen",
+    "mixtral": "mixture",
+    "granitemoe": "mixture",
+    "llama4": "mixture",
+    "llama4_text": "mixture",
+    "olmo": "olmo",
+    "olmo2": "olmo",
+    "cohere": "cohere",
+    "cohere2": "cohere",
+    "gpt2": "gpt",
+    "gpt_bigcode": "gpt",
+    "gpt_neox": "neox",
+    "phi": "neox",
+    "opt": "opt",
+    "bloom": "bloom",
+    "falcon": "falcon",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
+    "bert": "encoders",
+    "roberta": "encoders",
+    "t5": "t5",
 }
 
 
@@ -57,14 +63,16 @@ def shape_of(config: object) -> ModelShape:
         )
     reader = Config(config)
     family = reader.text("model_type", "")
-    if family not in _FAMILIES:
+    if family not in _MODULES:
         raise _unknown(reader, family)
-    return _FAMILIES[family](reader)
+    module = import_module(f"{__name__}.{_MODULES[family]}")
+    shape: ModelShape = module.FAMILIES[family](reader)
+    return shape
 
 
 def families() -> tuple[str, ...]:
     """The model types that have a shape, in alphabetical order."""
-    return tuple(sorted(_FAMILIES))
+    return tuple(sorted(_MODULES))
 
 
 def _unknown(config: Config, family: str) -> UnknownFamily:
