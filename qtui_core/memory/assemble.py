@@ -32,7 +32,7 @@ def forward(
     forward and loss."""
     shape, plan = model.shape, model.plan
     if shape.encoder:
-        return _sequence_to_sequence(tape, model, batch)
+        return _sequence_to_sequence(tape, model, batch, cache)
     hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
     if plan.pipeline_parallel > 1 and shape.head is None:  # the next stage goes on with it
         return (hidden, ()) if plan.trains else (None, (hidden,))
@@ -52,12 +52,12 @@ def forward(
 
 
 def _sequence_to_sequence(
-    tape: Tape, model: Model, batch: Batch
+    tape: Tape, model: Model, batch: Batch, cache: Cache | None
 ) -> tuple[Tensor | None, tuple[Tensor, ...]]:
     """T5ForConditionalGeneration.forward: what it makes on the way has names until it returns."""
     from qtui_core.memory.backbone_t5 import t5  # no other model needs its blocks
 
-    encoded, _shifted, decoded = t5(tape, model, batch)
+    encoded, _shifted, decoded = t5(tape, model, batch, cache)
     if model.shape.head_scale:
         scaled = scale(tape, decoded)
         logits = _head(tape, model, scaled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.t5 import Biases, layer
@@ -19,25 +20,48 @@ from qtui_core.memory.tape import Tape, Tensor
 SHIFTED: Final = Label("decoder_input_ids")
 
 
-def t5(tape: Tape, model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def t5(
+    tape: Tape, model: Model, batch: Batch, cache: Cache | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """What the encoder gave, the inputs of the decoder and what it gave: all of these have names
-    until the loss has been computed. Inputs and labels are as long as the plan's sequence."""
+    until the loss has been computed. Inputs and labels are as long as the plan's sequence.
+
+    With a cache the decoder is given one token of each sequence, and the encoder is not run again.
+    """
     shape, plan = model.shape, model.plan
-    queries = batch.ids.elements // plan.batch
-    state = Pass(shape, plan, plan.batch, queries, queries)
     first, last = shape.encoder_norm, shape.final_norm
     assert first is not None
     assert last is not None
-    encoded = _stack(tape, model, state, batch.ids, shape.encoder, 0, first)
-    tape.operation("new_zeros")
-    shifted = tape.new(state.tokens, "int64", SHIFTED)
-    copied = tape.new(state.tokens - state.batch, "int64", SHIFTED)
-    del copied
-    ignored = tape.new(state.tokens, "bool", SHIFTED)
-    del ignored
-    decoding = Pass(shape, plan, plan.batch, queries, queries, encoded=encoded)
+    encoded = None if cache is None else cache.encoded
+    if encoded is None:
+        queries = plan.sequence
+        state = Pass(shape, plan, plan.batch, queries, queries)
+        encoded = _stack(tape, model, state, batch.ids, shape.encoder, 0, first)
+    if cache is None:
+        queries = plan.sequence
+        shifted = _shifted(tape, plan.batch, queries)
+    else:
+        queries = 1
+        shifted = tape.alias(batch.ids, plan.batch)
+        if plan.generate > 1:
+            cache.encoded = encoded
+    keys = queries if cache is None else cache.length + queries
+    decoding = Pass(shape, plan, plan.batch, queries, keys, cache=cache, encoded=encoded)
     decoded = _stack(tape, model, decoding, shifted, shape.layers, len(shape.encoder), last)
+    if cache is not None:
+        cache.length = keys
     return encoded, shifted, decoded
+
+
+def _shifted(tape: Tape, batch: int, queries: int) -> Tensor:
+    """T5PreTrainedModel._shift_right: the labels of each sequence, one token later."""
+    tape.operation("new_zeros")
+    shifted = tape.new(batch * queries, "int64", SHIFTED)
+    copied = tape.new(batch * (queries - 1), "int64", SHIFTED)
+    del copied
+    ignored = tape.new(batch * queries, "bool", SHIFTED)
+    del ignored
+    return shifted
 
 
 def _stack(

@@ -10,6 +10,7 @@ that are computed again add 2ND. Attention adds what grows with the square of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from qtui_core.dataclass import dataclass
@@ -84,9 +85,13 @@ def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
     layers = [*_products_of_layers(shape, plan)]
     outside = [*_products_outside(shape, plan)]
     products = layers + outside
-    pairs = sum(pairs_of(layer, plan) for layer in (*shape.encoder, *shape.layers))
+    pairs = sum(pairs_of(layer, plan) for layer in shape.encoder)
+    decoding = in_decoder(shape, plan)
+    pairs += sum(pairs_of(layer, decoding, plan.sequence) for layer in shape.layers)
     attention_forward = _PRODUCTS_FORWARD * pairs * max(1, plan.accumulation)
-    forward = 2 * tokens * sum(p.parameters + p.adapters for p in products) + attention_forward
+    times = max(1, plan.accumulation)
+    forward = 2 * times * sum(p.tokens * (p.parameters + p.adapters) for p in products)
+    forward += attention_forward
     recompute = backward = attention_backward = attention_again = 0
     if plan.trains:
         kept = plan.attention == "eager"
@@ -114,22 +119,38 @@ def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
 
 @dataclass(frozen=True)
 class _Product:
-    """A weight that multiplies every token: its parameters, of adapters on it, and whether it is
-    trained itself."""
+    """A weight that multiplies tokens: its parameters, of adapters on it, whether it is trained
+    itself, and how many tokens of a micro batch there are."""
 
     parameters: int
     adapters: int
     trained: bool
+    tokens: int
 
 
 def _products_of_layers(shape: ModelShape, plan: RunPlan) -> Iterator[_Product]:
-    for prefix, layers in (
-        (shape.encoder_prefix, shape.encoder),
-        (shape.layer_prefix, shape.layers),
+    for prefix, layers, working in (
+        (shape.encoder_prefix, shape.encoder, plan),
+        (shape.layer_prefix, shape.layers, in_decoder(shape, plan)),
     ):
         for index, layer in enumerate(layers):
             for module in modules_of_layer(layer):
-                yield from _product(shape, plan, f"{prefix}.{index}.{module.name}", module, layer)
+                tokens = plan.tokens if of_encoded(layer, module) else working.tokens
+                name = f"{prefix}.{index}.{module.name}"
+                yield from _product(shape, plan, name, module, layer, tokens)
+
+
+def in_decoder(shape: ModelShape, plan: RunPlan) -> RunPlan:
+    """The plan by which the layers of a decoder work: of the prompt of an inference that an encoder
+    is given they see one token of each sequence, the first."""
+    return replace(plan, sequence=1) if shape.encoder and not plan.trains else plan
+
+
+def of_encoded(layer: Layer, module: Module) -> bool:
+    """Whether a module of a decoder works on what the encoder gave: keys and values of the
+    attention to it."""
+    cross = layer.cross
+    return isinstance(cross, Attention) and module in (cross.key, cross.value)
 
 
 def _products_outside(shape: ModelShape, plan: RunPlan) -> Iterator[_Product]:
@@ -137,18 +158,23 @@ def _products_outside(shape: ModelShape, plan: RunPlan) -> Iterator[_Product]:
     if shape.head is not None:
         modules.append(shape.head)
     for module in modules:
-        yield from _product(shape, plan, module.name, module, None)
+        yield from _product(shape, plan, module.name, module, None, in_decoder(shape, plan).tokens)
 
 
 def _product(
-    shape: ModelShape, plan: RunPlan, name: str, module: Module, layer: Layer | None
+    shape: ModelShape,
+    plan: RunPlan,
+    name: str,
+    module: Module,
+    layer: Layer | None,
+    tokens: int,
 ) -> Iterator[_Product]:
     """The product of a module: a linear layer, or the experts that work on one token."""
     trained = plan.method == "full"
     rank = rank_on(shape, plan, name, module)
     if isinstance(module, Linear):
         adapters = rank * (module.inputs + module.outputs)
-        yield _Product(module.inputs * module.outputs, adapters, trained)
+        yield _Product(module.inputs * module.outputs, adapters, trained, tokens)
     elif isinstance(module, Parameter) and layer is not None and isinstance(layer.mlp, Moe):
         moe = layer.mlp
         if module in moe.stacked:
@@ -156,14 +182,15 @@ def _product(
             # A stack of biases `[experts, outputs]` multiplies nothing.
             if len(sizes) == 2:
                 parameters = prod(sizes) * moe.top_k * experts // moe.experts
-                yield _Product(parameters, rank * sum(sizes) * moe.top_k, trained)
+                yield _Product(parameters, rank * sum(sizes) * moe.top_k, trained, tokens)
         elif module == moe.router:
-            yield _Product(prod(module.shape), 0, trained)
+            yield _Product(prod(module.shape), 0, trained, tokens)
 
 
-def pairs_of(layer: Layer, plan: RunPlan) -> int:
+def pairs_of(layer: Layer, plan: RunPlan, encoded: int | None = None) -> int:
     """Operations of one product over the pairs of positions that a micro batch attends to, the
-    mean of scores and values, in one layer.
+    mean of scores and values, in one layer. `encoded` are tokens of each sequence that an encoder
+    gave, where they are not as many as the layer's.
 
     Of causal attention a kernel computes half, or the window; eager attention computes all.
     """
@@ -184,7 +211,8 @@ def pairs_of(layer: Layer, plan: RunPlan) -> int:
     total = plan.batch * seen * width
     if isinstance(layer.cross, Attention):
         cross = layer.cross
-        total += plan.batch * sequence * sequence * 2 * cross.heads * cross.head_dim
+        keys = sequence if encoded is None else encoded
+        total += plan.batch * sequence * keys * 2 * cross.heads * cross.head_dim
     return total
 
 

@@ -15,11 +15,12 @@ from math import ceil
 from typing import Final
 
 from qtui_core.memory import intensity_rows as rows
-from qtui_core.memory.compute import pairs_of
+from qtui_core.memory.compute import in_decoder, of_encoded, pairs_of
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operation import Operation
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import (
+    Attention,
     LatentAttention,
     Layer,
     Linear,
@@ -63,20 +64,21 @@ def _name(operation: Operation, names: Sequence[str]) -> str:
 
 
 def _all(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
-    for prefix, layers in (
-        (shape.encoder_prefix, shape.encoder),
-        (shape.layer_prefix, shape.layers),
+    decoding = in_decoder(shape, plan)
+    for prefix, layers, working in (
+        (shape.encoder_prefix, shape.encoder, plan),
+        (shape.layer_prefix, shape.layers, decoding),
     ):
         for index, layer in enumerate(layers):
-            yield from _layer(shape, plan, f"{prefix}.{index}", layer)
-    again = replace(plan, checkpointing=False)  # only layers are recomputed
+            yield from _layer(shape, working, f"{prefix}.{index}", layer, plan.sequence)
+    again = replace(decoding, checkpointing=False)  # only layers are recomputed
     outside: list[Module] = [*shape.embedding_modules, *shape.head_modules]
     if shape.head is not None:
         outside.append(shape.head)
     adapted: list[rows.Adapted] = []
     for module in outside:
-        yield from _module(shape, again, module.name, module, None, plan.tokens)
-        adapted += _adapted(shape, plan, module.name, module, None)
+        yield from _module(shape, again, module.name, module, None, again.tokens)
+        adapted += _adapted(shape, again, module.name, module, None)
     yield from rows.adapters(adapted, again)
     if shape.final_norm is not None:
         yield rows.norm(shape.final_norm, again)
@@ -92,17 +94,20 @@ def element(plan: RunPlan) -> str:
     return plan.autocast_dtype if plan.autocast else plan.dtype or "bf16"
 
 
-def _layer(shape: ModelShape, plan: RunPlan, prefix: str, layer: Layer) -> Iterator[Operation]:
+def _layer(
+    shape: ModelShape, plan: RunPlan, prefix: str, layer: Layer, encoded: int
+) -> Iterator[Operation]:
     for norm in layer.norms:
         yield rows.norm(norm, plan)
     adapted: list[rows.Adapted] = []
     for module in sorted(modules_of_layer(layer), key=_comes_last):
         name = f"{prefix}.{module.name}"
-        yield from _module(shape, plan, name, module, layer, plan.tokens)
+        tokens = plan.batch * encoded if of_encoded(layer, module) else plan.tokens
+        yield from _module(shape, plan, name, module, layer, tokens)
         adapted += _adapted(shape, plan, name, module, layer)
     yield from rows.adapters(adapted, plan)
     yield from rows.rotation(layer, plan)
-    yield from _attention(layer, plan)
+    yield from _attention(layer, plan, encoded)
     yield from rows.activation(layer, plan)
     yield rows.residual(shape, plan)
 
@@ -195,7 +200,7 @@ def _passes(plan: RunPlan, *, trained: bool) -> int:
     return 1 + (plan.checkpointing is True) + plan.trains + (plan.trains and trained)
 
 
-def _attention(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
+def _attention(layer: Layer, plan: RunPlan, encoded: int) -> Iterator[Operation]:
     """Scores and values together, forward and backward."""
     attention = layer.attention
     dtype = element(plan)
@@ -206,7 +211,7 @@ def _attention(layer: Layer, plan: RunPlan) -> Iterator[Operation]:
     else:
         heads, kv_heads = attention.heads, attention.kv_heads
         width = value = attention.head_dim
-    pairs = pairs_of(layer, plan)
+    pairs = pairs_of(layer, plan, encoded)
     queries, keys = e * tokens * heads * width, e * tokens * kv_heads * width
     values, out = e * tokens * kv_heads * value, e * tokens * heads * value
     once = queries + keys + values + out
@@ -257,7 +262,7 @@ def _decode(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
     for prefix, layers in ((shape.layer_prefix, shape.layers),):
         for index, layer in enumerate(layers):
             for module in modules_of_layer(layer):
-                if isinstance(module, Linear):
+                if isinstance(module, Linear) and not of_encoded(layer, module):
                     count = module.inputs * module.outputs
                     name = f"{prefix}.{index}.{module.name}"
                     packed = is_quantized(shape, plan, name, module)
@@ -270,7 +275,7 @@ def _decode(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
             "all linear layers; experts as modules of stacks are left out",
         )  # fmt: skip
     work = cached = 0
-    length = plan.sequence + plan.generate // 2
+    length = in_decoder(shape, plan).sequence + plan.generate // 2
     for layer in shape.layers:
         attention = layer.attention
         if isinstance(attention, LatentAttention):
@@ -278,6 +283,9 @@ def _decode(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
         seen = min(length, attention.window or length)
         work += 4 * plan.batch * seen * attention.heads * attention.head_dim
         cached += 2 * e * plan.batch * seen * attention.kv_heads * attention.head_dim
+        if isinstance(layer.cross, Attention):
+            width = plan.batch * plan.sequence * layer.cross.heads * layer.cross.head_dim
+            work, cached = work + 4 * width, cached + 2 * e * width
     if cached:
         yield Operation(
             "attention of a token", "decode", plan.generate, work, cached, cached, element(plan),

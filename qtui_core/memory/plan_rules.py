@@ -211,7 +211,6 @@ def not_built_in(shape: ModelShape, plan: RunPlan) -> tuple[str, ...]:
     if not shape.encoder:
         return ()
     unknown = {
-        "an inference": not plan.trains,
         "a padding mask": plan.padding_mask,
         "--attention eager": plan.attention == "eager",
         "--reentrant": plan.reentrant and bool(plan.checkpointing),

@@ -175,12 +175,14 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.grad = False
     tape.training = False
     prompt = received(tape, model, _batch(tape, plan))
-    cache = None if model.shape.is_encoder or model.shape.encoder else Cache()
+    cache = (
+        None if model.shape.is_encoder else Cache(cross=Cache() if model.shape.encoder else None)
+    )
     tape.phase(Phase.FORWARD)
     _pass_forward(tape, model, prompt, cache)
     if plan.generate > 1 and cache is not None:
         tape.phase(Phase.FORWARD)
-        cache.lengthen(tape, plan.sequence + plan.generate - 2)
+        cache.lengthen(tape, cache.length + plan.generate - 2)
         _pass_forward(tape, model, received(tape, model, _last_token(tape, plan)), cache)
     tape.phase(Phase.BETWEEN)
     return prompt, cache

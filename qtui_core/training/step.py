@@ -123,7 +123,11 @@ def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Ma
     with torch.no_grad():
         marks.phase(Phase.FORWARD)
         with _autocast(plan, batch):
-            cache = getattr(model(**batch, **settings), "past_key_values", None)
+            outputs = model(**batch, **settings)
+        cache = getattr(outputs, "past_key_values", None)
+        if plan.generate > 1 and model.config.is_encoder_decoder:
+            settings["encoder_outputs"] = (outputs.encoder_last_hidden_state,)
+        del outputs
         marks.track(cache_tensors(cache), Component.CACHE)
         if plan.generate > 1 and cache is not None:
             marks.phase(Phase.FORWARD)
@@ -141,8 +145,13 @@ def _generate(
 ) -> None:
     """Tokens after the first. Which they are does not matter."""
     given = dict(batch)
+    ids = "input_ids"
+    if model.config.is_encoder_decoder:  # whose encoder has run
+        del given[ids]
+        ids = "decoder_input_ids"
+        settings = {key: value for key, value in settings.items() if key != ids}
     for _ in range(plan.generate - 1):
-        given["input_ids"] = batch["input_ids"][:, :1].clone()
+        given[ids] = batch["input_ids"][:, :1].clone()
         if "attention_mask" in given:
             mask = given["attention_mask"]
             given["attention_mask"] = torch.cat([mask, mask.new_ones(plan.batch, 1)], dim=-1)
@@ -155,7 +164,8 @@ def _generate(
 def _autocast(plan: RunPlan, batch: dict[str, torch.Tensor]) -> AbstractContextManager[Any]:
     if not plan.autocast:
         return nullcontext()
-    return torch.autocast(batch["input_ids"].device.type, dtype=DTYPES[plan.autocast_dtype])
+    device = next(iter(batch.values())).device.type
+    return torch.autocast(device, dtype=DTYPES[plan.autocast_dtype])
 
 
 def cache_tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -94,6 +94,25 @@ def test_accumulation_multiplies_the_step():
     assert compute_of(SHAPE, plan(accumulation=4)).total == 4 * compute_of(SHAPE, plan()).total
 
 
+def test_a_decoder_behind_an_encoder_is_given_one_token_of_a_prompt():
+    transformers = pytest.importorskip("transformers")
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = transformers.T5Config(
+        vocab_size=320, d_model=64, d_kv=16, d_ff=176, num_layers=3, num_heads=4
+    )
+    kind = transformers.T5ForConditionalGeneration
+    # Of eager attention the counter knows every product.
+    model = kind._from_config(config, attn_implementation="eager").eval()
+    ids = torch.randint(3, 320, (BATCH, SEQUENCE))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, decoder_input_ids=ids[:, :1])
+    shape = ModelShape.from_config(config.to_dict())
+    found = compute_of(shape, plan(method="inference", attention="eager"))
+    assert found.total == counter.get_total_flops()
+
+
 def test_a_bound_by_rate_and_type():
     h100 = find_device("H100")
     found = compute_of(SHAPE, plan(dtype="bf16"))

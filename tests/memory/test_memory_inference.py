@@ -24,6 +24,7 @@ from qtui_core.memory.step import record_step
 KINDS = (
     "llama", "gpt2", "opt", "phi", "mistral, window", "gemma2", "gemma3_text",
     "llama4_text, chunks", "bloom", "falcon, grouped", "falcon, alibi", "deepseek_v3", "bert",
+    "t5", "t5, gated",
 )  # fmt: skip
 T5_CLASS = {"architectures": ["T5ForConditionalGeneration"], "decoder_start_token_id": 0}
 #: Held to so many percent of every phase, not operation by operation: with alibi, the order of the
@@ -38,15 +39,25 @@ def case_of(model: str, **chosen: object) -> Case:
     return Case(f"{model}, {chosen}", config, plan)
 
 
-CASES = {model: case_of(model, generate=0 if model == "bert" else 2) for model in KINDS}
+CASES: dict[str, Case] = {
+    model: case_of(model, generate=0 if model == "bert" else 2) for model in KINDS
+}
 #: Of more tokens the tape makes the last one's pass alone, so that only peaks can be held.
-LONGER = {model: case_of(model, generate=7) for model in ("llama", "gemma2", "deepseek_v3")}
+LONGER = {m: case_of(m, generate=7) for m in ("llama", "gemma2", "deepseek_v3", "t5")}
+#: Nothing freezes a model that infers: autocast keeps a cast of each weight until it is left.
+LOWERED = {
+    model: case_of(model, dtype="fp32", autocast=True, generate=0 if model == "bert" else 2)
+    for model in ("llama", "gpt2", "gemma2", "phi", "bloom", "bert", "t5")
+}
+#: Rows of the bias that are no multiple of 16 elements.
+UNEVEN = {model: case_of(model, sequence=41) for model in ("t5", "bloom")}
 PADDED = {model: case_of(model, padding_mask=True) for model in ("llama", "mistral, window")}
 
 
 @pytest.fixture(scope="module")
 def agreements() -> dict[str, Agreement]:
-    cases = itertools.chain(CASES.values(), LONGER.values(), PADDED.values())
+    groups = (CASES, LONGER, PADDED, LOWERED, UNEVEN)
+    cases = itertools.chain.from_iterable(group.values() for group in groups)
     return {case.name: found for case, found in compare(cases)}
 
 
@@ -62,7 +73,11 @@ def test_a_prompt_and_a_token_allocate_what_those_of_the_classes_do(agreements, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*LONGER.values(), *PADDED.values()], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [*LONGER.values(), *PADDED.values(), *LOWERED.values(), *UNEVEN.values()],
+    ids=lambda case: case.name,
+)
 def test_peaks_of_the_prompt_and_of_the_last_token(agreements, case):
     found = agreements[case.name]
     assert not found.failed
@@ -153,7 +168,7 @@ def test_of_the_whole_run_the_prompt_needs_most():
 def test_what_is_not_built_in_is_traced(qtui, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "t5", **MODELS["t5"]} | T5_CLASS))
-    asked = ("memory", str(config), "--seq", "64", "--method", "inference")
+    asked = ("memory", str(config), "--seq", "64", "--method", "inference", "--padding-mask")
     refused = qtui(*asked)
     assert refused.returncode == 2
     assert "use --trace" in refused.stderr
@@ -165,7 +180,34 @@ def test_what_is_not_built_in_is_traced(qtui, tmp_path):
     assert any("not weighed" in note for note in data["notes"])
 
 
-def test_an_inference_of_an_encoder_and_decoder_is_refused_with_a_way_out():
+def test_a_padding_mask_of_an_encoder_and_decoder_is_refused_with_a_way_out():
     shape = ModelShape.from_config(config_of("t5").to_dict())
-    with pytest.raises(UsageError, match=r"an inference .* not built in.*--trace"):
-        check_against(shape, resolve(RunPlan(method="inference"), "bf16"))
+    plan = RunPlan(method="inference", padding_mask=True)
+    with pytest.raises(UsageError, match=r"a padding mask .* not built in.*--trace"):
+        check_against(shape, resolve(plan, "bf16"))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 9])
+def test_a_decoder_keeps_its_own_tokens_and_those_of_the_encoder(tokens):
+    torch.manual_seed(0)
+    config = config_of("t5")
+    config.decoder_start_token_id = 0
+    model = transformers.T5ForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
+    ids = torch.randint(3, config.vocab_size, (2, 24))
+    output = model.eval().generate(
+        ids,
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        do_sample=False,
+        return_dict_in_generate=True,
+    )
+    caches = output.past_key_values
+    real = sum(
+        tensor.untyped_storage().nbytes()
+        for cache in (caches.self_attention_cache, caches.cross_attention_cache)
+        for layer in cache.layers
+        for tensor in (layer.keys, layer.values)
+    )
+    shape = ModelShape.from_config(config.to_dict())
+    plan = RunPlan(method="inference", batch=2, sequence=24, generate=tokens, dtype="bf16")
+    assert cache_of_the_estimate(shape, resolve(plan, None)) == real

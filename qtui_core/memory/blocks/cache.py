@@ -7,7 +7,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import Component, Label
-from qtui_core.memory.tape import Buffer, Tape, Tensor
+from qtui_core.memory.tape import Buffer, Tape, Tensor, wider
 
 CACHE: Final = Label("key-value cache", Component.CACHE)
 WINDOW: Final = Label("sliding_window", Component.CACHE)
@@ -36,10 +36,15 @@ class Cache:
     Attributes:
         length: tokens that have been computed.
         layers: what each layer keeps.
+        cross: of a decoder that sees an encoder, the same of what that gave, which does not grow
+            (EncoderDecoderCache).
+        encoded: what the encoder gave, where more than one token is generated.
     """
 
     length: int = 0
     layers: dict[int, Kept] = field(default_factory=dict)
+    cross: Cache | None = None
+    encoded: Tensor | None = None
 
     def lengthen(self, tape: Tape, length: int) -> None:
         """Goes on to when `length` tokens have been computed, a layer after the other."""
@@ -73,10 +78,11 @@ def remember(
     keys = tape.new(key.elements // tokens * seen, key.dtype, CACHE)
     if kept is not None and window is None:
         kept.keys = keys.buffer
-    values = tape.new(value.elements // tokens * seen, value.dtype, CACHE)
+    # The layer has the type of its first keys, of which autocast may have made less of the values.
+    values = tape.new(value.elements // tokens * seen, wider(key.dtype, value.dtype), CACHE)
     cache.layers[tape.layer] = Kept(keys.buffer, values.buffer, seen, window, length)
     for tensor, joined in ((key, keys), (value, values)):
-        tensor.elements, tensor.buffer = joined.elements, joined.buffer
+        tensor.elements, tensor.dtype, tensor.buffer = joined.elements, joined.dtype, joined.buffer
 
 
 def _resized(tape: Tape, buffer: Buffer, tokens: int, wanted: int) -> Buffer:

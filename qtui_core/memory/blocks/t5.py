@@ -6,14 +6,16 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.blocks.activations import activation
+from qtui_core.memory.blocks.attention import ALIGNED, PADDED
+from qtui_core.memory.blocks.cache import remember
 from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.relative import relative_bias
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
-from qtui_core.memory.operations.attention import Heads, efficient
+from qtui_core.memory.operations.attention import Heads, efficient, up
 from qtui_core.memory.operations.pointwise import add, clone, dropout, mul
-from qtui_core.memory.operations.views import expand
+from qtui_core.memory.operations.views import expand, part
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Attention, Layer, Mlp
 from qtui_core.memory.tape import Gradients, Tape, Tensor
@@ -83,26 +85,52 @@ def _attention(
 ) -> tuple[Tensor, Tensor]:
     """T5Attention.forward under SDPA, whose mask is the bias and so forbids flash attention."""
     assert spec.query is not None
-    assert spec.key is not None
-    assert spec.value is not None
+    crosses = source is not hidden
+    keys = state.plan.sequence if crosses else state.keys
     query = project(tape, weights, spec.query, hidden)
-    key = project(tape, weights, spec.key, source)
-    value = project(tape, weights, spec.value, source)
-    relative = bool(spec.extra) or (bias is not None and source is hidden)
+    key, value = _keys_and_values(tape, weights, spec, query, source, state, crosses=crosses)
+    relative = bool(spec.extra) or (bias is not None and not crosses)
     if bias is None:
-        bias = _made(tape, weights, spec, query.dtype, state)
-    sizes = Heads(state.batch, state.queries, state.keys, spec.heads, spec.heads, spec.head_dim)
+        bias = _made(tape, weights, spec, query.dtype, state, keys)
+    sizes = Heads(state.batch, state.queries, keys, spec.heads, spec.heads, spec.head_dim)
     output = _scored(tape, spec, query, key, value, bias, sizes, state, relative=relative)
     return project(tape, weights, spec.out, output), bias
 
 
-def _made(tape: Tape, weights: Weights, spec: Attention, dtype: str, state: Pass) -> Tensor:
+def _keys_and_values(
+    tape: Tape,
+    weights: Weights,
+    spec: Attention,
+    query: Tensor,
+    source: Tensor,
+    state: Pass,
+    *,
+    crosses: bool,
+) -> tuple[Tensor, Tensor]:
+    """Those of `source`, behind what is cached; of an encoder they are made once."""
+    assert spec.key is not None
+    assert spec.value is not None
+    cache = None if state.cache is None else state.cache.cross if crosses else state.cache
+    if crosses and cache is not None and tape.layer in cache.layers:
+        kept = cache.layers[tape.layer]
+        elements = state.batch * state.plan.sequence * spec.heads * spec.head_dim
+        return Tensor(elements, query.dtype, kept.keys), Tensor(elements, query.dtype, kept.values)
+    key = project(tape, weights, spec.key, source)
+    value = project(tape, weights, spec.value, source)
+    if cache is not None:
+        remember(tape, cache, key, value, state.plan.sequence if crosses else state.queries)
+    return key, value
+
+
+def _made(
+    tape: Tape, weights: Weights, spec: Attention, dtype: str, state: Pass, keys: int
+) -> Tensor:
     """The bias of the first layer: relative positions where it has a table, else zeros, which need
     a gradient under checkpointing."""
     if spec.extra:
         return relative_bias(tape, weights, spec, state)
     tape.operation("zeros")
-    zeros = tape.new(spec.heads * state.queries * state.keys, dtype, ZEROS)
+    zeros = tape.new(spec.heads * state.queries * keys, dtype, ZEROS)
     if tape.training and state.plan.checkpointing and tape.grad:
         zeros.requires_grad = True
     return zeros
@@ -123,15 +151,30 @@ def _scored(
     """sdpa_attention_forward with create_position_bias_mask: later positions are hidden in the
     bias, which is made to lie as the kernel reads it."""
     mask = bias
-    if spec.causal:
+    if spec.causal and state.queries > 1:
         mask = _hidden_later(tape, bias, state)
-    elif relative:
+    elif relative and sizes.keys > 1:
         mask = clone(tape, mask)
     query, key, value = tape.cast_low(query), tape.cast_low(key), tape.cast_low(value)
-    lowered = tape.cast_low(mask)
+    lowered = seen = tape.cast_low(mask)
+    if sizes.keys % ALIGNED:
+        seen = _padded(tape, lowered, sizes.keys)
     if sizes.batch > 1:
-        lowered = expand(tape, lowered, mask.elements * sizes.batch)
-    return efficient(tape, query, key, value, sizes, lowered)
+        seen = expand(tape, seen, mask.elements * sizes.batch)
+    return efficient(tape, query, key, value, sizes, seen)
+
+
+def _padded(tape: Tape, bias: Tensor, keys: int) -> Tensor:
+    """pad_bias in attention.cpp: rows of whole 16 elements, of which those that were there are
+    seen."""
+    elements = bias.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        return (tape.new(elements, gradient.dtype, PADDED),)
+
+    node = tape.node("constant_pad_nd", (bias,), backward)
+    whole = tape.new(elements // keys * up(keys, ALIGNED), bias.dtype, PADDED)
+    return part(tape, tape.output(node, whole), elements)
 
 
 def _hidden_later(tape: Tape, bias: Tensor, state: Pass) -> Tensor:

@@ -138,9 +138,10 @@ class Weights:
 
     def _make(self, tape: Tape, stored: StoredTensor, dtype: str) -> None:
         label = Label(stored.name, stored.component)
-        self.tensors[stored.name] = tape.leaf(
-            stored.elements, dtype, label, trained=stored.requires_grad
-        )
+        # Nobody freezes the parameters of a model that only infers: they ask for gradients, which
+        # are not computed there, but by which autocast keeps their casts.
+        asks = stored.requires_grad or (not self.plan.trains and dtype == "fp32")
+        self.tensors[stored.name] = tape.leaf(stored.elements, dtype, label, trained=asks)
 
 
 def _with_constants(loaded: list[StoredTensor]) -> list[list[StoredTensor]]:

@@ -88,6 +88,7 @@ def efficient(
     of_pairs = 0
     if mask is not None and mask.requires_grad:
         of_pairs = sizes.batch * sizes.heads * sizes.queries * up(sizes.keys, 16)
+    mask_size = 0 if mask is None else mask.elements
     if sizes.kv_heads != sizes.heads:
         k = repeat(tape, k, sizes.heads // sizes.kv_heads)
         v = repeat(tape, v, sizes.heads // sizes.kv_heads)
@@ -101,7 +102,9 @@ def efficient(
         of_q = tape.new(q_size, dtype, EFFICIENT_BACKWARD)
         of_k = tape.new(k_size, dtype, EFFICIENT_BACKWARD)
         of_v = tape.new(v_size, dtype, EFFICIENT_BACKWARD)
-        of_mask = tape.new(of_pairs, dtype, EFFICIENT_BACKWARD) if of_pairs else None
+        of_mask = None
+        if of_pairs:
+            of_mask = tape.alias(tape.new(of_pairs, dtype, EFFICIENT_BACKWARD), mask_size)
         if half:
             _delta = tape.new(pairs * queries, "fp32", WORKSPACE)
             _accumulators = tape.new(workspace, "fp32", WORKSPACE)
