@@ -72,6 +72,8 @@ def _efficient_backward(
     batch, heads, rows, size = query.shape
     if query.dtype == torch.float32:
         held = (grad * out).sum(-1)
+        if heads > 1 and rows > 1:  # The kernel's own order of the two is the other.
+            held = torch.empty_like(held)
     else:
         delta = _empty(query, batch, heads, rows)
         held = _empty(query, batch * heads * _up(rows, 64) * _up(size, 64))
