@@ -40,7 +40,7 @@ def open_subject(estimates: Estimates, task: Task) -> Result:
             "location": subject.location,
             "architecture": subject.architecture,
             "parameters": None if shape is None else shape.parameters,
-            "layers": None if shape is None else len(shape.layers),
+            "layers": None if shape is None else len(shape.encoder) + len(shape.layers),
             "dtype": None if shape is None else shape.dtype,
             "max_positions": None if shape is None else shape.max_positions,
             "quantized": subject.quantized,
