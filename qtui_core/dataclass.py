@@ -4,7 +4,7 @@ The standard one compiles up to six methods for each class, which is half of wha
 seventy classes of `qtui memory` takes. Here only `__init__` is, and as one expression; the other
 methods are written once and read the fields. `fields`, `replace` and `asdict` of `dataclasses` work
 on these classes, and type checkers take them for what they look like. Slots, order, fields for
-keywords alone and fields made anew that are no arguments are left to the standard one.
+keywords alone, and classes that extend one of another kind, are left to the standard one.
 """
 
 from __future__ import annotations
@@ -24,36 +24,43 @@ else:
             return lambda cls: dataclass(cls, frozen=frozen, eq=eq)
         made = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
         fields = dataclasses.fields(made)
-        made.__init__ = _init_of(made, fields)
-        if "__repr__" not in cls.__dict__:
-            made.__repr__ = _repr
+        if any(f.kw_only or f.hash is not None for f in fields):
+            raise TypeError(f"{cls.__qualname__} has fields for the standard dataclass")
+        methods = {"__init__": _init_of(made, fields), "__repr__": _repr}
         if frozen:
-            made.__setattr__ = _refuse
-            made.__delattr__ = _refuse
+            methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
         if eq:
             names = [f.name for f in fields if f.compare]
-            made._compared = staticmethod(attrgetter(*names) if names else type)
-            made.__eq__ = _equal
-            made.__hash__ = _hash if frozen else None
+            # Of one name alone it would not be a tuple, whose parts are equal where they are one.
+            found = attrgetter(*names, names[0]) if names else type
+            made._compared = staticmethod(found)
+            methods |= {"__eq__": _equal, "__hash__": _hash if frozen else None}
+        for name, method in methods.items():
+            # A class has what it defines itself. Its hash is None where it defines equality alone.
+            if cls.__dict__.get(name) is None:
+                setattr(made, name, method)
         return made
 
 
 def _init_of(cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> Any:
     """A function that puts its arguments, or their defaults, into the dictionary of an instance."""
-    known: dict[str, Any] = {}
+    known: dict[str, Any] = {"_unset_": dataclasses.MISSING}
     taken, put = ["self"], []
     for f in fields:
-        default = value = f.name
+        argument = value = f.name
+        made = f"_make_{f.name}()"
         if f.default is not dataclasses.MISSING:
-            known[f"_{f.name}"] = f.default
-            default = f"{f.name}=_{f.name}"
+            known[f"_default_{f.name}"] = f.default
+            argument = f"{f.name}=_default_{f.name}"
         elif f.default_factory is not dataclasses.MISSING:
-            known[f"_{f.name}"] = f.default_factory
-            default = f"{f.name}=_{f.name}"
-            value = f"_{f.name}() if {f.name} is _{f.name} else {f.name}"
+            known[f"_make_{f.name}"] = f.default_factory
+            argument = f"{f.name}=_unset_"
+            value = f"{made} if {f.name} is _unset_ else {f.name}"
         if f.init:
-            taken.append(default)
+            taken.append(argument)
             put.append(f"{f.name}={value}")
+        elif f.default is dataclasses.MISSING:
+            put.append(f"{f.name}={made}")
     after = " or self.__post_init__()" if hasattr(cls, "__post_init__") else ""
     init = eval(f"lambda {', '.join(taken)}: self.__dict__.update({', '.join(put)}){after}", known)
     init.__name__ = "__init__"
@@ -77,8 +84,12 @@ def _hash(self: Any) -> int:
     return hash(self._compared(self))
 
 
-def _refuse(self: Any, name: str, value: object = None) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot change field {name!r}")
+def _refuse_to_set(self: Any, name: str, value: object) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_to_delete(self: Any, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 __all__ = ["dataclass"]

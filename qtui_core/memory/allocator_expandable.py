@@ -24,7 +24,7 @@ _PAGES: Final = 1 << 22
 
 class ExpandableAllocator(CachingAllocator):
     """As CachingAllocator. Its segments are not from cudaMalloc and their free pages can always be
-    given back, so that torch counts them neither as `segments` nor as `inactive_split`."""
+    given back, so that torch does not count them as `segments`."""
 
     grows = True
     least_rest = MIN_BLOCK

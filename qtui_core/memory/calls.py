@@ -17,7 +17,6 @@ from qtui_core.memory.record import (
     ALLOCATE,
     FREES,
     LAYER,
-    OPERATION,
     OUTSIDE,
     Event,
     Label,
@@ -32,42 +31,44 @@ class Call(NamedTuple):
         program: what is done.
         layer: among all layers, that it is done for; OUTSIDE for none.
         owners: numbers of the calls whose buffers it frees.
-        renamed: what stands in names of modules, and what is to; None where they are right.
     """
 
     program: Program
     layer: int
     owners: tuple[int, ...]
-    renamed: tuple[str, str] | None = None
 
 
 class RepeatedEvents(Sequence[Event]):
-    """The events of calls, in order. Ids count buffers from 1, call by call, unless the events are
-    `written` already.
+    """The events of calls, in order. Ids count buffers from 1, call by call, unless the events were
+    there before the calls.
 
     Attributes:
         calls: in order.
     """
 
-    def __init__(self, calls: Sequence[Call], written: Sequence[Event] | None = None) -> None:
+    def __init__(self, calls: Sequence[Call], events: Sequence[Event] | None = None) -> None:
         self.calls = calls
-        if written is not None:
-            self.__dict__["written"] = written
+        self._events = events
 
     @cached_property
     def starts(self) -> list[int]:
         """The number of the first event of each call, and how many there are."""
         return list(accumulate((len(c.program.steps) for c in self.calls), initial=0))
 
-    @cached_property
+    @property
     def written(self) -> Sequence[Event]:
-        """The events themselves."""
+        """The events themselves, written out when they are first asked for."""
+        if self._events is None:
+            self._events = self._write()
+        return self._events
+
+    def _write(self) -> Sequence[Event]:
         found: list[Event] = []
         bases: list[int] = []
         count = 1
         for call in self.calls:
             bases.append(count)
-            found += _written(call, [*(bases[owner] for owner in call.owners), count])
+            found += _events_of(call, [*(bases[owner] for owner in call.owners), count])
             count += call.program.allocations
         return tuple(found)
 
@@ -79,6 +80,17 @@ class RepeatedEvents(Sequence[Event]):
         old = self.calls[call]
         changed = old._replace(program=old.program.inserted(after, nbytes, label, freed=freed))
         return RepeatedEvents([*self.calls[:call], changed, *self.calls[call + 1 :]])
+
+    def without(self, kind: int) -> RepeatedEvents:
+        """The same without events of a kind that neither allocates nor frees."""
+        return RepeatedEvents(
+            [
+                call._replace(program=call.program.without(kind))
+                if any(step[0] == kind for step in call.program.steps)
+                else call
+                for call in self.calls
+            ]
+        )
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -103,15 +115,23 @@ def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
         return events
     try:
         sections, places = cut(events)
-        caller = Caller((), places, ())
+        caller = Caller((), places)
         for section in sections:
             caller.call(section, 0, last=True)
     except KeyError as error:
         raise ValueError(f"buffer {error} is freed before it is allocated") from None
-    return RepeatedEvents(caller.calls, events)
+    found = RepeatedEvents(caller.calls, events)
+    freed: set[tuple[int, int]] = set()
+    for start, call in zip(found.starts, found.calls, strict=False):
+        for step, owner, ordinal in call.program.frees:
+            buffer = (call.owners[owner], ordinal)
+            if buffer in freed:
+                raise ValueError(f"event {start + step} frees a buffer that is not alive")
+            freed.add(buffer)
+    return found
 
 
-def _written(call: Call, bases: Sequence[int]) -> list[Event]:
+def _events_of(call: Call, bases: Sequence[int]) -> list[Event]:
     """The events of a call; `bases` are the first ids of its owners and, last, its own."""
     own = bases[OWN]
     events: list[Event] = [
@@ -124,17 +144,7 @@ def _written(call: Call, bases: Sequence[int]) -> list[Event]:
     ]
     if events and events[0][0] == LAYER:
         events[0] = (LAYER, call.layer, events[0][2])
-    if call.renamed is None:
-        return events
-    return [renamed(event, call) if event[0] == OPERATION else event for event in events]
-
-
-def renamed(operation: Event, call: Call) -> Event:
-    """An operation of a program, as its event in a call is."""
-    if call.renamed is None:
-        return operation
-    kind, name, module = operation
-    return kind, name, module.replace(*call.renamed)
+    return events
 
 
 def rows_of(folds: Sequence[Fold]) -> dict[int, Fold]:
@@ -176,9 +186,7 @@ class Caller:
         calls: so far.
     """
 
-    def __init__(
-        self, folds: Sequence[Fold], places: dict[Any, Place], prefixes: Sequence[str]
-    ) -> None:
+    def __init__(self, folds: Sequence[Fold], places: dict[Any, Place]) -> None:
         self.calls: list[Call] = []
         self._places = places
         # Calls by sweep and number among all layers, or by OUTSIDE and identity of the section.
@@ -186,15 +194,11 @@ class Caller:
         self._compiled: dict[int, _Compiled] = {}
         self._numbers: dict[int, int] = {}
         self._rows = rows_of(folds)
-        self._names: dict[int, tuple[str, int]] = {}
         added = 0
-        for index, row in enumerate(folds):
+        for row in folds:
             for layer in range(row.built):
                 after = row.added if layer >= row.template + row.period else 0
-                number = row.start + layer + added + after
-                self._numbers[row.start + layer] = number
-                if prefixes and prefixes[index]:
-                    self._names[row.start + layer] = (prefixes[index], row.start + added)
+                self._numbers[row.start + layer] = row.start + layer + added + after
             added += row.added
 
     def call(self, section: Section, copy: int, *, last: bool) -> None:
@@ -216,7 +220,7 @@ class Caller:
             ]
         )
         program = compiled.last if last else compiled.others
-        self.calls.append(Call(program, number, owners, self._renaming(layer, number)))
+        self.calls.append(Call(program, number, owners))
 
     def _compile(self, section: Section) -> _Compiled:
         owners: dict[_Owner, int] = {}
@@ -248,17 +252,9 @@ class Caller:
             else:
                 steps.append((kind, 0, 0, 0, event))
         program = others = Program(steps, ordinal)
-        if shared:
+        if shared and self._rows:
             others = Program([s for n, s in enumerate(steps) if n not in shared], ordinal)
         return _Compiled(program, others, tuple(owners))
-
-    def _renaming(self, layer: int, number: int) -> tuple[str, str] | None:
-        """What stands in names of modules of the layer, and what is to."""
-        if layer not in self._names or self._numbers[layer] == number == layer:
-            return None
-        prefix, start = self._names[layer]
-        own = layer - self._rows[layer].start
-        return f"{prefix}.{own}.", f"{prefix}.{number - start}."
 
 
 def _key(section: Section, number: int) -> tuple[int, int]:

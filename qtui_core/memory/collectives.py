@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from qtui_core.memory.collective_units import Unit, units_of
+from qtui_core.memory.curve import read_peaks
 from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import (
@@ -35,7 +36,6 @@ from qtui_core.memory.record import (
     Label,
     Phase,
     Recording,
-    live_peak,
 )
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.sharding import (
@@ -71,7 +71,7 @@ def record_on_one_gpu(
         recordings.append(Recording(events, recording.origin, stage))
     if len(recordings) == 1:
         return recordings[0]
-    return max(recordings, key=lambda recording: live_peak(recording.events))
+    return max(recordings, key=lambda recording: read_peaks(recording.events).bytes)
 
 
 class _Rewriter:

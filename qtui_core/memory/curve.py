@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Final
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.calls import RepeatedEvents
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event
-from qtui_core.memory.timeline import STACK, Span, Timeline
+from qtui_core.memory.timeline import STACK, Span, Timeline, read_timeline
 
 #: Points a drawn curve has: more than a wide terminal has dots for.
 POINTS: Final = 512
@@ -115,8 +116,13 @@ class Peaks:
 
 
 def read_peaks(events: Sequence[Event]) -> Peaks:
-    """The peaks alone, in a tenth of the time that a timeline takes: what changes of a plan are
-    compared by."""
+    """The peaks alone, without the lives of buffers: what changes of a plan are compared by."""
+    if isinstance(events, RepeatedEvents):
+        timeline = read_timeline(events)
+        found: dict[str, int] = {}
+        for span, (live, _) in zip(timeline.spans, timeline.tops, strict=True):
+            found[span.name] = max(live, found.get(span.name, 0))
+        return Peaks(found)
     sizes: dict[object, int] = {}
     by_phase: dict[str, int] = {}
     live = most = 0

@@ -83,13 +83,12 @@ def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
     ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
     if plan.quant is None or (emptied and not ahead):
         return events
-    found = list(events)
     if ahead:
+        found = list(events)
         ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
         found[1:ends] = read_ahead(found[1:ends])
-    if not emptied:
-        found = [event for event in found if event[0] != EMPTY_CACHE]
-    return repeated_events(found)
+        events = repeated_events(found)
+    return events if emptied else events.without(EMPTY_CACHE)
 
 
 def with_logits_held_back(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
@@ -132,7 +131,9 @@ def with_warm_up(
     that are quantized are always loaded so; others are taken to be loaded to the CPU first."""
     if plan.quant is None:
         return events
-    begun = next(_begins(events, Phase.LOAD))
+    begun = next(_begins(events, Phase.LOAD), None)
+    if begun is None:
+        return events
     nbytes = warm_up_bytes(_loaded(events), None if device is None else device.capacity_bytes)
     return events.inserted(*begun, nbytes, WARM_UP, freed=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from qtui_core.memory.collectives import record_on_one_gpu
@@ -29,13 +29,17 @@ def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = Non
     """
     plan = plan_on(resolve(plan, shape.dtype), device)
     check_against(shape, plan)
-    if plan.gpus > 1 or plan.loop == "script":
-        # Shards are cut after the layers are copied; a script's first step is like no other.
+    if plan.loop == "script":  # whose first step is like no other
         recording = record_on_one_gpu(shape, plan, record_step)
         return read_peaks(with_workspaces(recording.events, plan, device))
+    levels: Iterable[tuple[str, int]]
+    if plan.gpus > 1:  # whose shards are cut after the layers are copied
+        levels = read_peaks(record_on_one_gpu(shape, plan, record_step).events).by_phase.items()
+    else:
+        levels = record_repeated(shape, plan, _peak_levels)
     workspaces = cublas_workspace(plan.torch, device, trains=plan.trains).bytes
     found: dict[str, int] = {}
-    for phase, live in record_repeated(shape, plan, _peak_levels):
+    for phase, live in levels:
         held = 0 if phase in _BEFORE_STEPS else workspaces
         found[phase] = max(live + held, found.get(phase, 0))
     return Peaks(found)

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from qtui_core.memory.record import ALLOCATE, FREE, FREES, OPERATION, PHASE, Event, Label
+from qtui_core.memory.record import ALLOCATE, FREE, FREES, LAYER, OPERATION, PHASE, Event, Label
 
 #: Owner of what the section itself allocates.
 OWN: Final = -1
@@ -19,7 +19,7 @@ OWN: Final = -1
 Step = tuple[int, int, int, int, Any]
 
 #: What an allocator does of a step: (bytes in whole 512, OWN, ordinal) takes memory, (0, owner,
-#: ordinal) gives it back, (OTHER, number of the step, kind) is anything else.
+#: ordinal) gives it back, (OTHER, number of the step, 0) is anything else.
 Move = tuple[int, int, int]
 OTHER: Final = -1
 
@@ -31,7 +31,8 @@ class Buffer(NamedTuple):
         start: the step.
         asked, bytes: as asked for, and rounded up to 512.
         label: what it is.
-        operation, phase: begun last before it in the program; None where that was before.
+        operation, phase: begun last before it in the program; None where the program has begun
+            none, or no operation since its last phase.
     """
 
     start: int
@@ -53,7 +54,7 @@ class Program:
         ends: ordinal -> the step that frees it, of its own buffers.
         frees: (step, owner, ordinal) of each buffer of another program that it frees.
         operation: that it leaves begun; None where none follows its last phase.
-        moves: what an allocator does. Buffers of no bytes take nothing; operations are left out.
+        moves: what an allocator does. Buffers of no bytes take nothing.
     """
 
     def __init__(self, steps: Sequence[Step], allocations: int) -> None:
@@ -89,11 +90,11 @@ class Program:
                 else:
                     frees.append((number, owner, ordinal))
                 if nbytes:
-                    moves.append((0, owner, ordinal) if kind == FREE else (OTHER, number, kind))
+                    moves.append((0, owner, ordinal) if kind == FREE else (OTHER, number, 0))
             elif kind == OPERATION:
                 operation = what
-            else:
-                moves.append((OTHER, number, kind))
+            elif kind != LAYER:
+                moves.append((OTHER, number, 0))
                 if kind == PHASE:
                     operation, phase = None, str(what[1])
             rises.append(live)
@@ -108,7 +109,7 @@ class Program:
     @cached_property
     def spans(self) -> list[tuple[str | None, int, int, int]]:
         """(phase, first step, most bytes more than before the program, step of that) of the phases
-        that begin in it, after what comes before them, which has no name and may be empty."""
+        that begin in it, after what comes before them, if anything does, which has no name."""
         marks = [n for n, step in enumerate(self.steps) if step[0] == PHASE]
         found: list[tuple[str | None, int, int, int]] = []
         for low, high in pairwise((0, *marks, len(self.steps))):
@@ -128,6 +129,10 @@ class Program:
     def phase_before(self, step: int) -> str | None:
         """The phase that the program last began up to a step."""
         return next((name for name, low, *_ in reversed(self.spans) if low <= step), None)
+
+    def without(self, kind: int) -> Program:
+        """The same without steps of a kind that neither allocates nor frees."""
+        return Program([step for step in self.steps if step[0] != kind], self.allocations)
 
     def inserted(self, after: int, nbytes: int, label: Label, *, freed: bool = False) -> Program:
         """The same with one more buffer, allocated after a step, and `freed` at once or never."""

@@ -1,8 +1,8 @@
-"""From a recording of few layers to one of all: the events of those that repeat are copied.
+"""From a recording of few layers to one of all: what those that repeat do is called for each.
 
 In each sweep over the layers (sections.py) the sections of the layers that stand for others are
-repeated. A buffer is known by its sweep, its layer, and which allocation of that section it is; a
-section that frees a buffer of the layer before it does so in every copy. What all layers share,
+called again. A buffer is known by its sweep, its layer, and which allocation of that section it is;
+a section that frees a buffer of the layer before it does so in every call. What all layers share,
 made outside of them or in a layer far off, is freed by the last that runs.
 """
 
@@ -20,20 +20,16 @@ class NotPeriodic(Exception):
     """Layers that should be alike are not: more of them have to be built."""
 
 
-def stretch(
-    events: Sequence[Event], folds: Sequence[Fold], prefixes: Sequence[str] = ()
-) -> RepeatedEvents:
+def stretch(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
     """The events of all layers, from those of the layers that were built.
 
-    `prefixes`, one for each fold, are what stands before the numbers of layers in names of modules
-    ("model.layers"), where these are not relative to the layer.
     Raises NotPeriodic where layers that should be alike allocate differently.
     """
     if not any(row.copies for row in folds):
         return repeated_events(events)
     sections, places = cut(events)
     _check(sections, folds)
-    caller = Caller(folds, places, prefixes)
+    caller = Caller(folds, places)
     for group, copies in _groups(sections, folds):
         rising = len(group) < 2 or group[0].layer < group[-1].layer
         if copies and len(group) == 1:

@@ -84,7 +84,7 @@ def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
         entry = symbols.formula(asked, component, kind)
         formula, numbers = _counted(count, asked, nbytes, entry)
         found.append(Term(name, nbytes, formula, basis, source, component.value, numbers, count))
-    found.sort(key=lambda term: -term.bytes)
+    found.sort(key=lambda term: (-term.bytes, term.name))
     found.sort(key=lambda term: order[Component(term.component)])
     return tuple(found)
 

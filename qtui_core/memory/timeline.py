@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import Final, NamedTuple
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.calls import Call, RepeatedEvents, renamed, repeated_events
+from qtui_core.memory.calls import Call, RepeatedEvents, repeated_events
 from qtui_core.memory.program import Program
 from qtui_core.memory.record import (
     BACKWARD,
@@ -49,7 +49,6 @@ class Allocation(NamedTuple):
         asked: bytes before that.
         label: what it is.
         born, died: phases of its first and last event; `died` is empty where it is never freed.
-        layer: that was at work when it was allocated, the first of them; OUTSIDE for none.
         operation, module: that it was allocated in; empty where nothing says so.
     """
 
@@ -59,7 +58,6 @@ class Allocation(NamedTuple):
     label: Label
     born: str
     died: str
-    layer: int
     operation: str
     module: str
 
@@ -88,13 +86,13 @@ class Life(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """How things stand before a call: bytes alive, and phase, layer and operation that were last
-    begun."""
+    """How things stand when a call begins: bytes alive, phase and operation that were last begun,
+    and the layer that is at work, in words."""
 
     live: int
     phase: str
-    layer: int
     operation: Event | None
+    place: str
 
 
 class Timeline:
@@ -115,11 +113,12 @@ class Timeline:
     def _read(self) -> tuple[tuple[Span, ...], tuple[tuple[int, int], ...]]:
         begun: list[tuple[str, int]] = []
         tops: list[tuple[int, int]] = []
-        live, phase, layer = 0, "", OUTSIDE
+        live, phase, place = 0, "", ""
         operation: Event | None = None
         for call, start in zip(self.events.calls, self.events.starts, strict=False):
             program = call.program
-            self._stands.append(Stand(live, phase, layer, operation))
+            place = _place(call, place)
+            self._stands.append(Stand(live, phase, operation, place))
             for name, low, most, at in program.spans:
                 if name is not None:
                     phase, operation = name, None
@@ -128,9 +127,7 @@ class Timeline:
                 elif tops and live + most > tops[-1][0]:
                     tops[-1] = (live + most, start + at)
             live += program.net
-            layer = _layer(call, layer)
-            if program.operation is not None:
-                operation = renamed(program.operation, call)
+            operation = program.operation or operation
         bounds = [*(start for _, start in begun), len(self.events)]
         spans = tuple(Span(name, start, bounds[i + 1]) for i, (name, start) in enumerate(begun))
         return spans, tuple(tops)
@@ -171,6 +168,8 @@ class Timeline:
     def alive_at(self, number: int) -> list[Allocation]:
         """The buffers that are alive after an event; those that layers of a kind have alike, as
         one."""
+        if not self.events.calls:
+            return []
         last = self._call_of(number)
         starts, ends = self.events.starts, self._ends
         never = (len(self.events), "")
@@ -212,31 +211,16 @@ class Timeline:
             if step[0] == PHASE:
                 operation = None
             elif step[0] == OPERATION:
-                operation = renamed(step[4], call)
+                operation = step[4]
         if operation is None:
             return ""
         _, name, module = operation
-        place = self._where(index)
-        return " ".join(part for part in (name, f"of {module}" if module else "", place) if part)
-
-    def _where(self, index: int) -> str:
-        """Where the call of that number is, by the layer that was last begun."""
-        for call in self.events.calls[index::-1]:
-            steps = call.program.steps
-            if steps and steps[0][0] == LAYER:
-                if call.layer == OUTSIDE:
-                    return ""
-                backward = steps[0][4][2] == BACKWARD
-                return (
-                    f"in the backward of layer {call.layer}"
-                    if backward
-                    else f"in layer {call.layer}"
-                )
-        return ""
+        parts = (name, f"of {module}" if module else "", stand.place)
+        return " ".join(part for part in parts if part)
 
     def _call_of(self, number: int) -> int:
-        """The call that an event belongs to."""
-        return bisect_right(self.events.starts, number) - 1
+        """The call that an event belongs to, the last one past the end."""
+        return min(bisect_right(self.events.starts, number), len(self.events.calls)) - 1
 
     @cached_property
     def _ends(self) -> dict[tuple[int, int], tuple[int, str]]:
@@ -246,19 +230,14 @@ class Timeline:
             start, phase = self.events.starts[number], self._stands[number].phase
             for step, owner, ordinal in call.program.frees:
                 died = call.program.phase_before(step) or phase
-                key = (call.owners[owner], ordinal)
-                if key in found:
-                    raise ValueError(f"event {start + step} frees a buffer that is not alive")
-                found[key] = (start + step, died)
+                found[call.owners[owner], ordinal] = (start + step, died)
         return found
 
     def _allocation(self, index: int, ordinal: int, died: str, count: int) -> Allocation:
         call, stand = self.events.calls[index], self._stands[index]
         buffer = call.program.buffers[ordinal]
         made = buffer.operation
-        if made is not None:
-            made = renamed(made, call)
-        elif buffer.phase is None:
+        if made is None and buffer.phase is None:
             made = stand.operation
         _, operation, module = made or (OPERATION, "", "")
         return Allocation(
@@ -268,16 +247,20 @@ class Timeline:
             label=buffer.label,
             born=buffer.phase or stand.phase,
             died=died,
-            layer=_layer(call, stand.layer),
             operation=operation,
             module=module,
         )
 
 
-def _layer(call: Call, before: int) -> int:
-    """The layer that was last begun when a call is over."""
+def _place(call: Call, before: str) -> str:
+    """The layer that is at work in a call, in words, given that before it."""
     steps = call.program.steps
-    return call.layer if steps and steps[0][0] == LAYER else before
+    if not steps or steps[0][0] != LAYER:
+        return before
+    if call.layer == OUTSIDE:
+        return ""
+    way = "in the backward of" if steps[0][4][2] == BACKWARD else "in"
+    return f"{way} layer {call.layer}"
 
 
 def _own_lives(program: Program, phase: str) -> Iterator[tuple[int, int, int, Component]]:

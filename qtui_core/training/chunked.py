@@ -8,6 +8,7 @@ float32 from a float32 copy of the head, once forward and once more backward.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +18,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.utils import ModelOutput
 
-from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 _UNLABELLED: Final = -100

@@ -85,10 +85,11 @@ def test_what_is_alive_is_told_as_the_events_tell_it(recorded):
         alive = timeline.alive_at(moment)
         found: Counter[tuple[object, ...]] = Counter()
         for a in alive:
-            said = (a.bytes, a.asked, a.component, a.label.what, a.born, a.died, a.operation)
+            said = (a.bytes, a.asked, a.component, a.label.what, a.born, a.died)
+            said += (a.operation, a.module)
             found[said] += a.copies
         told = Counter(
-            (b.bytes, b.asked, b.component, b.what, b.born, b.died, b.operation)
+            (b.bytes, b.asked, b.component, b.what, b.born, b.died, b.operation, b.module)
             for b in buffers
             if b.start <= moment < b.stop
         )

@@ -13,6 +13,7 @@ from meta_models import agreeing_shape, causal_model, published
 
 import qtui_core.memory.families as family_modules
 from qtui_core.errors import UsageError
+from qtui_core.memory.blocks import registry
 from qtui_core.memory.families import UnknownFamily, families, shape_of
 from qtui_core.memory.shape import Mlp, Moe
 
@@ -325,3 +326,10 @@ def test_every_family_is_in_the_module_that_the_table_names():
         found |= dict.fromkeys(getattr(module, "FAMILIES", ()), entry.name)
     assert found == family_modules._MODULES
     assert families() == tuple(sorted(found))
+
+
+def test_every_style_has_the_function_that_the_table_names():
+    for style in registry._ATTENTIONS:
+        assert callable(registry.attention_style(style))
+    for style in registry._MLPS:
+        assert callable(registry.feed_forward_style(style))

@@ -14,7 +14,6 @@ from qtui_core.memory.record import (
     FORWARD,
     FREE,
     LAYER,
-    OPERATION,
     OUTSIDE,
     PHASE,
     Event,
@@ -225,31 +224,6 @@ def test_layers_that_allocate_differently_are_refused() -> None:
         stretch(events, folds)
     with pytest.raises(NotPeriodic):
         list(peak_levels(events, folds))
-
-
-def test_names_of_modules_get_the_numbers_of_their_layers() -> None:
-    label = Label("x")
-    events: list[Event] = [(PHASE, "forward")]
-    for layer in range(4):
-        events += [
-            (LAYER, layer, FORWARD),
-            (OPERATION, "mm", f"base.model.layers.{layer}.mlp.experts.{layer}.w1"),
-            (ALLOCATE, layer + 1, 512, label),
-        ]
-    events.append((LAYER, OUTSIDE, FORWARD))
-    events += [(FREE, layer + 1) for layer in reversed(range(4))]
-    folds = (Fold(start=0, built=4, template=2, period=1, copies=2),)
-    found = stretch(events, folds, ("model.layers",))
-    names = [event[2] for event in found if event[0] == OPERATION]
-    assert names[2:4] == [
-        "base.model.layers.2.mlp.experts.2.w1",
-        "base.model.layers.3.mlp.experts.2.w1",
-    ]
-    assert names[5] == "base.model.layers.5.mlp.experts.3.w1"
-    assert [e[1] for e in found if e[0] == LAYER] == [0, 1, 2, 3, 4, 5, OUTSIDE]
-    freed = [e[1] for e in found if e[0] == FREE]
-    assert freed == sorted(freed, reverse=True)
-    assert len(freed) == 6
 
 
 def test_what_is_let_go_for_all_layers_outside_of_them_is_let_go_for_the_copies() -> None:
