@@ -181,7 +181,7 @@ def test_what_was_not_weighed_is_not_said_to_save_nothing():
     model = Described("t5", "t5", {"dtype": "bfloat16"}, "T5ForConditionalGeneration", False)
     for traced in (
         replace(found, shape=None),
-        replace(found, plan=replace(found.plan, method="inference")),
+        replace(found, plan=replace(found.plan, padding_mask=True)),
     ):
         text = to_plain(memory_document(report_of(model, traced, None), explain=False))
         assert "No single change" not in text
