@@ -47,7 +47,7 @@ def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
     (plan.resolve).
 
     The states of the optimizer exist from the second step on, so that is the first like all later
-    ones. Only as many layers are built as show the pattern; the events of the others are copies.
+    ones. Only as many layers are built as show the pattern; the others do what these do.
     """
     with _no_garbage():
         for margin in _MARGINS:

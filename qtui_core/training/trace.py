@@ -44,8 +44,8 @@ def record(
     """Loads, prepares and trains for `steps` steps, recording what is allocated on `device`:
     "cuda" over fake tensors, "cpu" over real ones.
 
-    Over fake tensors only as many layers are built as show which are alike, and their events
-    copied for the others, unless the `whole` model is wanted.
+    Over fake tensors only as many layers are built as show which are alike, and the others do what
+    these do, unless the `whole` model is wanted.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
     trace.
