@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtui_core.errors import QtuiError, UsageError
+from qtui_core.files import target_of
 from qtui_core.memory.devices import Device, find_device
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ def write_profile(profile: Profile) -> Path:
     path = profile_path(profile.device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}.tmp")
-        beside.write_text(profile.to_json(), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
+        target_of(str(path), force=True).write(profile.to_json())
+    except (OSError, QtuiError) as error:
         raise _profile_error(f"The profile {path} cannot be written: {error}.") from error
     return path
 
@@ -70,7 +68,10 @@ def calibrated(device: Device) -> Device:
     except QtuiError as error:
         import logging
 
-        logging.getLogger("qtui.profiles").warning("%s", error)
+        from qtui_core.models.quoting import printable
+
+        # Without the app this log is stderr.
+        logging.getLogger("qtui.profiles").warning("%s", printable(str(error)))
         return device
     return device if profile is None else replace(device, calibration=profile.calibration)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qtui.cli.options import appearance, report_format
+from qtui.cli.options import appearance, report_format, report_target
 
 
 @click.command("calibrate", context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +25,7 @@ def command(
     dry_run: bool,
     format: str | None,
     output: str | None,
+    force: bool,
     color: str,
     ascii: bool,
     debug: bool,
@@ -37,22 +38,23 @@ def command(
 
     Exit code 4 means that there is no usable GPU.
     """
-    from qtui.cli.exits import say
+    from qtui.cli.exits import Narrator
     from qtui.engine.calibration import make_profile
     from qtui.profiles import write_profile
     from qtui.report.calibrate import calibrate_document
-    from qtui.report.files import check_target
-    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui.report.render import choose_format, write_report
     from qtui_core.errors import UsageError
     from qtui_core.training.placement import NoGpu
 
-    if output is not None and output != STDOUT:
-        check_target(output)
+    target = report_target(output, force)
     chosen = choose_format(format, output)
     if device == "cpu":
         raise NoGpu("A profile is of a GPU; name one with --device cuda or cuda:N.")
     if not device.startswith("cuda"):
         raise UsageError(f"{device!r} is no GPU; use --device cuda or cuda:0.")
-    profile = make_profile(device, lambda text: say(f"qtui: {text}"), steps=not no_steps)
+    with Narrator() as narrator:
+        profile = make_profile(
+            device, lambda text: narrator.say(f"qtui: {text}"), steps=not no_steps
+        )
     path = None if dry_run else write_profile(profile)
-    write_report(calibrate_document(profile, path), chosen, output, color=color, ascii=ascii)
+    write_report(calibrate_document(profile, path), chosen, target, color=color, ascii=ascii)

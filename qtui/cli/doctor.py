@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qtui.cli.options import appearance, report_format
+from qtui.cli.options import appearance, report_format, report_target
 
 
 @click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +25,7 @@ def command(
     no_conformance: bool,
     format: str | None,
     output: str | None,
+    force: bool,
     color: str,
     ascii: bool,
     debug: bool,
@@ -40,8 +41,7 @@ def command(
     Warnings, known differences, and libraries that are missing or fail leave it at 0.
     """
     from qtui.report.doctor import Surroundings, doctor_document
-    from qtui.report.files import check_target
-    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui.report.render import choose_format, write_report
     from qtui.surroundings import installed_versions, read_files, read_terminal
     from qtui_core.errors import UsageError
     from qtui_core.telemetry.device import read_devices, read_driver
@@ -49,8 +49,7 @@ def command(
 
     if libraries and no_conformance:
         raise UsageError("--library asks a library and --no-conformance asks none: choose one.")
-    if output is not None and output != STDOUT:
-        check_target(output)
+    target = report_target(output, force)
     chosen = choose_format(format, output)
     standings = None if no_conformance else _ask(libraries)
     around = Surroundings(
@@ -62,7 +61,7 @@ def command(
         files=read_files(),
     )
     document = doctor_document(around, standings, details=bool(libraries) or chosen != "text")
-    write_report(document, chosen, output, color=color, ascii=ascii)
+    write_report(document, chosen, target, color=color, ascii=ascii)
     if standings is not None and any(standing.broken for standing in standings):
         ctx.exit(1)
 

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qtui.engine.client import EngineClient, Reply
+from qtui.cli.exits import say
+from qtui.engine.client import EngineClient, EngineState, Reply
+from qtui.engine.silence import LIMIT_SECONDS, silence_of
 
 Progress = Callable[[float, dict[str, Any]], None]
 
@@ -21,7 +23,7 @@ def ask_engine(
     """
 
     async def ask() -> Reply:
-        engine = EngineClient()
+        engine = EngineClient(on_state=_tell_silence)
         try:
             await engine.request("open_model", {"model": model})
             return await engine.request(method, {"model": model, **params}, on_progress=progress)
@@ -29,3 +31,9 @@ def ask_engine(
             await engine.close()
 
     return asyncio.run(ask())
+
+
+def _tell_silence(state: EngineState, detail: str) -> None:
+    """That it does not answer, once it is so; how it ends is told by an exception."""
+    if state is not EngineState.LOST and detail == silence_of("The engine", LIMIT_SECONDS):
+        say(f"qtui: {detail} Ctrl-C ends it.")

@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 import threading
+from collections import deque
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import click
 
@@ -19,19 +20,78 @@ from qtui_core.errors import QtuiError
 INTERRUPTED = 130
 #: Seconds that the way out may take after a signal.
 WAY_OUT = 5.0
+#: Lines of narration that are kept for a reader that is slow.
+LINES_HELD = 200
+#: Seconds in which a reader of stderr takes another line, if there is one at all.
+READER_SECONDS = 3.0
 
 
 def say(sentence: str) -> None:
     """A line of narration. Control characters that a file name brought are shown, not obeyed."""
-    from qtui_core.models.quoting import printable
-
-    shown = "\n".join(printable(line) for line in sentence.splitlines())
-    # A message may quote a name that the terminal's encoding cannot write.
-    encoding = sys.stderr.encoding or "utf-8"
     # Where stderr cannot be written the exit code still tells.
     with suppress(OSError):
-        print(shown.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+        print(_writable(sentence).decode(_encoding()), file=sys.stderr)
         sys.stderr.flush()
+
+
+def _writable(sentence: str) -> bytes:
+    """Lines as stderr can take them."""
+    from qtui_core.models.quoting import printable
+
+    shown = printable(sentence)
+    # A message may quote a name that the terminal's encoding cannot write.
+    return shown.encode(_encoding(), "backslashreplace")
+
+
+def _encoding() -> str:
+    return sys.stderr.encoding or "utf-8"
+
+
+class Narrator:
+    """Says lines on stderr as `say` does, in a `with` statement, from a thread of its own: whoever
+    works never waits for a terminal that is not read. Lines beyond `LINES_HELD` are left out, the
+    oldest first, and their number is told."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._left_out = 0
+        self._writing = False
+        self._changed = threading.Condition()
+
+    def say(self, sentence: str) -> None:
+        """Has a line said once those before it are."""
+        with self._changed:
+            self._waiting.append(_writable(sentence))
+            if len(self._waiting) > LINES_HELD:
+                self._waiting.popleft()
+                self._left_out += 1
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._write, name="narration", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits for what is left as long as somebody reads it."""
+        with self._changed:
+            while (self._waiting or self._writing) and self._changed.wait(READER_SECONDS):
+                pass
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting)
+                lines = [self._waiting.popleft()]
+                if self._left_out:
+                    told = f"qtui: {self._left_out:,} lines before this were not read in time."
+                    lines.insert(0, told.encode())
+                    self._left_out = 0
+                self._writing = True
+            # Not by way of Python's own stream: the program could not end while its lock is held.
+            with suppress(OSError, ValueError):
+                os.write(sys.stderr.fileno(), b"".join(line + b"\n" for line in lines))
 
 
 def run_and_exit(command: click.Command) -> NoReturn:
@@ -62,7 +122,8 @@ def run_and_exit(command: click.Command) -> NoReturn:
             if debug:
                 import traceback
 
-                traceback.print_exc()
+                for line in traceback.format_exc().splitlines():
+                    say(line)
             code = _tell(error)
     _exit(code)
 
@@ -75,7 +136,7 @@ def _open_missing_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-class _Ended(KeyboardInterrupt):
+class Ended(KeyboardInterrupt):
     """A signal that asks this process to end. As an exception, so that on the way out children
     are ended and half-written files removed, as they are after Ctrl+C."""
 
@@ -85,23 +146,36 @@ class _Ended(KeyboardInterrupt):
 
 def _end_in_order() -> None:
     def end(signum: int, frame: object) -> NoReturn:
-        signal.signal(signum, signal.SIG_DFL)  # A second one does not wait.
-        # Nor does it wait for ever: an exception may be lost in whatever code runs just now.
-        again = threading.Timer(WAY_OUT, os.kill, (os.getpid(), signum))
-        again.daemon = True
-        again.start()
-        raise _Ended(signum)
+        begin_way_out(signum)
+        raise Ended(signum)
 
-    for name in ("SIGTERM", "SIGHUP"):
-        signum = getattr(signal, name, None)
-        # Under nohup a hang-up is ignored, and that is left alone.
-        if signum is not None and signal.getsignal(signum) is signal.SIG_DFL:
+    for signum in ending_signals():
+        if signal.getsignal(signum) is signal.SIG_DFL:
             signal.signal(signum, end)
 
 
+def ending_signals() -> list[signal.Signals]:
+    """The signals that ask this process to end; under nohup a hang-up does not."""
+    named = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))
+    return [each for each in named if each and signal.getsignal(each) is not signal.SIG_IGN]
+
+
+def begin_way_out(signum: int) -> None:
+    """To be called once a signal is obeyed: the process is gone within `WAY_OUT` seconds."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # A second one does not wait.
+    if signum != signal.SIGTERM:
+        # A hang-up comes twice, from the terminal and from the shell, and nobody is impatient.
+        signal.signal(signum, signal.SIG_IGN)
+    # Nor does it wait for ever: an exception may be lost in whatever code runs just now.
+    again = threading.Timer(WAY_OUT, os.kill, (os.getpid(), signal.SIGTERM))
+    again.daemon = True
+    again.start()
+
+
 def _tell_interrupted(error: BaseException) -> int:
-    if isinstance(error, _Ended):
+    if isinstance(error, Ended):
         # Who sent the signal is to see that it was obeyed.
+        signal.signal(error.signum, signal.SIG_DFL)
         os.kill(os.getpid(), error.signum)
     say("qtui: interrupted.")
     return INTERRUPTED

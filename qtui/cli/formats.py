@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qtui.cli.options import appearance, report_format
+from qtui.cli.options import appearance, report_format, report_target
 from qtui.report.document import Document
 from qtui.report.formats import catalogue_document, value_document
 from qtui.report.render import choose_format, write_report
@@ -48,6 +48,7 @@ def command(
     only: str | None,
     format: str | None,
     output: str | None,
+    force: bool,
     color: str,
     ascii: bool,
     debug: bool,
@@ -59,6 +60,7 @@ def command(
     """
     if value is not None and value.startswith("--"):
         raise UsageError(f"{value} is no option of `qtui formats`; see `qtui formats --help`.")
+    target = report_target(output, force)
     formats = list(FORMATS.values())
     if only is not None:
         formats = [get_format(name) for name in only.split(",")]
@@ -66,7 +68,7 @@ def command(
         document = catalogue_document(formats)
     else:
         document = _describe(value, formats, Rounding(rounding), saturate, random_bits)
-    write_report(document, choose_format(format, output), output, color=color, ascii=ascii)
+    write_report(document, choose_format(format, output), target, color=color, ascii=ascii)
 
 
 def _describe(

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from qtui.cli.options import appearance, report_format
+from qtui.cli.options import appearance, report_format, report_target
 from qtui.cli.plan_options import given_options, plan_options
 from qtui.cli.progress import progress_on_stderr
-from qtui.report.files import check_target
 from qtui.report.inspection import inspection_document
-from qtui.report.render import STDOUT, choose_format, write_report
+from qtui.report.render import choose_format, write_report
 from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,8 +50,9 @@ DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
 @click.option(
     "--calibration",
     metavar="FILE",
-    help="For --sensitivity: count the error of the layers' outputs, with the inputs they have "
-    "when the model runs on this text, and not that of the weights.",
+    help="For --sensitivity: count the error of each layer's output, with the inputs it has when "
+    "the model runs on this text, and not that of the weights. Neither is the loss of the model: "
+    "try both.",
 )
 @click.option(
     "--against",
@@ -77,6 +77,7 @@ def command(
     against: str | None,
     format: str | None,
     output: str | None,
+    force: bool,
     color: str,
     ascii: bool,
     debug: bool,
@@ -102,8 +103,7 @@ def command(
         raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
     if against is not None:
         _refuse_beside_against(ctx, headers, sensitivity)
-    if output is not None and output != STDOUT:
-        check_target(output)
+    target = report_target(output, force, model, against, calibration)
     from qtui_core.models import open_model
 
     chosen = choose_format(format, output)
@@ -111,7 +111,7 @@ def command(
         document = _compare(
             model, against, full=full, pattern=tensors, all_tensors=chosen != "text"
         )
-        write_report(document, chosen, output, color=color, ascii=ascii)
+        write_report(document, chosen, target, color=color, ascii=ascii)
         return
     wanted = [] if headers else [text.strip() for text in schemes.split(",") if text.strip()]
     if not headers and not wanted:
@@ -141,7 +141,7 @@ def command(
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
         document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
-    write_report(document, chosen, output, color=color, ascii=ascii)
+    write_report(document, chosen, target, color=color, ascii=ascii)
 
 
 def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qtui.cli.options import appearance, report_format
+from qtui.cli.options import appearance, report_format, report_target
 from qtui.cli.plan_options import plan_options
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan import RunPlan
@@ -53,6 +53,7 @@ def command(
     trace: bool,
     format: str | None,
     output: str | None,
+    force: bool,
     color: str,
     ascii: bool,
     debug: bool,
@@ -66,15 +67,13 @@ def command(
     """
     # Nothing here makes cycles, and the collector would walk over a hundred thousand events.
     gc.disable()
-    from qtui.report.files import check_target
-    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui.report.render import choose_format, write_report
 
     if gpu is not None and vram is not None:
         raise UsageError("--gpu names a GPU with its memory and --vram a memory: choose one.")
     if knob is not None and gpu is None and vram is None:
         raise UsageError(f"--max {knob} asks what fits: say where, with --gpu or --vram.")
-    if output is not None and output != STDOUT:
-        check_target(output)
+    target = report_target(output, force, model)
     chosen = choose_format(format, output)
     if trace and knob is not None:
         raise UsageError("--max needs many estimates and --trace is slow: choose one.")
@@ -91,7 +90,7 @@ def command(
     from qtui.report.memory import memory_document
 
     document = memory_document(report, explain=explain, picture=chosen == "html")
-    write_report(document, chosen, output, color=color, ascii=ascii)
+    write_report(document, chosen, target, color=color, ascii=ascii)
     gc.freeze()  # nor does it at the end, which is near
     if report.asked is not None and report.fits[0].verdict == "no":
         ctx.exit(DOES_NOT_FIT)

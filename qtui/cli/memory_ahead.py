@@ -51,7 +51,7 @@ def _asked_for(shape: ModelShape, plan: RunPlan, device: Device | None) -> list[
     """The plan and its changes, as advice will ask for them, and what older GPUs take instead of
     flash attention, as their fit will; none for a plan that cannot be."""
     try:
-        plan = plan_on(resolve(plan, shape.dtype), device)
+        plan = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
     except UsageError:
         return []
     found = [plan]
@@ -59,7 +59,7 @@ def _asked_for(shape: ModelShape, plan: RunPlan, device: Device | None) -> list[
         found.append(replace(plan, attention="efficient"))
     for changes, _ in candidates(shape, plan):
         try:
-            found.append(resolve(replace(plan, **changes), shape.dtype))
+            found.append(resolve(replace(plan, **changes), shape.dtype, shape.packed_as))
         except UsageError:
             continue
     return found

@@ -51,7 +51,7 @@ def report_on(
     and for a plan that cannot be.
     """
     model = described(source)
-    shape = ModelShape.from_config(model.config)
+    shape = model.read_shape()
     plan = _as_long_as_it_can_be(plan, shape)
     weighing = _weighing(shape, device)
     if alone:
@@ -83,7 +83,7 @@ def report_on_trace(
     shape = None
     # What a trace is for: where no shape is built in, the class says what the model is.
     with contextlib.suppress(UnknownFamily):
-        shape = ModelShape.from_config(model.config)
+        shape = model.read_shape()
         plan = _as_long_as_it_can_be(plan, shape)
     found = traced_estimate(model.config, shape, plan, device)
     unknown = shape is None or not_built_in(shape, found.plan)

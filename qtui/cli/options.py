@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from qtui_core.files import Target
 
 Command = Callable[..., Any]
 
@@ -29,20 +32,22 @@ def appearance(command: Command) -> Command:
     return command
 
 
-def _as_stdout(ctx: click.Context, option: click.Parameter, path: str | None) -> str | None:
+def as_stdout(ctx: click.Context, option: click.Parameter, path: str | None) -> str | None:
     """The names that a system has for stdout mean `-`: a file that stdout is sent to would be
     replaced, and with it what others have written there."""
     return "-" if path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else path
 
 
 def report_format(command: Command) -> Command:
-    """`--format`, `--json` and `-o FILE`; the command gets `format` (or None) and `output`."""
+    """`--format`, `--json`, `-o FILE` and `--force`; the command gets `format` (or None), `output`
+    and `force`."""
     for option in (
+        click.option("--force", is_flag=True, help="Replace a file that is there already."),
         click.option(
             "-o",
             "--output",
             metavar="FILE",
-            callback=_as_stdout,
+            callback=as_stdout,
             help="Write to this file (.json, .md or .html chooses the format), or - for stdout.",
         ),
         click.option("--json", "format", flag_value="json", help="Short for --format json."),
@@ -56,3 +61,15 @@ def report_format(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def report_target(output: str | None, force: bool, *inputs: str | None) -> Target | None:
+    """The file of `-o`, None for stdout; `inputs` are what the command reads.
+
+    Raises QtuiError where it may not be written, before the work whose result it is to hold.
+    """
+    from qtui_core.files import STDOUT, target_of
+
+    if output is None or output == STDOUT:
+        return None
+    return target_of(output, force=force, inputs=inputs)

@@ -17,8 +17,9 @@ from qtui_core.memory.plan_choices import (
     LOOPS,
     METHODS,
     OPTIMIZERS,
-    QUANTS,
+    QUANT_STORAGES,
     SEGMENTS,
+    STORAGES,
     parse_targets,
 )
 from qtui_core.memory.plan_text import OPTIONS
@@ -83,8 +84,11 @@ _ALL = (
     _switch("--autocast", "Run the forward pass under torch.autocast (the Trainer's bf16=True). "
             "[default: on for qlora]"),
     _text("--autocast-dtype", "TYPE", "The 16 bits of autocast."),
-    _choice("--quant", (*QUANTS, "none"), "How frozen weights are stored. "
-            "[default: nf4-dq for qlora, else none]"),
+    _choice("--quant", (*STORAGES, "none"), "How frozen weights are stored; a quantized "
+            "checkpoint is taken as it is, or unpacked as it is loaded (none). "
+            "[default: as the checkpoint has them; of a plain one nf4-dq for qlora, else none]"),
+    _choice("--quant-storage", QUANT_STORAGES, "Type that 4-bit weights are packed into "
+            "(bnb_4bit_quant_storage): --zero 3 shards those in a floating one."),
     _choice("--kbit-prep", KBIT_PREPARATIONS, "Which 16-bit parameters that are not quantized "
             "become float32: all is peft's prepare_model_for_kbit_training. "
             "[default: all for qlora, else none]"),
@@ -103,8 +107,9 @@ _ALL = (
     _switch("--repeat-kv", "Grouped keys and values are copied to all heads, as in transformers "
             "before 4.48."),
     _switch("--padding-mask", "Sequences of a batch are padded to one length."),
-    _text("--loss", "LOSS", "stock, stock-4.48 (upcasts logits), chunked:256, fused (keeps no "
-          "logits), in-place or in-place-4.48 (its gradient is written over the logits)."),
+    _text("--loss", "LOSS", "stock, stock-4.48 (upcasts logits), tiled (TRL from 1.15 on), "
+          "chunked:256 (TRL to 1.12), fused (Liger), in-place or in-place-4.48 (its gradient is "
+          "written over the logits)."),
     _number("--accumulation", "Micro batches in a step."),
     _choice("--loop", LOOPS, "manual holds the outputs through the backward pass, script longer."),
     _choice("--segments", SEGMENTS, "Of the allocator of CUDA memory."),

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from qtui.cli.options import appearance, report_format
+from qtui.cli.options import appearance, report_format, report_target
 
 
 @click.command("replay", context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,6 +19,7 @@ def command(
     file: str,
     format: str | None,
     output: str | None,
+    force: bool,
     color: str,
     ascii: bool,
     debug: bool,
@@ -28,15 +29,12 @@ def command(
     """
     from functools import reduce
 
-    from qtui.report.files import check_target
-    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui.report.render import choose_format, write_report
     from qtui.report.train import train_document
     from qtui_core.live.recording import read_recording
     from qtui_core.live.state import RunState, after
-    from qtui_core.models.quoting import printable
 
-    if output is not None and output != STDOUT:
-        check_target(output)
+    target = report_target(output, force, file)
     recording = read_recording(file)
     if format is None and output is None and _is_terminal():
         from qtui.tui.app import run
@@ -51,9 +49,9 @@ def command(
             )
         )
     state = reduce(after, recording, RunState())
-    document = train_document(state, f"qtui replay {printable(file)}", recording.complaint)
+    document = train_document(state, f"qtui replay {file}", recording.complaint)
     chosen = choose_format(format, output)
-    write_report(document, chosen, output, color=color, ascii=ascii)
+    write_report(document, chosen, target, color=color, ascii=ascii)
 
 
 def _is_terminal() -> bool:

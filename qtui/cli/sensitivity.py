@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from qtui.cli.progress import progress_on_stderr
 from qtui_core.errors import UsageError
 from qtui_core.inspection.budget import Budget
+from qtui_core.inspection.layer_errors import LayerErrors
 from qtui_core.inspection.sensitivity import assign_schemes, default_budget
 from qtui_core.inspection.sensitivity_report import Sensitivity
-from qtui_core.inspection.weighing import (
-    InputMoments,
-    Weighing,
-    weigh_by_outputs,
-    weigh_by_weights,
-)
+from qtui_core.inspection.weighing import Weighing, weigh_by_outputs, weigh_by_weights
 
 if TYPE_CHECKING:
     from qtui_core.inspection import Inspection
@@ -69,12 +63,15 @@ def _weigh_by_outputs(
 
         # The model as it was opened: its own name says where it is.
         model = source.id if source.origin in ("hub", "demo") else source.location
-        reply = ask_engine(model, "input_moments", {"file": calibration}, heard)
-    moments = np.frombuffer(reply.arrays["moments"].data, "<f8")
-    inputs = {}
-    start = 0
-    for tensor, count, transposed in reply.data["layers"]:
-        inputs[tensor] = InputMoments(moments[start : start + count], transposed)
-        start += count
-    with progress_on_stderr("weighing") as progress:
-        return weigh_by_outputs(source, inspection, inputs, full=full, progress=progress)
+        quantized = [tensor for tensor in inspection.tensors if tensor.errors]
+        asked = {
+            "file": calibration,
+            "tensors": [tensor.info.name for tensor in quantized],
+            "schemes": [str(error.scheme) for error in quantized[0].errors],
+            "full": full,
+        }
+        reply = ask_engine(model, "layer_errors", asked, heard)
+    found = {
+        name: LayerErrors(tokens, tuple(errors)) for name, tokens, errors in reply.data["layers"]
+    }
+    return weigh_by_outputs(inspection, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qtui.cli.options import appearance, report_format
+from qtui.cli.options import appearance, as_stdout, report_format, report_target
 from qtui.cli.plan_options import given_options, plan_options
 from qtui_core.memory.plan import RunPlan
 
@@ -20,7 +20,12 @@ from qtui_core.memory.plan import RunPlan
     help="How many steps to run.",
 )
 @click.option("--data", metavar="FILE", help="A text file to learn from.  [default: a text inside]")
-@click.option("--record", metavar="FILE", help="Write everything that is measured to this file.")
+@click.option(
+    "--record",
+    metavar="FILE",
+    callback=as_stdout,
+    help="Write everything that is measured to this file, or - for stdout, as it happens.",
+)
 @click.option(
     "--device",
     default="auto",
@@ -46,6 +51,7 @@ def command(
     plan: RunPlan,
     format: str | None,
     output: str | None,
+    force: bool,
     color: str,
     ascii: bool,
     debug: bool,
@@ -62,15 +68,17 @@ def command(
     from dataclasses import asdict
 
     from qtui.cli.training_run import run_to_end
-    from qtui.report.files import check_target
-    from qtui.report.render import STDOUT, choose_format, write_report
+    from qtui.report.render import choose_format, write_report
     from qtui.report.train import train_document
-    from qtui_core.models.quoting import printable
+    from qtui_core.errors import UsageError
+    from qtui_core.files import STDOUT, target_of
 
-    if output is not None and output != STDOUT:
-        check_target(output)
-    if record is not None:
-        check_target(record)
+    target = report_target(output, force, model, data)
+    kept = None if record is None else target_of(record, force=force, inputs=(model, data))
+    if kept is not None and record == STDOUT and target is None:
+        raise UsageError("--record - and the report would both go to stdout: give -o FILE too.")
+    if kept is not None and target is not None and kept.path == target.path:
+        raise UsageError("--record and -o name one file: give two.")
     chosen = choose_format(format, output)
     request = {
         "model": model,
@@ -81,9 +89,9 @@ def command(
         "text": prompt or None,
         "usual": "--seq" not in given_options(ctx),
     }
-    outcome = run_to_end(request, record, debug=debug)
-    document = train_document(outcome.state, f"qtui train {printable(model)}")
-    write_report(document, chosen, output, color=color, ascii=ascii)
+    outcome = run_to_end(request, kept, debug=debug)
+    document = train_document(outcome.state, f"qtui train {model}")
+    write_report(document, chosen, target, color=color, ascii=ascii)
     if outcome.interrupted:
         raise KeyboardInterrupt
     if outcome.exit_code:

@@ -7,14 +7,15 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from qtui.cli.exits import say
+from qtui.cli.exits import Narrator, say
 from qtui.engine.run_client import WORKER, RunClient
+from qtui.engine.silence import LOOK_SECONDS
 from qtui.report.train_words import DOING
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.files import Target
 from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recorder
@@ -41,7 +42,7 @@ class Outcome:
 
 def run_to_end(
     request: Mapping[str, Any],
-    record: str | None,
+    record: Target | None,
     *,
     command: tuple[str, ...] = WORKER,
     debug: bool = False,
@@ -56,33 +57,36 @@ def run_to_end(
 
 class _Run:
     def __init__(
-        self, request: Mapping[str, Any], record: str | None, command: tuple[str, ...]
+        self, request: Mapping[str, Any], record: Target | None, command: tuple[str, ...]
     ) -> None:
         self._request = request
         self._record = record
+        self._recorder = None if record is None else Recorder(record)
         self._client = RunClient(command)
         self._state = RunState()
         self._interrupted = False
-        self._recorder: Recorder | None = None
         self._unrecorded = False
+        self._narrator = Narrator()
         self._said = 0.0
         self._told: set[str] = set()
 
     async def to_end(self, debug: bool) -> Outcome:
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._narrator)
+            if self._recorder is not None:
+                stack.enter_context(self._recorder)
             stack.enter_context(self._interruptible())
             told_by_it = await stack.enter_async_context(
                 contextlib.aclosing(self._client.run(self._request))
             )
+            stack.callback(asyncio.create_task(self._watch()).cancel)
             async for told in told_by_it:
                 self._state = after(self._state, told)
-                if isinstance(told, Header) and self._record is not None:
-                    self._recorder = Recorder(Path(self._record))
-                    stack.callback(self._close)
                 self._write(told)
                 self._narrate(told)
         if debug and self._state.status == "failed":
-            say("\n".join(self._client.stderr_tail))
+            for line in self._client.stderr_tail:
+                say(line)
         code = self._exit_code()
         if self._state.header is None:
             if self._interrupted:
@@ -92,23 +96,33 @@ class _Run:
             raise _ERRORS.get(code, QtuiError)(sentence)
         return Outcome(self._state, code, self._interrupted)
 
-    def _write(self, told: Told) -> None:
-        """Records a line. A disk that takes no more ends the recording and not the run, of which
-        there is the report."""
-        if self._recorder is not None and not self._unrecorded:
-            try:
-                self._recorder.write(told)
-            except OSError as error:
-                self._unrecorded = True
-                say(
-                    f"qtui: The recording {self._record!r} ends here ({error.strerror or error}); "
-                    "the run goes on."
-                )
+    async def _watch(self) -> None:
+        """Says when the run gives no sign of life, and when it does again."""
+        silent = False
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            silence = self._client.silence()
+            if silence and not silent:
+                self._narrator.say(f"qtui: {silence} Ctrl-C ends it.")
+            elif silent and not silence:
+                self._narrator.say("qtui: The run answers again.")
+            silent = bool(silence)
 
-    def _close(self) -> None:
-        assert self._recorder is not None
-        with contextlib.suppress(OSError):  # told when it was written
-            self._recorder.__exit__(None, None, None)
+    def _write(self, told: Told) -> None:
+        """Records a line, from the header on. A disk that takes no more ends the recording and not
+        the run, of which there is the report."""
+        if self._recorder is None or self._unrecorded or self._state.header is None:
+            return
+        try:
+            self._recorder.write(told)
+        except OSError as error:
+            self._unrecorded = True
+            assert self._record is not None
+            what = "is not made" if isinstance(told, Header) else "ends here"
+            self._narrator.say(
+                f"qtui: The recording {self._record.name!r} {what} ({error.strerror or error}); "
+                "the run goes on."
+            )
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -131,7 +145,7 @@ class _Run:
             self._client.stop()
 
     def _exit_code(self) -> int:
-        if self._state.status != "failed":
+        if self._state.status == "done" or self._interrupted:
             return 1 if self._unrecorded else 0
         code = self._client.exit_code
         return code if code in _CODES else 1
@@ -150,7 +164,7 @@ class _Run:
             steps = self._state.header.steps if self._state.header is not None else None
             if now - self._said >= _PAUSE or told.step in (1, steps):
                 self._said = now
-                say(self._step(told, steps))
+                self._narrator.say(self._step(told, steps))
         elif isinstance(told, Fault | Said) and self._state.header is not None:
             self._say_once(told.text)
 
@@ -158,7 +172,7 @@ class _Run:
         """A warning of the estimate may be in the log of the run too."""
         if text not in self._told:
             self._told.add(text)
-            say(f"qtui: {text}")
+            self._narrator.say(f"qtui: {text}")
 
     def _step(self, told: StepTaken, steps: int | None) -> str:
         words = [f"step {told.step:,}" + ("" if steps is None else f" of {steps:,}")]

@@ -13,6 +13,8 @@ from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.device import Device
 from qtui_core.memory.estimate import Estimate, estimate_recording, plan_on
+from qtui_core.memory.families.packed import packing_of
+from qtui_core.memory.packings import STORED
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.record import ALLOCATE, Component, Event, Label, Recording
 from qtui_core.memory.shape import ModelShape
@@ -39,7 +41,15 @@ def traced_estimate(
     stored = config.get("dtype") or config.get("torch_dtype")
     if shape is not None:
         stored = shape.dtype
-    resolved = plan_on(resolve(plan, None if stored is None else str(stored)), device)
+    packing = packing_of(config)
+    packed_as = None if packing is None else packing.quant
+    resolved = resolve(plan, None if stored is None else str(stored), packed_as)
+    if packing is not None and resolved.quant == STORED:
+        raise UsageError(
+            f"The checkpoint is stored as {packing.title}, and a trace runs classes with plain "
+            "weights; add --quant none to trace it unpacked, with --method inference, lora or full."
+        )
+    resolved = plan_on(resolved, device, shape)
     recording = trace(config, resolved, check)
     check()
     return estimate_recording(recording, shape, resolved, device)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtui.engine.protocol import Array, Frame, ProtocolError, encode_request, read_event
+from qtui.engine.silence import LIMIT_SECONDS, LOOK_SECONDS, Silence, silence_of
 from qtui_core.children import child_environment
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
@@ -27,6 +28,8 @@ READ_BUFFER_BYTES = 1 << 20
 STDERR_LINES_KEPT = 200
 LOG_BYTES_KEPT = 1 << 20
 EXIT_SECONDS = 2.0
+#: Seconds that a child may work on what was cancelled, and for nobody else, before it is ended.
+HEED_SECONDS = 5.0
 
 ProgressCallback = Callable[[float, dict[str, Any]], None]
 
@@ -64,6 +67,7 @@ class _Call:
     kind: str | None
     future: asyncio.Future[Reply]
     on_progress: ProgressCallback | None
+    answered: bool = False
 
 
 class _Same:
@@ -79,7 +83,8 @@ class EngineClient:
 
     `log` receives what the child writes on stderr; the last lines are also kept in
     `stderr_tail`. `on_state` is a first listener. `detail` is a sentence about the state,
-    empty when there is nothing to say.
+    empty when there is nothing to say: why the child is lost, or, of one that is there, that it
+    gives no sign of life although it was asked something.
     """
 
     def __init__(
@@ -99,6 +104,10 @@ class EngineClient:
         self._start: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._calls: dict[int, _Call] = {}
+        self._cancelled: set[int] = set()
+        """Requests that were cancelled, until the child has said so."""
+        self._silence = Silence()
+        self._watching: asyncio.Task[None] | None = None
         self._next_id = 0
 
     @property
@@ -144,7 +153,8 @@ class EngineClient:
             await self._write(line)
             return await call.future
         except asyncio.CancelledError:
-            self._send_cancel(request_id)
+            if not call.answered:
+                self._send_cancel(request_id)
             raise
         finally:
             self._calls.pop(request_id, None)
@@ -221,11 +231,14 @@ class EngineClient:
             self._lose(f"The engine could not be started: {error}")
             raise EngineLost(self.detail) from error
         self._process = process
+        self._silence = Silence()
+        self._watching = self._spawn(self._watch(process))
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise AssertionError("asyncio gave no pipes although all three were asked for")
         stderr_task = self._spawn(self._read_stderr(process.stderr))
         try:
-            ready = await read_event(process.stdout)
+            while (ready := await read_event(process.stdout)) and ready.head["event"] == "alive":
+                self._silence.heard()
         except ProtocolError as error:
             self._lose(f"The engine spoke nonsense while starting: {error}")
             raise EngineLost(self.detail) from error
@@ -251,6 +264,10 @@ class EngineClient:
 
     def _drop(self, sentence: str) -> None:
         """Kill the child and fail what waits for it."""
+        if self._watching is not None and self._watching is not asyncio.current_task():
+            self._watching.cancel()
+        self._watching = None
+        self._cancelled.clear()
         process, self._process = self._process, None
         start, self._start = self._start, None
         if process is not None and process.returncode is None:
@@ -276,6 +293,29 @@ class EngineClient:
         task.add_done_callback(self._background.discard)
         return task
 
+    # A child that does not answer
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Says that the child gives no sign of life while somebody waits for it, and ends it where
+        nobody does but it does not give up what was cancelled."""
+        unheeded = 0.0
+        while process is self._process:
+            await asyncio.sleep(LOOK_SECONDS)
+            asked = self.state is EngineState.STARTING or self._calls.keys() - self._cancelled
+            if not (asked or self._cancelled):
+                self._silence.heard()
+            silent = self._silence.look() >= LIMIT_SECONDS
+            unheeded = unheeded + LOOK_SECONDS if self._cancelled and not asked else 0.0
+            if unheeded and (silent or unheeded >= HEED_SECONDS):
+                self._drop("The engine was ended: it did not give up what was cancelled.")
+                self._set_state(EngineState.IDLE, "")
+            elif self.state in (EngineState.STARTING, EngineState.RUNNING):
+                self._set_state(self.state, self._silence_told())
+
+    def _silence_told(self) -> str:
+        """That the child gives no sign of life; empty where it does."""
+        return silence_of("The engine", self._silence.seconds)
+
     # Talking to the child
 
     async def _write(self, line: bytes) -> None:
@@ -292,6 +332,7 @@ class EngineClient:
         process = self._process
         if process is None or process.stdin is None or process.stdin.is_closing():
             return
+        self._cancelled.add(request_id)
         head = {"id": 0, "method": "cancel", "params": {"id": request_id}}
         process.stdin.write(encode_request(head))
 
@@ -303,6 +344,7 @@ class EngineClient:
     ) -> None:
         try:
             while (frame := await read_event(stream)) is not None:
+                self._silence.heard()
                 self._deliver(frame)
         except ProtocolError as error:
             if process is self._process:
@@ -313,6 +355,10 @@ class EngineClient:
     def _deliver(self, frame: Frame) -> None:
         head = frame.head
         call = self._calls.get(head.get("id") or 0)
+        if head["event"] != "progress":
+            self._cancelled.discard(head.get("id") or 0)
+            if call is not None:
+                call.answered = True
         if call is None or call.future.done():
             return  # its caller was cancelled, and the answer was already on the way
         event = head["event"]
@@ -366,6 +412,9 @@ def obituary(who: str, returncode: int | None, last_words: Sequence[str]) -> str
         how = f"{who} closed its output"
     elif returncode == -signal.SIGKILL:
         return f"{who} was killed, which is most often the system running out of memory."
+    elif -returncode in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        # Its last words are of something else: it did not know that it would end.
+        return f"{who} was ended by {signal.Signals(-returncode).name}, which qtui did not send."
     elif returncode < 0:
         how = f"{who} died of {signal.Signals(-returncode).name}"
     else:

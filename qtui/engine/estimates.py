@@ -42,6 +42,7 @@ def open_subject(estimates: Estimates, task: Task) -> Result:
             "parameters": None if shape is None else shape.parameters,
             "layers": None if shape is None else len(shape.encoder) + len(shape.layers),
             "dtype": None if shape is None else shape.dtype,
+            "packed_as": None if shape is None else shape.packed_as,
             "max_positions": None if shape is None else shape.max_positions,
             "quantized": subject.quantized,
             "notes": [] if shape is None else list(shape.notes),

@@ -65,6 +65,14 @@ class EstimatorClient(EngineClient):
         await super().restart()
         await self._behind.restart()
 
+    def kill(self) -> None:
+        super().kill()
+        self._behind.kill()
+
+    def _silence_told(self) -> str:
+        lost = self._behind.state is EngineState.LOST
+        return super()._silence_told() or ("" if lost else self._behind.detail)
+
     async def close(self) -> None:
         await asyncio.gather(super().close(), self._behind.close())
 
@@ -73,5 +81,9 @@ class EstimatorClient(EngineClient):
         self._behind.kill()
 
     def _behind_changed(self, state: EngineState, detail: str) -> None:
-        if state is EngineState.LOST and self.state is not EngineState.LOST:
+        if self.state is EngineState.LOST:
+            return
+        if state is EngineState.LOST:
             self._lose(detail)
+        else:
+            self._set_state(self.state, self._silence_told())

@@ -38,7 +38,7 @@ def operations(estimates: Estimates, task: Task) -> Result:
     longest = shape.max_positions
     if task.params.get("usual") and longest and longest < plan.sequence:
         plan = dataclasses.replace(plan, sequence=longest)
-    resolved = plan_on(resolve(plan, shape.dtype), device)
+    resolved = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
     return Result(
         {
             "model": subject.name,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qtui.engine.client import EXIT_SECONDS, STDERR_LINES_KEPT, obituary, open_log
+from qtui.engine.silence import Silence, silence_of
 from qtui_core.children import child_environment
 from qtui_core.live.header import Header
 from qtui_core.live.lines import LineError, Told, from_line
@@ -49,8 +50,15 @@ class RunClient:
         self.exit_code: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._asked_to_end = False
+        self._silence = Silence()
         self._seconds, self._step, self._phase = 0.0, 0, ""
         self._began = 0.0
+
+    def silence(self) -> str:
+        """That the run gives no sign of life, as a sentence; empty where it does. To be asked at
+        every `silence.LOOK_SECONDS`."""
+        self._silence.look()
+        return silence_of("The run", self._silence.seconds) if self._process is not None else ""
 
     @property
     def pid(self) -> int | None:
@@ -63,6 +71,7 @@ class RunClient:
         self._asked_to_end, self.exit_code = False, None
         self._seconds, self._step, self._phase = 0.0, 0, ""
         self._began = time.monotonic()
+        self._silence = Silence()
         try:
             process = self._process = await self._launch()
         except OSError as error:
@@ -145,6 +154,7 @@ class RunClient:
                 continue
             if not line:
                 return
+            self._silence.heard()
             try:
                 told = from_line(line)
             except LineError as error:

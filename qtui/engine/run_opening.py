@@ -26,6 +26,8 @@ from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory.advice import Advice
 from qtui_core.memory.devices import Device, device_of_memory, find_device
 from qtui_core.memory.families import UnknownFamily
+from qtui_core.memory.families.heads import LANGUAGE_MODELS
+from qtui_core.memory.families.packed import packing_of
 from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource, open_model
@@ -72,12 +74,15 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
     source = open_model(request.model)
     try:
         config = described(source).config
+        _check_language_model(config)
         alone, note = one_gpu(request.plan)
         if request.usual:
             alone = _within_positions(alone, config)
         # Workspaces are those of the torch that runs.
         alone = replace(alone, torch=_release(torch_version()))
-        plan = resolve(alone, _stored_dtype(config))
+        packing = packing_of(config)
+        packed_as = None if packing is None else packing.quant
+        plan = resolve(alone, _stored_dtype(config), packed_as)
         check_runnable(plan, placement.device.kind)
         predicted, why_not, advice, architecture = _predicted(source, plan, placement)
     except BaseException:
@@ -113,6 +118,20 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
         {**placement.environment, **settings},
         tuple(said for said in notes if said),
     )
+
+
+def _check_language_model(config: Mapping[str, Any]) -> None:
+    """Raises UsageError for a class that learns nothing from a text."""
+    named = config.get("architectures")
+    if (
+        isinstance(named, list)
+        and named
+        and not any(str(name).endswith(LANGUAGE_MODELS) for name in named)
+    ):
+        raise UsageError(
+            f"config.json names {named[0]}, and a run learns to predict the tokens of a text, "
+            "which that does not; name a language model under architectures in config.json."
+        )
 
 
 def _predicted(

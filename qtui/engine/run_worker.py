@@ -3,8 +3,12 @@
 Reads one line of JSON (qtui_core.training.request) from stdin, then controls, {"control": "pause"}
 and the like. Writes what the run tells, a line each (qtui_core.live.lines), to what was stdout when
 it started: first the header, last an End. What libraries print goes to stderr, which is the log.
-Ends with the exit codes of the command line; a run that was told to stop is done, one that was
-interrupted by a signal ends with 130. A second after either at most it is gone.
+Ends with the exit codes of the command line; a run that was told to stop is done, one that a signal
+ended has failed, since nobody who watches it sends one, and ends with 130. A second after either at
+most it is gone.
+
+Where there is nothing to tell for a while, lines that say `alive` do not let the reader wonder;
+recordings have none.
 
 With "behind" as its argument it is for an app: a run on the CPU then gives way to the screen.
 """
@@ -21,6 +25,7 @@ import traceback
 from typing import BinaryIO, Final
 
 from qtui.engine.run_opening import open_run
+from qtui.engine.silence import PULSE_SECONDS
 from qtui.engine.worker import NICENESS, take_over_streams
 from qtui_core.errors import ModelError, QtuiError
 from qtui_core.live.lines import Told, to_line
@@ -34,6 +39,8 @@ _FAILED: Final = 1
 _PATIENCE: Final = 0.6
 #: And how long its last line may take.
 _GRACE: Final = 0.2
+#: A line of a kind that readers of recordings leave out.
+ALIVE: Final = b'{"told":"alive"}\n'
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -45,8 +52,19 @@ class Child:
         self.controls = Controls()
         self.told = False
         self.code = 0
+        self._begun = PhaseBegun(0.0, 0, "")
+        self._fault: Fault | None = None
         self._stream = stream
         self._lock = threading.Lock()
+        self._wrote = time.monotonic()
+
+    def beat(self) -> None:
+        """For ever: a sign of life where nothing was told for a while."""
+        while True:
+            time.sleep(PULSE_SECONDS)
+            with self._lock:
+                if time.monotonic() - self._wrote > PULSE_SECONDS:
+                    self._write(ALIVE)
 
     @property
     def seconds(self) -> float:
@@ -54,12 +72,15 @@ class Child:
 
     def tell(self, told: Told) -> None:
         """Writes a line; without a reader there is nobody to run for."""
+        if isinstance(told, PhaseBegun):
+            self._begun = told
         line = to_line(told).encode() + b"\n"
+        self.told = True
         with self._lock:
             self._write(line)
 
     def _write(self, line: bytes) -> None:
-        self.told = True
+        self._wrote = time.monotonic()
         try:
             self._stream.write(line)
             self._stream.flush()
@@ -70,11 +91,23 @@ class Child:
         """The last line, and the end of the process, whatever its threads are at. Memory of a GPU
         is given back with it."""
         with self._lock:
+            if self._fault is not None:
+                self._write(to_line(self._fault).encode() + b"\n")
+                reason = "failed"
             self._write(to_line(End(self.seconds, reason)).encode() + b"\n")
             os._exit(code)
 
-    def stop(self, code: int) -> None:
-        """From any thread: the run ends at its next phase, or soon where that is far."""
+    def stop(self, code: int, signum: int | None = None) -> None:
+        """From any thread: the run ends at its next phase, or soon where that is far. `signum` is
+        the signal that asked for it."""
+        if signum is not None and not self.controls.stopping:
+            step, phase = self._begun.step, self._begun.phase
+            where = f"in step {step}, {phase}" if step else "before its first step"
+            text = (
+                f"{signal.Signals(signum).name} ended the run {where}: something besides qtui sent "
+                "it, such as `kill` or the limit of a batch system."
+            )
+            self._fault = Fault(self.seconds, step, phase, "killed", text)
         self.code = code
         self.controls.say("stop")
         # Nor does it wait for a reader that does not read.
@@ -92,6 +125,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     child = Child(sink)
     threading.Thread(target=_obey_signals, args=(child,), daemon=True).start()
+    threading.Thread(target=child.beat, name="pulse", daemon=True).start()
     line = source.readline()
     threading.Thread(target=_obey_controls, args=(child, source), daemon=True).start()
     try:
@@ -130,8 +164,7 @@ def _run(child: Child, line: bytes) -> int:
 
 
 def _obey_signals(child: Child) -> None:
-    signal.sigwait(_SIGNALS)
-    child.stop(INTERRUPTED)
+    child.stop(INTERRUPTED, signal.sigwait(_SIGNALS))
 
 
 def _obey_controls(child: Child, source: BinaryIO) -> None:

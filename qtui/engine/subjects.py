@@ -35,7 +35,7 @@ Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 class Subject(Described):
     """A model and its shape. That is None for a family that has none built in; `why` says so."""
 
-    shape: ModelShape | None
+    shape: ModelShape | None = None
     why: str = ""
 
     def known_shape(self) -> ModelShape:
@@ -83,7 +83,7 @@ def _of_model(model: str) -> Subject:
         found = described(source)
     shape, why = None, ""
     try:
-        shape = ModelShape.from_config(found.config)
+        shape = found.read_shape()
     except UnknownFamily as error:
         why = str(error)
     return Subject(**vars(found), shape=shape, why=why)
@@ -92,7 +92,7 @@ def _of_model(model: str) -> Subject:
 def _of_case(key: str) -> Subject:
     case = case_of(key)
     shape = ModelShape.from_config(case.config)
-    return Subject(case.title, case.source, case.config, shape.architecture, False, shape)
+    return Subject(case.title, case.source, case.config, shape.architecture, False, shape=shape)
 
 
 def asked(estimates: Estimates, task: Task) -> tuple[Subject, RunPlan, Device | None]:

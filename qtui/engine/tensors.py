@@ -60,10 +60,11 @@ class OpenModels:
 
 
 class StoredTensor:
-    """Rows on request in the tensor's own shape, so that a vector is one row of a matrix.
+    """Rows on request.
 
     Attributes:
-        shape: of the tensor; its matrix is what pictures and errors are about.
+        shape: of the matrix that a tensor is read as, which pictures and errors are about; `(n,)`
+            of a vector and () of a scalar, which are one row.
         key: its name.
     """
 
@@ -73,7 +74,7 @@ class StoredTensor:
         self.source = source
         self.info = info
         self.key = info.name
-        self.shape = info.shape
+        self.shape = info.matrix if len(info.shape) >= 2 else info.shape
         self._remote = remote
 
     def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]:

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from qtui.engine.protocol import (
@@ -25,6 +25,7 @@ from qtui.engine.protocol import (
     encode_event,
     parse_request,
 )
+from qtui.engine.silence import PULSE_SECONDS
 from qtui.engine.task import Cancelled, Operation, Task
 from qtui_core.errors import QtuiError
 
@@ -70,6 +71,10 @@ class Lane:
             self._waiting.append(task)
             self._changed.notify()
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting) or self._running is not None
+
     def cancel(self, task_id: int) -> None:
         with self._changed:
             self._cancel(lambda task: task.id == task_id)
@@ -99,6 +104,11 @@ class Worker:
         self._sink = sink
         self._operations = operations
         self._lanes: dict[str, Lane] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is computed, or waits for that."""
+        return any(lane.busy for lane in tuple(self._lanes.values()))
 
     def serve(self, source: BinaryIO) -> None:
         """Answer until the parent closes its end (or dies, which is the same)."""
@@ -208,11 +218,22 @@ def main(build: Callable[[], Mapping[str, Operation]], niceness: int = NICENESS)
     source, sink = take_over_streams()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C belongs to the parent
     os.nice(niceness)
-    operations = build()
     events = EventSink(sink)
+    working: list[Callable[[], bool]] = [lambda: True]
+    threading.Thread(target=_beat, args=(events, working), name="pulse", daemon=True).start()
+    worker = Worker(events, build())
+    working[0] = lambda: worker.busy
     events.send({"event": "ready", "id": None, "pid": os.getpid()})
-    Worker(events, operations).serve(source)
+    worker.serve(source)
     os._exit(0)
+
+
+def _beat(events: EventSink, working: Sequence[Callable[[], bool]]) -> None:
+    """Signs of life, while this process works: how a long computation is told from none."""
+    while True:
+        time.sleep(PULSE_SECONDS)
+        if working[0]():
+            events.send({"event": "alive", "id": None})
 
 
 def _build() -> Mapping[str, Operation]:

@@ -9,7 +9,6 @@ from typing import Any
 from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes
 from qtui_core.memory.device_profile import MeasuredStep, Profile
-from qtui_core.models.quoting import printable
 
 
 def calibrate_document(profile: Profile, path: Path | None) -> Document:
@@ -21,7 +20,7 @@ def calibrate_document(profile: Profile, path: Path | None) -> Document:
     data["path"] = None if path is None else str(path)
     data["context_bytes"] = profile.calibration.context
     return Document(
-        f"Profile of {printable(profile.device)}",
+        f"Profile of {profile.device}",
         tuple(sections),
         _conclusion(profile, path),
         data,
@@ -30,7 +29,7 @@ def calibrate_document(profile: Profile, path: Path | None) -> Document:
 
 def _gpu(profile: Profile) -> Facts:
     versions = ", ".join(f"{name} {version}" for name, version in profile.versions.items())
-    pairs = [("device", printable(profile.device)), ("driver", profile.driver or "not told")]
+    pairs = [("device", profile.device), ("driver", profile.driver or "not told")]
     if profile.total_memory is not None:
         pairs.append(("memory", format_bytes(profile.total_memory)))
     return Facts((*pairs, ("versions", versions), ("made", profile.made)))
@@ -53,7 +52,7 @@ def _measured(profile: Profile) -> Facts:
         pairs.append((f"segment for {format_bytes(int(nbytes))}", format_bytes(reserved)))
     settings = ", ".join(f"{name}={value}" for name, value in profile.allocator.items())
     if settings:
-        pairs.append(("allocator", printable(settings)))
+        pairs.append(("allocator", settings))
     return Facts(tuple(pairs))
 
 
@@ -69,7 +68,7 @@ def _steps(profile: Profile) -> list[Block]:
         Column("context", numeric=True),
     )
     rows = tuple(_row(step) for step in profile.steps if not step.failure)
-    failed = [f"{step.name}: {printable(step.failure)}" for step in profile.steps if step.failure]
+    failed = [f"{step.name}: {step.failure}" for step in profile.steps if step.failure]
     note = "Estimated as before this calibration."
     return [*([Table(columns, rows, note=note)] if rows else []), *failed]
 

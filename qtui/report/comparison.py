@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from qtui.report.comparison_data import comparison_data
 from qtui.report.document import Column, Document, Facts, HeatMap, Section, Table, Tone
+from qtui.report.inspection import reading_note
 from qtui.report.numbers import (
     format_bytes,
     format_decibels,
@@ -15,8 +16,8 @@ from qtui.report.numbers import (
     plural,
 )
 from qtui_core.inspection.against_report import Comparison, PairReport, WorstMap
+from qtui_core.inspection.difference import Difference
 from qtui_core.inspection.report import Census
-from qtui_core.models.quoting import printable
 
 #: Weights a text report lists before it says where the rest is, and names it lists of each
 #: kind of weight that was not compared.
@@ -33,11 +34,11 @@ def comparison_document(comparison: Comparison, *, all_tensors: bool) -> Documen
     left = _left_out(comparison, all_tensors)
     if left:
         sections.append(Section("Not compared", left))
-    names = f"{printable(comparison.a.model)} --against {printable(comparison.b.model)}"
+    names = f"{comparison.a.model} --against {comparison.b.model}"
     return Document(
         title=f"qtui inspect {names}",
         sections=tuple(sections),
-        conclusion=printable(comparison.conclusion),
+        conclusion=comparison.conclusion,
         data=comparison_data(comparison),
     )
 
@@ -60,7 +61,7 @@ def _models(comparison: Comparison) -> Facts:
             ("against plain rounding", f"{format_signed(comparison.gain_db)} dB over {weights}")
         )
     pairs += [("note", note) for note in comparison.notes]
-    return Facts(tuple((name, printable(value)) for name, value in pairs))
+    return Facts(tuple(pairs))
 
 
 def _model(census: Census) -> str:
@@ -84,6 +85,8 @@ def _pair_section(comparison: Comparison, all_tensors: bool) -> Section:
         "scales and tables too."
     )
     columns = _COLUMNS
+    if any(r.difference.nonfinite for r in pairs):
+        note += " Lost: finite in A and NaN or infinite in B; no figure counts them."
     if comparison.rounded:
         note += (
             " Plain dB is what rounding A to the levels B is stored in would keep, without "
@@ -91,6 +94,9 @@ def _pair_section(comparison: Comparison, all_tensors: bool) -> Section:
         )
     else:
         columns = tuple(c for c in columns if c.title != _PLAIN)
+    read_as = reading_note([r.pair.info for r in pairs])
+    if read_as:
+        note += f" {read_as}"
     if notes:
         note += f" {', '.join(notes)}: --format json, markdown or html lists all."
     total = sum(r.error for r in comparison.pairs)
@@ -126,18 +132,24 @@ def _cells(report: PairReport) -> tuple[str, ...]:
     pair, found = report.pair, report.difference
     kept = "equal" if found.mse == 0 else format_decibels(found.sqnr_db)
     return (
-        printable(pair.name),
+        pair.name,
         format_shape(pair.info.shape),
-        printable(pair.a.method),
-        printable(pair.b.method),
+        pair.a.method,
+        pair.b.method,
         f"{pair.b.bits_per_parameter:.3f}",
-        "identical" if found.identical else kept,
+        ", ".join(p for p in ("identical" if found.identical else kept, _nonfinite(found)) if p),
         format_decibels(report.scheme_sqnr_db),
         format_value(found.relative_mse, 3),
         format_value(found.max_abs_error, 3),
         format_value(found.mean_shift, 2),
         "–" if found.cosine is None else f"{found.cosine:.6f}",
     )
+
+
+def _nonfinite(found: Difference) -> str:
+    """The values that no figure counts; "" without any."""
+    counts = ((found.lost, "lost"), (found.nonfinite - found.lost, "not finite in A"))
+    return ", ".join(f"{count:,} {word}" for count, word in counts if count)
 
 
 def _tone(report: PairReport) -> Tone:
@@ -163,7 +175,7 @@ def _map_section(worst: WorstMap) -> Section:
             f"rows of the weight, and a cell is about {wide} wide."
         ),
     )
-    return Section(f"Where {printable(worst.name)} differs", (heat,))
+    return Section(f"Where {worst.name} differs", (heat,))
 
 
 def _left_out(comparison: Comparison, all_tensors: bool) -> tuple[Facts, ...]:
@@ -178,7 +190,7 @@ def _left_out(comparison: Comparison, all_tensors: bool) -> tuple[Facts, ...]:
     )
     pairs += [("of two shapes", s) for s in _cut(shapes, all_tensors)]
     pairs += [("not read", f"{name}: {reason}") for name, reason in comparison.unread]
-    return (Facts(tuple((printable(n), printable(v)) for n, v in pairs)),) if pairs else ()
+    return (Facts(tuple(pairs)),) if pairs else ()
 
 
 def _cut(names: Sequence[str], all_tensors: bool) -> list[str]:

@@ -10,7 +10,6 @@ from qtui.report.numbers import plural
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Outcome, Verdict
 from qtui_core.conformance.standing import Finding, Standing
-from qtui_core.models.quoting import printable
 
 #: The tone of a verdict that is the expected one.
 _TONES: dict[Verdict, Tone] = {
@@ -41,9 +40,9 @@ def conformance_sections(standings: Sequence[Standing], *, details: bool) -> lis
 def _section(standing: Standing, details: bool) -> Section:
     shown = [f for f in standing.findings if details or f.outcome.verdict is not Verdict.BYTE_EQUAL]
     explain = _explain_fully if details else _explain
-    notes = tuple((f.convention.name, printable(explain(f))) for f in shown)
+    notes = tuple((f.convention.name, explain(f)) for f in shown)
     notes += tuple(
-        (fault.id.partition(".")[2], printable(f"the probe of a known fault failed: {p.detail}"))
+        (fault.id.partition(".")[2], f"the probe of a known fault failed: {p.detail}")
         for fault, p in standing.unprobed
     )
     title = "What they are" if details else "Why not all are equal to the byte"

@@ -11,7 +11,6 @@ from qtui.report.numbers import format_bytes, plural
 from qtui.surroundings import Files, Terminal
 from qtui_core.conformance.standing import Standing, conclude
 from qtui_core.dataclass import dataclass
-from qtui_core.models.quoting import printable
 from qtui_core.telemetry.device import Device, Driver
 from qtui_core.telemetry.machine import Machine
 
@@ -69,7 +68,7 @@ def doctor_document(
             for w in warnings
         ],
     }  # fmt: skip
-    return Document("qtui doctor", tuple(sections), printable(conclusion), data)
+    return Document("qtui doctor", tuple(sections), conclusion, data)
 
 
 def find_warnings(around: Surroundings, standings: Sequence[Standing]) -> list[Warning]:
@@ -200,7 +199,7 @@ def _machine(around: Surroundings) -> Facts:
         ]
         if not around.devices:
             pairs.append(("GPU", "none: the driver shows no device"))
-    return Facts(tuple((name, printable(value)) for name, value in pairs))
+    return Facts(tuple(pairs))
 
 
 def _bytes(count: int | None) -> str:
@@ -227,7 +226,7 @@ def _files(files: Files) -> Facts:
         ("cache of the hub", cache),
         ("hub", f"{hub}, offline" if files.offline else hub),
     )
-    return Facts(tuple((name, printable(value)) for name, value in pairs))
+    return Facts(tuple(pairs))
 
 
 def _warnings(warnings: Sequence[Warning]) -> Facts:
@@ -235,10 +234,8 @@ def _warnings(warnings: Sequence[Warning]) -> Facts:
         tuple(
             (
                 w.about,
-                printable(
-                    f"{w.says}{f' ({w.detail})' if w.detail else ''}. So {w.consequence}. "
-                    f"Do: {w.remedy}."
-                ),
+                f"{w.says}{f' ({w.detail})' if w.detail else ''}. So {w.consequence}. "
+                f"Do: {w.remedy}.",
             )
             for w in warnings
         )

@@ -1,16 +1,18 @@
 """The document every report is made as, before it becomes text, JSON, Markdown or HTML.
 
-Cells are finished strings: numbers are formatted once, so the faces cannot disagree.
+Cells are finished strings: numbers are formatted once, so the faces cannot disagree. They hold
+names as files have them: the faces show what `printable_document` gives.
 `data` is the JSON face, in raw numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.models.quoting import printable
 
 #: Meaning of a cell or row, for faces that have colour. Never the only carrier of it.
 Tone = Literal["", "good", "warn", "bad", "dim"]
@@ -86,3 +88,19 @@ class Document:
     sections: tuple[Section, ...]
     conclusion: str
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def printable_document(document: Document) -> Document:
+    """The document with every text of it printable; `data` stays as it is."""
+    printed: Document = _printable(document)
+    return printed
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_printable, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _printable(getattr(value, f.name)) for f in fields(value)})
+    return value

@@ -18,7 +18,8 @@ from qtui.report.numbers import (
     plural,
 )
 from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
-from qtui_core.models.quoting import printable
+from qtui_core.inspection.report import Completeness
+from qtui_core.models import Reading, TensorInfo
 
 if TYPE_CHECKING:
     from qtui_core.quant import ErrorReport
@@ -35,6 +36,7 @@ def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Documen
     if census.dtypes:
         model.append(_dtypes(inspection))
     sections = [Section("Model", tuple(model))]
+    sections += _against_config(inspection.completeness, all_tensors)
     if any(t.errors for t in inspection.tensors):
         whole = sum(t.info.nbytes for t in inspection.tensors) == census.nbytes
         title = "Schemes, whole model" if whole else "Schemes, the chosen tensors"
@@ -44,9 +46,9 @@ def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Documen
     if inspection.measured:
         sections += _outlier_section(inspection)
     return Document(
-        title=f"qtui inspect {printable(census.model)}",
+        title=f"qtui inspect {census.model}",
         sections=tuple(sections),
-        conclusion=printable(inspection.conclusion),
+        conclusion=inspection.conclusion,
         data=inspection_data(inspection),
     )
 
@@ -54,8 +56,8 @@ def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Documen
 def _model_facts(inspection: Inspection) -> Facts:
     census = inspection.census
     pairs = [
-        ("source", f"{census.origin}: {printable(census.location)}"),
-        ("architecture", printable(census.architecture or "not named")),
+        ("source", f"{census.origin}: {census.location}"),
+        ("architecture", census.architecture or "not named"),
     ]
     if census.dtypes:
         pairs += [
@@ -63,9 +65,46 @@ def _model_facts(inspection: Inspection) -> Facts:
             ("bytes", _both(f"{census.nbytes:,}", format_bytes(census.nbytes))),
             ("read", inspection.sample),
         ]
+    if census.dtypes and inspection.completeness is not None:
+        pairs.append(("config.json implies", _implied(inspection.completeness)))
     if census.quantization:
-        pairs.append(("already quantized", printable(census.quantization)))
+        pairs.append(("already quantized", census.quantization))
     return Facts(tuple(pairs))
+
+
+def _implied(found: Completeness) -> str:
+    """How the tensors compare with those that the configuration implies, in a few words."""
+    if found.unchecked:
+        return f"not checked: {found.unchecked}"
+    what = f"{found.implied:,} tensors of {found.architecture}"
+    if found.partly_of:
+        what += f", of which {found.partly_of} has more or another head"
+    counts = (
+        (found.missing, "missing"),
+        (found.misshapen, "of another shape"),
+        (found.unexpected, "there that are not implied"),
+    )
+    wrong = [f"{len(names):,} {word}" for names, word in counts if names]
+    return f"{what}: {', '.join(wrong) or 'all are there in their shapes'}"
+
+
+def _against_config(found: Completeness | None, all_tensors: bool) -> list[Section]:
+    """The tensors that are not what config.json implies."""
+    if found is None:
+        return []
+    pairs = [("missing", name) for name in found.missing]
+    pairs += [
+        (
+            "of another shape",
+            f"{m.name}: {format_shape(m.shape)}, implied {format_shape(m.implied)}",
+        )
+        for m in found.misshapen
+    ]
+    pairs += [("not implied", name) for name in found.unexpected]
+    if not all_tensors and len(pairs) > LISTED_OUTLIERS:
+        more = f"{len(pairs) - LISTED_OUTLIERS:,} more: --format json lists all"
+        pairs = [*pairs[:LISTED_OUTLIERS], ("and", more)]
+    return [Section("Beside config.json", (Facts(tuple(pairs)),))] if pairs else []
 
 
 def _both(exact: str, short: str) -> str:
@@ -83,7 +122,7 @@ def _dtypes(inspection: Inspection) -> Table:
             Column("bytes", numeric=True),
         ),
         rows=tuple(
-            (printable(d.dtype), str(d.tensors), f"{d.parameters:,}", format_bytes(d.nbytes))
+            (d.dtype, str(d.tensors), f"{d.parameters:,}", format_bytes(d.nbytes))
             for d in census.dtypes
         ),
         bars=tuple(d.nbytes / census.nbytes if census.nbytes else 0.0 for d in census.dtypes),
@@ -92,7 +131,9 @@ def _dtypes(inspection: Inspection) -> Table:
 
 
 def _schemes(inspection: Inspection) -> Table:
-    best = max((s.sqnr_db or 0.0 for s in inspection.schemes), default=0.0)
+    kept = {s.scheme: 0.0 if s.overflowed else s.sqnr_db or 0.0 for s in inspection.schemes}
+    best = max(kept.values(), default=0.0)
+    beyond = any(s.saturated or s.overflowed for s in inspection.schemes)
     return Table(
         columns=(
             Column("scheme", key=True),
@@ -100,6 +141,7 @@ def _schemes(inspection: Inspection) -> Table:
             Column("bytes", numeric=True),
             Column("relative MSE", numeric=True),
             Column("SQNR dB", numeric=True),
+            *((Column("beyond range", numeric=True),) if beyond else ()),
             Column("Gaussian dB", numeric=True),
             Column("worst tensor"),
         ),
@@ -110,21 +152,34 @@ def _schemes(inspection: Inspection) -> Table:
                 format_bytes(s.nbytes),
                 format_value(s.relative_mse, 3),
                 format_decibels(s.sqnr_db),
+                *((beyond_range(s.saturated, s.overflowed) or "0",) if beyond else ()),
                 format_decibels(s.gaussian_sqnr_db),
-                printable(s.worst_tensor or "–"),
+                s.worst_tensor or "–",
             )
             for s in inspection.schemes
         ),
-        bars=tuple((s.sqnr_db or 0.0) / best if best > 0 else 0.0 for s in inspection.schemes),
+        bars=tuple(kept[s.scheme] / best if best > 0 else 0.0 for s in inspection.schemes),
         bar_title="SQNR, model",
         note=(
             "Matrices quantized, norms and biases kept as stored; scales and zero points are "
             "counted: 32 bits a scale, 8 in MX and NVFP4 and under dq. Relative MSE is the squared "
             "error of all matrices over their energy, SQNR (signal to quantization noise ratio) "
             "the same in dB; Gaussian: what Gaussian tensors of these shapes and energies would "
-            "give."
+            "give." + (f" {_BEYOND}" if beyond else "")
         ),
     )
+
+
+_BEYOND = (
+    "Beyond range: values of what was read that exceed the largest number of the format; clipped "
+    "became that number, lost became infinite or NaN and are left out of the decibels."
+)
+
+
+def beyond_range(saturated: int, overflowed: int) -> str:
+    """Values beyond the largest number of a format and what became of them; "" without any."""
+    counts = ((saturated, "clipped"), (overflowed, "lost"))
+    return ", ".join(f"{count:,} {word}" for count, word in counts if count)
 
 
 def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
@@ -148,8 +203,27 @@ def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
 
 
 def _first_sqnr(tensor: TensorReport) -> float:
+    if tensor.errors and tensor.errors[0].overflowed:
+        return -math.inf
     value = tensor.errors[0].sqnr_db if tensor.errors else None
     return math.inf if value is None else value
+
+
+def reading_note(infos: Sequence[TensorInfo]) -> str:
+    """Which tensors of three dimensions and more are read as what matrix; "" without any."""
+    parts = []
+    for reading, rows in (
+        (Reading.CONVOLUTION, "convolutions, one row for each output channel"),
+        (Reading.STACK, "stacked matrices, one row for each row of each"),
+    ):
+        found = [i for i in infos if i.reading is reading]
+        if found:
+            named = [
+                f"{i.name} ({format_shape(i.shape)}) as {format_shape(i.matrix)}" for i in found[:2]
+            ]
+            more = f" and {len(found) - 2:,} more" if len(found) > 2 else ""
+            parts.append(f"Read as {rows}: {', '.join(named)}{more}.")
+    return " ".join(parts)
 
 
 _IDENTITY = (Column("tensor", key=True), Column("shape", numeric=True), Column("dtype"))
@@ -157,7 +231,7 @@ _IDENTITY = (Column("tensor", key=True), Column("shape", numeric=True), Column("
 
 def _identity(tensor: TensorReport) -> tuple[str, str, str]:
     info = tensor.info
-    return printable(info.name), format_shape(info.shape), printable(info.dtype)
+    return info.name, format_shape(info.shape), info.dtype
 
 
 def _headers(tensors: Sequence[TensorReport], note: str) -> Table:
@@ -166,7 +240,7 @@ def _headers(tensors: Sequence[TensorReport], note: str) -> Table:
         rows=tuple(
             (*_identity(t), f"{t.info.parameters:,}", format_bytes(t.info.nbytes)) for t in tensors
         ),
-        note=note,
+        note=f"{reading_note([t.info for t in tensors])} {note}".strip(),
     )
 
 
@@ -189,17 +263,26 @@ def _statistics(tensors: Sequence[TensorReport], note: str) -> Table:
         columns=(*_IDENTITY, *(Column(title, numeric=True) for title in titles)),
         rows=tuple(rows),
         tones=tuple(_tone(t) for t in tensors),
-        note=f"Kurtosis 3 is Gaussian; more means heavier tails. {note}".strip(),
+        note=" ".join(
+            part
+            for part in (
+                "Kurtosis 3 is Gaussian; more means heavier tails.",
+                reading_note([t.info for t in tensors]),
+                note,
+            )
+            if part
+        ),
     )
 
 
 def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> Table:
     quantized = [t for t in tensors if t.errors]
+    beyond = any(e.saturated or e.overflowed for t in quantized for e in t.errors)
     return Table(
         columns=(Column("tensor", key=True), *(Column(s.scheme, numeric=True) for s in schemes)),
         rows=tuple(
             (
-                printable(t.info.name),
+                t.info.name,
                 *(_with_gap(e) for e in t.errors),
             )
             for t in quantized
@@ -207,16 +290,21 @@ def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> 
         tones=tuple(_tone(t) for t in quantized),
         note=(
             "SQNR in dB, and how far above (+) or below (−) that of a Gaussian tensor of the "
-            "same shape it is."
+            "same shape it is." + (f" {_BEYOND}" if beyond else "")
         ),
     )
 
 
 def _with_gap(error: ErrorReport) -> str:
+    parts = (_decibels(error), beyond_range(error.saturated, error.overflowed))
+    return ", ".join(part for part in parts if part)
+
+
+def _decibels(error: ErrorReport) -> str:
     if error.relative_mse is None:
         return "–"  # nothing but zeros, or nothing finite
     if error.sqnr_db is None:
-        return "exact"
+        return "the rest exact" if error.overflowed else "exact"
     gap = None
     if error.gaussian_sqnr_db is not None:
         gap = error.sqnr_db - error.gaussian_sqnr_db
@@ -227,7 +315,7 @@ def _tone(tensor: TensorReport) -> Tone:
     stats = tensor.statistics
     if stats is None or not tensor.errors:
         return "dim"
-    if stats.nan or stats.inf:
+    if stats.nan or stats.inf or any(e.overflowed for e in tensor.errors):
         return "bad"
     gaps = [
         e.gaussian_sqnr_db - e.sqnr_db
@@ -255,7 +343,7 @@ def _outlier_columns(inspection: Inspection) -> list[Section]:
     found.sort(key=lambda pair: -pair[0].count)
     rows = tuple(
         (
-            printable(tensor.info.name),
+            tensor.info.name,
             str(column.column),
             f"{column.count:,}",
             f"{column.count / tensor.outliers.count:.0%}" if tensor.outliers else "–",
@@ -288,7 +376,7 @@ def _outlier_section(inspection: Inspection) -> list[Section]:
         if outlier.sigmas >= 6.0
     ]
     broken = [
-        (printable(t.info.name), f"{t.statistics.nan:,} NaN, {t.statistics.inf:,} infinite")
+        (t.info.name, f"{t.statistics.nan:,} NaN, {t.statistics.inf:,} infinite")
         for t in inspection.tensors
         if t.statistics and (t.statistics.nan or t.statistics.inf)
     ]
@@ -302,7 +390,7 @@ def _outlier_section(inspection: Inspection) -> list[Section]:
         total = sum(t.outliers.count for t in inspection.tensors if t.outliers and t.errors)
         rows = tuple(
             (
-                printable(tensor.info.name),
+                tensor.info.name,
                 str(outlier.row),
                 str(outlier.column),
                 format_value(outlier.value),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qtui_core.inspection import Census, Inspection, TensorReport
+from qtui_core.inspection.report import Completeness
 
 
 def inspection_data(inspection: Inspection) -> dict[str, Any]:
@@ -22,10 +23,13 @@ def inspection_data(inspection: Inspection) -> dict[str, Any]:
                 "sqnr_db": s.sqnr_db,
                 "gaussian_sqnr_db": s.gaussian_sqnr_db,
                 "worst_tensor": s.worst_tensor,
+                "saturated": s.saturated,
+                "overflowed": s.overflowed,
             }
             for s in inspection.schemes
         ],
         "memory": None,
+        "completeness": _completeness_data(inspection.completeness),
     }
 
 
@@ -51,6 +55,8 @@ def _tensor_data(tensor: TensorReport) -> dict[str, Any]:
     return {
         "name": info.name,
         "shape": list(info.shape),
+        "read_as": info.reading.value,
+        "matrix": list(info.matrix),
         "dtype": info.dtype,
         "parameters": info.parameters,
         "bytes": info.nbytes,
@@ -85,7 +91,29 @@ def _tensor_data(tensor: TensorReport) -> dict[str, Any]:
                 "sqnr_db": e.sqnr_db,
                 "max_abs_error": e.max_abs_error,
                 "gaussian_relative_mse": e.gaussian_relative_mse,
+                "nonfinite": e.nonfinite,
+                "saturated": e.saturated,
+                "overflowed": e.overflowed,
             }
             for e in tensor.errors
         ],
+    }
+
+
+def _completeness_data(found: Completeness | None) -> dict[str, Any] | None:
+    """The tensors beside those that config.json implies; null without a model to check."""
+    if found is None:
+        return None
+    return {
+        "checked": not found.unchecked,
+        "not_checked_because": found.unchecked or None,
+        "architecture": found.architecture,
+        "partly_of": found.partly_of or None,
+        "implied": found.implied,
+        "missing": list(found.missing),
+        "misshapen": [
+            {"name": m.name, "shape": list(m.shape), "implied_shape": list(m.implied)}
+            for m in found.misshapen
+        ],
+        "unexpected": list(found.unexpected),
     }

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-import re
+from collections.abc import Mapping
 from typing import Any
 
 from qtui.report.document import Document
 
 SCHEMA_VERSION = 1
-#: What JSON lets a string hold as it is and a terminal obeys: DEL, the C1 control characters,
-#: and what turns the direction of writing.
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
 def to_json(document: Document, *, ascii: bool = False) -> str:
-    """Strict JSON: what is not a finite number is null, since JSON has no NaN."""
-    data = {"schema_version": SCHEMA_VERSION, **document.data, "conclusion": document.conclusion}
-    text = json.dumps(finite(data), indent=2, ensure_ascii=ascii, allow_nan=False)
-    return _UNPRINTABLE.sub(_escaped, text) + "\n"
+    """The document's data and its conclusion."""
+    return json_text({**document.data, "conclusion": document.conclusion}, ascii=ascii)
+
+
+def json_text(data: Mapping[str, Any], *, ascii: bool = False) -> str:
+    """Strict JSON: what is not a finite number is null, since JSON has no NaN. What a string holds
+    that is not printable is escaped as JSON has it, so that a reader gets it back as it was.
+
+    Raises TypeError for data that is no JSON.
+    """
+    whole = finite({"schema_version": SCHEMA_VERSION, **data})
+    text = json.dumps(whole, indent=2, ensure_ascii=ascii, allow_nan=False)
+    # Outside of strings nothing but the ends of lines is unprintable.
+    lines = (line if line.isprintable() else _escaped(line) for line in text.split("\n"))
+    return "\n".join(lines) + "\n"
 
 
 def finite(value: Any) -> Any:
@@ -33,5 +41,5 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _escaped(match: re.Match[str]) -> str:
-    return f"\\u{ord(match.group()):04x}"
+def _escaped(line: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)

@@ -16,7 +16,6 @@ from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.fit import Fit, Largest
 from qtui_core.memory.plan_rules import learned_positions
 from qtui_core.memory.plan_text import grouped
-from qtui_core.models.quoting import printable
 
 _TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
 
@@ -46,11 +45,11 @@ def memory_document(report: MemoryReport, *, explain: bool, picture: bool = Fals
     sections.append(Section("What would save memory", tuple(_advice(report))))
     sections.append(Section("When memory runs out", (_cures(report),)))
     if report.notes:
-        sections.append(Section("Notes", tuple(printable(note) for note in report.notes)))
+        sections.append(Section("Notes", tuple(report.notes)))
     return Document(
-        f"qtui memory {printable(report.model)}",
+        f"qtui memory {report.model}",
         tuple(sections),
-        printable(conclude_memory(report)),
+        conclude_memory(report),
         memory_data(report),
     )
 
@@ -61,7 +60,7 @@ def with_memory(document: Document, report: MemoryReport) -> Document:
     section = Section(
         "Memory of a run",
         (
-            printable(conclude_memory(report)),
+            conclude_memory(report),
             _plan(report),
             _levels(estimate),
             _components(estimate),
@@ -77,7 +76,7 @@ def with_memory(document: Document, report: MemoryReport) -> Document:
 
 def without_memory(document: Document, reason: str) -> Document:
     """The report of an inspection with the reason why it says nothing of memory."""
-    section = Section("Memory of a run", (f"Not estimated: {printable(reason)}",))
+    section = Section("Memory of a run", (f"Not estimated: {reason}",))
     return replace(document, sections=(*document.sections, section))
 
 
@@ -91,8 +90,8 @@ def _plan(report: MemoryReport) -> Facts:
     origin = "a tape of the step" if estimate.origin == "tape" else "a trace of the real classes"
     return Facts(
         (
-            ("model", printable(model)),
-            *((name, printable(options)) for name, options in grouped(estimate.plan)),
+            ("model", model),
+            *grouped(estimate.plan),
             ("estimated from", origin),
         )
     )
@@ -115,7 +114,7 @@ def _levels(estimate: Estimate) -> Facts:
         process += f", give or take {format_bytes(estimate.uncertainty_bytes)}"
     where = estimate.peak_phase
     if estimate.peak_operation:
-        where += f": {printable(estimate.peak_operation)}"
+        where += f": {estimate.peak_operation}"
     return Facts((*pairs, ("process", process), ("the peak is in", where)))
 
 
@@ -169,7 +168,7 @@ def _phases(estimate: Estimate) -> Table:
                 phase.name,
                 f"{phase.allocated_bytes:,}",
                 format_bytes(phase.allocated_bytes),
-                printable(phase.operation) or "–",
+                phase.operation or "–",
             )
             for phase in estimate.phases
         ),
@@ -189,7 +188,7 @@ def _fits(fits: Sequence[Fit], estimate: Estimate) -> Table:
         ),
         rows=tuple(
             (
-                printable(fit.gpu),
+                fit.gpu,
                 format_bytes(fit.capacity_bytes),
                 fit.verdict,
                 signed_bytes(fit.headroom_bytes),
@@ -215,7 +214,7 @@ def signed_bytes(nbytes: int) -> str:
 
 
 def _largest(largest: Largest, estimate: Estimate) -> Facts:
-    gpu = printable(largest.gpu)
+    gpu = largest.gpu
     if largest.value is None:
         return Facts(((largest.option, f"not even {largest.step} fits on {gpu}"),))
     value = f"{largest.value:,} on {gpu}"

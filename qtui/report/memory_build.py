@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Final
 
 from qtui.report.memory_data import MemoryReport
@@ -14,22 +15,36 @@ from qtui_core.memory.compute import compute_of
 from qtui_core.memory.curve import Peaks
 from qtui_core.memory.devices import DEVICES, Device
 from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.families.packed_modules import held_by_files
 from qtui_core.memory.fit import Largest, fit_on, fits
+from qtui_core.memory.headers import held_against
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.remedy import OnDevice, remedy, smallest_again
+from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource
+from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
 
 
 @dataclass(frozen=True)
 class Described:
     """A model by the name it was asked for, where it was found, its config.json and its class.
-    `quantized` is a checkpoint that is so already."""
+    `quantized` is a checkpoint that is so already. `stored` has the sizes of the tensors that the
+    headers show, by name: of a GGUF file all (`gguf`), else those stored as plain values;
+    `tensors` are all of a checkpoint that is quantized."""
 
     name: str
     location: str
     config: Mapping[str, Any]
     architecture: str
     quantized: bool
+    stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    gguf: bool = False
+    tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
+
+    def read_shape(self) -> ModelShape:
+        """Its shape, held against the headers. Raises what ModelShape.from_config does."""
+        shape = held_by_files(ModelShape.from_config(self.config), self.tensors)
+        return held_against(shape, self.stored, gguf=self.gguf)
 
 
 def described(source: ModelSource) -> Described:
@@ -41,12 +56,20 @@ def described(source: ModelSource) -> Described:
             f"{source.id} has no config.json, from which memory is estimated; give a folder or a "
             "hub id that has one."
         )
+    gguf = DESCRIBED_IN in source.config
     return Described(
         name=source.id,
         location=source.location,
         config=_with_dtype(source.config, source),
         architecture=source.architecture or "a model",
         quantized=source.quantization is not None,
+        stored={
+            name: info.shape
+            for name, info in source.tensors.items()
+            if gguf or info.role is Role.VALUES
+        },
+        gguf=gguf,
+        tensors={} if gguf or source.quantization is None else source.tensors,
     )
 
 
@@ -83,8 +106,7 @@ def report_of(
     near = [] if found.device is None else [found.device]
     near += [device for device in here if device.name not in {each.name for each in near}]
     named = {device.name for device in near}
-    attention = None if asked is None else asked.attention
-    rows = fits(found, DEVICES, peaks, attention=attention)
+    rows = fits(found, DEVICES, peaks, asked=asked)
     verdicts = (
         *(fit_on(found, device) for device in near),
         *(fit for fit in rows if fit.gpu not in named),

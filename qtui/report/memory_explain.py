@@ -9,7 +9,6 @@ from qtui.report.document import Block, Column, Facts, Section, Table
 from qtui.report.numbers import format_bytes
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.terms import Symbols, Term
-from qtui_core.models.quoting import printable
 
 if TYPE_CHECKING:
     from qtui_core.memory.formulas import Form
@@ -131,7 +130,7 @@ def _terms(terms: Sequence[Term], whole: int) -> Table:
         ),
         rows=tuple(
             (
-                printable(term.name),
+                term.name,
                 term.component or "–",
                 f"{term.bytes:,}",
                 term.formula,

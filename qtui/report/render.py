@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from qtui.report.document import Document
-from qtui.report.files import write_whole
+from qtui.report.document import Document, printable_document
 from qtui_core.errors import UsageError
+from qtui_core.files import Target
 
-STDOUT = "-"
 FORMATS = ("text", "json", "markdown", "html")
 _SUFFIXES = {
     ".json": "json", ".md": "markdown", ".html": "html", ".htm": "html", ".txt": "text", "": "text",
@@ -36,17 +35,19 @@ def choose_format(format: str | None, output: str | None) -> str:
 def write_report(
     document: Document,
     format: str,
-    output: str | None = None,
+    target: Target | None = None,
     *,
     color: str = "auto",
     ascii: bool = False,
 ) -> None:
-    """To stdout (also when `output` is `-`), or to the file `output` as a whole or not at all.
+    """To stdout, or to the file `target` as a whole or not at all.
 
     Raises QtuiError when the file cannot be written.
     """
-    if output is not None and output != STDOUT:
-        write_whole(output, _render(document, format, ascii))
+    if format != "json":  # which has escapes of its own
+        document = printable_document(document)
+    if target is not None:
+        target.write(_render(document, format, ascii))
         return
     if format == "text":
         _write_text(document, sys.stdout, color, ascii or not _writes_unicode())

@@ -9,7 +9,6 @@ from qtui.report.document import Block, Column, Document, Facts, Picture, Sectio
 from qtui.report.numbers import format_bytes, format_decibels, format_value, plural
 from qtui.report.plot import Series, curve_svg
 from qtui_core.inspection.sensitivity_report import AS_STORED, FrontierPoint, Sensitivity
-from qtui_core.models.quoting import printable
 
 #: Tensors a text report lists before it says where the rest is.
 TEXT_TENSORS = 40
@@ -18,8 +17,7 @@ TABLE_POINTS = 16
 _ERRORS = {
     "weights": "squared error of the weights over their energy, summed over all matrices",
     "outputs": (
-        "expected squared error of each layer's output over its expected square, the mean over "
-        "layers, with the inputs that the calibration text gave"
+        "squared error of each layer's output over the square of that output, the mean over layers"
     ),
 }
 
@@ -33,7 +31,7 @@ def with_sensitivity(document: Document, found: Sensitivity, *, all_tensors: boo
     return replace(
         document,
         sections=tuple(sections),
-        conclusion=printable(found.conclusion),
+        conclusion=found.conclusion,
         data={**document.data, "sensitivity": sensitivity_data(found)},
     )
 
@@ -45,7 +43,8 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
         share = point.relative_error / found.bound - 1 if found.bound else 0.0
         gap = f"at most {share:.2%} above the least possible (linear relaxation)"
     pairs = [
-        ("error counted", _ERRORS[found.by]),
+        ("error counted", f"{_ERRORS[found.by]}{_tokens(found)}"),
+        ("not measured", "which of the tensors matter most to the loss of the model"),
         ("budget", f"{found.budget:,} bytes ({format_bytes(found.budget)})"),
         (
             "assignment",
@@ -55,9 +54,11 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
         ("its error is", gap),
     ]
     if found.unweighed:
-        names = ", ".join(printable(name) for name in found.unweighed[:3])
+        names = ", ".join(found.unweighed[:3])
         more = f" and {len(found.unweighed) - 3} more" if len(found.unweighed) > 3 else ""
-        pairs.append(("by weights alone", f"{names}{more}: no input of theirs was seen"))
+        pairs.append(
+            ("by weights alone", f"{names}{more}: no finite input of a layer of theirs was seen")
+        )
     blocks: list[Block] = [Facts(tuple(pairs))]
     if found.uniform:
         blocks.append(_uniform(found))
@@ -65,6 +66,14 @@ def _blocks(found: Sensitivity, all_tensors: bool) -> list[Block]:
     blocks += _curve(found)
     blocks.append(_choices(found, all_tensors))
     return blocks
+
+
+def _tokens(found: Sensitivity) -> str:
+    if found.tokens is None:
+        return ""
+    least, most = found.tokens
+    count = plural(most, "token") if least == most else f"{least:,} to {most:,} tokens"
+    return f", on {count} of the calibration text"
 
 
 def _quality(point: FrontierPoint) -> str:
@@ -183,7 +192,7 @@ def _choices(found: Sensitivity, all_tensors: bool) -> Table:
         ),
         rows=tuple(
             (
-                printable(c.name),
+                c.name,
                 c.scheme or AS_STORED,
                 f"{8 * c.nbytes / c.parameters:.3f}" if c.parameters else "–",
                 format_bytes(c.nbytes),
@@ -220,6 +229,7 @@ def sensitivity_data(found: Sensitivity) -> dict[str, Any]:
             for u in found.uniform
         ],
         "weighed_by_weights_alone": list(found.unweighed),
+        "tokens": None if found.tokens is None else list(found.tokens),
     }
 
 

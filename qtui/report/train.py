@@ -8,7 +8,7 @@ from qtui.report.document import Block, Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes, format_count
 from qtui.report.train_tables import against_table, gap_table, steps_table
 from qtui.report.train_words import conclude_train, within
-from qtui_core.live.compare import PhaseRow, by_component, by_phase, first_step_only
+from qtui_core.live.compare import PhaseRow, by_component, by_phase, too_early
 from qtui_core.live.gap import Level
 from qtui_core.live.header import Header
 from qtui_core.live.measured import Measured, measured
@@ -17,7 +17,6 @@ from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of, summary
 from qtui_core.memory.plan_text import grouped
-from qtui_core.models.quoting import printable
 
 #: Lines of the log that a report has, the last ones.
 LOGGED = 12
@@ -50,15 +49,15 @@ def train_document(state: RunState, title: str, complaint: str = "") -> Document
     if state.faults:
         sections.append(Section("What went wrong", tuple(_faults(state.faults))))
     if state.log:
-        lines = [printable(said.text) for said in state.log[-LOGGED:]]
-        sections.append(Section("What the run said", tuple(lines)))
-    notes = tuple(printable(note) for note in _notes(state, complaint))
+        lines = tuple(said.text for said in state.log[-LOGGED:])
+        sections.append(Section("What the run said", lines))
+    notes = tuple(_notes(state, complaint))
     if notes:
         sections.append(Section("Notes", notes))
     return Document(
         title,
         tuple(sections),
-        printable(conclude_train(state, found, levels)),
+        conclude_train(state, found, levels),
         summary(state),
     )
 
@@ -86,7 +85,7 @@ def _run(header: Header, state: RunState, found: Measured) -> Facts:
         if found.tokens_per_second:
             pace += f", {found.tokens_per_second:,.0f} tokens a second"
         pairs.append(("a step", pace))
-    return Facts(tuple((name, printable(text)) for name, text in pairs))
+    return Facts(tuple(pairs))
 
 
 def _levels(header: Header, found: Measured) -> Table:
@@ -104,14 +103,14 @@ def _levels(header: Header, found: Measured) -> Table:
             PhaseRow("process", mine.process_bytes if mine else None, found.process_bytes),
             PhaseRow("device, all processes", None, found.device_used_bytes),
         ]
-    return against_table("level", rows)
+    return against_table("level", rows, note=True)
 
 
 def _why_not(found: Measured, levels: Sequence[Level]) -> tuple[str, ...]:
     """Each reason why a level was not measured, once."""
     if found.counted == "tensors":
         return ("Reserved bytes, a context and a device's memory do not exist on a CPU.",)
-    return tuple(dict.fromkeys(printable(level.why_not) for level in levels if level.why_not))
+    return tuple(dict.fromkeys(level.why_not for level in levels if level.why_not))
 
 
 def _adapters(compared: AdaptersCompared) -> tuple[Block, ...]:
@@ -138,19 +137,19 @@ def _token(tokens: Sequence[tuple[str, float]], rank: int) -> tuple[str, str]:
     if rank >= len(tokens):
         return "–", "–"
     token, probability = tokens[rank]
-    return printable(repr(token)), f"{probability:.1%}"
+    return repr(token), f"{probability:.1%}"
 
 
 def _faults(faults: Sequence[Fault]) -> Iterator[Block]:
     for fault in faults:
-        yield f"{printable(fault.kind)}: {printable(fault.text)}"
+        yield f"{fault.kind}: {fault.text}"
         if fault.asked_bytes is not None:
             yield Facts((("asked for", format_bytes(fault.asked_bytes)),))
         for title, entries in (("held then", fault.largest), ("would save", fault.advice)):
             if entries:
                 yield Table(
                     columns=(Column(title, key=True), Column("", numeric=True)),
-                    rows=tuple((printable(name), format_bytes(nbytes)) for name, nbytes in entries),
+                    rows=tuple((name, format_bytes(nbytes)) for name, nbytes in entries),
                 )
 
 
@@ -168,8 +167,8 @@ def _notes(state: RunState, complaint: str) -> Iterator[str]:
             "too as far as the kernels of the CPU hold the same. The estimate beside them is that "
             "of live tensors, without workspaces."
         )
-    if first_step_only(state):
+    if state.steps and too_early(state):
         yield (
-            "One step alone was measured: an optimizer makes its states at the end of the first, "
-            "and the estimate counts them in every phase. Two steps or more are like all others."
+            "Fewer than two whole steps were measured: an optimizer makes its states at the end of "
+            "the first, and the estimate counts them in every phase."
         )

@@ -10,18 +10,21 @@ from qtui.report.numbers import format_bytes, format_value
 from qtui_core.live.compare import ComponentRow, PhaseRow
 from qtui_core.live.gap import Level, Part
 from qtui_core.live.snapshot import StepTaken
-from qtui_core.models.quoting import printable
 
 #: Steps that are listed before some are left out.
 LISTED = 12
-#: An estimate that is off by more of what was measured is worth a colour.
+#: A gap of more than this share of what was measured is worth a colour.
 _OFF = 0.05
 
 
 def against_table(
-    title: str, rows: Sequence[PhaseRow] | Sequence[ComponentRow], peak: str | None = None
+    title: str,
+    rows: Sequence[PhaseRow] | Sequence[ComponentRow],
+    peak: str | None = None,
+    *,
+    note: bool = False,
 ) -> Table:
-    """Estimated and measured side by side, with the error of the estimate."""
+    """Estimated and measured side by side, with the gap between them."""
     most = max((row.measured or 0 for row in rows), default=0)
     return Table(
         columns=(
@@ -30,25 +33,26 @@ def against_table(
             Column("", numeric=True),
             Column("measured", numeric=True),
             Column("", numeric=True),
-            Column("error", numeric=True),
+            Column("gap", numeric=True),
         ),
         rows=tuple(
             (
-                printable(row.name),
+                row.name,
                 *_bytes(row.estimated),
                 *_bytes(row.measured),
-                percent(row.error),
+                percent(row.gap),
             )
             for row in rows
         ),
         tones=tuple(_tone(row, peak) for row in rows),
         bars=tuple(max(0.0, (row.measured or 0) / most) if most else 0.0 for row in rows),
         bar_title="measured",
+        note="The gap is measured less estimated, as a share of what was measured." if note else "",
     )
 
 
 def _tone(row: PhaseRow | ComponentRow, peak: str | None) -> Tone:
-    if row.error is not None and abs(row.error) > _OFF:
+    if row.gap is not None and abs(row.gap) > _OFF:
         return "bad"
     return "warn" if row.name == peak else ""
 
@@ -64,12 +68,12 @@ def signed(count: int) -> str:
     return f"{'−' if count < 0 else ''}{format_bytes(abs(count))}"
 
 
-def percent(error: float | None) -> str:
-    """The error of an estimate: `+0.12%` is that much too high."""
-    if error is None:
+def percent(gap: float | None) -> str:
+    """`+0.12%`: so much more was measured than estimated. What rounds to nothing has no sign."""
+    if gap is None:
         return "–"
-    text = f"{error * 100:+.2f}" if abs(error) < 0.1 else f"{error * 100:+.1f}"
-    return f"{text.replace('-', '−')}%"
+    text = f"{gap * 100:+.2f}" if abs(gap) < 0.1 else f"{gap * 100:+.1f}"
+    return "0.00%" if text in ("+0.00", "-0.00") else f"{text.replace('-', '−')}%"
 
 
 def gap_table(levels: Sequence[Level]) -> Table:
@@ -82,7 +86,7 @@ def gap_table(levels: Sequence[Level]) -> Table:
             Column("", numeric=True),
         ),
         rows=tuple(
-            (level.name, printable(part.name), f"{part.bytes:+,}".replace("-", "−"), _plus(part))
+            (level.name, part.name, f"{part.bytes:+,}".replace("-", "−"), _plus(part))
             for level, part in parts
         ),
         tones=tuple("dim" if part.whole else "" for _, part in parts),

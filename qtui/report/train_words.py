@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtui.report.numbers import format_bytes, plural
-from qtui_core.live.compare import error_of, first_step_only
-from qtui_core.live.explain import explain
+from qtui_core.live.compare import gap_share, too_early
 from qtui_core.live.gap import Level
 from qtui_core.live.measured import Measured
 from qtui_core.live.snapshot import Fault
 from qtui_core.live.state import RunState
+from qtui_core.live.summary import explanation
 
 #: What phases before the first step do.
 DOING: Final = {
@@ -24,7 +24,7 @@ DOING: Final = {
 }
 
 
-#: The least error that has a digit to be shown with.
+#: The least gap that has a digit to be shown with.
 _SHOWN: Final = 0.0001
 
 
@@ -33,24 +33,25 @@ def conclude_train(state: RunState, found: Measured, levels: Sequence[Level]) ->
     fault = state.fault
     if fault is not None and fault.fatal:
         return " ".join(filter(None, (fault.text, _saving(fault), _peak(state, found))))
-    parts = [_ran(state), _peak(state, found), _loss(found.losses)]
-    if first_step_only(state):
+    parts = [_ran(state), _peak(state, found), _loss(found.losses), explanation(state, levels)]
+    if state.steps and too_early(state):
         parts.append(
-            "Two steps or more are needed to be held against the estimate, which counts the states "
-            "that an optimizer makes in the first."
+            "Two whole steps are needed to hold a run against its estimate, which counts what an "
+            "optimizer keeps from the first on."
         )
-    else:
-        parts.append(explain(levels, tensors=found.counted == "tensors"))
     return " ".join(filter(None, parts))
 
 
 def _ran(state: RunState) -> str:
     count = len(state.steps)
+    ended = "before the run was stopped" if state.over else "as far as it was recorded"
     if not count:
-        return "No step was over when the run was stopped."
+        return f"No step was over {ended}."
     header = state.header
     where = "" if header is None else f" on {header.device.name}"
-    return f"{plural(count, 'step')} ran{where}."
+    if header is None or header.steps in (None, count):
+        return f"{plural(count, 'step')} ran{where}."
+    return f"{count:,} of {plural(header.steps, 'step')} ran{where} {ended}."
 
 
 def _peak(state: RunState, found: Measured) -> str:
@@ -63,20 +64,20 @@ def _peak(state: RunState, found: Measured) -> str:
     if predicted is None:
         return f"{said}."
     estimated = format_bytes(predicted.peak_allocated_bytes)
-    if not state.steps:
+    if too_early(state):
         return f"{said}; the estimate of whole steps is {estimated}."
-    error = error_of(predicted.peak_allocated_bytes, most)
-    if error is None:
+    gap = gap_share(predicted.peak_allocated_bytes, most)
+    if gap is None:
         return f"{said}."
-    return f"{said}; the estimate of {estimated} is {_off(error)}."
+    return f"{said}; the estimate of {estimated} is {_off(gap)}."
 
 
-def _off(error: float) -> str:
-    if not error:
+def _off(gap: float) -> str:
+    if not gap:
         return "exact"
-    if abs(error) < _SHOWN / 2:
+    if abs(gap) < _SHOWN / 2:
         return f"right to {_SHOWN:.2%}"
-    return f"{abs(error):.2%} too {'high' if error > 0 else 'low'}"
+    return f"{abs(gap):.2%} too {'low' if gap > 0 else 'high'}"
 
 
 def within(phase: str) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.console import RenderableType
+from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
@@ -27,12 +32,13 @@ from qtui.tui.opening import headline_of, try_model
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry
 from qtui.tui.panels.base import Panel
-from qtui.tui.screens import HelpScreen, KeyLine, OpenModelScreen, ShellScreen
-from qtui.tui.terminal import Colourless, no_color, start_log, terminal_console
+from qtui.tui.screens import HelpScreen, KeyLine, LeaveScreen, OpenModelScreen, ShellScreen
+from qtui.tui.terminal import PRINTABLE, Colourless, no_color, start_log, terminal_console
 from qtui.tui.theme import theme_variable_defaults, themes
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.header import HeaderLine, TabBar
 from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.models.quoting import printable, printable_lines
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient, EngineState
@@ -43,17 +49,25 @@ log = logging.getLogger("qtui.tui")
 
 # The first screen is drawn and the first key is answered before the engine takes a processor.
 LOOK_AHEAD_SECONDS = 0.3
+#: Seconds between two looks at whether a terminal that took nothing reads again.
+STALLED_SECONDS = 0.1
 NOT_OPENED = "could not be opened"
 
 
 class Failure(Exception):
-    """An unforeseen error, told in one line where Textual would print its traceback."""
+    """An unforeseen error, told in lines of ours where Textual would print its traceback."""
 
-    def __rich__(self) -> str:
-        return (
-            f"qtui stopped: {type(self.__cause__).__name__}: {self.__cause__}\n"
+    def __init__(self, error: Exception, whole: bool) -> None:
+        super().__init__()
+        self.text = (
+            "".join(format_exception(error))
+            if whole
+            else f"qtui stopped: {type(error).__name__}: {one_line(error)}\n"
             f"The details are in {log_file()}; --debug shows them here."
         )
+
+    def __rich__(self) -> Text:
+        return Text(printable_lines(self.text))
 
 
 class QtuiApp(App[None], inherit_bindings=False):
@@ -98,8 +112,14 @@ class QtuiApp(App[None], inherit_bindings=False):
         """A recording that the Train panel is still to open."""
         self.chosen: tuple[RunPlan, GpuChoice | None] | None = None
         """The plan and the GPU that the panels about memory share; None before one chose."""
+        self.ended_by = 0
+        """The signal that ended the app; 0 where none did."""
+        self.farewell = ""
+        """What is said once the app is left: where the last run is recorded."""
         self.show_tracebacks = debug
         self._look_ahead = look_ahead
+        self._missed = False
+        """Whether pictures were left out that the terminal had no room for."""
         self._start_panel = start_panel or ("train" if recording else self.config.start_panel)
         for theme in themes(depth):
             self.register_theme(theme)
@@ -141,6 +161,31 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     # Screens and panels
 
+    def get_driver_class(self) -> type[Driver]:
+        found = super().get_driver_class()
+        if found.__name__ != "LinuxDriver":
+            return found
+        from qtui.tui.driver import TerminalDriver
+
+        return TerminalDriver
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Draws, unless the terminal has no room: no key and no run waits for it. Pictures are
+        left out then; the newest is drawn whole once it reads again."""
+        driver = self._driver
+        if renderable is None or not getattr(driver, "behind", False):
+            super()._display(screen, renderable)
+        elif not self._missed:
+            self._missed = True
+            self.set_timer(STALLED_SECONDS, self._draw_missed)
+
+    def _draw_missed(self) -> None:
+        if getattr(self._driver, "caught_up", True):
+            self._missed = False
+            self.screen.refresh()
+        else:
+            self.set_timer(STALLED_SECONDS, self._draw_missed)
+
     def get_default_screen(self) -> Screen[Any]:
         return ShellScreen(self._new_panel(self._start_panel), self.model)
 
@@ -151,9 +196,12 @@ class QtuiApp(App[None], inherit_bindings=False):
         return theme_variable_defaults(self.current_theme)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        filters = list(super().get_line_filters())
+        filters = [PRINTABLE, *super().get_line_filters()]
         if self.drawing.depth is Depth.NONE:
-            filters = [Colourless()]  # Textual's own would send the code of a default colour
+            filters = [
+                PRINTABLE,
+                Colourless(),
+            ]  # Textual's own would send the code of a default colour
         if self.drawing.ascii:
             filters.append(AsciiOnly())
         return filters
@@ -183,7 +231,21 @@ class QtuiApp(App[None], inherit_bindings=False):
         shown = switcher.visible_content
         return shown if isinstance(shown, Panel) else None
 
+    def end_by(self, signum: int) -> None:
+        """Ends as a signal asks, in order. (An exception out of the signal's handler would end
+        the loop in the middle of what it does, and what ends a run is done in the loop.)"""
+        from qtui.cli.exits import begin_way_out
+
+        begin_way_out(signum)
+        self.ended_by = signum
+        self._leave_or_stay(True)
+
     def on_mount(self) -> None:
+        if not self.is_headless:
+            from qtui.cli.exits import ending_signals
+
+            for signum in ending_signals():
+                asyncio.get_running_loop().add_signal_handler(signum, self.end_by, signum)
         if self._look_ahead:
             self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
         self.theme_changed_signal.subscribe(self, lambda _theme: self._restyle())
@@ -238,8 +300,6 @@ class QtuiApp(App[None], inherit_bindings=False):
         _: Worker[None] = self.run_worker(partial(self._open, model), group="model", exclusive=True)
 
     async def _open(self, model: str) -> None:
-        from qtui_core.models.quoting import printable
-
         header = self.shell.query_one(HeaderLine)
         show = self._show_fraction(model)
         show(0)
@@ -256,8 +316,6 @@ class QtuiApp(App[None], inherit_bindings=False):
             panel.open_model(model)
 
     def _show_fraction(self, model: str) -> Callable[[float], None]:
-        from qtui_core.models.quoting import printable
-
         header = self.shell.query_one(HeaderLine)
 
         def show(fraction: float) -> None:
@@ -325,10 +383,14 @@ class QtuiApp(App[None], inherit_bindings=False):
             copied = await copy_text(
                 text, send_osc52=None if self.is_web else self.copy_to_clipboard
             )
-        except OSError as error:
-            self.tell(f"Nothing was copied: {error}.", "error")
+        except (OSError, QtuiError) as error:
+            self.tell(f"Nothing was copied: {one_line(error)}", "error")
             return
         self.tell(f"Copied to {copied.where}.")
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """What was selected with the mouse comes here too."""
+        super().copy_to_clipboard(printable_lines(text))
 
     def action_export(self) -> None:
         from qtui.tui.exporting import export
@@ -344,9 +406,8 @@ class QtuiApp(App[None], inherit_bindings=False):
                 panel.export_data(),
                 panel.export_table(),
             )
-        except OSError as error:
-            why = error.strerror or one_line(error)
-            self.tell(f"Nothing was exported to {self.config.export_folder}: {why}.", "error")
+        except QtuiError as error:
+            self.tell(f"Nothing was exported: {one_line(error)}", "error")
             return
         except Exception as error:
             # Whatever a panel's data hold: the work on the screen is worth more than the file.
@@ -367,7 +428,33 @@ class QtuiApp(App[None], inherit_bindings=False):
         # While something is zoomed its key brings the rest back, which is the screen's to do.
         return action != "maximise" or self.shell.zoomed is None
 
+    def unfinished(self) -> str:
+        """What leaving would end, as a sentence; empty where nothing goes on."""
+        return next(filter(None, (panel.unfinished() for panel in self.shell.query(Panel))), "")
+
+    async def action_quit(self) -> None:
+        """Leaves, but not a run without asking; to be asked twice is an answer."""
+        if isinstance(self.screen, LeaveScreen):
+            self.screen.dismiss(True)
+        elif self.unfinished():
+            self.push_screen(LeaveScreen(self.unfinished), self._leave_or_stay)
+        else:
+            self.exit()
+
+    def _leave_or_stay(self, leave: bool | None) -> None:
+        async def end() -> None:
+            for panel in self.shell.query(Panel):
+                await panel.finish()
+            self.exit()
+
+        if leave:
+            _: Worker[None] = self.run_worker(end, group="leave")
+
     def action_open_model(self) -> None:
+        if unfinished := self.unfinished():
+            self.tell(f"{unfinished} Another model can be opened once it is over.", "warning")
+            return
+
         def opened(model: str | None) -> None:
             if model:
                 self.open_model(model)
@@ -376,12 +463,9 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def _handle_exception(self, error: Exception) -> None:
         log.error("unhandled", exc_info=error)
-        if self.show_tracebacks or self.is_headless:
-            super()._handle_exception(error)
-            return
-        failure = Failure()
-        failure.__cause__ = error
-        super()._handle_exception(failure)
+        if not self.is_headless:
+            error = Failure(error, self.show_tracebacks)
+        super()._handle_exception(error)
 
 
 def one_line(error: Exception) -> str:
@@ -407,6 +491,8 @@ def run(
     configuration, and at the end ModelError when no model could be opened; a recording needs
     none.
     """
+    from qtui.cli.exits import Ended, say
+
     app = QtuiApp(
         model, config=load_config(), color=color, ascii=ascii, debug=debug, recording=recording
     )
@@ -414,7 +500,13 @@ def run(
     if no_log:
         app.call_later(app.tell, no_log, "warning")
     end_without_terminal()
-    app.run()
+    try:
+        app.run()
+    finally:
+        if app.farewell:
+            say(app.farewell)
+    if app.ended_by:
+        raise Ended(app.ended_by)
     failed = app.model_failure and not app.model_opened
     if not app.return_code and failed and recording is None:
         raise ModelError(app.model_failure)

@@ -14,6 +14,8 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from qtui_core.dataclass import dataclass
+from qtui_core.files import target_of
+from qtui_core.models.quoting import printable_lines
 
 # xterm and others cut an OSC 52 sequence that is longer than this many base64 bytes.
 _OSC52_LIMIT = 74_994
@@ -38,8 +40,9 @@ async def copy_text(
 ) -> Copied:
     """Copies `text`; `send_osc52` is None where the terminal cannot take the sequence.
 
-    Raises OSError when even the file cannot be written.
+    Raises OSError or QtuiError when even the file cannot be written.
     """
+    text = printable_lines(text)  # pasted into a shell it would be obeyed too
     env = os.environ if environment is None else environment
     if env.get("TMUX") and await (load_buffer or _tmux_load_buffer)(text):
         return Copied("the tmux buffer and its terminal's clipboard")
@@ -48,7 +51,7 @@ async def copy_text(
         return Copied("the terminal's clipboard (OSC 52)")
     path = file or user_cache_path("qtui") / "copied.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    target_of(str(path), force=True).write(text)
     return Copied(f"the file {path}")
 
 

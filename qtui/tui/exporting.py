@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from qtui.report.json_face import SCHEMA_VERSION, finite
+from qtui.report.json_face import json_text
+from qtui_core.errors import QtuiError
+from qtui_core.files import target_of
+from qtui_core.models.quoting import printable
 
 
 def export(
@@ -24,26 +26,25 @@ def export(
     """Writes `picture` (SVG) and, where there are any, `data` (JSON) and `table` (CSV); returns
     their paths, which share a name that no file there has yet.
 
-    Numbers that JSON cannot hold become null. Raises OSError when a file cannot be written, and
+    Numbers that JSON cannot hold become null. Raises QtuiError when a file cannot be written, and
     TypeError for data that is no JSON; no file is left behind then.
     """
     texts = {".svg": picture}
     if data is not None:
-        document = finite({"schema_version": SCHEMA_VERSION, "panel": panel_id, **data})
-        texts[".json"] = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        texts[".json"] = json_text({"panel": panel_id, **data})
     if table is not None:
         lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows(table)
+        shown = ([printable(c) if isinstance(c, str) else c for c in row] for row in table)
+        csv.writer(lines, lineterminator="\n").writerows(shown)
         texts[".csv"] = lines.getvalue()
     stem = _unused(folder / f"qtui-{panel_id}-{datetime.now():%Y%m%d-%H%M%S}", texts)
     written: list[Path] = []
     try:
         for suffix, text in texts.items():
             path = stem.with_suffix(suffix)
-            with path.open("x", encoding="utf-8", newline="") as file:
-                written.append(path)
-                file.write(text)
-    except OSError:
+            target_of(str(path)).write(text)
+            written.append(path)
+    except QtuiError:
         for path in written:
             path.unlink(missing_ok=True)
         raise

@@ -23,16 +23,18 @@ def end_without_terminal() -> None:
     """
     stdin = sys.stdin
     if hasattr(select, "poll") and stdin is not None and stdin.isatty():
-        watch = threading.Thread(target=_watch, args=(stdin.fileno(),), name="hang-up", daemon=True)
-        watch.start()
+        # Read now: once a hang-up is on its way to end the app, others are ignored.
+        deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        watched = (stdin.fileno(), deaf)
+        threading.Thread(target=_watch, args=watched, name="hang-up", daemon=True).start()
 
 
-def _watch(terminal: int) -> None:
-    """Sleeps until the terminal is gone."""
+def _watch(terminal: int, deaf: bool) -> None:
+    """Sleeps until the terminal is gone; `deaf` is whether hang-ups are ignored."""
     poll = select.poll()
     poll.register(terminal, 0)  # a hang-up is told without being asked for
     poll.poll()
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    if not deaf:
         # A second signal would cut short what the first began.
         time.sleep(PATIENCE)
     os.kill(os.getpid(), signal.SIGTERM)

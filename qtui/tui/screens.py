@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import ClassVar
 
@@ -233,3 +233,29 @@ class OpenModelScreen(ModalScreen[str | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         self.dismiss(event.value.strip() or None)
+
+
+class LeaveScreen(ModalScreen[bool]):
+    """Asks whether to leave while something goes on, which `unfinished` says as it is now."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,y", "dismiss(True)", "Leave", id="leave.leave", tooltip="End the run and leave"),
+        Binding("escape,n", "dismiss(False)", "Stay", id="leave.stay", tooltip="Let the run go on"),
+    ]
+
+    def __init__(self, unfinished: Callable[[], str]) -> None:
+        super().__init__()
+        self._unfinished = unfinished
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -small") as dialog:
+            dialog.border_title = "Leave?"
+            dialog.border_subtitle = "q ends the run and leaves, Esc lets it go on"
+            yield Static(self._unfinished(), classes="-first", markup=False)
+
+    def on_mount(self) -> None:
+        self.set_interval(0.5, self._tell)
+
+    def _tell(self) -> None:
+        text = self._unfinished()
+        self.query_one(Static).update(text or "Nothing goes on any more: q leaves, Esc stays.")

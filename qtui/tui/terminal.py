@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from logging.handlers import RotatingFileHandler
+from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
@@ -19,6 +21,7 @@ from textual.filter import LineFilter
 
 from qtui.tui.config import log_file
 from qtui.tui.depth import Depth
+from qtui_core.models.quoting import printable_lines
 
 _RICH_SYSTEM = {Depth.TRUECOLOR: "truecolor", Depth.C256: "256"}
 
@@ -35,6 +38,25 @@ def no_color(wanted: bool) -> Iterator[None]:
         os.environ.pop("NO_COLOR", None)
         if before is not None:
             os.environ["NO_COLOR"] = before
+
+
+class Printable(LineFilter):
+    """The last gate before the terminal, which every line of every widget passes: no segment sends
+    a character that is not printable. Names are made so where they are shown; whatever else comes
+    from a file, a server or a child is made so here. A character takes as many cells as it was
+    measured with: an invisible one none, so that it goes, and a question mark each for the rest."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        if all(text.isprintable() for text, _, _ in segments):
+            return segments
+        return [Segment(_harmless(text), style, control) for text, style, control in segments]
+
+
+PRINTABLE: Final = Printable()
+
+
+def _harmless(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" * cell_len(c) for c in text)
 
 
 class Colourless(LineFilter):
@@ -72,6 +94,13 @@ def terminal_console(depth: Depth) -> Console:
     )
 
 
+class _Lines(logging.Formatter):
+    """Printable lines, for a log is read in a terminal too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
 def start_log(debug: bool) -> str | None:
     """Sends the log to its file. A sentence when that file cannot be written, else None."""
     path = log_file()
@@ -83,7 +112,7 @@ def start_log(debug: bool) -> str | None:
     except OSError as error:
         root.addHandler(logging.NullHandler())
         return f"There will be no log: {error}."
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(_Lines("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if debug else logging.INFO)
     return None

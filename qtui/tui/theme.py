@@ -212,7 +212,9 @@ def _light_256() -> Theme:
 
 
 def _ansi(name: str, *, dark: bool) -> Theme:
-    """The terminal's own 16 colours; background and foreground are the terminal's defaults."""
+    """The terminal's own 16 colours; background and foreground are the terminal's defaults. Which
+    these are nobody says: no colour is one that a white or a black ground swallows, and the yellow
+    of most terminals is kept from the light theme."""
     bright = "bright_" if dark else ""
     return Theme(
         name=name,
@@ -220,8 +222,8 @@ def _ansi(name: str, *, dark: bool) -> Theme:
         dark=dark,
         primary=f"ansi_{bright}blue",
         secondary="ansi_cyan",
-        accent="ansi_yellow",
-        warning="ansi_yellow",
+        accent="ansi_yellow" if dark else "ansi_magenta",
+        warning="ansi_yellow" if dark else "ansi_magenta",
         error="ansi_red",
         success="ansi_green",
         foreground="ansi_default",
@@ -230,11 +232,11 @@ def _ansi(name: str, *, dark: bool) -> Theme:
         panel="ansi_default",
         boost="ansi_default",
         variables={
-            "ansi-background": "ansi_black" if dark else "ansi_white",
-            "ansi-foreground": "ansi_white" if dark else "ansi_black",
+            "ansi-background": "ansi_default",
+            "ansi-foreground": "ansi_default",
             "field-sign": f"ansi_{bright}magenta",
-            "field-exponent": "ansi_yellow",
-            "field-mantissa": f"ansi_{bright}cyan" if dark else "ansi_blue",
+            "field-exponent": "ansi_yellow" if dark else "ansi_red",
+            "field-mantissa": "ansi_cyan" if dark else "ansi_blue",
             "quiet": "ansi_default",
             "faint": "ansi_bright_black",
             "cursor": "ansi_default",
@@ -257,6 +259,16 @@ def _ansi_contrast() -> Theme:
     theme = _ansi("qtui-contrast", dark=True)
     theme.primary = "ansi_bright_white"
     theme.foreground = "ansi_bright_white"
-    theme.background = theme.surface = theme.panel = "ansi_black"
-    theme.variables |= {"faint": "ansi_white", "quiet": "ansi_bright_white"}
+    theme.background = "ansi_black"
+    theme.variables |= {
+        # Textual takes these of a theme with the terminal's colours from the variables only.
+        "surface": "ansi_black",
+        "panel": "ansi_black",
+        "faint": "ansi_white",
+        "quiet": "ansi_bright_white",
+        "cursor": "ansi_black",
+        "footer-background": "ansi_black",
+        "ansi-background": "ansi_black",
+        "ansi-foreground": "ansi_bright_white",
+    }
     return theme

@@ -40,6 +40,7 @@ def capture(
     modules: Sequence[str],
     *,
     keep_bytes: int = KEEP_BYTES,
+    keep_outputs: bool = True,
     histogram: bool = True,
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
@@ -50,6 +51,7 @@ def capture(
         modules: names in the model, as `LoadedModel.module_of` gives them.
         keep_bytes: of rows, for each side of each module; 0 keeps none, and then
             `Observed.second_moment` and its like are still of all tokens.
+        keep_outputs: whether rows of the outputs are kept, beside those of the inputs.
         histogram: whether to keep what percentiles are made from, 4 MiB a side.
         progress: called with the fraction done, in (0, 1], between batches.
         cancelled: asked before each batch.
@@ -62,7 +64,8 @@ def capture(
         QtuiError: the forward pass failed, with the module it failed in, or a module was
             never reached.
     """
-    probes = {name: _Probe(keep_bytes, histogram=histogram) for name in modules}
+    kept = (keep_bytes, keep_bytes if keep_outputs else 0)
+    probes = {name: _Probe(kept, histogram=histogram) for name in modules}
     try:
         _run(loaded, windows, probes, progress, cancelled)
     except _MissingOperation as error:
@@ -72,6 +75,7 @@ def capture(
             windows,
             modules,
             keep_bytes=keep_bytes,
+            keep_outputs=keep_outputs,
             histogram=histogram,
             progress=progress,
             cancelled=cancelled,
@@ -129,9 +133,9 @@ def _batches(windows: Windows, tokens: int) -> Iterator[np.ndarray]:
 
 
 class _Probe:
-    """Both sides of one module while the model runs."""
+    """Both sides of one module while the model runs; `keep_bytes` of rows of each."""
 
-    def __init__(self, keep_bytes: int, *, histogram: bool) -> None:
+    def __init__(self, keep_bytes: tuple[int, int], *, histogram: bool) -> None:
         self._keep_bytes = keep_bytes
         self._histogram = histogram
         self._sides: list[tuple[Observer, EvenSample]] = []
@@ -143,9 +147,9 @@ class _Probe:
             self._sides = [
                 (
                     Observer(side.shape[1], histogram=self._histogram),
-                    EvenSample(side.shape[1], self._keep_bytes // (4 * side.shape[1])),
+                    EvenSample(side.shape[1], kept // (4 * side.shape[1])),
                 )
-                for side in rows
+                for side, kept in zip(rows, self._keep_bytes, strict=True)
             ]
         for side, (observer, sample) in zip(rows, self._sides, strict=True):
             observer.add(side)

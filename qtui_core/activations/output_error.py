@@ -120,6 +120,8 @@ def output_errors(
         used, from_weight = weight, None
         if scheme is not None:
             used = quantize(weight, scheme, model_absmax=model_absmax).dequantize()
+            if not scheme.saturate:  # what overflows is left out, as `measure` does
+                used = np.where(np.isfinite(used), used, weight)
             from_weight = product(x, used - weight)
         row = []
         for change in changes:

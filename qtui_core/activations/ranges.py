@@ -49,7 +49,8 @@ class ActivationScheme:
 @dataclass(frozen=True)
 class RangeError:
     """The error on one text; `clipped` is the share of its finite elements outside a fixed
-    range. `sqnr_db` is None without any error, `relative_mse` without any signal."""
+    range, or beyond the largest number of a cast; what became infinite is in no error.
+    `sqnr_db` is None without any error, `relative_mse` without any signal."""
 
     sqnr_db: float | None
     relative_mse: float | None
@@ -149,7 +150,11 @@ def range_error(
 ) -> tuple[RangeError, float]:
     """The error of `[tokens, features]`, and bits of storage a value."""
     report = measure(x, way.scheme, model_absmax=way.extent, cancelled=cancelled)
-    found = RangeError(report.sqnr_db, report.relative_mse, clipped_share(x, way.extent))
+    clipped = clipped_share(x, way.extent)
+    if way.extent is None and report.count > report.nonfinite:
+        beyond = report.saturated + report.overflowed
+        clipped = beyond / (report.count - report.nonfinite)
+    found = RangeError(report.sqnr_db, report.relative_mse, clipped)
     return found, report.bits_per_parameter
 
 

@@ -46,3 +46,13 @@ class ModuleRecord:
 
     def side(self, name: Side) -> Recording:
         return self.input if name == "input" else self.output
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInputs:
+    """What went into the layer of one weight: `rows`, float32 `[tokens, inputs]`, evenly spread
+    over a text. The weight is [outputs, inputs], or with `transposed` [inputs, outputs] (the
+    Conv1D of GPT-2)."""
+
+    rows: Float32
+    transposed: bool = False

@@ -153,6 +153,8 @@ def _recheck(
 def _badness(report: PairReport) -> tuple[int, float]:
     """Orders weights: values that are not finite, then relative error; identical ones last."""
     found = report.difference
+    if found.nonfinite:
+        return (2, found.lost or 0.0)
     if found.relative_mse is None:
         return (1, math.inf) if found.mse else (0, 0.0)
     return (1, found.relative_mse)

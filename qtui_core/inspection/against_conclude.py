@@ -6,6 +6,7 @@ import math
 
 from qtui_core.inspection.against_report import Comparison, PairReport
 from qtui_core.models.quoting import quoted
+from qtui_core.quant.case import percent
 
 #: Below this the two are hardly the same weights: the error is a quarter of the energy and more.
 UNRELATED_DB = 6.0
@@ -27,8 +28,12 @@ def conclude_comparison(comparison: Comparison) -> str:
         beyond = "NaN or infinite"
         if any("F64" in (r.pair.a.method, r.pair.b.method) for r in broken):
             beyond = "NaN, infinite or beyond the range of float32"
+        lost = sum(r.difference.lost for r in broken)
+        theirs = f"in {a}"
+        if lost:
+            theirs = f"in {b}, {'' if lost == count else f'{lost:,} of them '}where {a} is finite"
         return (
-            f"{where}{count:,} {values} {beyond} in one of the two, first in "
+            f"{where}{count:,} {values} {beyond} {theirs}, first in "
             f"{quoted(broken[0].pair.name)}: find out where they come from, since every figure "
             f"is over the finite rest{rest}."
         )
@@ -120,14 +125,22 @@ def _worst(comparison: Comparison) -> str:
     if db is None:
         return f"worst is {name}, which was zero and is not"
     if whole - db < STANDS_OUT_DB:
-        return f"worst is {name} with {db:z.1f} dB, near the rest, so none needs an exception"
+        return f"worst is {name} with {db:z.1f} dB, near the rest"
     scheme = worst.scheme_sqnr_db
     if scheme is not None and scheme - db >= STANDS_OUT_DB:
         return (
             f"worst is {name} with {db:z.1f} dB, where plain rounding ({worst.scheme}) would keep "
             f"{scheme:z.1f}: look at its map"
         )
-    return f"worst is {name} with {db:z.1f} dB: keep that one in 16 bits if quality is lacking"
+    total = sum(r.error for r in comparison.pairs)
+    most = max(comparison.pairs, key=lambda r: r.error)
+    held = percent(most.error / total) if total else "0%"
+    if most is worst:
+        return f"worst is {name} with {db:z.1f} dB, and {held} of the squared error is in it"
+    return (
+        f"worst is {name} with {db:z.1f} dB, and the largest part of the squared error, {held}, is "
+        f"in {quoted(most.pair.name)}"
+    )
 
 
 def _moved(comparison: Comparison, differing: list[PairReport]) -> str:

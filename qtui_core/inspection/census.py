@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from qtui_core.errors import UsageError
+from qtui_core.inspection.completeness import check_completeness, faults
 from qtui_core.inspection.report import Census, DtypeCount, Inspection, TensorReport
 from qtui_core.models import ModelSource, TensorInfo
 
@@ -56,13 +57,16 @@ def census_only(source: ModelSource, pattern: str | None = None) -> Inspection:
     """An inspection that read no values."""
     census = take_census(source)
     chosen = select_tensors(source, pattern)
+    found = check_completeness(source)
+    wrong = faults(found, census.model)
     return Inspection(
         census=census,
         tensors=tuple(TensorReport(info, sampled_parameters=0) for info in chosen),
         schemes=(),
         measured=False,
         sample="No values were read: this is what the headers say.",
-        conclusion=conclude_census(census),
+        conclusion=f"{wrong}; {conclude_census(census)}" if wrong else conclude_census(census),
+        completeness=found,
     )
 
 

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
-from qtui_core.quant.case import make_case
+from qtui_core.quant.case import make_case, number, percent
 
 #: A tensor this far below what a Gaussian tensor of its shape would reach is worth naming.
 NOTICEABLE_DB = 1.0
+#: A tensor with less than this part of both the parameters and the squared error is none to watch.
+LEAST_SHARE = 0.01
 #: Below about this a scheme leaves under ten times as much signal as noise in amplitude.
 COARSE_DB = 20.0
 #: Outliers with this share of a tensor's sum of squares decide what its SQNR says.
@@ -20,6 +22,8 @@ CARRIED_SHARE = 0.2
 SMALL_BITS = 5.0
 #: Schemes this close count as equally good, and the smaller one is better.
 SAME_DB = 0.1
+#: What an error of weights does not tell.
+_NOT_MEASURED = "which of them matters most to the loss of the model is not measured"
 
 
 def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
@@ -39,19 +43,23 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
         return (
             f"{where}{census.model} has {count:,} {values} {beyond}, first in "
             f"{quoted(broken[0].info.name)}: find out where they come from before quantizing; "
-            f"every figure here is over the finite rest."
+            f"every figure here is over the finite rest{_also(_overflowed(tensors, totals))}."
         )
     matrices = sum(1 for t in tensors if t.errors)
     if not matrices:
         return _nothing_to_quantize(census, len(tensors))
     measured = [t for t in totals if t.relative_mse is not None]
+    if not measured and any(t.overflowed for t in totals):
+        return f"{where}Nothing is left of {census.model}: {_overflowed(tensors, totals)}."
     if not measured:
         return (
             f"{where}Every matrix of {census.model} is zero in float32, which any scheme keeps "
             f"exactly."
         )
-    best = choose_total(measured)
-    shrink = sum(t.info.nbytes for t in tensors) / best.nbytes if best.nbytes else 1.0
+    stored = sum(t.info.nbytes for t in tensors)
+    # What lost values has decibels of the others only.
+    best = choose_total([t for t in measured if not t.overflowed] or measured, stored)
+    shrink = stored / best.nbytes if best.nbytes else 1.0
     size = ""
     if shrink > 1.05:
         size = f", {shrink:.1f} times smaller than stored"
@@ -62,10 +70,41 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
     if census.quantization:
         left = "the one matrix" if matrices == 1 else f"the {matrices} matrices"
         already = f"{census.model} is already quantized; of {left} left in floating point, "
+    also = _also(_overflowed(tensors, totals))
+    if best.overflowed:
+        rest = "exactly" if best.sqnr_db is None else f"to {best.sqnr_db:z.1f} dB"
+        lost = _overflowed(tensors, totals)
+        return f"{where}{already}{lost}; {best.scheme} keeps the other values {rest} {at}."
+    keeps = "every value exactly" if best.sqnr_db is None else f"{best.sqnr_db:z.1f} dB"
+    said = f"{where}{already}{best.scheme} keeps {keeps} {at}"
+    if best.nbytes >= stored:
+        none = "it saves nothing" if len(measured) == 1 else "none of these schemes saves anything"
+        return f"{said}; {none}, so leave the model as it is stored{also}."
     if best.sqnr_db is None:
-        return f"{where}{already}{best.scheme} keeps every value exactly {at}."
-    advice = _advice(tensors, list(totals).index(best), best)
-    return f"{where}{already}{best.scheme} keeps {best.sqnr_db:z.1f} dB {at}; {advice}."
+        return f"{said}{also}."
+    return f"{said}; {_advice(tensors, list(totals).index(best), best)}{also}."
+
+
+def _also(clause: str) -> str:
+    return f"; {clause}" if clause else ""
+
+
+def _overflowed(tensors: Sequence[TensorReport], totals: Sequence[SchemeTotal]) -> str:
+    """What values became infinite or NaN under which scheme, and what to do; "" without any."""
+    found = [(i, t) for i, t in enumerate(totals) if t.overflowed]
+    if not found:
+        return ""
+    index, total = max(found, key=lambda pair: pair[1].overflowed)
+    name = quoted(next(t.info.name for t in tensors if t.errors and t.errors[index].overflowed))
+    values = f"1 value in {name}"
+    if total.overflowed > 1:
+        values = f"{total.overflowed:,} values (first in {name})"
+    others = [f"{t.scheme} {t.overflowed:,}" for _, t in found if t is not total]
+    also = f" ({', '.join(others)})" if others else ""
+    return (
+        f"{total.scheme} turned {values} into infinity or NaN{also}: leave out nosat, or take a "
+        f"format that reaches further"
+    )
 
 
 def _where(tensors: Sequence[TensorReport]) -> str:
@@ -89,9 +128,11 @@ def _nothing_to_quantize(census: Census, tensors: int) -> str:
     )
 
 
-def choose_total(totals: Sequence[SchemeTotal]) -> SchemeTotal:
-    """The scheme to talk about: the best small one, and the smallest of equally good ones."""
-    small = [t for t in totals if t.bits_per_parameter <= SMALL_BITS] or totals
+def choose_total(totals: Sequence[SchemeTotal], stored: int) -> SchemeTotal:
+    """The scheme to talk about: the best small one, and the smallest of equally good ones; one
+    that takes less than the `stored` bytes where there is one."""
+    saving = [t for t in totals if t.nbytes < stored] or totals
+    small = [t for t in saving if t.bits_per_parameter <= SMALL_BITS] or saving
     highest = max(_quality(t) for t in small)
     close = [t for t in small if _quality(t) >= highest - SAME_DB]
     return min(close, key=lambda t: t.nbytes)
@@ -103,33 +144,90 @@ def _quality(total: SchemeTotal) -> float:
 
 
 def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> str:
-    gaps = {t.info.name: _below_gaussian(t, index) for t in tensors if t.errors}
-    name, gap = max(gaps.items(), key=lambda pair: pair[1])
-    if gap >= NOTICEABLE_DB:
-        worst = next(t for t in tensors if t.info.name == name)
-        others = [e for i, e in enumerate(worst.errors) if i != index]
-        why = explain([worst.errors[index], *others], worst.statistics, worst.outliers)
-        return f"the tensor to watch is {quoted(name)}: {why.removesuffix('.')}"
+    quantized = [t for t in tensors if t.errors]
+    gaps = {t.info.name: _below_gaussian(t, index) for t in quantized}
+    worse = [t for t in quantized if gaps[t.info.name] >= NOTICEABLE_DB]
+    parameters = sum(t.info.parameters for t in tensors)
+    if best.saturated:
+        clipped = max(quantized, key=lambda t: t.errors[index].saturated)
+        return _to_watch(clipped, "", index)
+    if worse:
+        # Errors beyond a Gaussian's, relative to each tensor and counted by its size.
+        beyond = {t.info.name: _beyond_gaussian(t, index) * t.info.parameters for t in worse}
+        most = max(worse, key=lambda t: beyond[t.info.name])
+        name = quoted(most.info.name)
+        size = most.info.parameters / parameters
+        if max(size, _squared_error(most, index) / _total(quantized, index)) >= LEAST_SHARE:
+            part = beyond[most.info.name] / (sum(beyond.values()) or 1.0)
+            held = (
+                f", with {percent(size)} of the parameters and {percent(part)} of what all lose "
+                f"beyond a Gaussian's error"
+            )
+            return _to_watch(most, held, index)
     carried = _carried_by_outliers(tensors)
     if carried:
         return carried
+    if worse:
+        share = percent(sum(t.info.parameters for t in worse) / parameters)
+        count = number(len(worse), "tensor is", "tensors are")
+        return (
+            f"{count} over {NOTICEABLE_DB:.0f} dB worse than a Gaussian would be, with {share} of "
+            f"the parameters in all ({name} loses most); {_NOT_MEASURED}"
+        )
     if min(gaps.values()) <= -NOTICEABLE_DB:
-        return "no tensor is worse than a Gaussian of its shape would be, and some are better"
-    normal = f"every tensor is within {NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
+        return (
+            f"no tensor is more than {NOTICEABLE_DB:.0f} dB worse than a Gaussian of its shape "
+            f"would be, and some are better; {_NOT_MEASURED}"
+        )
+    usual = f"every tensor is within {NOTICEABLE_DB:.0f} dB of what a Gaussian of its shape gives"
     if (best.sqnr_db or 0.0) < COARSE_DB:
-        return f"{normal}, so outliers are not the problem: it takes a finer scheme to do better"
-    return f"{normal}, so this is normal and no tensor needs an exception"
+        return f"{usual}, so outliers are not the problem: it takes a finer scheme to do better"
+    return f"{usual}; {_NOT_MEASURED}"
+
+
+def _to_watch(tensor: TensorReport, held: str, index: int) -> str:
+    """Names a tensor, and says what scheme number `index` does to it; the others are
+    alternatives."""
+    others = [e for i, e in enumerate(tensor.errors) if i != index]
+    why = explain(
+        [tensor.errors[index], *others],
+        tensor.statistics,
+        tensor.outliers,
+        stored_bits=8 * tensor.info.nbytes / tensor.info.elements,
+    )
+    return f"the tensor to watch is {quoted(tensor.info.name)}{held}: {why.removesuffix('.')}"
+
+
+def _squared_error(tensor: TensorReport, index: int) -> float:
+    return (tensor.errors[index].relative_mse or 0.0) * tensor.energy
+
+
+def _total(tensors: Sequence[TensorReport], index: int) -> float:
+    return sum(_squared_error(t, index) for t in tensors) or 1.0
+
+
+def _beyond_gaussian(tensor: TensorReport, index: int) -> float:
+    """What of the relative error is beyond that of ordinary values."""
+    case = make_case(tensor.errors[index], tensor.statistics, tensor.outliers)
+    return max(0.0, case.relative_mse - case.ordinary)
 
 
 def _carried_by_outliers(tensors: Sequence[TensorReport]) -> str:
     """A warning where a few values hold much of a tensor's energy: they are what the decibels
     are measured against, and the rest may fare far worse than they say."""
-    found = [(t.outliers, t.info.name) for t in tensors if t.outliers and t.errors]
+    parameters = sum(t.info.parameters for t in tensors)
+    energy = sum(t.energy for t in tensors if t.errors) or 1.0
+    found = [
+        (t.outliers.energy_share * t.energy, t.outliers, t.info.name)
+        for t in tensors
+        if t.errors
+        and t.outliers
+        and t.outliers.energy_share >= CARRIED_SHARE
+        and max(t.info.parameters / parameters, t.energy / energy) >= LEAST_SHARE
+    ]
     if not found:
         return ""
-    outliers, name = max(found, key=lambda pair: pair[0].energy_share)
-    if outliers.energy_share < CARRIED_SHARE:
-        return ""
+    _, outliers, name = max(found, key=lambda carried: carried[0])
     held = f"{outliers.count:,} outlier{'s' if outliers.count > 1 else ''}"
     if outliers.columns and outliers.count > 1:
         first = outliers.columns[0]

@@ -35,6 +35,7 @@ class Difference:
             where nothing was read.
         mean_shift: mean of b - a.
         cosine: of the angle between a and b; None where one of them is zero.
+        lost: of the nonfinite ones those that are finite in a: b made them NaN or infinite.
     """
 
     count: int
@@ -48,12 +49,14 @@ class Difference:
     max_abs_error_index: tuple[int, int] | None
     mean_shift: float
     cosine: float | None
+    lost: int = 0
 
 
 @dataclass
 class _Sums:
     count: int = 0
     nonfinite: int = 0
+    lost: int = 0
     identical: bool = True
     error: float = 0.0
     squared_a: float = 0.0
@@ -104,6 +107,7 @@ def difference(
         max_abs_error_index=sums.place,
         mean_shift=sums.shift / finite if finite else 0.0,
         cosine=max(-1.0, min(1.0, sums.product / norms)) if norms else None,
+        lost=sums.lost,
     )
 
 
@@ -119,6 +123,7 @@ def _add(sums: _Sums, a: NDArray[np.float32], b: NDArray[np.float32], row: int) 
         finite = np.isfinite(x) & np.isfinite(y)
         if not finite.all():
             sums.nonfinite += int(finite.size - np.count_nonzero(finite))
+            sums.lost += int(np.count_nonzero(np.isfinite(x) & ~finite))
             x[~finite] = y[~finite] = 0.0
         error = y - x
         sums.error += float(np.dot(error, error))

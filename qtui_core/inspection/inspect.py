@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from qtui_core.inspection.census import select_tensors, take_census
+from qtui_core.inspection.completeness import check_completeness, faults
 from qtui_core.inspection.conclude import conclude
 from qtui_core.inspection.report import Inspection, TensorReport
 from qtui_core.inspection.rows import Rows, read_ahead
@@ -91,14 +92,19 @@ def inspect_model(
         done += info.elements
     tensors = tuple(reports.values())
     census = take_census(source)
+    complete = check_completeness(source)
     totals = tuple(total_of(scheme, i, tensors) for i, scheme in enumerate(schemes))
+    conclusion = conclude(census, tensors, totals)
+    if wrong := faults(replace(complete, unexpected=()), census.model):
+        conclusion = f"{wrong}; {conclusion}"
     return Inspection(
         census=census,
         tensors=tensors,
         schemes=totals,
         measured=True,
         sample=_describe_sample(tensors),
-        conclusion=conclude(census, tensors, totals),
+        conclusion=conclusion,
+        completeness=complete,
     )
 
 
@@ -149,9 +155,9 @@ def _of_tensor(report: ErrorReport, info: TensorInfo, sample: RowSample) -> Erro
     place = report.max_abs_error_index
     return replace(
         report,
-        shape=info.shape,
-        bits_per_parameter=bits_per_parameter(report.scheme, info.shape, report.outlier_columns),
-        bytes=quantized_bytes(report.scheme, info.shape, report.outlier_columns),
+        shape=info.matrix,
+        bits_per_parameter=bits_per_parameter(report.scheme, info.matrix, report.outlier_columns),
+        bytes=quantized_bytes(report.scheme, info.matrix, report.outlier_columns),
         max_abs_error_index=place and (sample.original_row(place[0]), place[1]),
     )
 

@@ -48,6 +48,11 @@ class TensorReport:
     outliers: OutlierReport | None = None
     errors: tuple[ErrorReport, ...] = ()
 
+    @property
+    def energy(self) -> float:
+        """The sum of squares of the whole tensor, as its statistics estimate it."""
+        return self.statistics.mean_square * self.info.elements if self.statistics else 0.0
+
 
 @dataclass(frozen=True)
 class SchemeTotal:
@@ -56,6 +61,10 @@ class SchemeTotal:
     `bits_per_parameter` and `nbytes` are those of the whole model, scales and zero points
     counted. `relative_mse` is the squared error of all matrices over their squared values,
     a sampled tensor weighing as its whole; None when nothing was measured.
+
+    `saturated` and `overflowed` count values of what was read that lie beyond the largest number
+    of the format: those that became it, and those that became infinite or NaN. The latter are in
+    no error above.
     """
 
     scheme: str
@@ -65,6 +74,39 @@ class SchemeTotal:
     sqnr_db: float | None
     gaussian_sqnr_db: float | None
     worst_tensor: str | None
+    saturated: int = 0
+    overflowed: int = 0
+
+
+@dataclass(frozen=True)
+class Misshapen:
+    """A tensor whose shape is not the one that the config implies."""
+
+    name: str
+    shape: tuple[int, ...]
+    implied: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Completeness:
+    """The tensors of a checkpoint beside those that its config.json implies.
+
+    Attributes:
+        architecture: the class of transformers whose parameters are implied; None where nothing
+            was checked, and `unchecked` says why.
+        implied: how many tensors are, spelled as in this checkpoint.
+        missing: of them those that are not there. A tied head may be absent.
+        unexpected: those that are there and not implied, buffers that classes compute anew left
+            out. Empty too where `partly_of` names a class that has more than what is implied.
+    """
+
+    architecture: str | None = None
+    implied: int = 0
+    missing: tuple[str, ...] = ()
+    misshapen: tuple[Misshapen, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    unchecked: str = ""
+    partly_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,3 +119,4 @@ class Inspection:
     measured: bool
     sample: str
     conclusion: str
+    completeness: Completeness | None = None

@@ -29,7 +29,8 @@ ROOM = 1.1
 def default_budget(inspection: Inspection) -> int:
     """A tenth more bytes than the one scheme for all tensors takes that an inspection
     recommends."""
-    best = choose_total([t for t in inspection.schemes if t.relative_mse is not None])
+    measured = [t for t in inspection.schemes if t.relative_mse is not None]
+    best = choose_total(measured, sum(t.info.nbytes for t in inspection.tensors))
     return int(ROOM * best.nbytes)
 
 
@@ -72,6 +73,7 @@ def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
         frontier=curve,
         uniform=uniform,
         unweighed=weighing.unweighed,
+        tokens=weighing.tokens,
         conclusion=conclude_sensitivity(weighing, point, choices, uniform, curve),
     )
 

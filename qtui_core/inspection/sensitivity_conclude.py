@@ -13,11 +13,14 @@ from qtui_core.inspection.sensitivity_report import (
 )
 from qtui_core.inspection.weighing import Weighing
 from qtui_core.models.quoting import quoted
+from qtui_core.quant.case import percent
 
 #: A gain below this is not worth a sentence.
 NOTICEABLE_DB = 0.1
 #: A larger budget is worth a look from here on.
 WORTH_DB = 1.0
+#: What neither way of weighing knows.
+NOT_MEASURED = "What a tensor's error does to the loss of the model is not measured."
 
 
 def conclude_sensitivity(
@@ -40,19 +43,35 @@ def conclude_sensitivity(
         f"{_broken(weighing)}At {point.bits_per_parameter:.2f} bits per parameter the best "
         f"assignment keeps {quality} {of}with {', '.join(parts)}"
     )
-    smaller = [u for u in uniform if u.point.nbytes <= point.nbytes and u.point.sqnr_db is not None]
-    best = max(smaller, key=lambda u: u.point.sqnr_db or 0.0, default=None)
-    if best is None or point.sqnr_db is None or best.point.sqnr_db is None:
+    smaller = [
+        (u.point.sqnr_db, place, u)
+        for place, u in enumerate(uniform)
+        if u.point.nbytes <= point.nbytes and u.point.sqnr_db is not None
+    ]
+    if not smaller or point.sqnr_db is None:
         return f"{text}."
-    gain = point.sqnr_db - best.point.sqnr_db
+    quality_of_best, place, best = max(smaller, key=lambda found: found[0])
+    gain = point.sqnr_db - quality_of_best
     if gain < NOTICEABLE_DB:
         if point.nbytes == curve[0].nbytes:
             return f"{text}: these schemes allow no smaller one{_larger_budget(point, curve)}."
-        return f"{text}: no tensor stands out, so one scheme for all, {best.scheme}, is as good."
+        return f"{text}: by this error one scheme for all, {best.scheme}, is as good."
     return (
-        f"{text}, {gain:.1f} dB more than {best.scheme} for every tensor "
-        f"({best.point.bits_per_parameter:.2f} bits){_deserving(choices, counts)}."
+        f"{text}, {gain:.1f} dB more than {best.scheme} for every tensor{_bytes(point, best)}; "
+        f"{_gaining(weighing, choices, place)}. {NOT_MEASURED}"
     )
+
+
+def _bytes(point: FrontierPoint, uniform: UniformPoint) -> str:
+    """Whether a comparison was one of equal bytes, and else what it is in those."""
+    own = uniform.point
+    bits = f"{own.bits_per_parameter:.2f}"
+    if bits == f"{point.bits_per_parameter:.2f}":
+        return " in the same bytes"
+    before, after = own.sqnr_db, uniform.assigned.sqnr_db
+    if before is None or after is None:
+        return f", which takes {bits} bits"
+    return f", which takes {bits} bits (in its bytes the gain is {after - before:z.1f} dB)"
 
 
 def _broken(weighing: Weighing) -> str:
@@ -74,14 +93,13 @@ def _given(scheme: str, count: int, of: int) -> str:
 
 def _larger_budget(point: FrontierPoint, curve: Sequence[FrontierPoint]) -> str:
     """What the first point of the curve that is worth it would bring: which tensors deserve bits
-    shows only where there are some to give."""
+    shows only where there are some to give. The last point is everything as stored."""
     before = point.sqnr_db
-    for after in curve:
-        if before is not None and (after.sqnr_db is None or after.sqnr_db >= before + WORTH_DB):
-            reached = "no error" if after.sqnr_db is None else f"{after.sqnr_db:z.1f} dB"
+    for after in curve[:-1]:
+        if before is not None and after.sqnr_db is not None and after.sqnr_db >= before + WORTH_DB:
             return (
                 f", so there are no bits to give; a budget of {after.bits_per_parameter:.2f} bits "
-                f"would reach {reached} and show which tensors deserve them"
+                f"would reach {after.sqnr_db:z.1f} dB and show which tensors gain most by them"
             )
     return ""
 
@@ -92,12 +110,17 @@ def _tensors(count: int, of: int) -> str:
     return "1 tensor" if count == 1 else f"{count} tensors"
 
 
-def _deserving(choices: Sequence[TensorChoice], counts: Counter[str]) -> str:
-    """Names the tensor that got the most bits, where few did."""
-    best = max(choices, key=lambda c: (c.nbytes / max(1, c.parameters), c.parameters))
-    scheme = best.scheme or AS_STORED
-    if len(counts) == 1 or counts[scheme] > len(choices) // 2:
-        return ""
-    more = counts[scheme] - 1
-    others = f" and {more} more" if more else ""
-    return f"; bits are worth most in {quoted(best.name)}{others} ({scheme})"
+def _gaining(weighing: Weighing, choices: Sequence[TensorChoice], uniform: int) -> str:
+    """The tensor that the largest part of a gain comes from, beside scheme number `uniform` for
+    all."""
+    saved = {
+        choice.name: (tensor.options[uniform].error - choice.error, choice)
+        for tensor, choice in zip(weighing.tensors, choices, strict=True)
+    }
+    total = sum(max(0.0, error) for error, _ in saved.values())
+    error, most = max(saved.values(), key=lambda found: found[0])
+    return (
+        f"{quoted(most.name)} ({most.scheme or AS_STORED}) has {percent(error / total)} of the "
+        f"gain, more than any other, with {percent(most.parameters / weighing.parameters)} of the "
+        f"parameters"
+    )

@@ -43,7 +43,7 @@ class Sensitivity:
     """The assignment for a budget, and the frontier around it.
 
     `bound` is a relative error that no assignment within the budget can be below; equal to that
-    of `point` where `exact`.
+    of `point` where `exact`. `tokens`, by outputs: the fewest and the most of a layer.
     """
 
     by: str
@@ -55,4 +55,5 @@ class Sensitivity:
     frontier: tuple[FrontierPoint, ...]
     uniform: tuple[UniformPoint, ...]
     unweighed: tuple[str, ...]
+    tokens: tuple[int, int] | None
     conclusion: str

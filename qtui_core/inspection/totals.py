@@ -17,6 +17,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
     squared_error = signal = 0.0
     expected: float | None = 0.0
     worst, worst_sqnr = None, math.inf
+    saturated = overflowed = 0
     for tensor in tensors:
         info = tensor.info
         if not tensor.errors:
@@ -24,8 +25,14 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
             continue
         error = tensor.errors[index]
         nbytes += error.bytes
-        power = _power(tensor)
+        saturated += error.saturated
+        overflowed += error.overflowed
+        power = tensor.energy
+        if error.overflowed:  # which is in no error, so it may not weigh
+            power = error.signal * info.elements / tensor.sampled_parameters
         if error.relative_mse is None or power == 0.0:
+            if error.overflowed and worst_sqnr > -math.inf:
+                worst, worst_sqnr = info.name, -math.inf
             continue
         squared_error += error.relative_mse * power
         if error.gaussian_relative_mse is None:
@@ -33,8 +40,9 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         elif expected is not None:
             expected += error.gaussian_relative_mse * power
         signal += power
-        if error.sqnr_db is not None and error.sqnr_db < worst_sqnr:
-            worst, worst_sqnr = info.name, error.sqnr_db
+        sqnr = -math.inf if error.overflowed else error.sqnr_db
+        if sqnr is not None and sqnr < worst_sqnr:
+            worst, worst_sqnr = info.name, sqnr
     parameters = sum(t.info.parameters for t in tensors)
     relative = squared_error / signal if signal else None
     return SchemeTotal(
@@ -45,6 +53,8 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         sqnr_db=decibels(relative),
         gaussian_sqnr_db=decibels(expected / signal if signal and expected is not None else None),
         worst_tensor=worst,
+        saturated=saturated,
+        overflowed=overflowed,
     )
 
 
@@ -54,8 +64,3 @@ def _model_scale_bytes(scheme: Scheme) -> int:
         return 0
     own = replace(scheme, granularity=PerTensor())
     return quantized_bytes(own, (1, 1)) - quantized_bytes(scheme, (1, 1))
-
-
-def _power(tensor: TensorReport) -> float:
-    """The sum of squares of a whole tensor, as its statistics estimate it."""
-    return tensor.statistics.mean_square * tensor.info.elements if tensor.statistics else 0.0

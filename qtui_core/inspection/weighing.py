@@ -1,39 +1,22 @@
 """What each way to store a tensor costs in bytes and in error, made ready to be added up.
 
 Weighed by weights, the error of a tensor is its squared error, and the total is relative to the
-energy of all matrices, as in the totals of an inspection. Weighed by outputs, it is the expected
-squared error of the layer's output over its expected square, where inputs have the second moments
-that calibration text gave them; each layer counts the same, since a normalization follows each.
+energy of all matrices, as in the totals of an inspection. Weighed by outputs, it is the squared
+error of the layer's output over the square of that output, on the inputs that a calibration text
+gave the layer; the total is the mean over the layers. Neither is the loss of the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import replace
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.inspection.layer_errors import LayerErrors
 from qtui_core.inspection.relaxation import Option
 from qtui_core.inspection.report import Inspection, TensorReport
-from qtui_core.inspection.rows import open_rows
-from qtui_core.inspection.sample import limit_of
-from qtui_core.models import ModelSource
 from qtui_core.quant import PerModel, Scheme
-from qtui_core.quant.column_errors import column_errors
-
-Float64 = npt.NDArray[np.float64]
-Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class InputMoments:
-    """The mean of the square of each input channel of a layer, float64 `[inputs]`. The weight is
-    [outputs, inputs], or with `transposed` [inputs, outputs] (the Conv1D of GPT-2)."""
-
-    second_moment: Float64
-    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,8 +33,9 @@ class TensorOptions:
 @dataclass(frozen=True)
 class Weighing:
     """What errors are counted by: "weights" or "outputs". `kept_bytes` are those of tensors no
-    scheme applies to; `unweighed` names tensors whose inputs were not seen, which count by their
-    weights instead; `nonfinite` values that were read of the tensors count in no error."""
+    scheme applies to; `unweighed` names tensors of whose layer no finite input was seen, which
+    count by their weights instead; `nonfinite` values that were read of the tensors count in no
+    error. `tokens`, of outputs: the fewest and the most that a layer was weighed on."""
 
     by: str
     tensors: tuple[TensorOptions, ...]
@@ -59,6 +43,7 @@ class Weighing:
     parameters: int
     unweighed: tuple[str, ...] = ()
     nonfinite: int = 0
+    tokens: tuple[int, int] | None = None
 
 
 def refuse_shared_scales(schemes: Sequence[Scheme]) -> None:
@@ -75,77 +60,46 @@ def refuse_shared_scales(schemes: Sequence[Scheme]) -> None:
 def weigh_by_weights(inspection: Inspection) -> Weighing:
     """Options from the errors that an inspection measured."""
     quantized = [t for t in inspection.tensors if t.errors]
-    total = sum(_energy(t) for t in quantized) or 1.0
+    total = sum(t.energy for t in quantized) or 1.0
 
     def error_of(tensor: TensorReport, index: int) -> float:
-        return (tensor.errors[index].relative_mse or 0.0) * _energy(tensor) / total
+        return (tensor.errors[index].relative_mse or 0.0) * tensor.energy / total
 
-    return _weighing("weights", inspection, error_of)
+    return _weighing("weights", inspection, error_of, lambda t: t.energy / total)
 
 
-def weigh_by_outputs(
-    source: ModelSource,
-    inspection: Inspection,
-    inputs: Mapping[str, InputMoments],
-    *,
-    full: bool = False,
-    progress: Progress | None = None,
-) -> Weighing:
-    """Options whose errors are those of the layers' outputs. Reads the values once more.
+def weigh_by_outputs(inspection: Inspection, layers: Mapping[str, LayerErrors]) -> Weighing:
+    """Options whose errors are those of the layers' outputs.
 
     Args:
-        source: the inspected model.
-        inspection: of the same tensors and schemes, sampled alike.
-        inputs: tensor name -> what its layer's inputs are like. A tensor without them counts
-            by its weights: of an embedding the rows themselves are the output.
-        progress: as for `inspect_model`.
+        inspection: of the same tensors and schemes.
+        layers: tensor name -> the errors of its layer, in the order of the schemes. A tensor
+            without them counts by its weights: of an embedding the rows themselves are the
+            output.
     """
     quantized = [t for t in inspection.tensors if t.errors]
-    limit = limit_of(source, full=full)
-    relative: dict[str, list[float]] = {}
-    unweighed = []
-    for index, tensor in enumerate(quantized):
-        name = tensor.info.name
-        if progress:
-            progress(index, len(quantized), name)
-        moments = inputs.get(name)
-        if moments is None:
-            relative[name] = [e.relative_mse or 0.0 for e in tensor.errors]
-            unweighed.append(name)
-            continue
-        relative[name] = _of_outputs(source, tensor, moments, limit)
+    relative: dict[str, Sequence[float]] = {
+        t.info.name: [e.relative_mse or 0.0 for e in t.errors] for t in quantized
+    }
+    relative |= {name: found.relative_mse for name, found in layers.items()}
+    tokens = [found.tokens for found in layers.values()]
 
     def error_of(tensor: TensorReport, index: int) -> float:
         return relative[tensor.info.name][index] / len(quantized)
 
-    return _weighing("outputs", inspection, error_of, tuple(unweighed))
-
-
-def _of_outputs(
-    source: ModelSource, tensor: TensorReport, inputs: InputMoments, limit: int | None
-) -> list[float]:
-    """E|ΔW x|² / E|W x|² of each scheme, for inputs of these second moments that do not
-    correlate."""
-    rows, sample = open_rows(source, tensor.info, limit)
-    weights = inputs.second_moment
-    if inputs.transposed:
-        weights = weights[np.concatenate([np.arange(*strip) for strip in sample.strips])]
-    found = []
-    for error in tensor.errors:
-        sums = column_errors(rows, error.scheme)
-        wrong, signal = sums.squared_error, sums.squared
-        if inputs.transposed:
-            wrong, signal = sums.row_squared_error, sums.row_squared
-        energy = float(signal @ weights)
-        found.append(float(wrong @ weights) / energy if energy > 0 else 0.0)
-    return found
+    weighing = _weighing("outputs", inspection, error_of, lambda _: 1 / len(quantized))
+    return replace(
+        weighing,
+        unweighed=tuple(t.info.name for t in quantized if t.info.name not in layers),
+        tokens=(min(tokens), max(tokens)) if tokens else None,
+    )
 
 
 def _weighing(
     by: str,
     inspection: Inspection,
     error_of: Callable[[TensorReport, int], float],
-    unweighed: tuple[str, ...] = (),
+    lost_of: Callable[[TensorReport], float],
 ) -> Weighing:
     options = []
     kept = nonfinite = 0
@@ -156,7 +110,11 @@ def _weighing(
             continue
         if tensor.statistics:
             nonfinite += tensor.statistics.nan + tensor.statistics.inf
-        found = [Option(e.bytes, error_of(tensor, i)) for i, e in enumerate(tensor.errors)]
+        # Infinity and NaN spoil whatever they touch: such an option keeps nothing of the tensor.
+        found = [
+            Option(e.bytes, error_of(tensor, i) if not e.overflowed else lost_of(tensor))
+            for i, e in enumerate(tensor.errors)
+        ]
         options.append(
             TensorOptions(
                 name=info.name,
@@ -166,8 +124,4 @@ def _weighing(
             )
         )
     parameters = sum(t.info.parameters for t in inspection.tensors)
-    return Weighing(by, tuple(options), kept, parameters, unweighed, nonfinite)
-
-
-def _energy(tensor: TensorReport) -> float:
-    return tensor.statistics.mean_square * tensor.info.elements if tensor.statistics else 0.0
+    return Weighing(by, tuple(options), kept, parameters, nonfinite=nonfinite)

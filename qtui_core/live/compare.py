@@ -1,4 +1,8 @@
-"""The estimate against what was measured, phase by phase and component by component."""
+"""The estimate against what was measured, phase by phase and component by component.
+
+One sign everywhere: what is measured less what was estimated, above 0 where the run took more. So
+have it the parts of a gap (qtui_core.live.gap), tables, panels, and the key `error` of JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.live.header import Predicted, PredictedPhase
 from qtui_core.live.parts import as_told, at_end, at_peak, named
+from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, IMPORT, QUANTIZE, RunState
 from qtui_core.memory.record import Phase
@@ -32,9 +37,9 @@ class PhaseRow:
     measured: int | None
 
     @property
-    def error(self) -> float | None:
-        """Of the estimate, as a share of what was measured: above 0 it is too high."""
-        return error_of(self.estimated, self.measured)
+    def gap(self) -> float | None:
+        """Measured less estimated, as a share of what was measured."""
+        return gap_share(self.estimated, self.measured)
 
 
 @dataclass(frozen=True)
@@ -46,16 +51,16 @@ class ComponentRow:
     measured: int
 
     @property
-    def error(self) -> float | None:
+    def gap(self) -> float | None:
         """As that of a PhaseRow."""
-        return error_of(self.estimated, self.measured)
+        return gap_share(self.estimated, self.measured)
 
 
-def error_of(estimated: int | None, measured: int | None) -> float | None:
-    """The error of an estimate as a share of what was measured."""
+def gap_share(estimated: int | None, measured: int | None) -> float | None:
+    """Measured less estimated, as a share of what was measured; None where one is not known."""
     if estimated is None or not measured:
         return None
-    return (estimated - measured) / measured
+    return (measured - estimated) / measured
 
 
 def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
@@ -122,10 +127,14 @@ def _predicted(predicted: Predicted | None, name: str) -> PredictedPhase | None:
     return next((phase for phase in phases if phase.name == name), None)
 
 
-def first_step_only(state: RunState) -> bool:
-    """Whether what was measured is of a first step alone, in which an optimizer has no states yet
-    that the estimate counts."""
-    last: PhaseEnded | None = max(
-        (phase.last for phase in state.phases), key=lambda mark: mark.step, default=None
-    )
-    return last is not None and last.step == 1
+def steps_needed(state: RunState) -> int:
+    """Whole steps that there must be before a run is held against its estimate: in most of the
+    first step of a training there are no states of an optimizer yet, which the estimate counts."""
+    return 2 if state.header is not None and plan_of(state.header.plan).trains else 1
+
+
+def too_early(state: RunState) -> bool:
+    """Whether there is an estimate, and not yet enough of the run to hold against it. The step that
+    a run was stopped in, or failed in, counts as none: not all of it was measured."""
+    predicted = state.header.predicted if state.header is not None else None
+    return predicted is not None and len(state.steps) < steps_needed(state)

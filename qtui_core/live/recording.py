@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.files import Draft, Target
 from qtui_core.live.contradictions import wrong_header, wrong_time
 from qtui_core.live.header import Header
 from qtui_core.live.lines import LineError, Told, from_line, to_line
@@ -42,20 +43,28 @@ class Recording:
 
 
 class Recorder:
-    """Writes a recording, in a `with` statement."""
+    """Writes a recording, in a `with` statement. There is no file before its first line."""
 
-    def __init__(self, path: Path | str) -> None:
-        """Raises UsageError where the file cannot be made."""
-        try:
-            self._file: IO[str] = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
-        except OSError as error:
-            reason = error.strerror or error
-            raise UsageError(f"The recording {str(path)!r} cannot be made: {reason}.") from error
+    def __init__(self, target: Target) -> None:
+        """Raises QtuiError where a pipe or a device cannot be opened, which is done at once: the
+        reader of a pipe is waited for before the run."""
+        self._target = target
+        self._draft: Draft | None = None
+        self._begun = False
+        if target.special:
+            try:
+                self._draft = Draft(target)
+            except OSError as error:
+                raise target.refusal(error) from error
 
     def write(self, told: Told) -> None:
-        """Adds a line. Raises OSError where the disk is full or gone."""
-        self._file.write(to_line(told) + "\n")
-        self._file.flush()
+        """Adds a line, whole. Raises OSError where the disk is full or gone."""
+        if self._draft is None:
+            self._draft = Draft(self._target)
+        self._draft.write(to_line(told).encode() + b"\n")
+        if not self._begun:
+            self._draft.keep()
+            self._begun = True
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +75,8 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._file.close()
+        if self._draft is not None:
+            self._draft.__exit__(kind, error, traceback)
 
 
 def read_recording(path: Path | str) -> Recording:

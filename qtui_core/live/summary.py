@@ -3,10 +3,11 @@ keys that scripts rely on, unknown as None."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from qtui_core.live.compare import by_component, by_phase
+from qtui_core.live.compare import by_component, by_phase, too_early
 from qtui_core.live.explain import explain
 from qtui_core.live.gap import Level, gap
 from qtui_core.live.header import Header
@@ -38,7 +39,7 @@ def summary(state: RunState) -> dict[str, Any]:
             for level in levels
             for part in level.parts
         ],
-        "explanation": explain(levels, tensors=found.counted == "tensors") or None,
+        "explanation": explanation(state, levels) or None,
         "adapters": None if state.adapters is None else asdict(state.adapters),
         "faults": [asdict(fault) for fault in state.faults],
         "log": [said.text for said in state.log],
@@ -50,6 +51,11 @@ def levels_of(state: RunState, found: Measured) -> tuple[Level, ...]:
     estimate is of whole steps."""
     predicted = state.header.predicted if state.header is not None else None
     return () if predicted is None or not state.steps else gap(predicted, found)
+
+
+def explanation(state: RunState, levels: Sequence[Level]) -> str:
+    """What the largest difference is and what to do about it; empty where it is too early."""
+    return "" if too_early(state) else explain(levels, tensors=state.counted == "tensors")
 
 
 def _run(header: Header) -> dict[str, Any]:
@@ -88,7 +94,7 @@ def _phases(state: RunState) -> list[dict[str, Any]]:
             "name": row.name,
             "estimated_bytes": row.estimated,
             "measured_bytes": row.measured,
-            "error": row.error,
+            "error": row.gap,
         }
         for row in by_phase(state)
     ]

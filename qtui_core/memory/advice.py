@@ -11,6 +11,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.allocator import AllocatorSettings
 from qtui_core.memory.curve import Peaks
+from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan import RunPlan, chunk_of, resolve
 from qtui_core.memory.plan_text import change
 from qtui_core.memory.record import Phase
@@ -73,7 +74,9 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
     found = []
     for changes, cost in candidates(estimate.shape, estimate.plan):
         try:
-            plan = resolve(replace(estimate.plan, **changes), estimate.shape.dtype)
+            plan = resolve(
+                replace(estimate.plan, **changes), estimate.shape.dtype, estimate.shape.packed_as
+            )
             changed = estimator(plan)
         except UsageError:
             continue  # Impossible together with the rest of the plan: no advice.
@@ -96,9 +99,11 @@ def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
     """(fields to change, what that costs) of all changes that might save memory."""
     if plan.trains:
         yield from _of_a_step(shape, plan)
-        yield from _of_states(plan)
+        yield from _of_states(shape, plan)
     else:
-        if plan.quant is None:
+        if shape.packing is not None:
+            yield from _of_packing(shape, plan)
+        elif plan.quant is None:
             yield {"quant": "nf4-dq"}, "accuracy of 4-bit weights; dequantizing takes time"
             yield {"quant": "int8"}, "accuracy of 8-bit weights; slower products"
         if plan.generate:
@@ -121,9 +126,12 @@ def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
 def _of_a_step(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
     if not plan.checkpointing:
         yield {"checkpointing": True}, "about a third more compute"
-    if chunk_of(plan.loss) is None and shape.head is not None:
-        yield {"loss": "chunked:256"}, "nothing in the result; a little time"
-    if plan.loss != "fused" and shape.head is not None:
+    causal = not shape.is_encoder and not shape.encoder
+    if plan.loss != "tiled" and causal:
+        yield {"loss": "tiled"}, "nothing in the result; a little time (TRL from 1.15 on)"
+    if chunk_of(plan.loss) is None and causal:
+        yield {"loss": "chunked:256"}, "nothing in the result; a little time (TRL to 1.12)"
+    if plan.loss != "fused" and causal:
         yield {"loss": "fused"}, "a kernel to install (Liger)"
     if plan.loop != "trainer":
         yield {"loop": "trainer"}, "nothing: `del outputs` before loss.backward()"
@@ -133,7 +141,13 @@ def _of_a_step(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
         yield {"autocast": True}, "products in 16 bits"
 
 
-def _of_states(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+def _of_packing(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+    """What a quantized checkpoint, which is quantized no further, can be changed in."""
+    if not plan.quantized:
+        yield {"quant": shape.packed_as}, "nothing that the checkpoint has not already cost"
+
+
+def _of_states(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
     if plan.optimizer == "adamw":
         yield {"optimizer": "adamw-fused"}, "nothing: the same result, and faster"
     if plan.optimizer in ("adamw", "adamw-fused", "paged-adamw"):
@@ -145,7 +159,10 @@ def _of_states(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
         )
     if plan.method == "full":
         yield {"method": "lora"}, "trains low-rank adapters and not the weights"
-    if plan.method in ("full", "lora"):
+    if plan.method in ("full", "lora") and shape.packing is not None:
+        cost = "trains adapters over the weights as the checkpoint stores them"
+        yield {"method": "qlora", "quant": shape.packed_as, "kbit_prep": None}, cost
+    elif plan.method in ("full", "lora"):
         yield (
             {
                 "method": "qlora",
@@ -156,9 +173,9 @@ def _of_states(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
             },
             "trains adapters over 4-bit weights",
         )
-    if plan.quant in ("nf4", "fp4"):
+    if plan.quant in ("nf4", "fp4") and shape.packing is None:
         yield {"quant": f"{plan.quant}-dq"}, "hardly any accuracy"
-    if plan.quant == "int8":
+    if plan.quant == "int8" and shape.packing is None:
         yield {"quant": "nf4-dq"}, "accuracy of 4-bit weights"
     if plan.kbit_prep == "all":
         yield {"kbit_prep": "norms"}, "embeddings and head stay in 16 bits"
@@ -191,10 +208,13 @@ def _smaller_batch(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _of_sharding(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    if plan.data_parallel > 1 and plan.zero < 3:
-        yield {"zero": 3}, "weights are gathered for every layer, forward and backward"
-        if plan.trains and plan.zero < 2:
-            yield {"zero": 2}, "gradients are scattered to their owners"
+    gathers = "weights are gathered for every layer, forward and backward"
+    if plan.data_parallel > 1 and plan.four_bits and plan.quant_storage not in FLOATING:
+        yield {"zero": 3, "quant_storage": "bf16"}, gathers
+    elif plan.data_parallel > 1 and plan.zero < 3:
+        yield {"zero": 3}, gathers
+    if plan.data_parallel > 1 and plan.trains and plan.zero < 2:
+        yield {"zero": 2}, "gradients are scattered to their owners"
 
 
 def _needs_eager(shape: ModelShape) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qtui_core.errors import UsageError
 from qtui_core.memory.backbones import BACKBONES, decoder
 from qtui_core.memory.blocks.activations import activation
 from qtui_core.memory.blocks.cache import Cache
@@ -14,10 +13,10 @@ from qtui_core.memory.blocks.linear import project
 from qtui_core.memory.blocks.loss import LOGITS, LOSSES, UPCAST, causal_loss, plain_loss
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.parallel import gathered
+from qtui_core.memory.blocks.tiled_loss import tiled_loss
 from qtui_core.memory.model import Batch, Model
-from qtui_core.memory.operations.linear import linear
 from qtui_core.memory.operations.pointwise import from_output, scale
-from qtui_core.memory.plan import chunk_of
+from qtui_core.memory.plan import chunk_of, without_logits
 from qtui_core.memory.record import Phase
 from qtui_core.memory.shape import Linear, ModelShape, Norm
 from qtui_core.memory.tape import Tape, Tensor
@@ -36,7 +35,7 @@ def forward(
     hidden = BACKBONES.get(shape.family, decoder)(tape, model, batch, cache)
     if plan.pipeline_parallel > 1 and shape.head is None:  # the next stage goes on with it
         return (hidden, ()) if plan.trains else (None, (hidden,))
-    if plan.trains and (plan.loss == "fused" or chunk_of(plan.loss)) and _is_causal(shape):
+    if plan.trains and without_logits(plan.loss) and _is_causal(shape):
         tape.phase(Phase.LOSS)
         return _loss_without_logits(tape, model, hidden, batch), ()
     logits = _head(tape, model, hidden)
@@ -82,6 +81,8 @@ def _loss_without_logits(tape: Tape, model: Model, hidden: Tensor, batch: Batch)
     table = model.outside[f"{name}.weight"]
     bias = model.outside.find(shape.head_bias or f"{spec.name}.bias")
     sequences = batch.ids.elements // plan.sequence
+    if plan.loss == "tiled":
+        return tiled_loss(tape, shape, hidden, table, batch.labels, sequences)
     chunk = chunk_of(plan.loss)
     if chunk is None:
         return fused_loss(tape, hidden, table, batch.labels, sequences, spec.inputs)
@@ -92,8 +93,7 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     """Logits of all tokens; under inference of the last of each sequence alone (generate)."""
     shape = model.shape
     spec = shape.head
-    if spec is None:
-        raise headless(shape)
+    assert spec is not None  # check_against refuses others
     if shape.is_encoder:
         hidden = _transformed(tape, model, hidden)
     if not model.plan.trains and not shape.is_encoder:
@@ -103,14 +103,9 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
             spec = replace(spec, bias_apart=True)
         hidden = last
         del last
-    if model.shape.tied:
-        table = model.outside[f"{model.shape.embeddings[0].name}.weight"]
-        tape.path = spec.name
-        bias = model.outside.find(shape.head_bias or f"{spec.name}.bias")
-        logits = linear(tape, hidden, table, bias, spec.inputs, spec.outputs, LOGITS)
-        tape.path = ""
-    else:
-        logits = project(tape, model.outside, spec, hidden, LOGITS)
+    table = f"{shape.embeddings[0].name}.weight" if shape.tied else ""
+    own = model.outside.linear(spec, table, shape.head_bias)
+    logits = project(tape, model.outside, spec, hidden, LOGITS, own)
     if spec.outputs < shape.vocabulary <= spec.outputs * model.plan.tensor_parallel:
         rows = logits.elements // spec.outputs
         logits = gathered(tape, logits, rows * shape.vocabulary, LOGITS)
@@ -119,14 +114,6 @@ def _head(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
         logits = from_output(tape, "tanh", logits)
         logits = scale(tape, logits)
     return scale(tape, logits) if model.shape.logit_scale else logits
-
-
-def headless(shape: ModelShape) -> UsageError:
-    """What is said where a model that has no head is to be trained."""
-    return UsageError(
-        f"{shape.architecture} has no head and so no loss to train by. Name the class with a "
-        "head under architectures in config.json, such as BertForMaskedLM."
-    )
 
 
 def _transformed(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
@@ -139,4 +126,4 @@ def _transformed(tape: Tape, model: Model, hidden: Tensor) -> Tensor:
     return normalize(tape, model.outside, norm, hidden)
 
 
-__all__ = ["Batch", "Model", "forward", "headless"]
+__all__ = ["Batch", "Model", "forward"]

@@ -9,6 +9,7 @@ from typing import Final
 from qtui_core.memory.blocks.arrangements import run_layer
 from qtui_core.memory.blocks.cache import Cache
 from qtui_core.memory.blocks.chunk_mask import chunked_mask
+from qtui_core.memory.blocks.embedding import look_up as look_up_in
 from qtui_core.memory.blocks.masks import causal_mask, look_for_packing
 from qtui_core.memory.blocks.norm import normalize
 from qtui_core.memory.blocks.parallel import summed
@@ -52,14 +53,9 @@ def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
     (enable_input_require_grads, which transformers 5 always calls then)."""
     shape = model.shape
     table = shape.embeddings[0]
-    embedded = look_up(tape, model, table, ids)
-    if _is_cut(model, table):
-        embedded = summed(tape, embedded)
-    if shape.embedding_scales_itself:
-        cast = embedded.dtype != model.plan.dtype
-        _factor = tape.new(1, embedded.dtype, FACTOR) if cast else None
-        embedded = scale(tape, embedded)
-        del _factor
+    base = partial(_embed_tokens, tape, model, table, ids)
+    scales = shape.embedding_scales_itself
+    embedded = look_up_in(tape, model.outside, table, ids, base, scales=scales)
     if model.plan.checkpointing and not embedded.requires_grad:
         embedded.requires_grad = True
     other = shape.embedding_scales_itself or shape.family in SCALED_LATE
@@ -67,18 +63,31 @@ def embed_tokens(tape: Tape, model: Model, ids: Tensor) -> Tensor:
     return scale(tape, embedded) if scaled_after else embedded
 
 
+def _embed_tokens(tape: Tape, model: Model, table: Embedding, ids: Tensor) -> Tensor:
+    """The module of the token embedding without its adapter. k-bit preparation comes before the
+    adapter, so it is this output that it makes to need a gradient."""
+    shape, plan = model.shape, model.plan
+    whole = shape.vocabulary if _is_cut(model, table) else None
+    embedded = embedding(tape, model.outside[f"{table.name}.weight"], ids, table.columns, whole)
+    if whole is not None:
+        embedded = summed(tape, embedded)
+    if shape.embedding_scales_itself:
+        cast = embedded.dtype != plan.dtype
+        _factor = tape.new(1, embedded.dtype, FACTOR) if cast else None
+        embedded = scale(tape, embedded)
+        del _factor
+    if plan.checkpointing and plan.kbit_prep == "all" and not embedded.requires_grad:
+        embedded.requires_grad = True
+    return embedded
+
+
 def look_up(
     tape: Tape, model: Model, spec: Embedding, indices: Tensor, times: int | None = None
 ) -> Tensor:
     """Rows of a table outside the layers. `times` is how many, where indices are expanded."""
-    before, tape.path = tape.path, spec.name
-    table = model.outside[f"{spec.name}.weight"]
     if times is not None:
         indices = tape.alias(indices, times)
-    whole = model.shape.vocabulary if _is_cut(model, spec) else None
-    result = embedding(tape, table, indices, spec.columns, whole)
-    tape.path = before
-    return result
+    return look_up_in(tape, model.outside, spec, indices)
 
 
 def _is_cut(model: Model, table: Embedding) -> bool:

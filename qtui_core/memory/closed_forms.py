@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.memory.blocks.fused_loss import fused_chunk
+from qtui_core.memory.blocks.tiled_loss import TILE_TOKENS, TILE_WORDS
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.formulas import Form, evaluate, letters_of
+from qtui_core.memory.packings import STORED
 from qtui_core.memory.plan import RunPlan, chunk_of
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.targets import rank_on
@@ -36,7 +38,9 @@ def saved_by_layer(shape: ModelShape, plan: RunPlan) -> tuple[Form, ...] | None:
         ("qlora", True, False): _qlora_prepared,
         ("qlora", True, True): _qlora_autocast,
     }.get((plan.method, wide, bool(plan.autocast)))
-    if parts is None or (plan.method == "qlora" and (plan.quant == "int8" or plan.dtype == "fp32")):
+    if parts is None or (
+        plan.method == "qlora" and (plan.quant in ("int8", STORED) or plan.dtype == "fp32")
+    ):
         return None
     return tuple(
         Form(name, formula, evaluate(formula, letters), reason)
@@ -87,6 +91,9 @@ def loss_hump(shape: ModelShape, plan: RunPlan) -> Form:
         letters["C"] = min(chunk, plan.tokens)
         formula = max(_chunked(plan), key=lambda text: evaluate(text, letters))
         reason = "head in float32, and logits of C tokens at a time in float32"
+    elif plan.loss == "tiled":
+        letters["C"] = min(TILE_TOKENS, plan.tokens)
+        formula, reason = _tiled(plan), "a tile of logits; sums of gradients in float32, rounded"
     elif plan.loss == "fused":
         letters["C"] = fused_chunk(plan.tokens, shape.vocabulary, shape.hidden)
         size = 4 if _is_wide(plan) and not plan.autocast else 2
@@ -155,7 +162,13 @@ def loss_peak(shape: ModelShape, plan: RunPlan, resident: int) -> tuple[Form, ..
         )
     stands = Form("what stands", "", resident, "weights, adapters, optimizer states")
     inputs = Form("inputs", "8N", 8 * letters["N"], "token ids")
-    return (stands, inputs, layers, *outside, loss_hump(shape, plan))
+    parts = (stands, inputs, layers, *outside, loss_hump(shape, plan))
+    wide = plan.kbit_prep == "all" or (plan.autocast and _is_wide(plan))
+    if plan.loop == "trainer" or plan.checkpointing or not wide:
+        return parts
+    # Keys and values in float32, of which attention keeps copies; else it keeps these themselves.
+    cache = Form("cache", "8LNk", 8 * letters["L"] * letters["N"] * letters["k"], "keys and values")
+    return (*parts, cache)
 
 
 def _chunked(plan: RunPlan) -> tuple[str, ...]:
@@ -165,6 +178,16 @@ def _chunked(plan: RunPlan) -> tuple[str, ...]:
     if plan.method != "full":
         return ("16CV",) if _is_wide(plan) else ("4Vh + 16CV",)
     return ("4Vh + 16CV", "12Vh") if _is_wide(plan) else ("6Vh + 16CV", "10Vh + 4CV")
+
+
+def _tiled(plan: RunPlan) -> str:
+    """A buffer of C tokens by TILE_WORDS, and what is summed in float32: the gradient of the head's
+    input, and of the head where it trains. Each is then rounded to the type of what it is of."""
+    narrow = plan.autocast or not _is_wide(plan)
+    parts = [f"{(2 if narrow else 4) * TILE_WORDS}C", "4Nh" if _is_wide(plan) else "6Nh"]
+    if plan.method == "full":
+        parts.append("4Vh" if _is_wide(plan) else "6Vh")
+    return " + ".join(parts)
 
 
 def optimizer_step(trained: int, plan: RunPlan) -> tuple[Form, ...]:

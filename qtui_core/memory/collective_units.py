@@ -31,7 +31,7 @@ class Unit:
     def __init__(self, tensors: Sequence[StoredTensor], plan: RunPlan) -> None:
         ways = plan.data_parallel
         self.tensors = {tensor.name: tensor for tensor in tensors}
-        cut = [t for t in tensors if is_sharded(t)] if plan.zero == 3 else []
+        cut = [t for t in tensors if is_sharded(t, plan)] if plan.zero == 3 else []
         self.wholes = [shard_of(t, ways).bytes * ways for t in cut]
         trained = [t for t in tensors if t.requires_grad]
         self.reduced = sum(shard_of(t, ways).bytes * ways for t in trained)

@@ -132,7 +132,7 @@ class _Rewriter:
     def _shard_bytes(self, unit: Unit, name: str, nbytes: int) -> int:
         """Of a tensor of `nbytes`, which may be in another type than during the steps."""
         tensor = unit.tensors.get(name)
-        if self.plan.zero < 3 or tensor is None or not is_sharded(tensor):
+        if self.plan.zero < 3 or tensor is None or not is_sharded(tensor, self.plan):
             return nbytes
         return shard_of(tensor, self.ways).elements * nbytes // tensor.elements
 

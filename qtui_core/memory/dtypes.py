@@ -13,8 +13,10 @@ SIZES: Final = {
     "fp16": 2,
     "int64": 8,
     "int32": 4,
+    "int16": 2,
     "int8": 1,
     "uint8": 1,
+    "fp8": 1,
     "bool": 1,
 }
 

@@ -19,7 +19,12 @@ from qtui_core.memory.calls import RepeatedEvents
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.curve import Curve, draw
 from qtui_core.memory.device import Device
-from qtui_core.memory.on_device import for_allocator, plan_on, with_workspaces
+from qtui_core.memory.on_device import (
+    for_allocator,
+    logits_copy_bytes,
+    plan_on,
+    with_workspaces,
+)
 from qtui_core.memory.plan import RunPlan, check_against, resolve
 from qtui_core.memory.record import Phase, Recording
 from qtui_core.memory.shape import ModelShape
@@ -37,7 +42,7 @@ from qtui_core.memory.timeline import Timeline, read_timeline
 from qtui_core.memory.workspaces import context_bytes, cublas_workspace, outside_torch
 
 #: The weakest basis first.
-_BASES: Final[tuple[Basis, ...]] = ("calibrated", "derived", "exact")
+_BASES: Final[tuple[Basis, ...]] = ("assumed", "calibrated", "derived", "exact")
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class Estimate:
 
     def reserved_with(self, settings: AllocatorSettings) -> int:
         """The peak of reserved bytes of the same run under other settings of the allocator."""
-        events = for_allocator(self.events, self.plan, self.device)
+        events = for_allocator(self.events, self.plan, self.device, self.shape)
         return simulate(events, settings).peak.reserved
 
     def phase(self, name: str) -> int:
@@ -141,7 +146,7 @@ def estimate(
 
     Raises UsageError for a plan that cannot be, or not on this model.
     """
-    plan = plan_on(resolve(plan, shape.dtype), device)
+    plan = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
     check_against(shape, plan)
     recording = record_on_one_gpu(shape, plan, record_step)
     return estimate_recording(recording, shape, plan, device, allocator=allocator)
@@ -163,7 +168,7 @@ def estimate_recording(
     levels = [live for live, _ in tops]
     reserved, lasting, retries = None, None, 0
     if allocator:
-        run = _replay(events, plan, device)
+        run = _replay(events, plan, device, shape)
         # Recordings begin with a phase, so that phases are spans.
         levels = [phase.peak.allocated for phase in run.phases]
         reserved, lasting, retries = run.peak.reserved, run.lasting_reserved, run.retries
@@ -185,7 +190,8 @@ def estimate_recording(
         beyond=beyond,
         phases=_phases(timeline, levels),
         origin=recording.origin,
-        uncertainty_bytes=outside_torch(device, plan.groups).uncertainty,
+        uncertainty_bytes=outside_torch(device, plan.groups).uncertainty
+        + logits_copy_bytes(shape, plan),
         retries=retries,
         events=events,
         timeline=timeline,
@@ -193,10 +199,12 @@ def estimate_recording(
     )
 
 
-def _replay(events: RepeatedEvents, plan: RunPlan, device: Device | None) -> AllocatorRun:
+def _replay(
+    events: RepeatedEvents, plan: RunPlan, device: Device | None, shape: ModelShape | None
+) -> AllocatorRun:
     """The allocator's run. On a device it can reserve no more than that has beside its context;
     what does not fit even so is replayed as if there were no end, to say what it would take."""
-    events = for_allocator(events, plan, device)
+    events = for_allocator(events, plan, device, shape)
     if device is not None:
         capacity = device.capacity_bytes - outside_torch(device, plan.groups).bytes
         run = simulate(events, AllocatorSettings(plan.segments, capacity))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
@@ -13,9 +14,9 @@ from qtui_core.memory.beyond import CACHED, PAGED
 from qtui_core.memory.curve import Peaks
 from qtui_core.memory.device import Device
 from qtui_core.memory.estimate import Estimate, estimate, process_on
-from qtui_core.memory.on_device import has_flash
+from qtui_core.memory.on_device import plan_on
 from qtui_core.memory.peaks import estimate_peaks
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan import RunPlan, resolve
 
 if TYPE_CHECKING:
     from qtui_core.memory.shape import ModelShape
@@ -71,28 +72,36 @@ def fits(
     devices: Iterable[Device],
     peaks: Callable[[RunPlan], Peaks] | None = None,
     *,
-    attention: str | None = None,
+    asked: RunPlan | None = None,
 ) -> tuple[Fit, ...]:
     """The verdicts on devices, the smallest first. Of another device than the estimate's the
     allocator is not run again: what it keeps is taken to be the same.
 
-    `peaks` estimates a plan: what sdpa takes more on devices without flash attention is the
-    difference that its other kernel makes. `attention` is what was asked for, before the
-    estimate's own device had its say.
+    `peaks` estimates a plan on the estimate's device: where another device runs the plan in
+    another way (`plan_on`), the difference of the peaks is counted there. `asked` is the plan
+    before the estimate's own device had its say.
     """
-    more = 0
-    if (attention or found.plan.attention) == "sdpa" and peaks is not None:
-        kernels = (replace(found.plan, attention=kernel) for kernel in ("efficient", "sdpa"))
-        if found.shape is not None and not has_flash(found.device):
-            # Asked of no device, for on this one both are the same kernel.
-            efficient, flash = (estimate_peaks(found.shape, plan).bytes for plan in kernels)
-        else:
-            efficient, flash = (peaks(plan).bytes for plan in kernels)
-        more = efficient - flash
-    had = 0 if has_flash(found.device) else more
+    plan, shape = found.plan, found.shape
+    if asked is not None and shape is not None:
+        wanted = resolve(asked, shape.dtype, shape.packed_as)
+        plan = replace(plan, attention=wanted.attention, method=wanted.method, quant=wanted.quant)
+    known = {found.plan: 0}
+
+    def more(device: Device) -> int:
+        runs = plan_on(plan, device, shape)
+        if peaks is None or shape is None:
+            return 0
+        if runs not in known:
+            weigh = peaks
+            if plan_on(runs, found.device, shape) != runs:
+                # This device would run it in its own way, so it is asked of none.
+                weigh = partial(estimate_peaks, shape)
+            known[runs] = weigh(runs).bytes - weigh(found.plan).bytes
+        return known[runs]
+
     given_back = _given_back(found)
     return tuple(
-        fit_on(found, device, (0 if has_flash(device) else more) - had + given_back)
+        fit_on(found, device, more(device) + given_back)
         for device in sorted(devices, key=lambda device: device.capacity_bytes)
     )
 

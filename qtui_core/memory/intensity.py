@@ -18,6 +18,7 @@ from qtui_core.memory import intensity_rows as rows
 from qtui_core.memory.compute import in_decoder, of_encoded, pairs_of
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operation import Operation
+from qtui_core.memory.packings import UNPACKED_BY_FORWARD, Layout
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import (
     Attention,
@@ -125,7 +126,7 @@ def _module(
         label = _label(module, layer)
         quantized = is_quantized(shape, plan, name, module)
         yield _product(label, tokens, module.inputs, module.outputs, plan, quantized)
-        if quantized and plan.quant != "int8":
+        if quantized and plan.quant != "int8" and _unpacks(module.layout):
             yield rows.dequantization(label, module, plan)
     elif isinstance(module, Parameter) and layer is not None and isinstance(layer.mlp, Moe):
         moe = layer.mlp
@@ -136,6 +137,13 @@ def _module(
         elif module == moe.router:
             outputs, inputs = module.shape
             yield _product("router", tokens, inputs, outputs, plan, False)
+
+
+def _unpacks(layout: Layout | None) -> bool:
+    """Whether a packed weight is unpacked for each product: FP8 is multiplied as it is, and
+    compressed-tensors is unpacked once."""
+    kind = "" if layout is None else layout.kind
+    return kind not in ("fp8", "fbgemm") and kind not in UNPACKED_BY_FORWARD
 
 
 def _adapted(
@@ -267,7 +275,8 @@ def _decode(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
                     name = f"{prefix}.{index}.{module.name}"
                     packed = is_quantized(shape, plan, name, module)
                     parameters += count
-                    moved += round(count * (rows.packed_bytes(plan) if packed else e))
+                    each = rows.packed_bytes(plan, module) if packed else e
+                    moved += round(count * each)
     if parameters:
         yield Operation(
             "products of a token", "decode", plan.generate, 2 * plan.batch * parameters, moved,

@@ -6,12 +6,14 @@ is read and written; in one kernel it would be once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.operation import Operation
 from qtui_core.memory.optimizer import states_of
+from qtui_core.memory.packings import STORED, UNPACKED_BY_FORWARD
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.shape import Attention, Layer, Linear, ModelShape, Moe, Norm
 from qtui_core.memory.storage import BLOCK, NESTED_BLOCK
@@ -158,8 +160,14 @@ def adapters(adapted: Sequence[Adapted], plan: RunPlan) -> Iterator[Operation]:
     )  # fmt: skip
 
 
-def packed_bytes(plan: RunPlan) -> float:
+def packed_bytes(plan: RunPlan, module: Linear) -> float:
     """Bytes of a packed weight with its constants."""
+    if plan.quant == STORED and module.layout is not None:
+        if module.layout.kind in UNPACKED_BY_FORWARD:
+            return SIZES[plan.dtype or "bf16"]
+        parts = module.layout.parts((module.outputs, module.inputs), plan.dtype or "bf16")
+        stored = sum(prod(part.sizes) * SIZES[part.dtype] for part in parts)
+        return stored / (module.inputs * module.outputs)
     if plan.quant == "int8":
         return 1.0
     if (plan.quant or "").endswith("-dq"):
@@ -169,11 +177,12 @@ def packed_bytes(plan: RunPlan) -> float:
 
 def dequantization(name: str, module: Linear, plan: RunPlan) -> Operation:
     """A packed weight is read and written out in 16 bits before each product."""
-    count, packed, e = module.inputs * module.outputs, packed_bytes(plan), _element(plan)
+    count, packed, e = module.inputs * module.outputs, packed_bytes(plan, module), _element(plan)
     times = _runs(plan) + plan.trains * plan.accumulation
+    source = "the kernel of its layout" if plan.quant == STORED else "bitsandbytes dequantize_4bit"
     return _row(
         name, times, 2 * count, round(count * (packed + e)),
-        f"2·in·out over ({packed:.3f} + {e}) B × in·out", "bitsandbytes dequantize_4bit",
+        f"2·in·out over ({packed:.3f} + {e}) B × in·out", source,
         round(count * packed), "the product unpacks what it reads", "weights",
     )  # fmt: skip
 

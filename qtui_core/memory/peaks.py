@@ -27,7 +27,7 @@ def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = Non
 
     Raises UsageError for a plan that cannot be, or not on this model.
     """
-    plan = plan_on(resolve(plan, shape.dtype), device)
+    plan = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
     check_against(shape, plan)
     if plan.loop == "script":  # whose first step is like no other
         recording = record_on_one_gpu(shape, plan, record_step)

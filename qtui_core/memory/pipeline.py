@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Final
 
-from qtui_core.memory.assemble import forward, headless
+from qtui_core.memory.assemble import forward
 from qtui_core.memory.autograd import backward
 from qtui_core.memory.backbones import BACKBONES
 from qtui_core.memory.model import Batch, Model
@@ -41,8 +41,6 @@ def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
     """
     if plan.pipeline_parallel == 1:
         return (shape,)
-    if shape.head is None and plan.trains:
-        raise headless(shape)
     longest = -(-len(shape.layers) // plan.pipeline_parallel)
     last = replace(shape, layers=shape.layers[len(shape.layers) - longest :])
     if shape.encoder:

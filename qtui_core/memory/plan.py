@@ -7,6 +7,7 @@ from dataclasses import replace
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.dtypes import FLOATING, dtype_of
+from qtui_core.memory.packings import STORED
 from qtui_core.memory.plan_choices import (
     AttentionKernel,
     KbitPrep,
@@ -18,8 +19,9 @@ from qtui_core.memory.plan_choices import (
     chunk_of,
     parse_loss,
     parse_targets,
+    without_logits,
 )
-from qtui_core.memory.plan_rules import check, check_against
+from qtui_core.memory.plan_rules import UNPACKED, check, check_against, check_storage
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,11 @@ class RunPlan:
         dtype: of the model's parameters and activations; None is that of the checkpoint.
         autocast: whether the forward pass runs under torch.autocast to 16 bits (the Trainer's
             bf16=True); `autocast_dtype` says which 16.
-        quant: how the frozen weights are stored: nf4, nf4-dq, fp4, fp4-dq, int8; None is not.
+        quant: how the frozen weights are stored: nf4, nf4-dq, fp4, fp4-dq, int8; None is not;
+            "stored" is as a checkpoint that is quantized has them, and "none" is such a checkpoint
+            unpacked while it is loaded.
+        quant_storage: the type that 4-bit weights are packed into (bnb_4bit_quant_storage). FSDP
+            shards those that are packed into a floating type, and leaves "uint8" whole.
         kbit_prep: which 16-bit parameters that are not quantized become float32: none, norms
             only (older TRL), all (prepare_model_for_kbit_training of peft).
         lora_rank, lora_targets, lora_dropout, adapter_dtype: of the adapters. Targets are names
@@ -53,7 +59,8 @@ class RunPlan:
             Qwen 2 and Phi-3.
         padding_mask: whether sequences of a batch are padded to one length with a mask.
         loss: "stock" is the installed transformers, "stock-4.48" the older one that upcasts,
-            "chunked:N" N tokens at a time (TRL), "fused" a kernel that keeps no logits (Liger);
+            "tiled" tiles of tokens and words (TRL from 1.15 on), "chunked:N" N tokens at a time
+            (TRL to 1.12), "fused" a kernel that keeps no logits (Liger);
             "in-place" a kernel that writes the gradient over the logits (Unsloth's, put in place
             of CrossEntropyLoss), "in-place-4.48" the same in place of the loss function that
             transformers has had since 4.46.
@@ -77,6 +84,7 @@ class RunPlan:
     autocast: bool | None = None
     autocast_dtype: str = "bf16"
     quant: str | None = None
+    quant_storage: str = "uint8"
     kbit_prep: KbitPrep | None = None
     lora_rank: int = 16
     lora_targets: tuple[str, ...] = ("all-linear",)
@@ -110,9 +118,19 @@ class RunPlan:
         return self.method != "inference"
 
     @property
+    def quantized(self) -> bool:
+        """Whether weights are packed."""
+        return self.quant not in (None, UNPACKED)
+
+    @property
     def adapts(self) -> bool:
         """Whether low-rank adapters are trained over frozen weights."""
         return self.method in ("lora", "qlora")
+
+    @property
+    def four_bits(self) -> bool:
+        """Whether bitsandbytes packs frozen weights two to a byte."""
+        return self.quantized and self.quant not in ("int8", STORED)
 
     @property
     def data_parallel(self) -> int:
@@ -128,29 +146,34 @@ class RunPlan:
         return tuple(size for size in ways if size > 1)
 
 
-def resolve(plan: RunPlan, stored_dtype: str | None) -> RunPlan:
-    """The plan with nothing left open, for a checkpoint stored as `stored_dtype`. An inference
+def resolve(plan: RunPlan, stored_dtype: str | None, packed_as: str | None = None) -> RunPlan:
+    """The plan with nothing left open, for a checkpoint stored as `stored_dtype`, or quantized as
+    `packed_as` says (`ModelShape.packed_as`): it is not quantized again. An inference
     has no backward pass, so checkpointing is off in it and there is one batch; a step of training
     generates nothing.
 
     Raises UsageError for a plan that cannot be, naming what is wrong and what to do.
     """
     quantized = plan.method == "qlora"
-    quant = plan.quant or ("nf4-dq" if quantized else None)
+    quant = plan.quant or packed_as or ("nf4-dq" if quantized else None)
+    if packed_as is None and quant == UNPACKED:
+        quant = None
+    check_storage(quant, packed_as)
+    usual: KbitPrep = "none" if quant == STORED or plan.kernels == "fused" else "all"
     checkpointing = quantized if plan.checkpointing is None else plan.checkpointing
     resolved = replace(
         plan,
         dtype=_computed_in(stored_dtype) if plan.dtype is None else dtype_of(plan.dtype),
         autocast_dtype=dtype_of(plan.autocast_dtype),
-        quant=None if quant == "none" else quant,
+        quant=quant,
         autocast=quantized if plan.autocast is None else plan.autocast,
-        kbit_prep=plan.kbit_prep or ("all" if quantized and plan.kernels != "fused" else "none"),
+        kbit_prep=plan.kbit_prep or (usual if quantized else "none"),
         adapter_dtype=dtype_of("fp32" if plan.adapter_dtype is None else plan.adapter_dtype),
         lora_targets=parse_targets(",".join(plan.lora_targets)),
         loss=parse_loss(plan.loss),
         checkpointing=checkpointing and plan.trains,
     )
-    check(resolved)
+    check(resolved, packed_as)
     return replace(resolved, generate=0) if plan.trains else replace(resolved, accumulation=1)
 
 
@@ -179,4 +202,5 @@ __all__ = [
     "parse_loss",
     "parse_targets",
     "resolve",
+    "without_logits",
 ]

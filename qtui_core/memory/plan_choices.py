@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.packings import STORED
 
 Method = Literal["full", "lora", "qlora", "inference"]
 Optimizer = Literal[
@@ -25,8 +26,12 @@ SEGMENTS: Final = get_args(Segments)
 KERNELS: Final = get_args(Kernels)
 #: How frozen weights can be stored by bitsandbytes; "-dq" quantizes the block maxima once more.
 QUANTS: Final = ("nf4", "nf4-dq", "fp4", "fp4-dq", "int8")
+#: Types that bitsandbytes packs 4-bit weights into (bnb_4bit_quant_storage), its own choice first.
+QUANT_STORAGES: Final = ("uint8", "bf16", "fp16", "fp32")
+#: Those, and that of a checkpoint which another library packed.
+STORAGES: Final = (*QUANTS, STORED)
 #: Losses by name; a chunk's tokens follow "chunked" after a colon.
-LOSSES: Final = ("stock", "stock-4.48", "chunked", "fused", "in-place", "in-place-4.48")
+LOSSES: Final = ("stock", "stock-4.48", "tiled", "chunked", "fused", "in-place", "in-place-4.48")
 #: Every linear layer but the one that gives logits.
 ALL_LINEAR: Final = "all-linear"
 
@@ -66,7 +71,7 @@ def parse_loss(text: str) -> str:
     name, colon, tokens = text.strip().lower().partition(":")
     if name not in LOSSES or (colon and name != "chunked"):
         raise UsageError(
-            f"{text!r} is no loss that is known; use stock, stock-4.48, chunked:256, fused, "
+            f"{text!r} is no loss that is known; use stock, stock-4.48, tiled, chunked:256, fused, "
             "in-place or in-place-4.48."
         )
     if name != "chunked":
@@ -84,3 +89,9 @@ def parse_loss(text: str) -> str:
 def chunk_of(loss: str) -> int | None:
     """Tokens of a chunk of a "chunked:N" loss; None for others."""
     return int(parse_loss(loss).partition(":")[2]) if loss.startswith("chunked") else None
+
+
+def without_logits(loss: str) -> bool:
+    """Whether a loss takes the head's input and weight, so that logits of all tokens are never
+    made."""
+    return loss in ("tiled", "fused") or chunk_of(loss) is not None

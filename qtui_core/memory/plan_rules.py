@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.families.heads import LANGUAGE_MODELS, TRACEABLE
+from qtui_core.memory.packings import STORED
 from qtui_core.memory.plan_choices import (
     ATTENTION_KERNELS,
     KBIT_PREPARATIONS,
@@ -14,8 +16,10 @@ from qtui_core.memory.plan_choices import (
     LOOPS,
     METHODS,
     OPTIMIZERS,
+    QUANT_STORAGES,
     QUANTS,
     SEGMENTS,
+    STORAGES,
 )
 from qtui_core.memory.shape import Attention, ModelShape, Moe
 
@@ -37,17 +41,24 @@ _COUNTS: Final = (
 )
 
 
-def check(plan: RunPlan) -> None:
-    """Raises UsageError for a plan, with nothing left open, that cannot be on any model."""
+#: What stands in a plan for a quantized checkpoint that is unpacked while it is loaded.
+UNPACKED: Final = "none"
+
+
+def check(plan: RunPlan, packed_as: str | None = None) -> None:
+    """Raises UsageError for a plan, with nothing left open, that cannot be on any model whose
+    checkpoint is quantized as `packed_as` says."""
     _check_choices(plan)
     _check_counts(plan)
-    _check_storage(plan)
+    _check_storage(plan, packed_as)
     _check_kernels(plan)
     _check_parallel(plan)
 
 
 def check_against(shape: ModelShape, plan: RunPlan) -> None:
     """Raises UsageError where `plan`, possible in itself, is impossible for the model `shape`."""
+    _check_head(shape, plan)
+    _check_packing(shape, plan)
     ways = plan.tensor_parallel
     for layer in dict.fromkeys((*shape.encoder, *shape.layers)):
         attention, mlp = layer.attention, layer.mlp
@@ -68,17 +79,13 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
             "An encoder does not generate tokens, so there is no cache to hold; leave out the "
             "number of generated tokens."
         )
-    if shape.head is None and plan.method != "inference":
-        raise UsageError(
-            f"{shape.architecture} has no head to train on, so no loss can be estimated; give the "
-            "configuration of a model with a language-modelling head, or use --method inference."
-        )
 
 
 def _check_choices(plan: RunPlan) -> None:
     _among("method", plan.method, METHODS)
     if plan.quant is not None:
-        _among("way to store weights", plan.quant, QUANTS)
+        _among("way to store weights", plan.quant, (*STORAGES, UNPACKED))
+    _among("type to pack 4-bit weights into", plan.quant_storage, QUANT_STORAGES)
     _among("k-bit preparation", plan.kbit_prep, KBIT_PREPARATIONS)
     _among("optimizer", plan.optimizer, OPTIMIZERS)
     _among("attention", plan.attention, ATTENTION_KERNELS)
@@ -112,18 +119,81 @@ def _check_counts(plan: RunPlan) -> None:
         )
 
 
-def _check_storage(plan: RunPlan) -> None:
-    if plan.method == "qlora" and plan.quant is None:
+def check_storage(quant: str | None, packed_as: str | None) -> None:
+    """Raises UsageError where a checkpoint that is quantized, or is not, cannot be stored so."""
+    if packed_as is None and quant == STORED:
         raise UsageError(
-            "QLoRA trains adapters over quantized weights, and the plan quantizes none; choose "
-            f"--quant {' or '.join(QUANTS[:2])}, or --method lora."
+            f"--quant {STORED} is of a checkpoint that is quantized, and this one is not; choose "
+            f"{' or '.join(QUANTS[:2])}, or leave out --quant."
         )
-    if plan.method == "lora" and plan.quant is not None:
+    if packed_as is not None and quant not in (packed_as, UNPACKED):
+        raise UsageError(
+            f"The checkpoint is quantized already, and transformers does not quantize it again: "
+            f"--quant {quant} is for one that is not; leave out --quant."
+        )
+
+
+def _check_packing(shape: ModelShape, plan: RunPlan) -> None:
+    """What a checkpoint that is quantized does not allow."""
+    packing = shape.packing
+    if packing is None:
+        return
+    stored = f"The checkpoint is stored as {packing.title}"
+    ways = ["--method inference" if packing.untrained else "--method qlora"]
+    if packing.dequantizes:
+        ways.append("--quant none, which unpacks it as it is loaded")
+    use = f"use {', or '.join(ways)}"
+    if not plan.quantized:
+        if packing.dequantizes:
+            return
+        raise UsageError(
+            f"{stored}, and transformers has no way to unpack it as it is loaded; leave out "
+            "--quant, or take the checkpoint that it was made from."
+        )
+    if plan.method == "full":
+        raise UsageError(
+            f"{stored}, and packed weights cannot be trained themselves; {use}, or train the "
+            "checkpoint that it was made from."
+        )
+    if plan.adapts and packing.untrained:
+        raise UsageError(
+            f"{stored}, and no adapters are trained over that: {packing.untrained}; use --method "
+            "inference, "
+            + ("or --method lora with --quant none, which unpacks it as it is loaded."
+               if packing.dequantizes else "or train the checkpoint that it was made from.")
+        )  # fmt: skip
+    if plan.method == "lora":
+        raise UsageError(f"{stored}, and LoRA over packed weights is QLoRA; {use}.")
+    if plan.quant == STORED and (plan.tensor_parallel > 1 or plan.zero == 3):
+        raise UsageError(
+            "How GPUs share weights that a checkpoint stores packed is not built in; use "
+            "--zero 2 or less without --tensor-parallel, or pipeline parallelism."
+        )
+    if plan.quant == STORED and plan.kbit_prep != "none" and packing.method in ("gptq", "hqq"):
+        raise UsageError(
+            f"peft's k-bit preparation leaves all of {packing.title} in its type; use "
+            "--kbit-prep none."
+        )
+    if plan.quant == STORED and plan.kernels == "fused":
+        raise UsageError(
+            "Fused kernels are made for 4-bit weights of bitsandbytes; use --kernels torch."
+        )
+
+
+def _check_storage(plan: RunPlan, packed_as: str | None) -> None:
+    if plan.method == "qlora" and not plan.quantized:
+        choose = f"choose --quant {' or '.join(QUANTS[:2])}"
+        raise UsageError(
+            "QLoRA trains adapters over quantized weights, and the plan quantizes none; "
+            f"{choose if packed_as is None else 'leave out --quant'}, or say --method lora."
+        )
+    # What a quantized checkpoint allows is its own to say: check_against.
+    if plan.method == "lora" and plan.quantized and packed_as is None:
         raise UsageError(
             f"LoRA over weights stored as {plan.quant} is QLoRA; say --method qlora, or leave out "
             "--quant."
         )
-    if plan.method == "full" and plan.quant is not None:
+    if plan.method == "full" and plan.quantized and packed_as is None:
         raise UsageError(
             f"Weights stored as {plan.quant} cannot be trained themselves, only adapters over "
             "them; use --method qlora, or leave out --quant."
@@ -143,7 +213,7 @@ def _check_kernels(plan: RunPlan) -> None:
             "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or "
             "--attention sdpa."
         )
-    if plan.kernels == "fused" and plan.quant is not None and plan.kbit_prep != "none":
+    if plan.kernels == "fused" and plan.quantized and plan.kbit_prep != "none":
         raise UsageError(
             "Fused kernels write the gradient of a 4-bit layer over its 16-bit input, which k-bit "
             "preparation makes float32; use --kbit-prep none, or --kernels torch."
@@ -168,7 +238,7 @@ def _check_parallel(plan: RunPlan) -> None:
             f"ZeRO-{plan.zero} shards what training needs, which an inference has not; use "
             "--zero 3 for the weights, or --zero 0."
         )
-    if plan.quant is not None and plan.tensor_parallel > 1:
+    if plan.quantized and plan.quant != STORED and plan.tensor_parallel > 1:
         raise UsageError(
             f"Weights stored as {plan.quant} are one packed row without rows and columns, which "
             "tensor parallelism cannot cut; use --zero or pipeline parallelism, or no --quant."
@@ -206,16 +276,43 @@ def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
 
 
 def not_built_in(shape: ModelShape, plan: RunPlan) -> tuple[str, ...]:
-    """What of a plan only a trace shows: of models with an encoder and a decoder their usual step
-    is built in."""
+    """What of a plan only a trace shows: all of it where the head is of another kind than those
+    that predict tokens; of models with an encoder and a decoder their usual step is built in."""
+    if shape.head is None:
+        return ("its head",)
     if not shape.encoder:
         return ()
     unknown = {
         "a padding mask": plan.padding_mask,
         "--attention eager": plan.attention == "eager",
         "--reentrant": plan.reentrant and bool(plan.checkpointing),
+        f"--loop {plan.loop}": plan.trains and plan.loop != "trainer" and not plan.checkpointing,
     }
     return tuple(what for what, present in unknown.items() if present)
+
+
+def _check_head(shape: ModelShape, plan: RunPlan) -> None:
+    """That a step of the class is built in, and that the loss is one that its head can have."""
+    name = shape.architecture
+    if shape.head is None:
+        use, why = "; use --trace, which runs the real class", ""
+        if not name.endswith(TRACEABLE):
+            if not name.endswith("Model"):
+                use = "; name another class under architectures in config.json"
+            elif plan.trains:
+                why = f"{name} has no head to train on. "
+                use += ", with --method inference"
+        elif plan.adapts and not name.endswith(LANGUAGE_MODELS):
+            use += ", with --method full or inference"
+        raise UsageError(
+            f"{why}What a run of {name} allocates is not built in, and not guessed, though its "
+            f"{shape.parameters:,} parameters are known{use}."
+        )
+    if plan.trains and plan.loss != "stock" and (shape.is_encoder or shape.encoder):
+        raise UsageError(
+            f"--loss {plan.loss} is of models that predict the next token, and {name} does not; "
+            "use --loss stock."
+        )
 
 
 def _check_encoder_decoder(shape: ModelShape, plan: RunPlan) -> None:

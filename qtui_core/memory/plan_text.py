@@ -22,6 +22,7 @@ GROUPS: Final = {
         "--autocast": "autocast",
         "--autocast-dtype": "autocast_dtype",
         "--quant": "quant",
+        "--quant-storage": "quant_storage",
         "--kbit-prep": "kbit_prep",
     },
     "adapters": {

@@ -12,13 +12,14 @@ from math import prod
 from typing import Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.packings import Layout, Packing
 
 
 @dataclass(frozen=True)
 class Linear:
     """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` where `transposed`
     (Conv1D of GPT-2). `bias_apart` is whether the bias is added after the product, as an operation
-    of its own (Falcon)."""
+    of its own (Falcon). `layout` is how the checkpoint stores the weight, None in its own type."""
 
     name: str
     inputs: int
@@ -26,6 +27,7 @@ class Linear:
     bias: bool = False
     transposed: bool = False
     bias_apart: bool = False
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,12 @@ class Embedding:
 @dataclass(frozen=True)
 class Parameter:
     """A parameter that is of no module above: `[shape]`, for example the stacked experts of a
-    mixture `[experts, outputs, inputs]`, which no library quantizes as a linear layer."""
+    mixture `[experts, outputs, inputs]`, which no library quantizes as a linear layer. `layout` is
+    as a linear layer has it."""
 
     name: str
     shape: tuple[int, ...]
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -261,6 +265,9 @@ class ModelShape:
         head_bias: the parameter that is the head's bias, where it is one of `head_modules`.
         fp32_in_fp16: ends of the names of modules that transformers keeps in float32 when it loads
             the rest in float16 (`_keep_in_fp32_modules`).
+        known: "derived" where the headers of the weights contradict it (headers.py).
+        described_in: what it was read from, in the words of a sentence.
+        packing: how the checkpoint stores quantized layers, None where it is not quantized.
     """
 
     family: str
@@ -295,6 +302,9 @@ class ModelShape:
     head_activation: str = ""
     head_bias: str = ""
     fp32_in_fp16: tuple[str, ...] = ()
+    known: Literal["exact", "derived"] = "exact"
+    described_in: str = "config.json"
+    packing: Packing | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @staticmethod
@@ -307,6 +317,21 @@ class ModelShape:
         from qtui_core.memory.families import shape_of
 
         return shape_of(config)
+
+    @property
+    def packed_as(self) -> str | None:
+        """The way to store weights (`RunPlan.quant`) that the checkpoint has; None for a plain
+        one."""
+        return None if self.packing is None else self.packing.quant
+
+    @property
+    def told(self) -> bool:
+        """Whether it is known how the checkpoint stores every weight."""
+        packing = self.packing
+        if packing is None or (packing.told and packing.experts != "untold"):
+            return True
+        mixed = any(isinstance(layer.mlp, Moe) and layer.mlp.stacked for layer in self.layers)
+        return packing.told and not mixed
 
     @property
     def parameters(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
+from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component
 from qtui_core.memory.shape import (
@@ -33,12 +34,14 @@ _UNPLANNED: Final = frozenset(
 )
 
 
-def is_sharded(tensor: StoredTensor) -> bool:
-    """Whether ZeRO-3 cuts a tensor: parameters in a floating type. Packed weights and their
-    constants stay whole on every GPU (accelerate/utils/fsdp_utils.py leaves out Params4bit that
-    are not stored in a floating type), and buffers are no parameters."""
-    parameter = tensor.component in (Component.WEIGHTS, Component.ADAPTERS)
-    return parameter and tensor.dtype not in ("uint8", "int8")
+def is_sharded(tensor: StoredTensor, plan: RunPlan) -> bool:
+    """Whether ZeRO-3 cuts a tensor: parameters in a floating type, and 4-bit weights that are
+    packed into one (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model, leaves out other
+    Params4bit). Their constants and buffers are no parameters: they stay whole on every GPU."""
+    if tensor.component not in (Component.WEIGHTS, Component.ADAPTERS):
+        return False
+    packed = tensor.dtype == "uint8" and plan.four_bits
+    return tensor.dtype in FLOATING or (packed and plan.quant_storage in FLOATING)
 
 
 def shard_of(tensor: StoredTensor, ways: int) -> StoredTensor:
@@ -55,7 +58,8 @@ def held_blocks(blocks: tuple[Block, ...], plan: RunPlan) -> tuple[Block, ...]:
     ways = plan.data_parallel
     return tuple(
         replace(
-            block, tensors=tuple(shard_of(t, ways) if is_sharded(t) else t for t in block.tensors)
+            block,
+            tensors=tuple(shard_of(t, ways) if is_sharded(t, plan) else t for t in block.tensors),
         )
         for block in blocks
     )

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from qtui_core.memory.blocks.loss import LOGITS
+from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.sharding import is_sharded
 from qtui_core.memory.timeline import composition
+from qtui_core.memory.weights import tensors_of
 
 #: Elements of a bucket of DeepSpeed (runtime/zero/config.py: reduce_bucket_size,
 #: allgather_bucket_size), and bytes of its own float32 copy of a 16-bit weight
@@ -44,10 +47,32 @@ def sharing_notes(found: Estimate) -> Iterator[str]:
             f"({_DEEPSPEED_MASTER} bytes for each trained parameter, over {master} GPUs), flat "
             f"copies, and buckets of {_DEEPSPEED_BUCKET:,} elements."
         )
+    if plan.zero == 3 and plan.four_bits and found.shape is not None:
+        yield _four_bits(found.shape, plan)
     if plan.tensor_parallel > 1:
         yield _tensor_parallel(plan)
     if plan.pipeline_parallel > 1 and found.shape is not None:
         yield from _pipeline(found, found.shape)
+
+
+def _four_bits(shape: ModelShape, plan: RunPlan) -> str:
+    """Which bytes of 4-bit weights ZeRO-3 does not divide, and why."""
+    whole: dict[Component, int] = {}
+    for tensor in tensors_of(shape, plan):
+        if not is_sharded(tensor, plan):
+            whole[tensor.component] = whole.get(tensor.component, 0) + tensor.bytes
+    if plan.quant_storage not in FLOATING:
+        return (
+            f"4-bit weights are not sharded: of the model's {whole[Component.WEIGHTS]:,} bytes of "
+            "them each GPU has those of its layers whole. bitsandbytes packs them into uint8 "
+            "(bnb_4bit_quant_storage), which accelerate leaves out of FSDP2 and FSDP1 refuses; "
+            "--quant-storage bf16 shards them."
+        )
+    return (
+        f"4-bit weights are packed into {plan.quant_storage}, and so sharded. Their block maxima "
+        f"and tables, {whole[Component.QUANTIZATION]:,} bytes in the model, are no parameters: "
+        "each GPU has those of its layers whole."
+    )
 
 
 def _pipeline(found: Estimate, shape: ModelShape) -> Iterator[str]:

@@ -48,7 +48,7 @@ def sketch(
 
     Raises UsageError for a plan that cannot be, or not on this model.
     """
-    plan = plan_on(resolve(plan, shape.dtype), device)
+    plan = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
     check_against(shape, plan)
     if plan.gpus > 1 or plan.loop == "script":
         # Shards are cut after the layers are copied; a script's first step is like no other.

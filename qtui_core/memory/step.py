@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from qtui_core.memory.assemble import Batch, Model, forward
 from qtui_core.memory.autograd import backward
-from qtui_core.memory.blocks.cache import Cache
+from qtui_core.memory.blocks.cache import Cache, has_cache
 from qtui_core.memory.fold import Fold, fold
 from qtui_core.memory.operations.pointwise import scale
 from qtui_core.memory.optimizer import (
@@ -21,7 +21,7 @@ from qtui_core.memory.optimizer import (
     step_temporaries,
 )
 from qtui_core.memory.pipeline import Stage, received
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan import RunPlan, chunk_of
 from qtui_core.memory.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.storage import StoredTensor
@@ -125,6 +125,15 @@ def _load(tape: Tape, model: Model) -> None:
         weights.adapt(tape)
 
 
+def _unpack(tape: Tape, model: Model) -> None:
+    """What the first forward pass unpacks for good, before it does anything else."""
+    groups = (model.outside, *model.layers)
+    if any(s.loaded_shape is not None for weights in groups for s in weights.stored):
+        tape.phase(Phase.FORWARD)
+        for weights in model.sweep(tape):
+            weights.unpack(tape)
+
+
 def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     """Steps as the Trainer does them, or written by hand: there the last outputs, and with them
     the graph, live until the step returns or, in a script, until new ones take their name. Returns
@@ -134,17 +143,24 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     optimizer = _Optimizer(model)
     if steady:
         optimizer.begin(tape)
-    outputs: tuple[Tensor | None, ...] | None = None
+    outputs: tuple[Tensor | Cache | None, ...] | None = None
     stage = Stage(tape, model, batch) if plan.pipeline_parallel > 1 else None
+    _unpack(tape, model)
     for _ in range(steps):
         if stage is not None:
             stage.step(tape)
         for _ in range(min(plan.accumulation, MICRO_BATCHES) if stage is None else 0):
             tape.phase(Phase.FORWARD)
             tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
-            loss, others = forward(tape, model, batch)
-            outputs = None if plan.loop == "trainer" else (loss, *others)
-            del others
+            # The Trainer asks for no cache, and checkpointing allows none; else the class makes one
+            # in training too.
+            cached = plan.loop != "trainer" and not plan.checkpointing and has_cache(model.shape)
+            cache = Cache() if cached else None
+            loss, others = forward(tape, model, batch, cache)
+            if chunk_of(plan.loss):
+                cache = None  # its output has the loss alone
+            outputs = None if plan.loop == "trainer" else (loss, *others, cache)
+            del others, cache
             tape.leave_autocast()
             assert loss is not None
             if plan.accumulation > 1:
@@ -175,9 +191,10 @@ def _infer(tape: Tape, model: Model) -> object:
     tape.grad = False
     tape.training = False
     prompt = received(tape, model, _batch(tape, plan))
-    cache = (
-        None if model.shape.is_encoder else Cache(cross=Cache() if model.shape.encoder else None)
-    )
+    _unpack(tape, model)
+    cache = None
+    if has_cache(model.shape):
+        cache = Cache(cross=Cache() if model.shape.encoder else None)
     tape.phase(Phase.FORWARD)
     _pass_forward(tape, model, prompt, cache)
     if plan.generate > 1 and cache is not None:

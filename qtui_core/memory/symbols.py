@@ -12,6 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import Final, Literal
 
+from qtui_core.memory.packings import STORED
 from qtui_core.memory.plan import RunPlan, chunk_of
 from qtui_core.memory.record import Component, Phase
 from qtui_core.memory.shape import Attention, Linear, Mlp, ModelShape
@@ -37,7 +38,18 @@ STANDING: Final = RESIDENT | {Component.GRADIENTS}
 #: What a buffer is as large as: tokens of a width; a weight, an adapter's; scores of each head,
 #: masks or biases of them, pairs of positions; cosines and sines, positions.
 Kind = Literal[
-    "flow", "weight", "adapter", "scores", "masks", "biases", "pairs", "rotations", "positions"
+    "flow",
+    "weight",
+    "adapter",
+    "scores",
+    "masks",
+    "biases",
+    "pairs",
+    "rotations",
+    "positions",
+    "scales",
+    "zeros",
+    "indices",
 ]
 
 #: Bytes -> (factor, names of the sizes) of a product that gives them.
@@ -62,6 +74,13 @@ _MADE_SCORED: Final[Mapping[str, Kind]] = {
     _CAST: "scores",
 }
 _MADE_BIASED: Final[Mapping[str, Kind]] = {"zeros": "biases", "clone": "biases", _CAST: "biases"}
+#: What stands beside the codes of a checkpoint, by the last part of its name.
+_BESIDE_CODES: Final[Mapping[str, Kind]] = {
+    "qzeros": "zeros",
+    "weight_zero_point": "zeros",
+    "zero": "zeros",
+    "g_idx": "indices",
+}
 #: Operations that make cosines and sines.
 _ROTATING: Final = frozenset(("mul", "cos", "sin", "cat", _CAST))
 #: The operation that makes the positions themselves.
@@ -95,6 +114,7 @@ class Symbols:
     where the shape is not known."""
 
     def __init__(self, shape: ModelShape | None, plan: RunPlan) -> None:
+        self.shape = shape
         values: dict[str, int] = {"N": plan.tokens}
         means = {"N": "tokens, batch x sequence"}
         layer = None
@@ -125,7 +145,8 @@ class Symbols:
         self.means = means
         self._shape, self._plan = shape, plan
         # Bytes of an element of what is quantized, which is nearly all there is.
-        self._packed = "" if plan.quant is None else "1" if plan.quant == "int8" else "1/2"
+        self._packed = "" if not plan.quantized else "1" if plan.quant == "int8" else "1/2"
+        self.packing = None if shape is None or not plan.quantized else shape.packing
         self._made = dict(_MADE)
         if layer is not None and isinstance(layer.attention, Attention):
             attention = layer.attention
@@ -137,6 +158,8 @@ class Symbols:
     def kind_of(self, allocation: Allocation) -> Kind:
         """What a buffer is as large as, by the operation that made it."""
         what, module, nbytes = allocation.label.what, allocation.module, allocation.asked
+        if allocation.component is Component.QUANTIZATION:
+            return _BESIDE_CODES.get(what.rpartition(".")[2], "scales")
         if allocation.born == Phase.OPTIMIZER:
             return "adapter" if self._plan.adapts else "weight"
         if what == _CAST:
@@ -159,7 +182,9 @@ class Symbols:
         the first is written."""
         if component in STANDING:
             tables = [self._trained if component in _TRAINED else self._stored]
-            if component is Component.QUANTIZATION:
+            if component is Component.QUANTIZATION and self._plan.quant == STORED:
+                tables = [self._of_groups.get(kind, self._of_groups["scales"])]
+            elif component is Component.QUANTIZATION:
                 tables = [self._constants]
         else:
             tables = [self._tables[name] for name in (kind, "flow", "scores", "masks", "weight")]
@@ -209,6 +234,27 @@ class Symbols:
             return self._table(([(name,) for name in self._of_weights], {"4": (4, 1)}))
         matrices = self._known(*(("h", name) for name in self._of_weights))
         return self._table((matrices, _CONSTANTS if quant in ("nf4", "fp4") else _NESTED))
+
+    @cached_property
+    def _of_groups(self) -> Mapping[str, Products]:
+        """Of what a checkpoint stores beside its codes: scales and zero points of groups of a row
+        or of tiles, and the indices of groups."""
+        layout = None if self.packing is None else self.packing.layout
+        singles = ([(name,) for name in self._of_weights], _LONG)
+        per = () if layout is None else (layout.group,) if layout.group else layout.block
+        if layout is None or not all(per) or not per:
+            indices = self._table((singles[0], {"4": (4, 1)}))
+            return {"scales": self._table(singles), "indices": indices}
+        matrices = self._known(*(("h", name) for name in self._of_weights))
+        text, under = " x ".join(map(str, per)), prod(per)
+        divided = f"({text})" if len(per) > 1 else text
+        scales = {f"{size}/{divided}": (size, under) for size in (2, 4, 1)}
+        zeros = {f"{layout.bits}/(8 x {text})": (layout.bits, 8 * under)}
+        return {
+            "scales": self._table((matrices, scales), singles),
+            "zeros": self._table((matrices, zeros | scales)),
+            "indices": self._table((singles[0], {"4": (4, 1)})),
+        }
 
     @cached_property
     def _stored(self) -> Products:

@@ -8,7 +8,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan import RunPlan, chunk_of
 from qtui_core.memory.plan_choices import ALL_LINEAR
 from qtui_core.memory.shape import Embedding, Linear, ModelShape, Module, Moe, Parameter
 from qtui_core.memory.shape_modules import named_modules
@@ -34,6 +34,26 @@ _STACKED: Final[dict[str, dict[str, str]]] = {
     "qwen3_moe": _QWEN_MOE,
     "deepseek_v2": _QWEN_MOE,
     "deepseek_v3": _QWEN_MOE,
+}
+
+#: Tables that peft puts an adapter on and that then do not work, or not as one, by family.
+_NO_ADAPTER_ON: Final[dict[str, dict[str, str]]] = {
+    "opt": {
+        "model.decoder.embed_positions": (
+            "OPT counts positions from the attention mask, which peft looks up in their adapter as "
+            "it is, so a step fails where that mask is not of whole numbers"
+        )
+    },
+    "t5": {
+        "shared": (
+            "T5 looks tokens up in modules of its encoder and decoder that share the weight of "
+            "shared, so an adapter over shared itself is never trained"
+        ),
+        "encoder.embed_tokens": (
+            "The adapters of T5's two lookups, one of the encoder and one of the decoder, are not "
+            "built in; use --trace, which runs the real class"
+        ),
+    },
 }
 
 
@@ -83,17 +103,37 @@ def check_targets(shape: ModelShape, plan: RunPlan) -> None:
     refuses the ones that would."""
     if not plan.adapts:
         return
+    for target, why in _NO_ADAPTER_ON.get(shape.family, {}).items():
+        if any(_ends(target, name) for name in plan.lora_targets):
+            raise UsageError(f"{why}; leave {target.rpartition('.')[2]} out of --lora-targets.")
     modules = [*named_modules(shape)]
     if shape.head is not None:
         modules.append((shape.head.name, shape.head))
     taken = [module for name, module in modules if rank_on(shape, plan, name, module)]
     if not taken:
         raise _nothing_taken(shape, plan, modules)
-    if plan.lora_dropout and any(isinstance(module, Parameter) for module in taken):
+    if (plan.loss == "fused" or chunk_of(plan.loss)) and _adapts_head(shape, plan):
+        raise UsageError(
+            f"--loss {plan.loss} reads the weight of the head and not the head, so an adapter over "
+            "it would never be trained, and TRL refuses that; leave the head out of "
+            "--lora-targets, or use --loss stock."
+        )
+    over_experts = any(isinstance(module, Parameter) for module in taken)
+    if over_experts and plan.quantized and shape.packing and shape.packing.experts == "packed":
+        raise UsageError(
+            f"peft folds adapters into the stacked experts, and those are stored as "
+            f"{shape.packing.title}; use --lora-targets with the projections of the attention "
+            "alone."
+        )
+    if plan.lora_dropout and over_experts:
         raise UsageError(
             "Adapters over stacked experts work without dropout only; use --lora-dropout 0, or "
             "--lora-targets with the projections of the attention alone."
         )
+
+
+def _adapts_head(shape: ModelShape, plan: RunPlan) -> bool:
+    return shape.head is not None and bool(rank_on(shape, plan, shape.head.name, shape.head))
 
 
 def depends_on_layer(plan: RunPlan) -> bool:

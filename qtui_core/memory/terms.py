@@ -16,7 +16,7 @@ from qtui_core.memory.record import Component
 from qtui_core.memory.symbols import RESIDENT, Kind, Symbols
 from qtui_core.memory.timeline import STACK, Allocation
 
-Basis = Literal["exact", "derived", "calibrated"]
+Basis = Literal["exact", "derived", "calibrated", "assumed"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Term:
         formula: in the symbols of `Symbols`, in bytes.
         basis: "exact" where the bytes follow from the configuration, "derived" where they follow
             from the operations of a step and the rules of autograd and allocator, "calibrated"
-            where they were measured.
+            where they were measured, "assumed" where nothing tells how a checkpoint stores them.
         source: where rule or measurement stand.
         component: the component that a finer term is a part of; empty for components.
         numbers: the formula with numbers.
@@ -80,13 +80,29 @@ def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
     order = {component: index for index, component in enumerate(STACK)}
     found = []
     for (component, name, asked, kind), (nbytes, count) in groups.items():
-        basis, source = _KNOWN[component]
+        basis, source = _known_of(component, symbols)
         entry = symbols.formula(asked, component, kind)
         formula, numbers = _counted(count, asked, nbytes, entry)
         found.append(Term(name, nbytes, formula, basis, source, component.value, numbers, count))
     found.sort(key=lambda term: (-term.bytes, term.name))
     found.sort(key=lambda term: order[Component(term.component)])
     return tuple(found)
+
+
+def _known_of(component: Component, symbols: Symbols) -> tuple[Basis, str]:
+    """How the bytes of a component are known, and where from: of weights that a checkpoint packed,
+    by their layout."""
+    basis, source = _KNOWN[component]
+    shape, packing = symbols.shape, symbols.packing
+    if shape is None:
+        return basis, source
+    if packing is not None and component in (Component.WEIGHTS, Component.QUANTIZATION):
+        if not shape.told:
+            return "assumed", "as if they were unpacked: config.json does not tell"
+        source = f"quantization_config of config.json: {packing.title}"
+    if component not in (Component.INPUTS, Component.WORKSPACES) and basis == "exact":
+        basis = shape.known
+    return basis, source.replace("config.json", shape.described_in)
 
 
 def components_of(terms: Iterable[Term]) -> tuple[Term, ...]:

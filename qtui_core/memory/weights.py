@@ -9,6 +9,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.adapters import adapter_of
+from qtui_core.memory.packings import NOT_REPLACED, STORED
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import Component
 from qtui_core.memory.shape import (
@@ -21,16 +22,8 @@ from qtui_core.memory.shape import (
     Parameter,
 )
 from qtui_core.memory.shape_modules import modules_of_layer, named_modules, parameters_of
-from qtui_core.memory.storage import Kind, StoredTensor, constant, packed
+from qtui_core.memory.storage import Kind, StoredTensor, constant, from_checkpoint, packed
 from qtui_core.memory.targets import check_targets, depends_on_layer
-
-#: Linear layers that bitsandbytes leaves as they are, by family and ending of the name: classes
-#: derived from nn.Linear are not replaced (transformers/integrations/bitsandbytes.py asks for the
-#: type itself), nor is what a class keeps in float32 (_keep_in_fp32_modules).
-_NOT_REPLACED: Final = {
-    "falcon": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
-    "t5": ("wo",),
-}
 
 #: What is loaded as float32 where float16 is asked for (_keep_in_fp32_modules).
 _KEPT_FROM_FP16: Final = {"t5": ("wo",)}
@@ -84,17 +77,20 @@ def allocated_by_component(blocks: Iterable[Block]) -> dict[Component, int]:
 
 
 def is_quantized(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> bool:
-    """Whether the weight of a module with this full name is stored by bitsandbytes.
+    """Whether the weight of a module with this full name is packed.
 
-    Linear layers and Conv1D are, but for the output layer, what is tied to the embedding, and the
-    exceptions of the family (transformers/quantizers/base.py, get_keys_to_not_convert). Stacked
-    experts are no linear layers.
+    Linear layers and Conv1D are by bitsandbytes, but for the output layer, what is tied to the
+    embedding, and the exceptions of the family (transformers/quantizers/base.py,
+    get_keys_to_not_convert). Stacked experts are no linear layers. What a checkpoint stores packed
+    its own settings say.
     """
+    if shape.packing is not None and plan.quantized:
+        return isinstance(module, Linear | Parameter) and module.layout is not None
     return (
-        plan.quant is not None
+        plan.quantized
         and isinstance(module, Linear)
         and not (shape.head is not None and name.endswith(shape.head.name))
-        and not name.endswith(_NOT_REPLACED.get(shape.family, ()))
+        and not name.endswith(NOT_REPLACED.get(shape.family, ()))
     )
 
 
@@ -152,10 +148,17 @@ def _module(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> Iter
     quantized = is_quantized(shape, plan, name, module)
     for suffix, sizes in parameters_of(module):
         full = f"{name}.{suffix}" if suffix else _bare(name, module)
-        if quantized and suffix == "weight":
+        if quantized and suffix != "bias" and plan.quant == STORED:
+            assert isinstance(module, Linear | Parameter)
+            assert module.layout is not None
+            assert plan.dtype is not None
+            yield from from_checkpoint(name if suffix else full, module.layout, sizes, plan.dtype)
+        elif quantized and suffix == "weight":
             assert isinstance(module, Linear)
             assert plan.quant is not None
-            yield from packed(full, (module.outputs, module.inputs), plan.quant)
+            sizes = (module.outputs, module.inputs)
+            packing = plan.quant if shape.packing is not None else ""
+            yield from packed(full, sizes, plan.quant, plan.quant_storage, packing)
         else:
             yield _parameter(shape, plan, full, sizes, module, quantized)
     yield from adapter_of(shape, plan, name, module)

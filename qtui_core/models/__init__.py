@@ -7,11 +7,12 @@ needs numpy.
 from qtui_core.models.opening import open_model
 from qtui_core.models.recognise import QuantizationInfo
 from qtui_core.models.source import ModelSource
-from qtui_core.models.tensors import Role, TensorInfo, row_elements, rows_of
+from qtui_core.models.tensors import Reading, Role, TensorInfo, row_elements, rows_of
 
 __all__ = [
     "ModelSource",
     "QuantizationInfo",
+    "Reading",
     "Role",
     "TensorInfo",
     "open_model",

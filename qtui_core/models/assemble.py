@@ -16,6 +16,7 @@ from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.recognise import recognise, with_roles
 from qtui_core.models.safetensors import Header
 from qtui_core.models.source import ModelSource, TensorFile
+from qtui_core.models.tensors import with_stacks
 
 #: Told how many of the model's files have had their headers read, and how many there are.
 Progress = Callable[[int, int], None]
@@ -88,6 +89,7 @@ def assemble(
         ModelError: the files contradict each other or their index.
     """
     tensors, metadata = merge_headers(weights.headers, weights.weight_map, weights.index)
+    tensors = with_stacks(tensors, config)
     quantization = recognise(config, tensors)
     return ModelSource(
         id=printable(name),

@@ -20,7 +20,7 @@ from qtui_core.models.local import regular_file_size, unreadable
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.models.recognise import QuantizationInfo
 from qtui_core.models.safetensors import MAX_SIZE
-from qtui_core.models.tensors import Role, TensorInfo
+from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
 
 MAGIC = b"GGUF"
 #: Dimensions of a tensor: GGML_MAX_DIMS.
@@ -284,12 +284,20 @@ def describe_gguf(tensors: Mapping[str, TensorInfo]) -> QuantizationInfo | None:
     )
 
 
-def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a config.json the metadata knows, under the names that has for it."""
+def config_of(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    """What of a config.json the metadata knows, under the names that has for it, and what the
+    tensors show: the size of the vocabulary, and an output layer of its own or none (llama.cpp
+    then takes the embedding)."""
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
         return {}
-    config: dict[str, Any] = {"model_type": printable(architecture)}
+    config: dict[str, Any] = {
+        "model_type": printable(architecture),
+        DESCRIBED_IN: "GGUF metadata",
+    }
+    if (table := tensors.get("token_embd.weight")) is not None and table.shape:
+        config["vocab_size"] = table.shape[0]
+        config["tie_word_embeddings"] = "output.weight" not in tensors
     for key, name in (
         ("embedding_length", "hidden_size"),
         ("block_count", "num_hidden_layers"),
@@ -301,6 +309,6 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
         ("vocab_size", "vocab_size"),
     ):
         value = metadata.get(f"{architecture}.{key}")
-        if type(value) is int:
+        if type(value) is int and name not in config:
             config[name] = value
     return config

@@ -45,7 +45,7 @@ def open_gguf(path: Path, name: str, progress: Progress | None) -> ModelSource:
         id=printable(name),
         origin="file",
         location=printable(str(path)),
-        config=config_of(metadata) or None,
+        config=config_of(metadata, tensors) or None,
         tensors={n: tensors[n] for n in sorted(tensors, key=natural_key)},
         quantization=describe_gguf(tensors),
         metadata={k: str(v) for k, v in metadata.items() if isinstance(v, str | int | float)},

@@ -211,3 +211,11 @@ def _group_bits(group: Any) -> int | None:
 
 def _bit_count(value: Any) -> int | None:
     return value if type(value) is int and 1 <= value <= 32 else None
+
+
+def name_of_weight(code: str) -> str:
+    """`….qweight`, `….weight_packed` and `…_blocks` by the name without quantization."""
+    for suffix, instead in (("qweight", "weight"), ("weight_packed", "weight"), ("_blocks", "")):
+        if code.endswith(suffix):
+            return code.removesuffix(suffix) + instead
+    return code

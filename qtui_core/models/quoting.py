@@ -1,8 +1,14 @@
-"""Names from files, put into messages.
+"""Text that somebody else wrote, made safe to show.
 
-Tensor names, file names and configuration values are data that somebody else wrote. Raw in
-a message they could move the cursor or recolour the terminal; here they are quoted as
-Python would, every unprintable character escaped, and cut when absurdly long.
+Tensor names, file names, configuration values, what a server or a child process says: raw on a
+terminal they could move the cursor, rename the window or turn the direction of writing. What a
+terminal obeys or nobody sees is one thing everywhere, `str.isprintable`: the control characters
+C0 (ESC among them), DEL and C1, marks that turn the direction of writing and other invisible
+format characters, lone surrogates, line ends, code points without a character, and blanks other
+than a space. Here each is escaped as Python would.
+
+Every text passes `printable` where it becomes a line: reports in qtui.report.render, sentences on
+stderr in qtui.cli.exits, each line of the app in qtui.tui.terminal, exported files and copies.
 """
 
 from __future__ import annotations
@@ -21,6 +27,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """`text` of several lines, as `printable` has it but for the ends of lines and the tabs."""
+    lines = (map(printable, line.split("\t")) for line in text.split("\n"))
+    return "\n".join(map("\t".join, lines))
 
 
 def listed(names: list[str], limit: int = 3) -> str:

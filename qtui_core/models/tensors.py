@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
+from typing import Any
 
 from qtui_core.dataclass import dataclass
+
+#: The key of a configuration that was not read from a config.json: what it was read from, in the
+#: words of a sentence.
+DESCRIBED_IN = "_described_in"
 
 #: Bits of one element by safetensors dtype tag (safetensors 0.8, `Dtype::bitsize`).
 DTYPE_BITS = {
@@ -50,6 +58,19 @@ class Role(StrEnum):
     SCALES = "scales"
 
 
+class Reading(StrEnum):
+    """How a tensor is seen as a matrix, whose rows are the output channels."""
+
+    #: One or no dimension: one row.
+    VECTOR = "vector"
+    #: `[out, in]`.
+    MATRIX = "matrix"
+    #: `[count, out, in]`, fused experts for example: `[count * out, in]`.
+    STACK = "stacked matrices"
+    #: `[out, in, k, …]`: `[out, in * k * …]`.
+    CONVOLUTION = "convolution"
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """One tensor of a checkpoint, as its header describes it.
@@ -66,6 +87,8 @@ class TensorInfo:
         begin, end: byte positions in that file.
         readable: whether `read_rows` and the arrays read it.
         role: what the elements mean.
+        stacked: whether three dimensions are known to be stacked matrices, or not to be; None
+            where name and shape have to tell.
     """
 
     name: str
@@ -78,6 +101,26 @@ class TensorInfo:
     end: int
     readable: bool
     role: Role = Role.VALUES
+    stacked: bool | None = None
+
+    @property
+    def reading(self) -> Reading:
+        """How its dimensions become rows and columns."""
+        if len(self.shape) < 2:
+            return Reading.VECTOR
+        if len(self.shape) == 2:
+            return Reading.MATRIX
+        if len(self.shape) > 3:
+            return Reading.CONVOLUTION
+        stacked = _looks_stacked(self.name, self.shape) if self.stacked is None else self.stacked
+        return Reading.STACK if stacked else Reading.CONVOLUTION
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """`[rows, columns]` as quantization sees them; of a vector `[1, n]`."""
+        if self.reading is Reading.VECTOR:
+            return 1, self.elements
+        return rows_of(self), row_elements(self)
 
     @property
     def elements(self) -> int:
@@ -87,7 +130,7 @@ class TensorInfo:
 
 def rows_of(info: TensorInfo) -> int:
     """Rows of a tensor, one for each output channel: d0 of a matrix [d0, d1], d0 × d1 of
-    stacked matrices [d0, d1, d2] (fused experts), d0 of a convolution [d0, d1, d2, d3, …]. A
+    stacked matrices [d0, d1, d2] (fused experts), d0 of a convolution [d0, d1, d2, …]. A
     vector has one row per element, a scalar one row."""
     return math.prod(info.shape[: _leading_dimensions(info)])
 
@@ -98,5 +141,53 @@ def row_elements(info: TensorInfo) -> int:
     return math.prod(info.shape[_leading_dimensions(info) :])
 
 
+def with_stacks(
+    tensors: Mapping[str, TensorInfo], config: Mapping[str, Any] | None
+) -> dict[str, TensorInfo]:
+    """The same tensors; of three dimensions, those as many as the config has experts are known
+    to be stacks, unless their name says that they are convolutions."""
+    counts = _expert_counts(config or {})
+    return {
+        name: replace(info, stacked=True)
+        if len(info.shape) == 3 and info.shape[0] in counts and not _CONVOLUTIONS.search(name)
+        else info
+        for name, info in tensors.items()
+    }
+
+
+#: Names that modules give to kernels of convolutions: conv1d (Mamba), conv1 (Whisper), dwconv,
+#: pos_conv_embed (wav2vec 2.0), patch_embed and patch_embedding (vision towers).
+_CONVOLUTIONS = re.compile(r"conv|patch_embed", re.IGNORECASE)
+#: Names of fused experts: mlp.experts.gate_up_proj, and ffn_gate_exps in GGUF files.
+_STACKS = re.compile(r"expert|_exps\b", re.IGNORECASE)
+#: Keys of a config that count the experts a router chooses from, and not those always at work.
+_EXPERTS = re.compile(r"(?!.*shared)\w*n(um)?_\w*experts")
+#: Kernels of one dimension are seldom longer, and matrices of a model seldom as narrow.
+_LONGEST_KERNEL = 32
+
+
+def _looks_stacked(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether three dimensions are stacked matrices, by the name, and where that says nothing by
+    the shape: a kernel is short, and there are more output channels than it is long."""
+    if _CONVOLUTIONS.search(name):
+        return False
+    if _STACKS.search(name):
+        return True
+    count, _, length = shape
+    return not (length <= _LONGEST_KERNEL and length < count)
+
+
+def _expert_counts(config: Mapping[str, Any]) -> frozenset[int]:
+    """Numbers of experts that a config names: num_experts, num_local_experts, n_routed_experts,
+    moe_num_experts, in it or in one of its parts."""
+    found: set[int] = set()
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _expert_counts(value)
+        elif type(value) is int and value > 1 and _EXPERTS.fullmatch(key):
+            found.add(value)
+    return frozenset(found)
+
+
 def _leading_dimensions(info: TensorInfo) -> int:
-    return 2 if len(info.shape) == 3 else 1
+    return 2 if info.reading is Reading.STACK else 1

@@ -10,9 +10,10 @@ import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models import ModelSource, Role, TensorInfo, row_elements, rows_of
+from qtui_core.models import ModelSource, Reading, Role, TensorInfo, row_elements, rows_of
 from qtui_core.models.arrays import RowReader
 from qtui_core.models.gguf import ggml_type
+from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import declared_method, quantization_config
 from qtui_core.packed.awq import AwqDecoder, describe_awq
@@ -77,6 +78,7 @@ class LogicalWeight:
         kind: the method by the name recognition has for it; "" for plain values.
         scheme: the scheme that rounds to the same levels without calibration, if there is one.
         fault: why its values cannot be read, as a sentence; None where they can.
+        stacked: as `TensorInfo.stacked`.
     """
 
     name: str
@@ -87,6 +89,7 @@ class LogicalWeight:
     kind: str = ""
     scheme: str | None = None
     fault: str | None = None
+    stacked: bool | None = None
 
     @property
     def quantized(self) -> bool:
@@ -113,6 +116,7 @@ class LogicalWeight:
             begin=0,
             end=0,
             readable=self.fault is None,
+            stacked=self.stacked,
         )
 
 
@@ -158,7 +162,7 @@ def logical_weights(source: ModelSource) -> dict[str, LogicalWeight]:
         try:
             return _packed(source, info)
         except ModelError as error:
-            name = _name_of_weight(info.name)
+            name = name_of_weight(info.name)
             return replace(_plain(source, info), name=name, kind="unknown", fault=str(error))
 
     if source.origin == "hub":
@@ -192,7 +196,15 @@ def _plain(source: ModelSource, info: TensorInfo) -> LogicalWeight:
     if not info.readable:
         stored = f"it is stored as {info.dtype}, which qtui lists but does not read"
         fault = str(cannot_decode(source, info.name, stored))
-    return LogicalWeight(info.name, info.shape, info.name, info.nbytes, info.dtype, fault=fault)
+    return LogicalWeight(
+        info.name,
+        info.shape,
+        info.name,
+        info.nbytes,
+        info.dtype,
+        fault=fault,
+        stacked=info.reading is Reading.STACK,
+    )
 
 
 def _packed(source: ModelSource, info: TensorInfo) -> LogicalWeight:
@@ -216,19 +228,12 @@ def _packed(source: ModelSource, info: TensorInfo) -> LogicalWeight:
     described = _METHODS[method][0](source, info.name)
     companions = quantization.companions.get(info.name, ())
     return LogicalWeight(
-        name=_name_of_weight(info.name),
+        name=name_of_weight(info.name),
         shape=described.shape,
         stored=info.name,
         nbytes=info.nbytes + sum(source.tensors[n].nbytes for n in set(companions)),
         method=described.method,
         kind=method,
         scheme=described.scheme,
+        stacked=len(described.shape) == 3,
     )
-
-
-def _name_of_weight(code: str) -> str:
-    """`….qweight`, `….weight_packed` and `…_blocks` by the name without quantization."""
-    for suffix, instead in (("qweight", "weight"), ("weight_packed", "weight"), ("_blocks", "")):
-        if code.endswith(suffix):
-            return code.removesuffix(suffix) + instead
-    return code

@@ -70,13 +70,18 @@ def finer_schemes(
             yield replace(scheme, granularity=granularity)
 
 
+def finer_that_save(case: Case, coarsest_first: bool = False) -> Iterator[Scheme]:
+    """Those of `finer_schemes` that take fewer bits than what is stored."""
+    return filter(case.saves, finer_schemes(case.scheme, case.report.shape, coarsest_first))
+
+
 def best_at_these_bits(case: Case, seen: set[Scheme]) -> tuple[Scheme, float] | None:
     """The scheme with the same sharing of scales, and no more bits, that is expected to be
     noticeably better on Gaussian values of this size, and how good."""
     found = []
     for scheme in same_bits(case.scheme):
         added = bits_per_parameter(scheme, case.report.shape) - case.report.bits_per_parameter
-        if scheme in seen or scheme == case.scheme or added > SAME_BITS:
+        if scheme in seen or scheme == case.scheme or added > SAME_BITS or not case.saves(scheme):
             continue
         db = expected_db(scheme, case)
         if db is not None and db > case.db + NOTICEABLE_DB:
@@ -132,7 +137,7 @@ def zero_point_scheme(case: Case) -> Scheme | None:
     if found is None:
         return None
     added = bits_per_parameter(found, case.report.shape) - case.report.bits_per_parameter
-    return found if added <= 1 else None
+    return found if added <= 1 and case.saves(found) else None
 
 
 def _with_zero_point(case: Case) -> Scheme | None:

@@ -13,6 +13,7 @@ from qtui_core.quant.measure import ErrorReport, decibels
 from qtui_core.quant.outliers import OutlierReport
 from qtui_core.quant.scheme import Family, Scheme
 from qtui_core.quant.statistics import TensorStatistics
+from qtui_core.quant.storage import bits_per_parameter
 
 #: Decibels that are worth a word.
 NOTICEABLE_DB = 0.5
@@ -33,6 +34,7 @@ class Case:
         ordinary: the relative mse of Gaussian values of this shape which the scheme fits: a
             cast of values near 1, a scale of their own instead of one of the model, no columns
             kept in 16 bits.
+        stored_bits: bits per parameter that the tensor takes as it is.
     """
 
     report: ErrorReport
@@ -40,6 +42,14 @@ class Case:
     outliers: OutlierReport | None
     relative_mse: float
     ordinary: float
+    stored_bits: float
+
+    def saves(self, scheme: Scheme, columns: int = 0) -> bool:
+        """Whether a scheme, with so many columns kept in 16 bits, takes fewer bits than what is
+        stored: one that does not is no remedy, as the stored values have no error."""
+        if scheme.outlier_threshold is not None:
+            columns = max(columns, self.report.outlier_columns)
+        return bits_per_parameter(scheme, self.report.shape, columns) < self.stored_bits
 
     @property
     def scheme(self) -> Scheme:
@@ -93,7 +103,10 @@ class Case:
 
 
 def make_case(
-    report: ErrorReport, stats: TensorStatistics | None, outliers: OutlierReport | None
+    report: ErrorReport,
+    stats: TensorStatistics | None,
+    outliers: OutlierReport | None,
+    stored_bits: float = math.inf,
 ) -> Case:
     """The case of a report whose relative mse is neither None nor 0."""
     assert report.relative_mse is not None
@@ -106,7 +119,7 @@ def make_case(
     elif report.scheme.outlier_threshold is not None:
         undivided = replace(report.scheme, outlier_threshold=None)
         ordinary = gaussian_relative_mse(undivided, report.shape)
-    return Case(report, stats, outliers, report.relative_mse, ordinary or 0.0)
+    return Case(report, stats, outliers, report.relative_mse, ordinary or 0.0, stored_bits)
 
 
 def number(count: int, one: str, many: str) -> str:

@@ -177,8 +177,26 @@ def _spread(case: Case) -> Cause:
             f"it has almost no tails (kurtosis {kurtosis:.1f}, a Gaussian has 3), and far from "
             f"zero the levels of {name} are far apart",
         )
+    steps = _steps(case)
+    if steps is not None:
+        return Cause(Blame.SPREAD, steps)
     return Cause(
         Blame.LEVELS, f"its values lie further from the levels of {name} than Gaussian ones"
+    )
+
+
+def _steps(case: Case) -> str | None:
+    """Where values lie evenly between the levels of an integer, as they do of 4 bits and more, the
+    error goes with the squares of the steps, and these are larger."""
+    even = case.report.even_mse
+    if even is None or case.scheme.bits < 4 or not case.ordinary:
+        return None
+    times = even / case.rms**2 / case.ordinary
+    if times <= 1 or 10 * math.log10(times) < case.worse / 2:
+        return None
+    return (
+        f"the squares of its steps, which the largest values of its groups set, are on average "
+        f"{times:.2g} times those of Gaussian values with the same energy"
     )
 
 

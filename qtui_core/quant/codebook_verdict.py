@@ -30,6 +30,7 @@ CROWDED = 0.03
 #: beside these cost more than on a Gaussian.
 EXTREME_TAILS = 1000.0
 REMEDY = "= makes bits equal"
+_LEAST_ERROR = "Its error is the least"
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,14 @@ def verdict(
     stats: TensorStatistics | None = None,
     *,
     resized: bool = False,
+    stored_bits: float = math.inf,
 ) -> str:
     """Who wins and by how much, whether a Gaussian tensor would say the same, why, and what to
     do. Only schemes at the bits of the first one are compared; the others are named.
 
     `stats` is of the tensor, and tells why. `resized` says that groups have been made as large
-    as equal bits ask for, so that this is no longer something to do.
+    as equal bits ask for, so that this is no longer something to do. `stored_bits` are those of
+    a parameter as it is: what takes as many is not advised.
     """
     if not contenders:
         return "No scheme is chosen: type some, for example nf4 int4 fp4."
@@ -79,8 +82,26 @@ def verdict(
             f"{number(first.nonfinite, 'element is', 'elements are')} NaN or infinite: find out "
             f"where they come from first; every figure is over the finite rest."
         )
+    lost = [c for c in contenders if c.report.overflowed]
+    if lost:
+        many = number(lost[0].report.overflowed, "element", "elements")
+        return (
+            f"{lost[0].name} turns {many} into infinity or NaN, and its decibels are of the others "
+            f"only: leave out nosat to compare it."
+        )
     if first.relative_mse is None:
         return "Every element is zero, which every scheme keeps exactly."
+    saving = [c for c in contenders if c.bits < stored_bits]
+    if not saving:
+        return (
+            f"None of them takes less than the {stored_bits:.4g} bits that are stored (the least "
+            f"is {min(c.bits for c in contenders):.3f}), so leave this tensor as it is."
+        )
+    if len(saving) < len(contenders):
+        count = len(contenders) - len(saving)
+        what = "1 scheme takes" if count == 1 else f"{count} schemes take"
+        rest = verdict(saving, stats, resized=resized)
+        return f"{what} as many bits as are stored ({stored_bits:.4g}) or more. Of the rest: {rest}"
     if max(c.db for c in contenders) < SAME_DB:
         return _nothing_left(contenders[0])
     if len(contenders) == 1:
@@ -303,19 +324,19 @@ def _outer_half(occupancy: Occupancy) -> tuple[float, float | None]:
 def _use(best: Contender, lead: float, stats: TensorStatistics | None) -> str:
     """What to do, and what double quantization would spare where it is not on."""
     if lead < SAME_DB:
-        return "Take whichever your kernels run faster"
+        return "Their error does not tell which to take"
     scheme = best.report.scheme
     if scheme.family is not Family.CODEBOOK or scheme.double_quantization:
-        return "Use it"
+        return _LEAST_ERROR
     if stats is not None and (stats.kurtosis or 0.0) > EXTREME_TAILS:
-        return "Use it"
+        return _LEAST_ERROR
     nested, shape = replace(scheme, double_quantization=True), best.report.shape
     spared = bit_budget(scheme, shape).bits_per_parameter
     spared -= bit_budget(nested, shape).bits_per_parameter
     before = decibels(gaussian_relative_mse(scheme, shape))
     after = decibels(gaussian_relative_mse(nested, shape))
     if spared <= TOLERANCE or before is None or after is None:
-        return "Use it"
+        return _LEAST_ERROR
     cost = before - after
     for_ = "for next to nothing" if cost < 0.01 else f"for {cost:.2f} dB"
-    return f"Use it, with dq, which spares {float(spared):.3f} bits {for_}"
+    return f"Its error is the least, and dq would spare {float(spared):.3f} bits {for_}"

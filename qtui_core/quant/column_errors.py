@@ -21,13 +21,12 @@ Float64 = npt.NDArray[np.float64]
 @dataclass(frozen=True, eq=False)
 class ColumnErrors:
     """Sums over the elements that are finite and stay so, of each column of a tensor seen as a
-    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and both over each row,
+    matrix, float64 `[columns]`: of (x - dequantized x)² and of x²; and the first over each row,
     `[rows]`."""
 
     squared_error: Float64
     squared: Float64
     row_squared_error: Float64
-    row_squared: Float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,6 @@ class _Part:
     squared_error: Float64
     squared: Float64
     row_squared_error: Float64
-    row_squared: Float64
 
 
 def column_errors(
@@ -52,7 +50,7 @@ def column_errors(
     threads: int | None = None,
 ) -> ColumnErrors:
     """What a scheme does to each column. Arguments and errors as `measure`; reads the tensor as
-    often, and holds two numbers a column and two a row."""
+    often, and holds two numbers a column and one a row."""
     elements = elements_of(x)
     rows, columns = elements.matrix
     count = thread_count(elements.count, threads)
@@ -89,12 +87,11 @@ def column_errors(
                     np.einsum("ij,ij->j", wrong, wrong, dtype=np.float64),
                     np.einsum("ij,ij->j", value, value, dtype=np.float64),
                     np.einsum("ij,ij->i", wrong, wrong, dtype=np.float64),
-                    np.einsum("ij,ij->i", value, value, dtype=np.float64),
                 )
             )
         return parts
 
-    total = ColumnErrors(np.zeros(columns), np.zeros(columns), np.zeros(rows), np.zeros(rows))
+    total = ColumnErrors(np.zeros(columns), np.zeros(columns), np.zeros(rows))
     for parts in map_segments(
         summed,
         elements.segments(plan.multiple),
@@ -106,5 +103,4 @@ def column_errors(
             total.squared_error[part.columns] += part.squared_error
             total.squared[part.columns] += part.squared
             total.row_squared_error[part.rows] += part.row_squared_error
-            total.row_squared[part.rows] += part.row_squared
     return total

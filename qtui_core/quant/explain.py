@@ -20,6 +20,8 @@ def explain(
     reports: ErrorReport | Sequence[ErrorReport],
     stats: TensorStatistics | None = None,
     outliers: OutlierReport | None = None,
+    *,
+    stored_bits: float = math.inf,
 ) -> str:
     """What the error of a scheme on a tensor means and what to do about it.
 
@@ -28,10 +30,29 @@ def explain(
             same tensor, and the best of them is named where it is better. What was not
             measured is said to be expected of a Gaussian, and computed.
         stats, outliers: of the same tensor; the sentence says less without them.
+        stored_bits: bits per parameter that the tensor takes as it is. Nothing that takes as
+            many is advised.
     """
     report, *others = [reports] if isinstance(reports, ErrorReport) else list(reports)
+    sentence = _explain(report, others, stats, outliers, stored_bits)
+    if report.scheme.rounding == "stochastic" and report.scheme.clips and report.mse:
+        return (
+            f"{sentence.removesuffix('.')}; stochastic rounding keeps the mean of values between "
+            f"the levels only, and {report.scheme.format} clips what lies beyond the last level: "
+            f"that is biased inward."
+        )
+    return sentence
+
+
+def _explain(
+    report: ErrorReport,
+    others: Sequence[ErrorReport],
+    stats: TensorStatistics | None,
+    outliers: OutlierReport | None,
+    stored_bits: float,
+) -> str:
     # What lost elements is measured on the rest of them only.
-    others = [other for other in others if not other.overflowed]
+    others = [o for o in others if not o.overflowed and o.bits_per_parameter < stored_bits]
     name = str(report.scheme)
     if report.count == 0:
         return "This tensor has no elements, so there is nothing to quantize."
@@ -45,7 +66,7 @@ def explain(
         return (
             f"{number(report.overflowed, 'element lies', 'elements lie')} beyond the largest "
             f"number of {report.scheme.format} and became {became}: "
-            f"{remedy_of_overflow(report, stats)}."
+            f"{remedy_of_overflow(report, stats, stored_bits)}."
         )
     if report.relative_mse is None:
         return f"Every element is zero, and {name} keeps zero exactly."
@@ -54,11 +75,11 @@ def explain(
         what = "fp16, in which outlier columns are kept," if kept else name
         return (
             f"{number(report.saturated, 'element lies', 'elements lie')} beyond the largest "
-            f"number of {what} and became it: {remedy_of_saturation(report, others)}."
+            f"number of {what} and became it: {remedy_of_saturation(report, others, stored_bits)}."
         )
     if report.relative_mse == 0:
         return f"{name} keeps every element of this tensor exactly."
-    case = make_case(report, stats, outliers)
+    case = make_case(report, stats, outliers, stored_bits)
     if case.db > EXACT_DB and case.few_weigh_all:
         largest = number(outliers.count if outliers else 1, "element weighs", "elements weigh")
         return (
@@ -73,16 +94,28 @@ def explain(
         )
     if case.worse > NOTICEABLE_DB:
         cause = find_cause(case)
-        return f"{_worse(case)}: {cause.text}; {remedy_of(case, cause, others)}."
+        remedy = _no_saving(case) or remedy_of(case, cause, others)
+        return f"{_worse(case)}: {cause.text}; {remedy}."
     if case.worse < -NOTICEABLE_DB:
         return (
             f"{name} gives {db_text(case.db)} dB, {-case.worse:.1f} dB better than on Gaussian "
-            f"values: {find_advantage(case)}; {plain_remedy(case, others)}."
+            f"values: {find_advantage(case)}; {_no_saving(case) or plain_remedy(case, others)}."
         )
     return (
         f"{name} gives {db_text(case.db)} dB, as good as a Gaussian tensor of this shape gets "
-        f"({db_text(case.ordinary_db)} dB), so this error is normal; "
-        f"{general_remedy(case, others)}."
+        f"({db_text(case.ordinary_db)} dB), so the error is the scheme's and not this tensor's; "
+        f"{_no_saving(case) or general_remedy(case, others)}."
+    )
+
+
+def _no_saving(case: Case) -> str:
+    """What there is to say of a scheme that is no smaller than what is stored."""
+    bits = case.report.bits_per_parameter
+    if bits < case.stored_bits:
+        return ""
+    return (
+        f"at {bits:.2f} bits it saves nothing over the {case.stored_bits:.4g} that are stored, so "
+        f"leave it as it is"
     )
 
 

@@ -7,10 +7,8 @@ import math
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.blame import Blame, Cause
 from qtui_core.quant.case import NOTICEABLE_DB, Case, percent
+from qtui_core.quant.rounding import ROUNDING_NOISE
 from qtui_core.quant.scheme import Family, Scheme
-
-#: Mean squared error of values spread evenly over a step, in squares of it.
-ROUNDING_NOISE = {"nearest": 1 / 12, "truncate": 1 / 3, "stochastic": 1 / 6}
 
 
 def cause_of_cast(case: Case) -> Cause:

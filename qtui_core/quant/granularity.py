@@ -3,8 +3,9 @@
 A tensor of any rank is seen as a matrix `[rows, columns]` whose rows are the output channels:
 
 - `[out, in]` is itself;
-- three dimensions are stacked matrices, such as fused experts: `[experts, out, in]` is
-  `[experts * out, in]`;
+- three dimensions are stacked matrices, such as fused experts or tokens: `[experts, out, in]` is
+  `[experts * out, in]`. A convolution of three dimensions is handed over as a matrix: which one it
+  is, names tell and shapes alone do not (`qtui_core.models.TensorInfo.matrix`);
 - four and more are convolutions: `[out, in, height, width]` is `[out, in * height * width]`;
 - a vector of n elements is one row `[1, n]`, a scalar `[1, 1]`.
 """

@@ -18,6 +18,7 @@ from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.layout import matrix_shape
 from qtui_core.quant.parallel import fractions_of, map_segments, thread_count
 from qtui_core.quant.process import Plan, first_passes, make_plan
+from qtui_core.quant.rounding import ROUNDING_NOISE
 from qtui_core.quant.scheme import Scheme
 from qtui_core.quant.segment_error import NO_ERROR, SegmentError, segment_error
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
@@ -38,6 +39,10 @@ class ErrorReport:
             bits, of float16; they became that number.
         overflowed: finite elements that became infinite or NaN, where a scheme does not
             saturate. They are left out of every error below, and of the signal.
+        signal: sum of squares of the elements that the errors are over.
+        even_mse: of integers, the mse that values spread evenly between the levels would have,
+            the mean of step² / 12 (under truncation / 3, stochastic rounding / 6); None of other
+            formats and beside columns in 16 bits.
         outlier_columns: columns kept in 16 bits.
         subnormal: nonzero finite elements below the smallest normal number of a cast's
             format, where its steps no longer shrink with the value.
@@ -73,6 +78,8 @@ class ErrorReport:
     gaussian_sqnr_db: float | None
     overflowed: int = 0
     outlier_columns: int = 0
+    signal: float = 0.0
+    even_mse: float | None = None
 
 
 def measure(
@@ -136,6 +143,7 @@ def report_of(
     columns = matrix_shape(shape)[1]
     mse = total.squared_error / finite if finite else 0.0
     power = total.squared / finite if finite else 0.0
+    noise = ROUNDING_NOISE[scheme.rounding]
     relative = gaussian = None
     if power > 0:
         relative = total.squared_error / total.squared
@@ -161,6 +169,8 @@ def report_of(
         gaussian_sqnr_db=decibels(gaussian),
         overflowed=total.overflowed,
         outlier_columns=plan.outlier_columns,
+        signal=total.squared,
+        even_mse=noise * total.squared_step / elements.count if total.squared_step else None,
     )
 
 

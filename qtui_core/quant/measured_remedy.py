@@ -53,7 +53,10 @@ def no_better(report: ErrorReport, others: Sequence[ErrorReport]) -> str:
     if gain <= 0:
         return "none of the other schemes measured does better"
     much = "less than 0.1" if gain < 0.1 else f"only {gain:.1f}"
-    return f"the best of the other schemes measured, {best.scheme}, gains {much} dB"
+    return (
+        f"the best of the other schemes measured, {best.scheme}, gains {much} dB "
+        f"{at_bits(best.bits_per_parameter, report.bits_per_parameter)}"
+    )
 
 
 def at_bits(bits: float, instead: float) -> str:

@@ -101,21 +101,26 @@ def find_outliers(
     sigma: float = 6.0,
     top: int = 10,
     *,
+    usual: TensorStatistics | None = None,
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     threads: int | None = None,
 ) -> OutlierReport:
     """Outliers of what `quantize` takes, read once (twice without its `statistics`).
 
+    `usual` are the statistics whose mean and standard deviation sigmas are counted in, where those
+    are not the tensor's own: of a tensor before an outlier was put into it.
+
     Memory: one number for each column, and the outliers of the segments at work. Raises as
     `measure` does.
     """
     if stats is None:
         stats = statistics(x, cancelled=cancelled, threads=threads)
-    if not stats.std or stats.mean is None:
+    usual = usual or stats
+    if not usual.std or usual.mean is None:
         return OutlierReport(sigma, 0, 0.0, 0.0, (), (), elements_of(x).matrix[1])
-    far = _Far(stats.mean, sigma * stats.std, inclusive=False)
-    found = _find(x, far, stats, top, progress, cancelled, threads)
+    far = _Far(usual.mean, sigma * usual.std, inclusive=False)
+    found = _find(x, far, stats, usual, top, progress, cancelled, threads)
     return replace(found, sigma=sigma)
 
 
@@ -125,6 +130,7 @@ def find_beyond(
     stats: TensorStatistics | None = None,
     top: int = 10,
     *,
+    usual: TensorStatistics | None = None,
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     threads: int | None = None,
@@ -133,7 +139,8 @@ def find_beyond(
     outliers of an activation, at 6.0 (Dettmers et al. 2022). The columns of the report are
     those it keeps in 16 bits. The threshold is compared as float32, as the elements are.
 
-    Reads, holds and raises as `find_outliers`; UsageError for a threshold that is no magnitude.
+    `usual` is as for `find_outliers`, which reads, holds and raises alike; UsageError for a
+    threshold that is no magnitude.
     """
     with np.errstate(over="ignore"):
         limit = float(np.float32(threshold))
@@ -142,7 +149,7 @@ def find_beyond(
     if stats is None:
         stats = statistics(x, cancelled=cancelled, threads=threads)
     far = _Far(0.0, limit, inclusive=True)
-    found = _find(x, far, stats, top, progress, cancelled, threads)
+    found = _find(x, far, stats, usual or stats, top, progress, cancelled, threads)
     return replace(found, threshold=threshold)
 
 
@@ -150,6 +157,7 @@ def _find(
     x: TensorLike,
     far: _Far,
     stats: TensorStatistics,
+    usual: TensorStatistics,
     top: int,
     progress: Callable[[float], None] | None,
     cancelled: Callable[[], bool] | None,
@@ -196,7 +204,7 @@ def _find(
             per_column[hit] += times
         furthest = _keep_furthest(furthest, found, far.centre, top)
     order = np.argsort(-per_column, kind="stable")[: np.count_nonzero(per_column)]
-    mean, std = stats.mean or 0.0, stats.std or 0.0
+    mean, std = usual.mean or 0.0, usual.std or 0.0
     return OutlierReport(
         sigma=None,
         count=count,

@@ -16,13 +16,20 @@ from qtui_core.quant.process import make_coder
 from qtui_core.quant.scheme import Family
 from qtui_core.quant.statistics import TensorStatistics
 
+#: Of a scheme that takes as many bits as what is stored.
+NO_SAVING = "it saves nothing, so leave the tensor as it is stored"
 
-def remedy_of_saturation(report: ErrorReport, others: Sequence[ErrorReport]) -> str:
+
+def remedy_of_saturation(
+    report: ErrorReport, others: Sequence[ErrorReport], stored_bits: float
+) -> str:
     """What to do about elements beyond the largest number of a cast, or of the fp16 in which
     outlier columns are kept."""
     measured = measured_remedy(report, [o for o in others if not o.saturated])
     if measured is not None:
         return measured
+    if report.bits_per_parameter >= stored_bits:
+        return NO_SAVING
     fmt = FP16 if report.outlier_columns else get_format(report.scheme.format)
     largest = float(fmt.max)
     absmax = largest + report.max_abs_error
@@ -33,8 +40,12 @@ def remedy_of_saturation(report: ErrorReport, others: Sequence[ErrorReport]) -> 
     return advice
 
 
-def remedy_of_overflow(report: ErrorReport, stats: TensorStatistics | None) -> str:
+def remedy_of_overflow(
+    report: ErrorReport, stats: TensorStatistics | None, stored_bits: float
+) -> str:
     """What to do about elements that became infinite or NaN."""
+    if report.bits_per_parameter >= stored_bits:
+        return NO_SAVING
     fmt = get_format(report.scheme.format)
     largest = float(fmt.max)
     advice = "without nosat they would become that number"

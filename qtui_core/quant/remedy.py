@@ -9,9 +9,10 @@ from dataclasses import replace
 from qtui_core.quant.alternatives import (
     best_at_these_bits,
     expected_db,
-    finer_schemes,
+    finer_that_save,
     zero_point_scheme,
 )
+from qtui_core.quant.bit_budget import KEPT_BITS
 from qtui_core.quant.blame import Blame, Cause
 from qtui_core.quant.case import HEAVY_TAILS, LIGHT_TAILS, NOTICEABLE_DB, Case, db_text
 from qtui_core.quant.granularity import PerRow, PerTensor
@@ -35,6 +36,8 @@ def remedy_of(case: Case, cause: Cause, others: Sequence[ErrorReport]) -> str:
     match cause.blame:
         case Blame.MODEL_SCALE:
             own = replace(case.scheme, granularity=PerTensor())
+            if not case.saves(own):
+                return _more_bits(case, "are the way")
             return (
                 f"{own}, a scale of its own, would give a Gaussian {db_text(case.ordinary_db)} dB"
             )
@@ -49,11 +52,19 @@ def remedy_of(case: Case, cause: Cause, others: Sequence[ErrorReport]) -> str:
             return plain_remedy(case, others)
         case Blame.LIGHT_TAILS if case.scheme.family is Family.CODEBOOK:
             even = Scheme(f"int{case.scheme.bits}", case.scheme.granularity)
-            return f"{even}, whose levels are evenly spaced, suits it better"
+            if case.saves(even):
+                return f"{even}, whose levels are evenly spaced, suits it better"
     if case.scheme.family is Family.TERNARY:
-        return "three levels follow no tails, so more bits are the way"
-    finer = next(finer_schemes(case.scheme, case.report.shape), None)
-    return f"{finer} would follow it more closely" if finer else "more bits are the way"
+        return f"three levels follow no tails, so {_more_bits(case, 'are the way')}"
+    finer = next(finer_that_save(case), None)
+    return f"{finer} would follow it more closely" if finer else _more_bits(case, "are the way")
+
+
+def _more_bits(case: Case, verb: str, what: str = "bits") -> str:
+    """More bits, where another one would still be fewer than what is stored."""
+    if case.report.bits_per_parameter + 1 < case.stored_bits:
+        return f"more {what} {verb}"
+    return f"with another bit it would save nothing over the {case.stored_bits:.4g} that are stored"
 
 
 def plain_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
@@ -64,7 +75,7 @@ def plain_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
     if measured is None and not others and (moved := _zero_point_remedy(case)) is not None:
         return moved
     what = "mantissa bits" if case.scheme.family is Family.CAST else "bits"
-    return measured or f"more {what} would lower the error"
+    return measured or _more_bits(case, "would lower the error", what)
 
 
 def _zero_point_remedy(case: Case) -> str | None:
@@ -118,13 +129,14 @@ def general_remedy(case: Case, others: Sequence[ErrorReport]) -> str:
             f"{scheme} would give a Gaussian {db_text(db)} dB "
             f"{at_bits(bits, case.report.bits_per_parameter)}"
         )
-    finer = next((f for f in finer_schemes(case.scheme, case.report.shape) if f not in seen), None)
+    finer = next((f for f in finer_that_save(case) if f not in seen), None)
     if finer is not None and not _has_light_tails(case):
         db = expected_db(finer, case) or 0.0
         if db > case.ordinary_db + NOTICEABLE_DB:
+            bits = bits_per_parameter(finer, case.report.shape)
             return (
                 f"more bits would lower the error, or smaller groups: {finer} would give a "
-                f"Gaussian {db_text(db)} dB"
+                f"Gaussian {db_text(db)} dB {at_bits(bits, case.report.bits_per_parameter)}"
             )
     return plain_remedy(case, others)
 
@@ -152,7 +164,7 @@ def _confine(case: Case, cause: Cause) -> str:
     """The coarsest finer scale that at most half as many groups share with an outlier."""
     assert case.outliers is not None
     advice = []
-    for finer in finer_schemes(case.scheme, case.report.shape, coarsest_first=True):
+    for finer in finer_that_save(case, coarsest_first=True):
         groups = sum(run_lengths(finer.granularity, case.report.shape).values())
         hit = case.outliers.count / groups
         if hit <= cause.hit / 2:
@@ -161,8 +173,8 @@ def _confine(case: Case, cause: Cause) -> str:
             advice.append(f"{finer} would confine the damage to {share}% or less of its {what}")
             break
     else:
-        advice.append("more bits are the way")
-    if cause.columns:
+        advice.append(_more_bits(case, "are the way"))
+    if cause.columns and case.saves(case.scheme, cause.columns) and case.stored_bits >= KEPT_BITS:
         those = "that column" if cause.columns == 1 else "those columns"
         advice.append(f"keep {those} in 16 bits")
     return ", or ".join(advice)

@@ -18,6 +18,9 @@ from qtui_core.quant.parallel import CACHED, Scratch
 from qtui_core.quant.scheme import Scheme
 from qtui_core.quant.stochastic import FRACTION_BITS, Words, random_fractions, random_words
 
+#: Mean squared error of values spread evenly over a step, in squares of it.
+ROUNDING_NOISE = {"nearest": 1 / 12, "truncate": 1 / 3, "stochastic": 1 / 6}
+
 
 class Rounding(ABC):
     """One of the roundings of a scheme."""

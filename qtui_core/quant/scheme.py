@@ -61,7 +61,8 @@ class Scheme:
         saturate: whether numbers beyond the format take its largest (else its infinity, or
             NaN where it has none).
         outlier_threshold: columns with an element of at least this magnitude are kept in 16
-            bits, as in LLM.int8(); None quantizes all of them.
+            bits; None quantizes all of them. LLM.int8() finds its columns so in activations
+            and keeps those of the weight that they meet.
     """
 
     format: str
@@ -103,6 +104,19 @@ class Scheme:
     def scale_rules(self) -> tuple[str, ...]:
         """The rules this format may use, its default first."""
         return SCALE_RULES.get(self.family, ("absmax",))
+
+    @property
+    def clips(self) -> bool:
+        """Whether a scale may leave the largest values of a group beyond the outermost levels:
+        a power of two rounded down, a scale rounded to E4M3, a whole zero point, absmax/7.5."""
+        match self.family:
+            case Family.MICROSCALING:
+                return self.scale_rule in ("floor", "even")
+            case Family.TWO_LEVEL:
+                return True
+            case Family.INTEGER:
+                return self.scale_rule == "full" or not (self.symmetric or self.float_zero_point)
+        return False
 
     def __str__(self) -> str:
         parts = [self.format]

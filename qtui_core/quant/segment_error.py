@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.elements import Float32, Segment
+from qtui_core.quant.layout import Runs
 from qtui_core.quant.parallel import CACHED, Scratch
 from qtui_core.quant.process import Plan, Prepared, prepare, round_trip
 from qtui_core.quant.scheme import Family
@@ -20,7 +21,8 @@ SAFE_MAGNITUDES = (1e-12, 1e15)
 
 @dataclass(frozen=True)
 class SegmentError:
-    """Sums over one segment."""
+    """Sums over one segment. `squared_step` is that of the squares of the steps that elements are
+    rounded in, of integers without columns apart; 0.0 of everything else."""
 
     squared_error: float
     squared: float
@@ -30,6 +32,7 @@ class SegmentError:
     saturated: int
     subnormal: int
     overflowed: int = 0
+    squared_step: float = 0.0
 
     def __add__(self, later: SegmentError) -> SegmentError:
         """Both together; of two equal errors the earlier is where the largest is."""
@@ -43,6 +46,7 @@ class SegmentError:
             self.saturated + later.saturated,
             self.subnormal + later.subnormal,
             self.overflowed + later.overflowed,
+            self.squared_step + later.squared_step,
         )
 
 
@@ -110,7 +114,22 @@ def segment_error(plan: Plan, segment: Segment, scratch: Scratch) -> SegmentErro
             saturated=saturated,
             subnormal=subnormal,
             overflowed=0 if found.lost is None else int(np.count_nonzero(found.lost)),
+            squared_step=squared_steps(plan, prepared),
         )
+
+
+def squared_steps(plan: Plan, prepared: Prepared) -> float:
+    """The sum of the squared steps of integers, a group weighing as its elements; 0.0 of other
+    formats, and beside columns that are kept apart."""
+    scale, count = prepared.scales.scale, prepared.x.size
+    if plan.scheme.family is not Family.INTEGER or plan.decomposition is not None or not scale.size:
+        return 0.0
+    squares = np.square(scale, dtype=np.float64)
+    if isinstance(plan.layout, Runs):
+        last = count - plan.layout.size * (scale.size - 1)
+        return float(squares[:-1].sum() * plan.layout.size + squares[-1] * last)
+    # Groups of one size but for those at an edge.
+    return float(squares.mean() * count)
 
 
 def count_subnormal(magnitude: Float32, smallest_normal: np.float32, scratch: Scratch) -> int:

@@ -11,7 +11,7 @@ from qtui_core.quant.elements import Elements, Float32, Segment, from_bfloat16
 from qtui_core.quant.parallel import Scratch, map_segments
 from qtui_core.quant.process import Plan
 from qtui_core.quant.scheme import Family
-from qtui_core.quant.segment_error import Bool, SegmentError, element_errors
+from qtui_core.quant.segment_error import Bool, SegmentError, element_errors, squared_steps
 from qtui_core.quant.word_table import WORDS, word_segment
 
 
@@ -56,6 +56,7 @@ def error_by_word(
             saturated=total(beyond) if is_cast else 0,
             subnormal=total(small) if found.prepared.magnitude is not None else 0,
             overflowed=total(found.lost),
+            squared_step=squared_steps(plan, found.prepared) / WORDS * int(counts.sum()),
         )
 
 

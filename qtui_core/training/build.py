@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.families.heads import LANGUAGE_MODELS
 from qtui_core.memory.fold import Fold
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.plan_choices import ALL_LINEAR
@@ -62,7 +64,11 @@ def load(
     transformers does not build.
     """
     configuration = configuration_of(config)
-    configuration.use_cache = False
+    configuration.use_cache = plan.loop != "trainer"  # which asks for none
+    if plan.batch > 1 and getattr(configuration, "pad_token_id", None) is None:
+        # Classes that sort sequences look for the last token that is no padding; only one token of
+        # each sequence is looked for, whichever stands for padding.
+        configuration.pad_token_id = 0
     implementation = attention_of(plan)
     with torch.device(device):
         model = _construct(class_of(configuration), configuration, implementation, plan)
@@ -142,6 +148,12 @@ def _adapters(model: Any, plan: RunPlan) -> Any:
     targets = list(plan.lora_targets)
     encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
     causal = model.can_generate() and not encoder_decoder
+    name = type(model).__name__
+    if not name.endswith(LANGUAGE_MODELS):
+        raise UsageError(
+            f"peft trains a copy of the head of {name} beside the adapters, which a trace does not "
+            "follow; use --method full or inference."
+        )
     return peft.LoraConfig(
         r=plan.lora_rank,
         lora_alpha=2 * plan.lora_rank,

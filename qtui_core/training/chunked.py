@@ -1,6 +1,6 @@
 """The loss a chunk of tokens at a time, so that the logits of all tokens never exist together.
 
-What it does, in which types and in which order, is what TRL 1.9 does (sft_trainer.py,
+What it does, in which types and in which order, is what TRL 1.9 to 1.12 do (sft_trainer.py,
 _chunked_cross_entropy_loss) and what the estimate of a plan with `--loss chunked:N` assumes
 (qtui_core.memory.blocks.chunked_loss): each chunk is a checkpoint, whose logits are computed in
 float32 from a float32 copy of the head, once forward and once more backward.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -18,9 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.utils import ModelOutput
 
-from qtui_core.errors import UsageError
-
-_UNLABELLED: Final = -100
+UNLABELLED: Final = -100
 
 
 @dataclass
@@ -52,7 +50,7 @@ def chunked_cross_entropy(
         scale, softcap: of the logits, where the model has such.
     """
     following = labels[:, 1:]
-    valid = following != _UNLABELLED
+    valid = following != UNLABELLED
     rows, targets = hidden[:, :-1][valid], following[valid]
     loss = correct = entropy = torch.zeros((), dtype=torch.float32, device=hidden.device)
     one = partial(_chunk, head, scale, softcap)
@@ -86,47 +84,7 @@ def _chunk(
         loss = functional.nll_loss(logarithms, targets, reduction="sum")
         # Nobody asks for gradients of these two, but TRL computes them with gradients enabled, and
         # what the last of them saves is where a checkpoint stops to compute again.
-        told = targets != _UNLABELLED
+        told = targets != UNLABELLED
         correct = ((logarithms.argmax(-1) == targets) & told).sum()
         entropy = (-(logarithms.exp() * logarithms).sum(-1) * told).sum()
     return loss, correct, entropy.detach()
-
-
-def use_chunks(model: Any, chunk: int) -> None:
-    """Has a causal model compute its loss in chunks whenever it is given labels.
-
-    Raises UsageError for a model that is not causal, or whose head is no matrix.
-    """
-    head = model.get_output_embeddings()
-    config = model.config
-    decoder = model.base_model
-    if config.is_encoder_decoder or not model.can_generate() or decoder is model:
-        raise UsageError(
-            f"--loss chunked is for models that predict the next token, and "
-            f"{type(model).__name__} does not; use --loss stock."
-        )
-    if not isinstance(head, nn.Linear):
-        raise UsageError(
-            f"--loss chunked multiplies by the matrix of the head, and that of "
-            f"{type(model).__name__} is a {type(head).__name__}; use --loss stock."
-        )
-    scale, softcap = _scale(config), getattr(config, "final_logit_softcapping", None)
-
-    plain = model.forward
-
-    def forward(labels: torch.Tensor | None = None, **inputs: Any) -> Any:
-        if labels is None:
-            return plain(**inputs)
-        hidden = decoder(**inputs).last_hidden_state
-        return model.loss_function(hidden, head, labels, chunk, scale, softcap)
-
-    model.forward = forward
-    model.loss_function = chunked_cross_entropy
-
-
-def _scale(config: Any) -> float | None:
-    """Of logits: Cohere multiplies, Granite divides."""
-    if (scale := getattr(config, "logit_scale", None)) is not None:
-        return float(scale)
-    divisor = getattr(config, "logits_scaling", None)
-    return None if divisor is None else 1.0 / float(divisor)

@@ -18,13 +18,13 @@ from transformers.models.auto.modeling_auto import (
 
 from qtui_core.activations.load import without_code
 from qtui_core.errors import ModelError
+from qtui_core.memory.families.heads import LANGUAGE_MODELS, is_traceable
 
 _HEADS = (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
 )
-_TRAINABLE = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
 
 
 def configuration_of(config: Mapping[str, Any]) -> Any:
@@ -57,17 +57,28 @@ def configuration_of(config: Mapping[str, Any]) -> Any:
 
 
 def class_of(configuration: Any) -> Any:
-    """The class with a loss to train by: the one the config.json names, or else that for the next
+    """The class that the config.json names, or else that with a loss to train by: for the next
     token, for masked tokens or from sequence to sequence, whichever the family has.
 
-    Raises ModelError where it has none.
+    Raises ModelError where it has none, and for a class whose labels are not known here.
     """
-    for name in getattr(configuration, "architectures", None) or ():
+    named = getattr(configuration, "architectures", None) or ()
+    for name in sorted(named, key=lambda name: not name.endswith(LANGUAGE_MODELS)):
         found = getattr(transformers, name, None)
-        if name.endswith(_TRAINABLE) and getattr(found, "config_class", None) is type(
-            configuration
-        ):
+        if getattr(found, "config_class", None) is not type(configuration):
+            continue
+        if is_traceable(name):
             return found
+        raise ModelError(
+            f"config.json names {name}, and a trace cannot tell what that reads in a step; name "
+            "another class under architectures."
+        )
+    if named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
+        raise ModelError(
+            f"config.json names {named[0]}, which is no class of the installed transformers "
+            f"{transformers.__version__} for {configuration.model_type!r}; name another under "
+            "architectures."
+        )
     decoder = bool(getattr(configuration, "is_decoder", False))
     for mapping in _HEADS if not decoder else (MODEL_FOR_CAUSAL_LM_MAPPING,):
         if type(configuration) in mapping:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from qtui_core.memory.plan import RunPlan
+
+_STORAGES: Final = {
+    "uint8": torch.uint8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32
+}  # fmt: skip
 
 
 def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> None:
@@ -32,6 +36,7 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
         bnb_4bit_quant_type=quant.partition("-")[0] if not eight else "nf4",
         bnb_4bit_use_double_quant=quant.endswith("-dq"),
         bnb_4bit_compute_dtype=_compute_dtype(plan),
+        bnb_4bit_quant_storage=_STORAGES[plan.quant_storage],
     )
     kept = _kept(model)
     plain = {name: module for name, module in model.named_modules() if _is_linear(module)}

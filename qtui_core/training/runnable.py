@@ -55,14 +55,13 @@ def check_runnable(plan: RunPlan, device_type: str) -> None:
     if plan.loss.startswith("in-place"):
         raise UsageError(
             f"--loss {plan.loss} is a kernel of Unsloth, which is not run here; `qtui memory` "
-            f"estimates it. Use --loss chunked:256, which keeps no logits either."
+            f"estimates it. Use --loss tiled, which keeps no logits either."
         )
     if (plan.kernels == "liger" or plan.loss == "fused") and not (cuda and _has("liger_kernel")):
         what = "--loss fused" if plan.loss == "fused" else "--kernels liger"
         lack = "run on a GPU only" if not cuda else "are not installed (`pip install liger-kernel`)"
         raise UsageError(
-            f"{what} takes kernels of Liger, which {lack}. Use --kernels torch and "
-            f"--loss chunked:256."
+            f"{what} takes kernels of Liger, which {lack}. Use --kernels torch and --loss tiled."
         )
     if plan.attention in ("flash", "efficient") and not cuda:
         raise UsageError(

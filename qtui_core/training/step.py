@@ -12,7 +12,16 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from qtui_core.memory.plan import RunPlan, chunk_of
+from qtui_core.errors import UsageError
+from qtui_core.memory.families.heads import (
+    ANSWERS,
+    LANGUAGE_MODELS,
+    NEXT_SENTENCES,
+    PRETRAINING,
+    SEQUENCES,
+    TOKENS,
+)
+from qtui_core.memory.plan import RunPlan, without_logits
 from qtui_core.memory.record import Component, Phase
 from qtui_core.training.build import DTYPES, Built
 from qtui_core.training.marks import Marks
@@ -22,16 +31,49 @@ from qtui_core.training.tracker import Tracker
 
 
 def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[str, torch.Tensor]:
-    """What a step reads: int64 `input_ids` `[batch, sequence]`, which are the labels too, and
-    under a padding mask an int64 `attention_mask` that hides the last token of the first row."""
+    """What a step reads: int64 `input_ids` `[batch, sequence]`, the labels that the class takes,
+    and under a padding mask an int64 `attention_mask` that hides the last token of the first row.
+    """
     size = (plan.batch, plan.sequence)
     ids = torch.randint(0, built.configuration.vocab_size, size, device=device)
-    batch = {"input_ids": ids, "labels": ids}
+    batch = {"input_ids": ids} | (_labels_of(built, ids) if plan.trains else {})
     if plan.padding_mask:
         mask = torch.ones(size, dtype=torch.int64, device=device)
         mask[0, -1] = 0
         batch["attention_mask"] = mask
     return batch
+
+
+def _labels_of(built: Built, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Labels for int64 `[batch, sequence]` ids: of a language model the ids themselves; int64
+    `[batch, sequence]` of tokens, `[batch]` of sequences (float32 where they are numbers, with
+    as many columns as labels where there are several) and of the ends of an answer.
+
+    Raises UsageError for a class without a loss.
+    """
+    model, config = built.model, built.configuration
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    name = type(base).__name__
+    if name.endswith(LANGUAGE_MODELS):
+        return {"labels": ids}
+    if name.endswith(TOKENS):
+        return {"labels": torch.zeros_like(ids)}
+    each = ids.new_zeros(len(ids))
+    if name.endswith(ANSWERS):
+        return {"start_positions": each, "end_positions": each.clone()}
+    if name.endswith(PRETRAINING):
+        return {"labels": ids, "next_sentence_label": each}
+    if name.endswith(NEXT_SENTENCES):
+        return {"labels": each}
+    if name.endswith(SEQUENCES):
+        problem, count = config.problem_type, config.num_labels
+        if count > 1 and problem in ("regression", "multi_label_classification"):
+            return {"labels": torch.zeros(len(ids), count, device=ids.device)}
+        return {"labels": each.float() if count == 1 else each}
+    raise UsageError(
+        f"{name} has no head to train on; use --method inference, or name a class with a head "
+        "under architectures in config.json."
+    )
 
 
 def run_steps(
@@ -72,6 +114,9 @@ def take_steps(
                 with _autocast(plan, batch):
                     outputs = built.model(**batch)
                 loss = outputs.loss
+                marks.track(
+                    cache_tensors(getattr(outputs, "past_key_values", None)), Component.CACHE
+                )
                 if plan.loop == "trainer":
                     outputs = None
                 if plan.accumulation > 1:
@@ -103,8 +148,7 @@ def take_steps(
 def run_inference(
     built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], tracker: Tracker
 ) -> None:
-    """An inference under the tracker, as `infer` does it; of the batch the labels are let go."""
-    del batch["labels"]
+    """An inference under the tracker, as `infer` does it."""
     with _undisturbed():
         infer(built, plan, batch, tracker)
 
@@ -199,8 +243,8 @@ def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
         def compute(*args: Any, **kwargs: Any) -> Any:
             if marks.at == Phase.FORWARD:
                 logits = kwargs.get("logits", args[0] if args else None)
-                # A loss in chunks is given hidden states.
-                if isinstance(logits, torch.Tensor) and chunk_of(plan.loss) is None:
+                # A loss without logits is given hidden states.
+                if isinstance(logits, torch.Tensor) and not without_logits(plan.loss):
                     marks.track([("logits", logits)], Component.LOSS)
                 del logits
                 marks.phase(Phase.LOSS)

@@ -58,6 +58,8 @@ def _reasons(
     """(options, why they are without effect)."""
     if not runs.adapts:
         yield _OF_ADAPTERS, "there are no adapters"
+    if not runs.four_bits:
+        yield ("--quant-storage",), "no weights are packed into 4 bits"
     if runs.trains:
         yield ("--generate",), "a step of training generates nothing"
         if not runs.checkpointing:

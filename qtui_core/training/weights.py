@@ -34,7 +34,7 @@ def load_weights(source: ModelSource, plan: RunPlan) -> Built:
             f"its tensors belong to."
         )
     configuration = configuration_of(source.config)
-    configuration.use_cache = False
+    configuration.use_cache = plan.loop != "trainer"  # which asks for none
     model_class = class_of(configuration)
     implementation = attention_of(plan)
     if not getattr(model_class, "_supports_sdpa", True):

@@ -137,7 +137,11 @@ def test_writing_keeps_links_permissions_and_devices(qtui, tmp_path):
     target.write_text("old")
     target.chmod(0o600)
     link.symlink_to(target)
-    assert qtui("formats", "1", "-o", str(link)).returncode == 0
+    refused = qtui("formats", "1", "-o", str(link))
+    assert_sentence(refused, 2)
+    assert "--force" in refused.stderr
+    assert target.read_text() == "old"
+    assert qtui("formats", "1", "--force", "-o", str(link)).returncode == 0
     assert link.is_symlink()
     assert target.read_text().startswith("# 1 in every format")
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
@@ -429,6 +433,39 @@ def test_a_reader_that_leaves_early_is_no_failure(checkpoint):
 
 def test_a_folder_in_place_of_the_output_file(qtui, checkpoint):
     assert_sentence(qtui("inspect", str(checkpoint), "-o", str(checkpoint)), 2)
+
+
+def test_no_command_writes_over_what_it_reads(qtui, checkpoint, tmp_path):
+    """Not with --force, and not by another path to the same file."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("to learn from")
+    recording = Path(__file__).parents[1] / "live" / "recordings" / "demo_qlora_cpu.jsonl"
+    played = tmp_path / "run.jsonl"
+    played.write_bytes(recording.read_bytes())
+    hard = tmp_path / "hard.json"
+    os.link(checkpoint / "config.json", hard)
+    model, config = str(checkpoint), str(checkpoint / "config.json")
+    weights = str(next(checkpoint.glob("*.safetensors")))
+    before = {path: path.read_bytes() for path in (*checkpoint.iterdir(), texts, played)}
+    wrong = []
+    for command in (
+        ("inspect", model, "--headers", "-o", config),
+        ("inspect", model, "--headers", "-o", str(hard)),
+        ("inspect", "demo", "--against", model, "-o", str(hard)),
+        ("memory", config, "-o", config),
+        ("inspect", model, "--sensitivity", "--calibration", str(texts), "-o", str(texts)),
+        ("train", model, "--record", weights),
+        ("train", model, "--data", str(texts), "--record", str(texts)),
+        ("train", model, "--record", "-"),
+        ("train", model, "--record", str(tmp_path / "x.txt"), "-o", str(tmp_path / "x.txt")),
+        ("replay", str(played), "--format", "text", "-o", str(played)),
+    ):
+        done = qtui(*command, "--force")
+        if done.returncode != 2 or done.stdout or "Traceback" in done.stderr:
+            wrong.append((command, done.returncode, done.stderr))
+    assert not wrong
+    assert {path: path.read_bytes() for path in before} == before
+    assert not (tmp_path / "x.txt").exists()
 
 
 def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_the_traceback():

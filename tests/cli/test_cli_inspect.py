@@ -32,12 +32,12 @@ def test_json_has_every_key_of_the_schema(qtui, checkpoint):
     up = next(t for t in data["tensors"] if t["name"] == "layers.0.up.weight")
     assert set(up) == {
         "name", "shape", "dtype", "parameters", "bytes", "sampled_parameters", "statistics",
-        "outliers", "errors",
+        "outliers", "errors", "read_as", "matrix",
     }  # fmt: skip
     assert {"min", "max", "mean", "std", "absmax", "kurtosis"} <= set(up["statistics"])
     assert set(up["errors"][0]) == {
         "scheme", "bits_per_parameter", "mse", "relative_mse", "sqnr_db", "max_abs_error",
-        "gaussian_relative_mse",
+        "gaussian_relative_mse", "nonfinite", "saturated", "overflowed",
     }  # fmt: skip
     assert {"scheme", "bits_per_parameter", "bytes", "relative_mse", "sqnr_db"} <= set(
         data["schemes"][0]

@@ -58,7 +58,8 @@ def test_json_has_every_key_of_the_schema(qtui, models):
     assert set(worst) == {
         "name", "shape", "parameters", "sampled_parameters", "stored", "against_stored",
         "identical", "nonfinite", "mse", "relative_mse", "sqnr_db", "max_abs_error",
-        "max_abs_error_index", "mean_shift", "cosine", "plain_rounding",
+        "max_abs_error_index", "mean_shift", "cosine", "plain_rounding", "became_nonfinite",
+        "read_as", "matrix",
     }  # fmt: skip
     assert worst["name"] == "model.layers.0.mlp.up_proj.weight"
     assert worst["shape"] == [64, 128]

@@ -95,54 +95,71 @@ def test_inputs_are_looked_at_before_the_model_is(qtui, tmp_path, args, words):
 
 
 @pytest.mark.slow
-def test_calibration_weighs_by_what_flows_through_the_layers(qtui, tmp_path):
-    """The error of the outputs, against a forward pass of transformers with hooks of this test."""
+def test_outputs_decibels_are_those_of_a_forward_pass_with_hooks(qtui, tmp_path):
+    """Every layer under several schemes, and the means in the report, against transformers with
+    hooks of this test."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    from qtui_core.activations.layer_inputs import layer_inputs
+    from qtui_core.activations.text import read_text
+    from qtui_core.inspection.layer_errors import layer_errors
+    from qtui_core.models import open_model
     from qtui_core.models.demo import HELD_BACK_TEXT
     from qtui_core.quant import Scheme, quantize
 
+    schemes = [str(Scheme.parse(s)) for s in ("nf4:dq", "int8", "mxfp4", "ternary", "int2")]
     text = tmp_path / "text.txt"
     text.write_bytes(HELD_BACK_TEXT.read_bytes()[:512])
     done = qtui(
-        "inspect", "demo", "--sensitivity", "--schemes", "nf4,int8", "--full", "--json",
+        "inspect", "demo", "--sensitivity", "--schemes", ",".join(schemes), "--full", "--json",
         "--calibration", str(text), "--budget", "4.6",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["sensitivity"]
     assert found["weighed_by"] == "outputs"
     assert found["weighed_by_weights_alone"] == ["model.embed_tokens.weight"]
+    assert found["tokens"] == [256, 256]
 
     model = AutoModelForCausalLM.from_pretrained(HELD_BACK_TEXT.parent, dtype=torch.bfloat16)
-    squares: dict[str, list[np.ndarray]] = {}
+    seen: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear):
             module.register_forward_hook(
-                lambda _, args, out, name=name: squares.setdefault(name, []).append(
-                    args[0]
-                    .detach()
-                    .float()
-                    .numpy()
-                    .astype(np.float64)
-                    .reshape(-1, args[0].shape[-1])
+                lambda _, args, out, name=name: seen.update(
+                    {f"{name}.weight": (args[0][0].double().numpy(), out[0].double().numpy())}
                 )
             )
     # The first half of the text is calibrated on.
     ids = torch.frombuffer(bytearray(text.read_bytes()[:256]), dtype=torch.uint8)
     with torch.inference_mode():
         model(input_ids=ids.long()[None])
-    weights = dict(model.named_parameters())
-    layers = len(found["assignment"])
-    for entry in found["assignment"]:
-        name = entry["tensor"].removesuffix(".weight")
-        if entry["scheme"] is None or name not in squares:
-            continue
-        moments = (np.concatenate(squares[name]) ** 2).mean(axis=0)
-        w = weights[entry["tensor"]].detach().float().numpy()
-        wrong = w.astype(np.float64) - quantize(w, Scheme.parse(entry["scheme"])).dequantize()
-        relative = (wrong**2 @ moments).sum() / (w.astype(np.float64) ** 2 @ moments).sum()
-        assert entry["relative_error"] * layers == pytest.approx(relative, rel=2e-3)
+    weights = {name: p.detach().float().numpy() for name, p in model.named_parameters()}
+
+    def decibels(name: str, scheme: str) -> float:
+        x, y = seen[name]
+        w = weights[name]
+        wrong = x @ (quantize(w, Scheme.parse(scheme)).dequantize() - w).T.astype(np.float64)
+        return float(-10 * np.log10((wrong**2).sum() / (y**2).sum()))
+
+    with open_model("demo") as source:
+        inputs = layer_inputs(source, list(source.tensors), read_text(str(text)))
+        layers = layer_errors(source, inputs, [Scheme.parse(s) for s in schemes], full=True)
+    assert set(layers) == set(seen)
+    off = {
+        (name, scheme): -10 * np.log10(error) - decibels(name, scheme)
+        for name, layer in layers.items()
+        for scheme, error in zip(schemes, layer.relative_mse, strict=True)
+    }
+    assert {key: db for key, db in off.items() if abs(db) > 0.01} == {}
+    for uniform in found["uniform"]:
+        by_hand = [10 ** (-decibels(name, uniform["scheme"]) / 10) for name in seen]
+        # The embedding has no layer and counts by its weights.
+        w = weights["model.embed_tokens.weight"].astype(np.float64)
+        y = quantize(w.astype(np.float32), Scheme.parse(uniform["scheme"])).dequantize()
+        by_hand.append(((w - y) ** 2).sum() / (w**2).sum())
+        expected = -10 * np.log10(np.mean(by_hand))
+        assert uniform["sqnr_db"] == pytest.approx(expected, abs=0.01), uniform["scheme"]
 
 
 def test_a_calibration_text_that_is_none_is_refused(qtui, tmp_path):

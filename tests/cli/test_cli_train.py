@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from processes import is_gone
 
-from qtui_core.live.recording import read_recording
+from qtui_core.live.recording import parse_recording, read_recording
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROGRAM = (sys.executable, str(SUPPORT / "scripted_train.py"))
@@ -71,9 +71,25 @@ def test_a_full_disk_ends_the_recording_and_not_the_run():
     code, out, err = train("whole", "--steps", "3", "--json", "--record", "/dev/full")
     assert code == 1  # what was asked for is not all there
     assert json.loads(out)["steps_taken"] == 3
-    said = "qtui: The recording '/dev/full' ends here (No space left on device); the run goes on."
+    said = "qtui: The recording '/dev/full' is not made (No space left on device); the run goes on."
     assert err.count(said) == 1
     assert "unexpected" not in err
+
+
+def test_a_run_goes_on_while_nobody_reads_what_is_said(tmp_path):
+    """Of the lines that had no room the last ones are kept, and the report on stdout is whole."""
+    record = tmp_path / "run.jsonl"
+    child = start("steady", "--steps", "20", "--json", "--record", str(record))
+    end = time.monotonic() + 60
+    while not record.exists() or b'"told":"end"' not in record.read_bytes():
+        assert time.monotonic() < end, "the run waits for a reader of stderr"
+        time.sleep(0.05)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 0
+    assert json.loads(out)["steps_taken"] == 20
+    assert read_recording(record).complaint == ""
+    assert "lines before this were not read in time" in err
+    assert "step 20 of 20" in err
 
 
 def test_the_child_is_asked_for_what_was_typed(tmp_path):
@@ -129,6 +145,8 @@ def test_a_loss_that_is_no_number_is_null_in_json():
     [
         ("no_model", 3, "qtui: There is no such model."),
         ("killed", 1, "qtui: The run was killed"),
+        ("ended_by_somebody", 1, "qtui: SIGTERM ended the run in step 2, forward."),
+        ("stopped_by_itself", 1, ""),
         ("gone_without_a_word", 1, "qtui: The run ended with exit code 5."),
     ],
 )
@@ -139,11 +157,28 @@ def test_a_child_that_fails_is_a_sentence_and_a_code(model, code, says):
     assert "Traceback" not in err
 
 
-def test_nothing_is_written_over_where_no_run_began(tmp_path):
+def test_a_recording_that_is_there_stays_until_another_run_begins(tmp_path):
     record = tmp_path / "kept.jsonl"
     record.write_text("precious")
-    assert train("no_model", "--record", str(record))[0] == 3
+    assert train("no_model", "--record", str(record), "--force")[0] == 3
     assert record.read_text() == "precious"
+    code, _, err = train("whole", "--record", str(record))
+    assert (code, record.read_text()) == (2, "precious")
+    assert "--force" in err
+    child = start("until_stopped", "--record", str(record), "--force")
+    wait_for_lines(record, 3)
+    child.kill()  # what was told until then is there, under the name that was given
+    child.communicate(timeout=20)
+    assert len(read_recording(record).snapshots) >= 2
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.jsonl"]
+
+
+def test_a_recording_on_stdout_beside_a_report_in_a_file(tmp_path):
+    report = tmp_path / "report.json"
+    code, out, _ = train("whole", "--steps", "2", "--record", "-", "-o", str(report))
+    assert code == 0
+    assert parse_recording(out.splitlines()).complaint == ""
+    assert json.loads(report.read_text())["status"] == "done"
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/run.jsonl", "."])
@@ -156,18 +191,17 @@ def test_a_recording_that_cannot_be_is_refused_before_the_run(tmp_path, name):
     assert "step" not in err
 
 
-def interrupt(child: subprocess.Popen[str], after: str) -> tuple[float, str, str]:
-    """Ctrl-C once a line on stderr has a word; seconds until the end, and what was written."""
+def interrupt(child: subprocess.Popen[str], after: str) -> tuple[str, str]:
+    """Ctrl-C once a line on stderr has a word; what was written to both streams until the end."""
     assert child.stderr is not None
     seen = ""
     while after not in seen:
         line = child.stderr.readline()
         assert line, seen
         seen += line
-    begun = time.monotonic()
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=20)
-    return time.monotonic() - begun, out, seen + err
+    return out, seen + err
 
 
 def wait_for_lines(path: Path, count: int) -> None:
@@ -177,12 +211,11 @@ def wait_for_lines(path: Path, count: int) -> None:
         time.sleep(0.02)
 
 
-def test_ctrl_c_stops_within_a_second_and_tells_what_was_measured(tmp_path):
+def test_ctrl_c_stops_it_and_tells_what_was_measured(tmp_path):
     record = tmp_path / "run.jsonl"
     child = start("until_stopped", "--json", "--record", str(record))
-    seconds, out, err = interrupt(child, "step 1")
+    out, err = interrupt(child, "step 1")
     assert child.returncode == 130
-    assert seconds < 1
     assert "interrupted" in err
     data = json.loads(out)
     assert data["status"] == "stopped"
@@ -194,10 +227,8 @@ def test_ctrl_c_ends_what_does_not_listen(tmp_path):
     record = tmp_path / "run.jsonl"
     child = start("deaf", "--record", str(record))
     wait_for_lines(record, 3)  # the last is of the child that it has
-    begun = time.monotonic()
     child.send_signal(signal.SIGINT)
     child.communicate(timeout=20)
-    assert time.monotonic() - begun < 1.2
     assert child.returncode == 130
     recording = read_recording(record)
     assert recording.snapshots[-1].reason == "stopped"

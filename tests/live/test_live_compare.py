@@ -9,7 +9,7 @@ import pytest
 from live_runs import BEFORE, MIB, ON_CPU, ON_GPU, PEAKS, PREDICTED, STEP, run
 from test_live_state import fold
 
-from qtui_core.live.compare import by_component, by_phase, error_of, first_step_only
+from qtui_core.live.compare import by_component, by_phase, gap_share, too_early
 from qtui_core.live.measured import measured
 from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import Fault, PhaseEnded, StepTaken
@@ -21,10 +21,10 @@ def test_phases_of_both_sides_in_order():
     rows = by_phase(fold(run()))
     assert [row.name for row in rows] == [*BEFORE, *STEP]
     assert rows[0].estimated is None
-    assert rows[0].error is None
+    assert rows[0].gap is None
     for row in rows[1:]:
         assert (row.estimated, row.measured) == (PEAKS[row.name] * MIB, (PEAKS[row.name] + 1) * MIB)
-        assert row.error == pytest.approx(-1 / (PEAKS[row.name] + 1))
+        assert row.gap == pytest.approx(1 / (PEAKS[row.name] + 1))
 
 
 def test_quantizing_counts_as_part_of_the_load():
@@ -54,23 +54,29 @@ def test_components_of_a_phase_sum_to_its_levels(gpu, peak):
             mine.allocated_bytes if peak else sum(mine.held.values())
         )
         weights = next(row for row in rows if row.name == "weights")
-        assert (weights.estimated, weights.measured, weights.error) == (40 * MIB, 40 * MIB, 0)
+        assert (weights.estimated, weights.measured, weights.gap) == (40 * MIB, 40 * MIB, 0)
     assert by_component(state, "import") == ()
     assert by_component(state, "no phase") == ()
 
 
-def test_errors_of_estimates():
-    assert error_of(90, 100) == -0.1
-    assert error_of(0, 100) == -1
-    assert error_of(5, 0) is None
-    assert error_of(None, 5) is None
-    assert error_of(5, None) is None
+def test_gaps_as_shares():
+    assert gap_share(90, 100) == 0.1
+    assert gap_share(0, 100) == 1
+    assert gap_share(5, 0) is None
+    assert gap_share(None, 5) is None
+    assert gap_share(5, None) is None
 
 
-def test_one_step_alone_is_told():
-    assert first_step_only(fold(run(1)))
-    assert not first_step_only(fold(run(2)))
-    assert not first_step_only(fold([ON_GPU]))
+def test_a_run_is_held_against_its_estimate_from_two_whole_steps_on():
+    """One of a training; an inference makes nothing in its first step that stays."""
+    infers = replace(ON_GPU, plan=dict(ON_GPU.plan) | {"method": "inference"})
+    unknown = replace(ON_GPU, predicted=None, why_not="nobody asked")
+    for head, needed in ((ON_GPU, 2), (infers, 1), (unknown, 0)):
+        told = [head, *list(run(3))[1:]]
+        whole = 0
+        for upto, each in enumerate(told, 1):
+            whole += isinstance(each, StepTaken)
+            assert too_early(fold(told[:upto])) is (whole < needed), (head.plan["method"], upto)
 
 
 def test_figures_of_a_run():
@@ -151,7 +157,7 @@ def test_comparing_adapters_is_no_part_of_the_levels():
     before, after_it = fold(run()), fold([*run(), told])
     assert measured(after_it) == measured(before)
     assert by_phase(after_it)[:-1] == by_phase(before)
-    assert (by_phase(after_it)[-1].name, by_phase(after_it)[-1].error) == ("compare", None)
+    assert (by_phase(after_it)[-1].name, by_phase(after_it)[-1].gap) == ("compare", None)
 
 
 def test_where_tensors_are_counted_each_component_is_told():

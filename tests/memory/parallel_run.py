@@ -72,7 +72,14 @@ def main(job):
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if job["kind"] == "tp":
         model = cut(model, f"{job['output']}.model")
-    if job["method"] == "lora":
+    if job["method"] == "qlora":
+        from qtui_core.memory.plan import RunPlan
+        from qtui_core.training.quantized import quantize_linears
+
+        storage = job["quant_storage"]
+        plan = RunPlan(quant="nf4-dq", quant_storage=storage, dtype="fp32", autocast_dtype="bf16")
+        quantize_linears(model, plan, "cpu")
+    if job["method"] in ("lora", "qlora"):
         import peft
 
         model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear"))
@@ -81,10 +88,12 @@ def main(job):
     model.train()
     if job["kind"] == "fsdp":
         mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-        inner = model.get_base_model() if job["method"] == "lora" else model
+        inner = model if job["method"] == "full" else model.get_base_model()
+        # As accelerate does (fsdp2_prepare_model).
+        whole = {p for p in model.parameters() if not p.is_floating_point()}
         for layer in inner.get_submodule(job["layers"]):
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+            fully_shard(layer, mesh=mesh, ignored_params=whole)
+        fully_shard(model, mesh=mesh, ignored_params=whole)
     elif job["kind"] != "tp":
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = optimizer_of(model, job["kind"])

@@ -3,15 +3,21 @@ device that was full for a moment."""
 
 from __future__ import annotations
 
+import pytest
+
+from qtui.report.memory_build import Described
+from qtui.report.memory_notes import notes_of
 from qtui_core.memory.allocator import (
     AllocatorSettings,
     simulate,
 )
+from qtui_core.memory.devices import find_device
 from qtui_core.memory.estimate import estimate
 from qtui_core.memory.on_device import for_allocator
 from qtui_core.memory.plan import RunPlan
 from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
 from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.workspaces import outside_torch
 
 MIB = 1 << 20
 SHAPE = ModelShape.from_config(
@@ -113,6 +119,85 @@ def test_a_loss_in_place_keeps_its_logits_in_float32_till_the_backward_pass_is_o
     # One more copy, in whole 2 MiB.
     assert found.peak_reserved_bytes is not None
     assert COPY <= found.peak_reserved_bytes - freed.peak.reserved <= COPY + 4 * MIB
+
+
+LLAMA_3_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
+POWERLM_3B = {
+    "model_type": "granite",
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 36,
+    "num_key_value_heads": 36,
+    "vocab_size": 49152,
+    "tie_word_embeddings": True,
+    "logits_scaling": 9.0,
+}
+#: (model, method, autocast, batch) -> peak of allocated bytes, and MiB of the process, on an A100
+#: with sequences of 4096 (fms-acceleration, scripts/benchmarks/refs: a100_80gb_granite.csv rows 6,
+#: 12, 14, 24, 26 and a100_80gb_liger.csv rows 8, 16, 17; torch 2.4.1, transformers 4.45.2). Left
+#: out are full fine-tuning with a batch of 4, which is 3.5 % too high, and row 9 of Llama-3, which
+#: filled the device and then took 25 % less than is replayed.
+MEASURED = [
+    (POWERLM_3B, "full", False, 8, 40_316_365_824, 50_077),
+    (POWERLM_3B, "lora", False, 4, 16_873_442_304, 21_375),
+    (POWERLM_3B, "lora", False, 8, 26_561_596_416, 34_803),
+    (POWERLM_3B, "qlora", True, 4, 11_831_656_448, 16_347),
+    (POWERLM_3B, "qlora", True, 8, 21_519_810_560, 29_777),
+    (LLAMA_3_8B, "lora", True, 4, 37_644_015_616, 50_711),
+    (LLAMA_3_8B, "qlora", True, 4, 27_259_280_384, 41_221),
+    (LLAMA_3_8B, "qlora", True, 8, 48_632_712_192, 75_995),
+]
+
+
+@pytest.mark.slow
+def test_the_copy_is_kept_in_llama_and_not_in_granite():
+    """The process to 1.5 %; with the other choice it is 5 to 21 % off, which the range covers."""
+    off = []
+    for config, method, autocast, batch, allocated, process in MEASURED:
+        shape = ModelShape.from_config(config | {"torch_dtype": "bfloat16"})
+        plan = RunPlan(
+            method=method, batch=batch, sequence=4096, autocast=autocast, kbit_prep="none",
+            lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+            lora_dropout=0.0 if method == "full" else 0.1,
+            checkpointing=True, reentrant=True, kernels="fused", attention="flash",
+            repeat_kv=True, loss="in-place", torch="2.4",
+        )  # fmt: skip
+        found = estimate(shape, plan, find_device("A100 SXM4 80GB"))
+        measured = process * MIB
+        copy = 4 * plan.tokens * shape.vocabulary
+        context = outside_torch(found.device).uncertainty
+        if (
+            abs(found.peak_allocated_bytes - allocated) > 0.0005 * allocated
+            or abs(found.process_bytes - measured) > 0.015 * measured
+            or found.uncertainty_bytes != context + copy
+        ):
+            off.append((config["model_type"], method, batch, found.process_bytes / measured))
+    assert not off
+
+
+def test_the_note_names_the_copy_and_what_was_found():
+    for family, loss, counted in (
+        ("llama", "in-place", "is counted here"),
+        ("granite", "in-place", "is not counted here"),
+        ("granite", "in-place-4.48", "is counted here"),
+    ):
+        config = LLAMA_3_8B | {"model_type": family, "num_hidden_layers": 2}
+        shape = ModelShape.from_config(config)
+        found = estimate(shape, RunPlan(method="lora", sequence=64, loss=loss), allocator=False)
+        described = Described("m", "m", config, "M", False)
+        notes = " ".join(notes_of(described, found, None))
+        assert counted in notes
+        assert f"{4 * 64 * 128256:,} bytes" in notes
 
 
 def test_other_losses_hold_nothing_back():

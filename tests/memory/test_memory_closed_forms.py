@@ -197,6 +197,17 @@ def test_a_chunked_loss_does_not_grow_with_the_tokens(name, chunk):
     assert loss_hump(shape, longer).bytes == loss_hump(shape, plan).bytes
 
 
+# In float32 a full fine-tuning is at its fullest later, with all gradients.
+@pytest.mark.parametrize("name", ["lora", "full, 16 bits", "qlora, prepared"])
+def test_a_tiled_loss_holds_one_tile_and_gradients_of_float32(name):
+    shape = llama(7)
+    chosen = {"loss": "tiled", "loop": "trainer", "checkpointing": True}
+    plan = plan_of(7, **(VARIANTS[name] | chosen))
+    forms = loss_peak(shape, plan, resident_bytes(shape, plan))
+    measured = peaks_on_the_tape(shape, plan)[Phase.BACKWARD]
+    assert sum(form.bytes for form in forms) == pytest.approx(measured, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "config",
     [

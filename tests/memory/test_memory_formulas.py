@@ -58,6 +58,8 @@ def test_a_formula_gives_the_bytes_of_another_run_too(name, plan):
     """Of 2,048 tokens of a model 4,096 wide 2 h h is as many as 4 N h, but not of 1,431."""
     shape = ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
     longest = min(2048, shape.max_positions or 2048)
+    if name == "bert-base":
+        plan = replace(plan, loss="stock")  # the only one that an encoder has
     one = replace(plan, batch=2, sequence=longest)
     other = estimate(shape, replace(plan, batch=3, sequence=longest // 2 - 35), allocator=False)
     sizes, terms = Symbols(shape, other.plan).values, once(other.terms)

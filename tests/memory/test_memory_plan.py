@@ -193,7 +193,10 @@ REFUSED_BY_THE_MODEL = [
     ({"gpus": 7, "tensor_parallel": 7}, {}, "4 attention heads; use one of 1, 2, 4."),
     ({"gpus": 2, "tensor_parallel": 2}, {"heads": 71, "kv_heads": 71}, "use --tensor-parallel 1."),
     ({"method": "inference", "generate": 5}, {"is_encoder": True}, "does not generate"),
-    ({}, {"head": None}, "no head to train on"),
+    ({}, {"head": None, "architecture": "LlamaModel"}, "no head to train on"),
+    ({}, {"head": None, "architecture": "BertForSequenceClassification"}, "use --trace"),
+    ({}, {"head": None, "architecture": "BertForMultipleChoice"}, "name another class"),
+    ({"loss": "chunked:64"}, {"is_encoder": True}, "use --loss stock."),
 ]
 
 

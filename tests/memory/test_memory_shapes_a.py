@@ -247,9 +247,10 @@ def test_the_type_of_the_checkpoint_is_read_under_both_names():
 
 
 def test_another_head_or_a_quantized_checkpoint_is_noted():
-    shape = shape_of(small("llama", architectures=["LlamaForSequenceClassification"]))
-    assert "LlamaForSequenceClassification" in shape.notes[0]
-    shape = shape_of(small("llama", quantization_config={"quant_method": "gptq"}))
+    shape = shape_of(small("llama", architectures=["LLaMAForCausalLM"]))
+    assert "LLaMAForCausalLM" in shape.notes[0]
+    assert shape.known == "derived"
+    shape = shape_of(small("llama", quantization_config={"quant_method": "gptq", "bits": 4}))
     assert "quantized" in shape.notes[0]
 
 

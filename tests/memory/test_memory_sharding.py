@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from bitsandbytes.functional import quantize_4bit
 from cpu_kernels import on_cpu
 from small_models import CONFIGS, build_on_meta, config_of
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
@@ -20,6 +21,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 from qtui_core.memory.collectives import record_on_one_gpu
 from qtui_core.memory.pipeline import stages_of
 from qtui_core.memory.plan import RunPlan, check_against, resolve
+from qtui_core.memory.plan_choices import QUANT_STORAGES
 from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
 from qtui_core.memory.resident import resident_by_component, resident_bytes
 from qtui_core.memory.shape import ModelShape
@@ -28,6 +30,10 @@ from qtui_core.memory.sharding import gradient_buckets, is_sharded, local_shape,
 from qtui_core.memory.step import record_step
 from qtui_core.memory.storage import StoredTensor
 from qtui_core.memory.weights import blocks_of, tensors_of
+
+STORAGES = {
+    "uint8": torch.uint8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32
+}  # fmt: skip
 
 
 def shape_of(family):
@@ -47,11 +53,43 @@ def test_shards_are_those_of_fully_shard(sizes, ways):
     assert shard_of(stored, ways).shape == tuple(real.shape)
 
 
-def test_packed_weights_stay_whole():
-    tensors = list(tensors_of(shape_of("llama"), plan_of(zero=3, gpus=4)))
-    whole = {t.dtype for t in tensors if not is_sharded(t)}
-    assert "uint8" in whole
-    assert all(t.component != Component.ADAPTERS for t in tensors if not is_sharded(t))
+def test_packed_weights_are_sharded_where_they_are_packed_into_a_floating_type():
+    """What bitsandbytes itself stores, and as how many elements fully_shard divides it."""
+    shape, ways = shape_of("llama"), 4
+    held = {}
+    for storage in QUANT_STORAGES:
+        plan = plan_of(zero=3, gpus=ways, quant_storage=storage)
+        tensors = list(tensors_of(shape, plan))
+        whole = [t for t in tensors if not is_sharded(t, plan)]
+        kinds = {t.component for t in whole}
+        assert (Component.WEIGHTS in kinds) == (storage == "uint8")
+        assert Component.QUANTIZATION in kinds
+        assert Component.ADAPTERS not in kinds
+        weight = next(t for t in tensors if t.name.endswith("layers.0.mlp.down_proj.weight"))
+        linear = shape.layers[0].mlp.down
+        real, _ = quantize_4bit(
+            torch.zeros(linear.outputs, linear.inputs, dtype=torch.bfloat16),
+            quant_type="nf4",
+            quant_storage=STORAGES[storage],
+        )
+        assert (len(real), real.nbytes) == (weight.shape[0], weight.bytes)
+        cut = _chunk_with_empty(real, ways, dim=0)[0]
+        assert shard_of(weight, ways).bytes == cut.nbytes
+        held[storage] = resident_by_component(shape, plan)[Component.WEIGHTS]
+    assert held["bf16"] == held["fp16"] < held["uint8"]
+
+
+def test_70b_in_4_bits_on_two_gpus():
+    """Llama-2-70B: 35 GB of codes and 1 GB of constants, of which each GPU has half the codes."""
+    layer = {"hidden_size": 8192, "intermediate_size": 28672, "num_key_value_heads": 8}
+    config = LLAMA | layer | {"num_attention_heads": 64, "vocab_size": 32000}
+    shape = ModelShape.from_config(config | {"num_hidden_layers": 80})
+    plans = {s: plan_of(gpus=2, zero=3, quant_storage=s) for s in ("uint8", "bf16")}
+    held = {s: resident_by_component(shape, plan) for s, plan in plans.items()}
+    codes = 80 * (2 * 8192 * 8192 + 2 * 1024 * 8192 + 3 * 8192 * 28672) // 2
+    saved = held["uint8"][Component.WEIGHTS] - held["bf16"][Component.WEIGHTS]
+    assert saved == codes // 2
+    assert held["uint8"][Component.QUANTIZATION] == held["bf16"][Component.QUANTIZATION]
 
 
 def measured_shape(model):
@@ -287,6 +325,13 @@ JOBS = {
         "method": "lora",
         "checkpointing": True,
     },
+    "4 bits, sharded": {
+        "config": LLAMA,
+        "batch": 1,
+        "sequence": 64,
+        "method": "qlora",
+        "quant_storage": "bf16",
+    },
     "DDP": {"config": BUCKETS, "batch": 1, "sequence": 64, "kind": "ddp"},
     "ZeRO-1, padded": {"config": ODD, "batch": 1, "sequence": 64, "kind": "zero1"},
     "tensor parallel": {"config": LLAMA, "batch": 2, "sequence": 64, "kind": "tp"},
@@ -307,9 +352,13 @@ KINDS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_a_real_step_in_two_processes(job, tmp_path):
     """Every phase to 0.3 %, with the kernels that a CPU has; under FSDP2, where a gather may come
-    a little earlier or later, to 1 %."""
+    a little earlier or later, to 1 %. Products of 4-bit weights have temporaries of their own on a
+    CPU: what is alive while they run is held to 4 %."""
     close = 0.01 if JOBS[job].get("kind", "fsdp") == "fsdp" else 0.003
-    chosen = {"method": "full", "checkpointing": False, "kind": "fsdp"} | JOBS[job]
+    loose = 0.04 if JOBS[job].get("method") == "qlora" else close
+    chosen = {
+        "method": "full", "checkpointing": False, "kind": "fsdp", "quant_storage": "uint8"
+    } | JOBS[job]  # fmt: skip
     shape = ModelShape.from_config(chosen["config"])
     chosen["layers"] = shape.layer_prefix
     description = tmp_path / "job.json"
@@ -333,6 +382,9 @@ def test_a_real_step_in_two_processes(job, tmp_path):
             sequence=chosen["sequence"],
             checkpointing=chosen["checkpointing"],
             dtype="fp32",
+            autocast=False,
+            kbit_prep="none",
+            quant_storage=chosen["quant_storage"],
             lora_rank=8,
             gpus=2,
             **KINDS[chosen["kind"]],
@@ -351,7 +403,8 @@ def test_a_real_step_in_two_processes(job, tmp_path):
         real = json.loads((tmp_path / f"rank.{rank}").read_text())
         assert ours.keys() == real.keys()
         for phase, measured in real.items():
-            assert ours[phase] == pytest.approx(measured, rel=close), phase
+            within = loose if phase in ("forward", "backward") else close
+            assert ours[phase] == pytest.approx(measured, rel=within), phase
 
 
 def test_a_model_of_one_gpu_is_not_made_smaller_by_more_of_them_without_zero():

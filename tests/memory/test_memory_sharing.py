@@ -48,6 +48,14 @@ def notes_of(shape, **chosen):
         ({"gpus": 2, "zero": 1}, ["ZeroRedundancyOptimizer", "DeepSpeed is not counted"]),
         ({"gpus": 2, "zero": 2}, ["reshard_after_forward=False", "DeepSpeed is not counted"]),
         ({"gpus": 2, "zero": 3}, ["FSDP2", "DeepSpeed is not counted", "over 2 GPUs"]),
+        (
+            {"gpus": 2, "zero": 3, "method": "qlora"},
+            ["4-bit weights are not sharded", "FSDP1 refuses", "--quant-storage bf16 shards them"],
+        ),
+        (
+            {"gpus": 2, "zero": 3, "method": "qlora", "quant_storage": "bf16"},
+            ["packed into bf16, and so sharded", "block maxima", "are no parameters"],
+        ),
         ({"gpus": 2, "tensor_parallel": 2}, ["tp_plan", "not counted"]),
         ({"gpus": 2, "pipeline_parallel": 2, "accumulation": 4}, ["1F1B, of 4", "pipelining"]),
     ],

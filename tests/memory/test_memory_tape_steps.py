@@ -43,6 +43,9 @@ GPT2 = {
     "torch_dtype": "bfloat16",
 }
 FP32 = {"torch_dtype": "float32"}
+GEMMA3 = QWEN2 | {"model_type": "gemma3_text", "head_dim": 64}
+BERT = LLAMA | {"model_type": "bert", "tie_word_embeddings": True}
+BERT_TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings", "decoder")
 
 RUNS: dict[str, tuple[dict[str, Any], RunPlan]] = {
     "full": (LLAMA, RunPlan(method="full")),
@@ -51,6 +54,7 @@ RUNS: dict[str, tuple[dict[str, Any], RunPlan]] = {
     "full, tied, biases": (QWEN2, RunPlan(method="full", checkpointing=True)),
     "full, norms of heads": (QWEN3, RunPlan(method="full", checkpointing=True)),
     "full, manual loop": (LLAMA, RunPlan(method="full", loop="manual")),
+    "full, script, a cache": (GPT2, RunPlan(method="full", loop="script")),
     "gpt2": (GPT2, RunPlan(method="full", checkpointing=True)),
     "gpt2, autocast": (GPT2 | FP32, RunPlan(method="full", autocast=True)),
     "lora": (LLAMA, RunPlan(method="lora", lora_dropout=0.05)),
@@ -59,6 +63,26 @@ RUNS: dict[str, tuple[dict[str, Any], RunPlan]] = {
         RunPlan(method="lora", adapter_dtype="bf16", lora_targets=("q_proj", "v_proj")),
     ),
     "lora, autocast": (MISTRAL, RunPlan(method="lora", autocast=True, checkpointing=True)),
+    "lora, tied embedding and head": (
+        QWEN2,
+        RunPlan(method="lora", lora_targets=("embed_tokens", "lm_head"), lora_dropout=0.05),
+    ),
+    "lora, scaled embedding, autocast, two micro batches": (
+        GEMMA3 | FP32,
+        RunPlan(method="lora", lora_targets=("embed_tokens",), autocast=True, accumulation=2),
+    ),
+    "lora, three embeddings, head": (
+        BERT,
+        RunPlan(method="lora", adapter_dtype="bf16", lora_targets=BERT_TABLES, checkpointing=True),
+    ),
+    "qlora, embedding and head": (
+        QWEN2,
+        RunPlan(method="qlora", lora_targets=("embed_tokens", "lm_head", "q_proj")),
+    ),
+    "qlora, embedding over no other": (
+        LLAMA,
+        RunPlan(method="qlora", kbit_prep="none", autocast=False, lora_targets=("embed_tokens",)),
+    ),
     "qlora": (LLAMA, RunPlan(method="qlora", lora_dropout=0.05)),
     "qlora, no checkpoints": (QWEN3, RunPlan(method="qlora", checkpointing=False)),
     "qlora, norms": (QWEN2, RunPlan(method="qlora", kbit_prep="norms", quant="nf4")),

@@ -306,3 +306,16 @@ def test_blocks_are_the_same_tensors_as_their_expansion(family):
     assert allocated_by_component(blocks_of(shape, plan)) == totals
     prefixes = [p for block in blocks_of(shape, plan) for p in block.prefixes]
     assert len(set(prefixes)) == len(prefixes) == 1 + len(shape.layers) + len(shape.encoder)
+
+
+def test_adapters_that_would_not_be_trained_are_refused():
+    cases = [
+        ("llama", RunPlan(lora_targets=("lm_head",), loss="chunked"), "--loss chunked"),
+        ("qwen2", RunPlan(lora_targets=("lm_head", "q_proj"), loss="fused"), "--loss fused"),
+        ("t5", RunPlan(lora_targets=("shared",)), "never trained"),
+        ("t5", RunPlan(lora_targets=("embed_tokens", "q")), "--trace"),
+        ("opt", RunPlan(lora_targets=("embed_positions",)), "attention mask"),
+    ]
+    for family, plan, words in cases:
+        with pytest.raises(UsageError, match=words):
+            blocks_of(shape_of(family), resolve(plan, None))

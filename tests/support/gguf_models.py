@@ -34,6 +34,8 @@ def write_gguf(
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_embedding_length(config["hidden_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
     arch = {name: a for a, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     for name, weight in weights.items():

@@ -1,5 +1,5 @@
 """A child that tells a run as qtui.engine.run_worker does, without torch; the model it is asked
-for says how it behaves."""
+for, or $SCRIPT where that is a real one, says how it behaves."""
 
 from __future__ import annotations
 
@@ -57,6 +57,18 @@ def until_stopped(asked) -> None:
             tell(StepTaken(0.1 * step, step, 5.0, 0.1, 8))
 
 
+def steady(asked) -> None:
+    """Steps as fast as a small model takes them, with more words than a pipe holds; done by itself
+    whoever reads."""
+    begin(asked)
+    for step in range(1, asked["steps"] + 1):
+        for part in range(15):
+            time.sleep(0.01)
+            tell(Said(0.15 * step, f"step {step}.{part} " + "as it was " * 200))
+        tell(StepTaken(0.15 * step, step, 5.0 - 0.01 * step, 0.15, 8))
+    tell(End(0.15 * asked["steps"], "done"))
+
+
 def deaf(asked) -> None:
     """Obeys nothing, and has a child that holds its output open."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -77,6 +89,22 @@ def nonsense(asked) -> None:
     print("Loading: 100%", flush=True)
     print('{"told": "weather"}', flush=True)
     tell(End(1.0, "done"))
+
+
+def ended_by_somebody(asked) -> None:
+    """As the child that trains does where a signal ends it."""
+    for told in run(1, gpu=False):
+        if not isinstance(told, End):
+            tell(replace(told, steps=400) if told == ON_CPU else told)
+    tell(PhaseBegun(9.0, 2, "forward"))
+    tell(Fault(9.1, 2, "forward", "killed", "SIGTERM ended the run in step 2, forward."))
+    tell(End(9.2, "failed"))
+    sys.exit(130)
+
+
+def stopped_by_itself(asked) -> None:
+    begin(asked)
+    tell(End(9.2, "stopped"))
 
 
 def no_model(asked) -> None:
@@ -130,7 +158,7 @@ def main() -> None:
     told = Path(os.environ["ASKED"]) if "ASKED" in os.environ else None
     if told is not None:
         told.write_text(json.dumps(asked))
-    globals()[asked["model"]](asked)
+    globals()[os.environ.get("SCRIPT", asked["model"])](asked)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The loss in chunks: what the whole gives, in the memory that the estimate says."""
+"""Losses in chunks and in tiles: what the whole gives, in the memory that the estimate says."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,23 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from qtui_core.errors import UsageError
-from qtui_core.training.chunked import chunked_cross_entropy, use_chunks
+from qtui_core.training.chunked import chunked_cross_entropy
+from qtui_core.training.losses import use_hidden_states
+from qtui_core.training.tiled import tiled_cross_entropy
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 22, 1000])
+@pytest.mark.parametrize("chunk", [1, 7, 22, 1000, "tiles", "small tiles"])
 @pytest.mark.parametrize(("scale", "softcap", "bias"), [(None, None, False), (0.5, 3.0, True)])
 def test_the_loss_and_its_gradients_are_those_of_the_whole(
-    chunk: int, scale: float | None, softcap: float | None, bias: bool
+    chunk: int | str,
+    scale: float | None,
+    softcap: float | None,
+    bias: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if chunk == "small tiles":  # several of tokens and of words, with a rest, folded by rows
+        for name, size in (("TILE_TOKENS", 8), ("TILE_WORDS", 13), ("_FOLDED", 30)):
+            monkeypatch.setattr(f"qtui_core.training.tiled.{name}", size)
     torch.manual_seed(1)
     head = nn.Linear(8, 50, bias=bias)
     hidden = torch.randn(2, 12, 8, requires_grad=True)
@@ -37,7 +47,10 @@ def test_the_loss_and_its_gradients_are_those_of_the_whole(
         logits = torch.tanh(logits / softcap) * softcap
     shifted, targets = logits[:, :-1].reshape(-1, 50), labels[:, 1:].reshape(-1)
     whole = functional.cross_entropy(shifted, targets, ignore_index=-100)
-    found = chunked_cross_entropy(hidden, head, labels, chunk, scale, softcap)
+    if isinstance(chunk, int):
+        found = chunked_cross_entropy(hidden, head, labels, chunk, scale, softcap)
+    else:
+        found = tiled_cross_entropy(hidden, head, labels, scale, softcap)
     assert found.loss is not None
     torch.testing.assert_close(found.loss, whole)
     for mine, theirs in zip(gradients(found.loss), gradients(whole), strict=True):
@@ -74,10 +87,34 @@ def test_models_that_change_their_logits_keep_their_loss(
     ids = torch.randint(0, 40, (2, 9))
     whole = model(input_ids=ids, labels=ids).loss
     logits = model(input_ids=ids).logits
-    use_chunks(model, 5)
-    torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, whole)
-    # Without labels it is the model that it was.
-    torch.testing.assert_close(model(input_ids=ids).logits, logits)
+    plain = model.forward
+    for compute in (partial(chunked_cross_entropy, chunk=5), tiled_cross_entropy):
+        model.forward = plain
+        use_hidden_states(model, "tiled", compute)
+        torch.testing.assert_close(model(input_ids=ids, labels=ids).loss, whole)
+        # Without labels it is the model that it was.
+        torch.testing.assert_close(model(input_ids=ids).logits, logits)
+
+
+def test_tiles_of_16_bits_are_summed_in_float32() -> None:
+    """What one product would give from the same 16-bit gradients of logits, rounded once."""
+    torch.manual_seed(3)
+    hidden = torch.randn(2, 40, 32, dtype=torch.bfloat16, requires_grad=True)
+    head = nn.Linear(32, 300, bias=False, dtype=torch.bfloat16)
+    labels = torch.randint(0, 300, (2, 40))
+    found = tiled_cross_entropy(hidden, head, labels)
+    mine = torch.autograd.grad(found.loss, [hidden, head.weight])
+    logits = (hidden[:, :-1] @ head.weight.t()).reshape(-1, 300).detach().requires_grad_()
+    loss = functional.cross_entropy(logits.float(), labels[:, 1:].reshape(-1))
+    torch.testing.assert_close(found.loss, loss)
+    (of_logits,) = torch.autograd.grad(loss, logits)
+    rows = hidden[:, :-1].reshape(-1, 32).detach()
+    of_weight = (of_logits.double().t() @ rows.double()).float()
+    of_rows = (of_logits.double() @ head.weight.detach().double()).float()
+    torch.testing.assert_close(mine[1].float(), of_weight, rtol=2**-7, atol=1e-5)
+    torch.testing.assert_close(
+        mine[0][:, :-1].reshape(-1, 32).float(), of_rows, rtol=2**-7, atol=1e-5
+    )
 
 
 def test_a_model_that_predicts_no_next_token_is_refused() -> None:
@@ -85,7 +122,7 @@ def test_a_model_that_predicts_no_next_token_is_refused() -> None:
         "bert", hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16
     )
     with pytest.raises(UsageError, match="--loss stock"):
-        use_chunks(AutoModelForMaskedLM.from_config(config), 5)
+        use_hidden_states(AutoModelForMaskedLM.from_config(config), "tiled", tiled_cross_entropy)
 
 
 MEASURED = """
@@ -95,7 +132,9 @@ from qtui_core.memory.plan import RunPlan, resolve
 from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.step import record_step
 from qtui_core.training.compare import peaks
+from qtui_core.training import tiled
 from qtui_core.training.trace import record
+tiled._FOLDED = 1 << 12  # beside tiles as small as here 1 MiB of copies would count
 config, plans = json.load(sys.stdin)
 for fields in plans:
     plan = resolve(RunPlan(**fields), "bf16")
@@ -122,6 +161,9 @@ def test_it_takes_what_the_estimate_says() -> None:
         {"method": "full", "checkpointing": True, "dtype": "fp32", **shared},
         {"method": "lora", **shared},
         {"method": "qlora", **shared},
+        # On a CPU products of 16 bits are summed in float32 from copies: not so here.
+        {"method": "full", "dtype": "fp32", **shared, "loss": "tiled"},
+        {"method": "lora", "dtype": "fp32", **shared, "loss": "tiled"},
     ]
     support = Path(__file__).parents[1] / "support"
     done = subprocess.run(

@@ -137,8 +137,8 @@ def test_phases_are_off_by_a_percent_and_by_named_parts(
         if row.estimated is None or not row.measured:
             continue
         most = 0.02 if row.name in ("load", "prepare") else 0.01
-        assert row.error is not None
-        assert abs(row.error) <= most, row
+        assert row.gap is not None
+        assert abs(row.gap) <= most, row
         if row.name in ("load", "prepare"):
             continue
         for part in by_component(state, row.name, peak=True):

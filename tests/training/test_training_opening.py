@@ -47,6 +47,15 @@ def test_a_sequence_that_was_asked_for_does_not(gpt2: str) -> None:
         open_run(request)
 
 
+def test_a_class_that_predicts_no_tokens_learns_from_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for name in ("GPT2ForSequenceClassification", "GPT2Model", "GPT2ForReward"):
+        path.write_text(json.dumps(GPT2 | {"architectures": [name]}))
+        request = RunRequest(str(path), RunPlan(method="full", sequence=16), 1, device="cpu")
+        with pytest.raises(UsageError, match=f"names {name}, .*name a language model"):
+            open_run(request)
+
+
 @pytest.mark.parametrize(
     ("free", "limit", "warns"),
     [

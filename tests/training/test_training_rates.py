@@ -27,9 +27,7 @@ CPU = torch.device("cpu")
 
 
 def test_a_call_is_timed_and_the_budget_kept() -> None:
-    began = time.perf_counter()
     seconds = time_calls(lambda: time.sleep(0.02), CPU, budget=0.1)
-    assert time.perf_counter() - began < 0.1 + 4 * 0.02 + 0.5
     assert 1 <= len(seconds) <= 6
     assert min(seconds) >= 0.02
 

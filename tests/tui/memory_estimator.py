@@ -80,8 +80,8 @@ class HandMade:
         return {
             "id": params["case"] or "seven-b", "location": "here",
             "architecture": "LlamaForCausalLM", "parameters": 7_000_000_000, "layers": 32,
-            "dtype": "bf16", "max_positions": 4096, "quantized": False, "notes": [],
-            "unknown": self.unknown, "traceable": self.traceable,
+            "dtype": "bf16", "packed_as": None, "max_positions": 4096, "quantized": False,
+            "notes": [], "unknown": self.unknown, "traceable": self.traceable,
         }  # fmt: skip
 
     def _devices(self, params: Any, _: Any) -> dict[str, Any]:

@@ -203,8 +203,24 @@ def test_columns_that_carry_the_error():
     )
     assert found == (
         "At 6 sigma, 3 of 2,048 columns carry 61% of the error: keeping them in 16 bits would "
-        "bring SQNR from 14.2 to 20.9 dB, group128 to 24.9 dB."
+        "bring SQNR from 14.2 to 20.9 dB, group128 to 24.9 dB at 4.25 bits."
     )
+
+
+def test_what_takes_as_many_bits_as_are_stored_is_not_advised():
+    together = kept(17, caused=0.3)
+    told = {
+        4.2: "At 6 sigma, 1 of 2,048 columns carries 30% of the error: keeping it in 16 bits would "
+        "bring SQNR from 14.2 to 20.9 dB.",
+        4.0: "At 6 sigma, 1 of 2,048 columns carries 30% of the error; at 4.01 bits it saves "
+        "nothing, so leave it as stored.",
+    }
+    for stored, words in told.items():
+        table = replace(TABLE, stored_bits=stored)
+        found = outlier_sentence(
+            numbers(blamed=(17,)), table, attribution(together, together=together)
+        )
+        assert found == words
 
 
 def test_one_column():
@@ -219,7 +235,7 @@ def test_outliers_that_are_scattered():
     found = outlier_sentence(numbers(12, hit=12), TABLE, attribution(kept(3, caused=0.01)))
     assert found == (
         "12 elements beyond 6 sigma lie scattered over 12 columns, none of which carries much "
-        "of the error; group128 would bring SQNR from 14.2 to 24.9 dB."
+        "of the error; group128 would bring SQNR from 14.2 to 24.9 dB at 4.25 bits."
     )
     fine = granularities(row("row", 14.2), row("group32", 14.9), own="row")
     assert "no other granularity brings more than 1 dB" in outlier_sentence(
@@ -326,7 +342,7 @@ def test_the_sentence_names_the_detection():
 def test_columns_that_are_no_exceptions():
     assert at("threshold", 0.05, many=300) == (
         "At |x| >= 0.05, 300 of 2,048 columns carry 40% of the error: too many, in 16 bits they "
-        "take 9.3 bits per parameter; group128 would bring SQNR from 14.2 to 24.9 dB."
+        "take 9.3 bits per parameter; group128 would bring SQNR from 14.2 to 24.9 dB at 4.25 bits."
     )
     assert at("column", 1.5, many=300).startswith(
         "Over 1.5 times the median, 300 of 2,048 columns carry 40% of the error: too many to be "

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from conftest import Running, screen_text, settled, until
+from processes import alive
 from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
@@ -90,6 +91,43 @@ async def test_whatever_is_pressed_after_a_loss_r_works(
         await ready(pilot)
         assert panel.shown.entry is entry
         assert panel.qtui.engine.state is EngineState.RUNNING
+
+
+async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
+    running: Running, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("client", "silence"):
+        monkeypatch.setattr(f"qtui.engine.{module}.LIMIT_SECONDS", 3.0)
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = await ready(pilot)
+        said = panel.sentence
+        for way_out in ("SIGCONT", "r", "escape"):
+            pid = panel.qtui.engine.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            await pilot.press("down")
+            await until(pilot, lambda: panel.silence != "", 60)
+            await settled(pilot)
+            assert panel.sentence.startswith("The engine has not answered for ")
+            assert "Esc ends it and r starts it anew" in panel.sentence
+            assert "no answer: this is old" in screen_text(pilot.app)
+            assert "r Restart" in footer(pilot)
+            if way_out == "SIGCONT":
+                os.kill(pid, signal.SIGCONT)
+            else:
+                await pilot.press(way_out)
+            if way_out == "escape":
+                await until(pilot, lambda: panel.phase is Phase.LOST)
+                assert "r starts it again." in screen_text(pilot.app)
+                await pilot.press("r")
+            await until(pilot, lambda: not panel.silence and panel.phase is Phase.READY, 60)
+            await ready(pilot)
+            assert "no answer" not in screen_text(pilot.app)
+            assert (panel.qtui.engine.pid == pid) == (way_out == "SIGCONT")
+            assert alive(pid) == (way_out == "SIGCONT")
+            await pilot.press("up")
+            await ready(pilot)
+            assert panel.sentence == said
 
 
 async def test_keys_that_come_with_the_kill(running: Running, model: str) -> None:

@@ -47,7 +47,7 @@ def test_every_binding_has_an_id_a_tooltip_and_a_description() -> None:
 
 
 def test_every_binding_of_a_panel_or_its_widgets_is_known_to_the_configuration() -> None:
-    dialogs = {"help", "open"}
+    dialogs = {"help", "leave", "open"}
     ids = {b.id for cls in every_class() for b in own_bindings(cls)}
     missing = {i for i in ids if i and i.partition(".")[0] not in dialogs} - known_ids()
     assert not missing

@@ -2,88 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import pty
 import re
-import select
-import struct
-import sys
-import termios
-import time
 from pathlib import Path
 
-import pyte
 import pytest
-
-import qtui
+from terminals import program
 
 pytestmark = pytest.mark.pty
 
-COLUMNS, LINES = 80, 24
 ENTER_ALTERNATE, LEAVE_ALTERNATE = b"\x1b[?1049h", b"\x1b[?1049l"
-
-
-class Terminal:
-    """A child in a pseudo-terminal and what its screen shows."""
-
-    def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(environment["HOME"])
-            os.execvpe(argv[0], argv, environment)
-        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-        self.screen = pyte.Screen(COLUMNS, LINES)
-        self.stream = pyte.ByteStream(self.screen)
-        self.written = b""
-
-    def read(self, seconds: float) -> bool:
-        """Reads once; False at the end of the child's output."""
-        if not select.select([self.fd], [], [], seconds)[0]:
-            return True
-        try:
-            data = os.read(self.fd, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            return False
-        self.written += data
-        self.stream.feed(data)
-        return bool(data)
-
-    def wait_for(self, text: str, seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
-        while text not in "\n".join(self.screen.display):
-            assert time.monotonic() < end, "\n".join(self.screen.display)
-            assert self.read(0.1), self.written[-2000:].decode(errors="replace")
-
-    def exit_code(self) -> int:
-        end = time.monotonic() + 20
-        while self.read(0.1):
-            assert time.monotonic() < end, "it does not end"
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def send(self, keys: str) -> None:
-        os.write(self.fd, keys.encode())
-
-
-@contextlib.contextmanager
-def program(tmp_path: Path, *args: str, **environment: str):
-    env = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(Path(qtui.__file__).parents[1]),
-        "HOME": str(tmp_path),
-        "TERM": "xterm-256color",
-        "LANG": "C.UTF-8",
-        **environment,
-    }
-    terminal = Terminal([sys.executable, *args], env)
-    try:
-        yield terminal
-    finally:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(terminal.pid, 9)
-            os.waitpid(terminal.pid, 0)
-        os.close(terminal.fd)
 
 
 @pytest.mark.parametrize(

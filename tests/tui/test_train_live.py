@@ -44,7 +44,7 @@ async def test_two_real_steps_are_held_against_their_estimate(running: Running) 
         assert all(loss is not None and math.isfinite(loss) for loss in state.losses)
         rows = {row.name: row for row in by_phase(state)}
         for name in ("forward", "loss", "backward", "optimizer", "between steps"):
-            error = rows[name].error
+            error = rows[name].gap
             assert error is not None
             assert abs(error) < 0.1
         text = screen_text(pilot.app)

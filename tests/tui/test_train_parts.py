@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import train_runs
+from disks import room_for
 from memory_estimator import GIB
 
 from qtui.tui.depth import Depth
@@ -20,7 +21,7 @@ from qtui.tui.panels.memory.chart import make_chart
 from qtui.tui.panels.train.dots import ACROSS, DOWN, Track, cells_of_track, joined
 from qtui.tui.panels.train.drawing import smaller
 from qtui.tui.panels.train.kept import KEPT, Keeper
-from qtui.tui.panels.train.levels import error_text
+from qtui.tui.panels.train.levels import gap_text
 from qtui.tui.panels.train.picture import Place
 from qtui.tui.panels.train.player import Player
 from qtui.tui.panels.train.tables import draw_phases
@@ -306,15 +307,43 @@ def test_a_run_is_recorded_and_the_oldest_recording_goes(tmp_path: Path) -> None
     for number in range(KEPT + 3):
         (tmp_path / f"run-20200101-0000{number:02}.jsonl").touch()
     (tmp_path / "mine.jsonl").touch()
+    (tmp_path / "run-0-mine.jsonl").touch()
     lines = train_runs.whole(2)
     with Keeper(tmp_path) as keeper:
         for told in lines:
             keeper.write(told)
     assert keeper.path is not None
     assert [to_line(told) for told in read_recording(keeper.path)] == list(map(to_line, lines))
-    assert len(list(tmp_path.glob("run-*.jsonl"))) == KEPT
+    assert (tmp_path / "run-0-mine.jsonl").exists()
+    assert len(list(tmp_path.glob("run-2*.jsonl"))) == KEPT
     assert (tmp_path / "mine.jsonl").exists()
     assert not (tmp_path / "run-20200101-000000.jsonl").exists()
+
+
+def test_a_disk_that_fills_up_is_said_and_what_is_there_is_whole(tmp_path: Path) -> None:
+    lines = train_runs.whole(2)
+    header = len(to_line(lines[0])) + 1
+    with room_for(header + 2000), Keeper(tmp_path / "runs") as keeper:
+        keeper.write(lines[0])
+        assert not keeper.complaint
+        for told in lines[1:]:
+            keeper.write(told)
+    assert keeper.complaint == "The recording is cut off: File too large."
+    assert keeper.path is not None
+    found = read_recording(keeper.path)
+    assert found.snapshots == tuple(lines[1 : len(found.snapshots) + 1])
+    assert found.complaint == "The recording stops before the run did; all of it is shown."
+
+
+def test_a_disk_without_room_keeps_older_recordings(tmp_path: Path) -> None:
+    for number in range(KEPT + 3):
+        (tmp_path / f"run-20200101-0000{number:02}.jsonl").touch()
+    before = sorted(tmp_path.iterdir())
+    with room_for(100), Keeper(tmp_path) as keeper:
+        for told in train_runs.whole(1):
+            keeper.write(told)
+    assert (keeper.path, keeper.complaint) == (None, "The run is not recorded: File too large.")
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_folder_that_cannot_be_written_stops_no_run(tmp_path: Path) -> None:
@@ -328,12 +357,12 @@ def test_a_folder_that_cannot_be_written_stops_no_run(tmp_path: Path) -> None:
 # Small things
 
 
-def test_errors_in_words() -> None:
-    assert error_text(100, 103, "-") == "+3.0%"
-    assert error_text(100, 97, "-") == "-3.0%"
-    assert error_text(1000, 1000, "-") == "0.0%"
-    assert error_text(None, 97, "-") == ""
-    assert error_text(100, None, "-") == ""
+def test_gaps_in_words() -> None:
+    assert gap_text(100, 97, "-") == "+3.0%"
+    assert gap_text(100, 103, "-") == "-3.0%"
+    assert gap_text(1000, 1000, "-") == "0.0%"
+    assert gap_text(None, 97, "-") == ""
+    assert gap_text(100, None, "-") == ""
 
 
 @pytest.mark.parametrize("batch", [1, 2, 17, 32, 33, 300])

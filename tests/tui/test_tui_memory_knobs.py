@@ -31,8 +31,9 @@ def test_every_value_makes_a_plan(knob) -> None:
     for value in knob.values:
         possible = []
         for method in METHODS:
-            for plan in (RunPlan(method=method), RunPlan(method=method, gpus=64)):
+            for more in ({}, {"gpus": 64}, {"gpus": 64, "zero": 3}):
                 try:
+                    plan = RunPlan(method=method, **more)
                     resolved = resolve(changed(plan, knob.field, value), "bf16")
                 except UsageError:
                     continue

@@ -12,6 +12,7 @@ from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, REFUSED_BATCH, HandMade
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
+from qtui.tui.panels.memory import planning
 from qtui.tui.panels.memory.shown import ViewName
 from qtui.tui.panels.quantize.shown import Phase
 
@@ -52,13 +53,22 @@ async def test_the_first_answer_is_shown_before_the_rest(
 async def test_a_key_held_down_asks_for_the_whole_only_where_it_stops(
     running: Running,
     estimator: HandMade,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running(start_panel="memory") as pilot:
         panel = await ready(pilot)
-        await pilot.press(*["right"] * 6)
+        estimator.asked.clear()
+        # A pause without an end: the next key always comes within it.
+        monkeypatch.setattr(planning, "PAUSE_SECONDS", 3600)
+        for batch in (2, 3, 4, 6, 8, 12):
+            await pilot.press("right")
+            await until(pilot, lambda batch=batch: panel.shown.answer.plan.batch == batch)
+        assert estimator.count("full") == 0
+        monkeypatch.setattr(planning, "PAUSE_SECONDS", 0)
+        await pilot.press("right")
         await ready(pilot)
-        assert panel.shown.plan.batch == 12
-        assert estimator.count("full") <= 3
+        wholes = [params["plan"]["batch"] for method, params in estimator.asked if method == "full"]
+        assert wholes == [panel.shown.plan.batch] == [16]
 
 
 async def test_what_was_seen_is_not_asked_again(

@@ -9,12 +9,15 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from conftest import Running, screen_text, settled, until
+from processes import alive
 
 from qtui.engine.client import EngineLost, EngineState
 from qtui.engine.estimator_client import EstimatorClient
+from qtui.tui.panels.quantize.shown import Phase
 from qtui_core.memory.plan import RunPlan
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
@@ -100,3 +103,53 @@ async def test_closing_ends_both(client: EstimatorClient) -> None:
         assert pid is not None
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.slow
+async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each panel that asks it, whichever of its processes stands still."""
+    for module in ("client", "silence"):
+        monkeypatch.setattr(f"qtui.engine.{module}.LIMIT_SECONDS", 3.0)
+    async with running(start_panel="memory") as pilot:
+        app = cast(Any, pilot.app)
+
+        def shown() -> bool:
+            panel = app.panel
+            if panel.PANEL_ID == "hardware":
+                return not panel.silence and not panel.trouble and bool(panel.shown.operations)
+            return not panel.silence and panel.phase is Phase.READY
+
+        for key, behind, way_out in (
+            ("4", False, "escape"), ("4", True, "SIGCONT"), ("4", True, "r"),
+            ("5", False, "r"), ("5", True, "escape"), ("7", True, "escape"), ("7", True, "r"),
+        ):  # fmt: skip
+            case = (key, behind, way_out)
+            await pilot.press(key)
+            await until(pilot, shown, 60)
+            process = app.estimator._behind if behind else app.estimator
+            await until(pilot, lambda process=process: process.state is EngineState.RUNNING, 60)
+            pid = process.pid
+            assert pid is not None, case
+            os.kill(pid, signal.SIGSTOP)
+            await pilot.press("g" if key == "7" else "right")
+            panel = app.panel
+            await until(pilot, lambda panel=panel: panel.silence != "", 60)
+            await settled(pilot)
+            assert panel.sentence.startswith("The estimator has not answered for "), case
+            assert "no answer: this is old" in screen_text(app), case
+            if way_out == "SIGCONT":
+                os.kill(pid, signal.SIGCONT)
+            else:
+                await pilot.press(way_out)
+            if way_out == "escape":
+                await until(pilot, lambda: app.estimator.state is EngineState.LOST)
+                await settled(pilot)
+                assert "r starts it again" in screen_text(app), case
+                await pilot.press("r")
+            await until(pilot, shown, 60)
+            await settled(pilot)
+            assert alive(pid) == (way_out == "SIGCONT"), case
+            assert "answer" not in panel.sentence, case
+            assert key != "5" or not panel.run_shown.there, case

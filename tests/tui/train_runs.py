@@ -9,6 +9,7 @@ from pathlib import Path
 
 from memory_estimator import COMPONENTS, GIB, PHASES, curve_rows
 
+from qtui_core.files import target_of
 from qtui_core.live.header import Header, Predicted, PredictedCurve, PredictedPhase, RunDevice
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recorder
@@ -149,7 +150,7 @@ def held() -> list[Snapshot]:
 
 def write(path: Path, lines: Sequence[Told]) -> Path:
     """A recording of a run."""
-    with Recorder(path) as recorder:
+    with Recorder(target_of(str(path), force=True)) as recorder:
         for each in lines:
             recorder.write(each)
     return path

@@ -14,9 +14,9 @@ from qtui.engine.operations import (
     activations,
     codebooks,
     errors,
+    layer_errors,
     maps,
     models,
-    moments,
     outliers,
     ranking,
     schemes,
@@ -24,7 +24,17 @@ from qtui.engine.operations import (
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Operation
 
-MODULES = (models, schemes, errors, maps, ranking, codebooks, outliers, activations, moments)
+MODULES = (
+    models,
+    schemes,
+    errors,
+    maps,
+    ranking,
+    codebooks,
+    outliers,
+    activations,
+    layer_errors,
+)
 
 
 def build_operations() -> dict[str, Operation]:

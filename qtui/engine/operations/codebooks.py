@@ -41,7 +41,9 @@ def codebooks(session: Session, task: Task) -> Result:
         arrays |= {f"{name}{index}": value for name, value in _arrays(occupancy).items()}
     stats = session.statistics_of(task, tensor, stop, 1.0)
     resized = task.params.get("resized") is True
-    return Result({"schemes": data, "sentence": verdict(found, stats, resized=resized)}, arrays)
+    stored = session.stored_bits(task)
+    sentence = verdict(found, stats, resized=resized, stored_bits=stored)
+    return Result({"schemes": data, "sentence": sentence}, arrays)
 
 
 def _scheme_data(occupancy: Occupancy) -> dict[str, Any]:

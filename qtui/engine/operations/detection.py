@@ -71,6 +71,7 @@ def detect(session: Session, task: Task, tensor: Subject, start: float, stop: fl
             raise UsageError(f"A column is compared with a multiple above 0; got {ratio:g}.")
         return Detected(COLUMN, ratio, None, tuple(c.column for c in columns.standing_out(ratio)))
     stats = session.statistics_of(task, tensor, start + part, start + 2 * part)
+    usual = session.usual_of(task)
     if by == SIGMA:
         sigma = OUTLIER_SIGMA if limit is None else limit
         if not (math.isfinite(sigma) and sigma > 0):
@@ -79,7 +80,7 @@ def detect(session: Session, task: Task, tensor: Subject, start: float, stop: fl
             task,
             tensor,
             (SIGMA, sigma),
-            lambda: find_outliers(tensor, stats, sigma, LISTED, **watch),
+            lambda: find_outliers(tensor, stats, sigma, LISTED, usual=usual, **watch),
         )
         hit = {c.column for c in found.columns}
         stand_out = tuple(c for c in outlier_columns(columns, found) if c in hit)
@@ -90,7 +91,7 @@ def detect(session: Session, task: Task, tensor: Subject, start: float, stop: fl
             task,
             tensor,
             (THRESHOLD, threshold),
-            lambda: find_beyond(tensor, threshold, stats, LISTED, **watch),
+            lambda: find_beyond(tensor, threshold, stats, LISTED, usual=usual, **watch),
         )
         return Detected(THRESHOLD, threshold, found, tuple(c.column for c in found.columns))
     raise UsageError(f"Outliers are detected by sigma, threshold or column, not by {by!r}.")

@@ -58,7 +58,12 @@ def explain(session: Session, task: Task) -> Result:
     reports = [session.errors_of(task, tensor, scheme) for scheme in schemes]
     stats = session.statistics_of(task, tensor, 0.9, 0.95)
     outliers = session.outliers_of(task, tensor, 0.95, 1.0)
-    return Result({"sentence": explain_reports(reports, stats, outliers)})
+    stored = session.stored_bits(task)
+    sentence = explain_reports(reports, stats, outliers, stored_bits=stored)
+    if task.params.get("inject") is not None:
+        # What it advises is for the tensor as it was made, which is not the model's.
+        sentence = f"With the outlier that was put in: {sentence}"
+    return Result({"sentence": sentence})
 
 
 def element(session: Session, task: Task) -> Result:

@@ -11,7 +11,6 @@ from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.memory.shape import ModelShape
 from qtui_core.models import ModelSource
-from qtui_core.quant.layout import matrix_shape
 from qtui_core.telemetry.device import read_devices
 
 
@@ -55,7 +54,7 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
                 info.nbytes,
                 info.readable,
                 is_quantizable(info),
-                matrix_shape(info.shape)[0],
+                info.matrix[0],
             ]
             for info in source.tensors.values()
         ],

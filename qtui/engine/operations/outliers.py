@@ -41,21 +41,22 @@ DECOMPOSED = "int8:row"
 
 def outliers(session: Session, task: Task) -> Result:
     """What the task's `detection` finds at its `limit`: elements (none by column) and the
-    columns that hold them; the columns that are outliers by it; the largest columns."""
+    columns that hold them; the columns that are outliers by it; the largest columns. `std` and
+    `mean` are those that sigmas are counted in, without an injected outlier."""
     tensor = session.tensor_of(task)
     stats = session.statistics_of(task, tensor, 0.0, 0.3)
     detected = detect(session, task, tensor, 0.3, 1.0)
     columns = columns_of(session, task, tensor, 1.0, 1.0)
     found = detected.elements
     total, chosen = int(columns.absmax.size), detected.columns
-    furthest = None
-    if stats.std and stats.mean is not None and stats.min is not None and stats.max is not None:
-        furthest = max(stats.max - stats.mean, stats.mean - stats.min) / stats.std
+    furthest, usual = None, session.usual_of(task)
+    if usual.std and usual.mean is not None and stats.min is not None and stats.max is not None:
+        furthest = max(stats.max - usual.mean, usual.mean - stats.min) / usual.std
     data: dict[str, Any] = {
         "detection": detected.by,
         "limit": detected.limit,
-        "std": stats.std,
-        "mean": stats.mean,
+        "std": usual.std,
+        "mean": usual.mean,
         "absmax": stats.absmax,
         "furthest_sigmas": furthest,
         "column_total": total,
@@ -153,6 +154,7 @@ def granularities(session: Session, task: Task) -> Result:
         subjects.insert(0, ("before", original))
     schemes, left_out = schemes_by_granularity(scheme, tensor.shape)
     data: dict[str, Any] = {"scheme": str(scheme), "rows": [], "before": []}
+    data["stored_bits"] = session.stored_bits(task)
     total, done = len(schemes) * len(subjects), 0
     for candidate in schemes:
         for name, subject in subjects:
@@ -169,6 +171,8 @@ def granularities(session: Session, task: Task) -> Result:
                 "relative_mse": found.report.relative_mse,
                 "sqnr_db": found.report.sqnr_db,
                 "gaussian_sqnr_db": found.report.gaussian_sqnr_db,
+                "saturated": found.report.saturated,
+                "overflowed": found.report.overflowed,
             }
             data[name].append(row)
             task.progress(done / total, {"name": name, "row": row})

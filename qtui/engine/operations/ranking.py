@@ -29,7 +29,14 @@ def rank(session: Session, task: Task) -> Result:
         parts = [tensor.rows(start, stop) for start, stop in sample.strips]
         report = measure(np.concatenate(parts), scheme, model_absmax=extent)
         sampled |= not sample.is_whole
-        task.progress((done + 1) / len(infos), {"name": info.name, "sqnr_db": report.sqnr_db})
+        task.progress(
+            (done + 1) / len(infos),
+            {
+                "name": info.name,
+                "sqnr_db": report.sqnr_db,
+                "overflowed": report.overflowed,
+            },
+        )
     return Result({"sampled": sampled})
 
 

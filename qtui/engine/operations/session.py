@@ -98,6 +98,13 @@ class Session:
             return self.models.tensor(model, tensor)
         return self.captured.subject(model, tensor, source)
 
+    def stored_bits(self, task: Task) -> float:
+        """Bits an element of what a task is about takes as it is: of a weight in its file, of an
+        activation in the model that runs, where values have 16 bits or more."""
+        info = self.models.source(task.text("model")).tensor(task.text("tensor"))
+        bits = 8 * info.nbytes / max(1, info.elements)
+        return bits if task.params.get("source", "weight") == "weight" else max(16.0, bits)
+
     def scheme_of(self, task: Task) -> Scheme:
         return Scheme.parse(task.text("scheme"))
 
@@ -110,11 +117,18 @@ class Session:
             _remember(self._statistics, key, found)
         return self._statistics[key]
 
+    def usual_of(self, task: Task) -> TensorStatistics:
+        """The statistics whose mean and standard deviation sigmas are counted in everywhere: those
+        of what a task is about, without the outlier put into it."""
+        return self.statistics_of(task, self.original_of(task), 0.0, 0.0)
+
     def outliers_of(self, task: Task, tensor: Subject, start: float, stop: float) -> OutlierReport:
         key = (task.text("model"), tensor.key)
         if key not in self._outliers:
             stats = self.statistics_of(task, tensor, start, start)
-            found = find_outliers(tensor, stats, OUTLIER_SIGMA, **watched(task, start, stop))
+            usual = self.usual_of(task)
+            watch = watched(task, start, stop)
+            found = find_outliers(tensor, stats, OUTLIER_SIGMA, usual=usual, **watch)
             _remember(self._outliers, key, found)
         return self._outliers[key]
 

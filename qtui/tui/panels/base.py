@@ -80,6 +80,13 @@ class Panel(Container):
     def drawing_changed(self) -> None:
         """The theme changed: restyle what caches colours."""
 
+    def unfinished(self) -> str:
+        """What goes on that leaving would end, as a sentence; empty where nothing does."""
+        return ""
+
+    async def finish(self) -> None:
+        """Ends what is unfinished, in order: the app is about to leave."""
+
     # What the shell's own keys ask for.
 
     def palette(self) -> Iterable[PaletteEntry]:

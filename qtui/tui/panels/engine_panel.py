@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+from textual.reactive import reactive
 from textual.worker import Worker
 
 from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
 from qtui.tui.messages import ModelFailed
 from qtui.tui.panels.base import Panel
+from qtui.tui.widgets.task_title import TaskTitle
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
 OPENING = "open"
@@ -28,6 +30,13 @@ class EnginePanel(Panel):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._queues: dict[str, list[Work]] = {}
+        self._own_sentence = ""
+
+    silence: reactive[str] = reactive("", init=False, repaint=False)
+    """That the engine does not answer, as a sentence; empty while it does."""
+
+    ENGINE: ClassVar[str] = "engine"
+    """What the process that the panel asks is called on the screen."""
 
     def on_mount(self) -> None:
         self._unsubscribe = self.engine.subscribe(self._engine_changed)
@@ -84,8 +93,44 @@ class EnginePanel(Panel):
                 del self._queues[group]
 
     def _engine_changed(self, state: EngineState, detail: str) -> None:
-        if state is EngineState.LOST:
+        lost = state is EngineState.LOST
+        self.silence = "" if lost else self.named(detail)
+        if lost:
             self.engine_lost(detail)
+
+    def named(self, sentence: str) -> str:
+        """What a client says of its process, in the word of the screen."""
+        return sentence.replace("The engine", f"The {self.ENGINE}")
+
+    # An engine that does not answer
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether what is shown is from the engine, and old where that does not answer."""
+        return True
+
+    def validate_sentence(self, sentence: str) -> str:
+        """What is computed from data gives way while the data are old."""
+        self._own_sentence = sentence
+        if not (self.silence and self.waits_for_engine):
+            return sentence
+        return (
+            f"{self.silence} What is shown is from before. Esc ends it and r starts it anew; where "
+            "it answers after all, everything goes on."
+        )
+
+    def watch_silence(self) -> None:
+        self.sentence = self._own_sentence
+        for title in self.query(TaskTitle):
+            title.silent = bool(self.silence) and self.waits_for_engine
+        self.refresh_bindings()
+
+    def end_silent(self) -> bool:
+        """Ends an engine that does not answer; whether it was one."""
+        silent = bool(self.silence)
+        if silent:
+            self.engine.kill()
+        return silent
 
     def refused(self, sentence: str) -> None:
         """What was asked for is not possible; what is shown stays true."""

@@ -46,7 +46,8 @@ class Line:
             if at == self.width or self._styles[at] is not self._styles[start]:
                 segments.append(Segment("".join(self._characters[start:at]), self._styles[start]))
                 start = at
-        return Strip(segments, self.width)
+        # Measured, because a name may hold characters that are no or two cells wide.
+        return Strip(segments).adjust_cell_length(self.width, self._base)
 
 
 def shortened(text: str, width: int, ellipsis: str = "…") -> str:

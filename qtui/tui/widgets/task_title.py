@@ -39,13 +39,17 @@ class TaskTitle(Widget):
     details: reactive[tuple[str, ...]] = reactive(())
     activity: reactive[str] = reactive("")
     fraction: reactive[float | None] = reactive(None)
+    silent: reactive[bool] = reactive(False)
+    """Whether who works on it does not answer: what is shown is old."""
     line_glyph: str = "─"
     ellipsis: str = "…"
 
     def render(self) -> Content:
         width = self.content_size.width
         right: list[tuple[str, str]] = []
-        if self.activity:
+        if self.silent:
+            right.append(("no answer: this is old", "note"))
+        elif self.activity:
             right.append((self.activity, "activity"))
             if self.fraction is not None:
                 # The number says it too: the line alone would say it by colour only.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar
@@ -37,6 +38,18 @@ class TensorEntry:
     quantizable: bool
     rows: int
 
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, self.elements // max(1, self.rows)
+
+    def shape_text(self, times: str) -> str:
+        """The shape, and of more dimensions than two the matrix it is read as."""
+        text = times.join(f"{size:,}" for size in self.shape) or "scalar"
+        if len(self.shape) <= 2:
+            return text
+        return f"{text} read as {times.join(f'{size:,}' for size in self.matrix)}"
+
 
 class Order(StrEnum):
     """`model`: as the files have them, natural order. `worst`: lowest SQNR first."""
@@ -65,7 +78,9 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         & > .tensors--match { color: $warning; text-style: bold; }
         & > .tensors--chosen { background: $cursor; color: $foreground; text-style: bold; }
         &:nocolor > .tensors--chosen { text-style: bold reverse; }
-        &:ansi > .tensors--chosen { color: ansi_bright_white; text-style: bold; }
+        &:nocolor > .tensors--match { text-style: bold underline; }
+        &:ansi > .tensors--chosen { text-style: bold reverse; }
+        &:ansi > .tensors--match { text-style: bold underline; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -282,7 +297,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     def _right(self, entry: TensorEntry) -> str:
         if self._order is Order.WORST:
             sqnr = self._sqnr.get(entry.name)
-            return f"{format_decibels(sqnr)} dB" if sqnr is not None else ""
+            return rank_text(sqnr) if sqnr is not None else ""
         if self.size.width < 34:
             return ""
         times = self.drawing.glyphs.times
@@ -295,8 +310,10 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         if at < 0:
             return [Segment(name, base)]
         end = at + len(words[0])
-        match = base + self.get_component_rich_style("tensors--match").without_color
-        match += Style(color=self.get_component_rich_style("tensors--match").color)
+        found = self.get_component_rich_style("tensors--match")
+        match = base + Style(bold=found.bold, underline=found.underline)
+        if not base.reverse:  # where it would be the colour of the ground
+            match += Style(color=found.color)
         parts = [(name[:at], base), (name[at:end], match), (name[end:], base)]
         return [Segment(text, style) for text, style in parts if text]
 
@@ -322,3 +339,8 @@ def _matches(name: str, text: str) -> bool:
 
 def sqnr_key(sqnr: float | None) -> tuple[bool, float]:
     return sqnr is None, sqnr if sqnr is not None else 0.0
+
+
+def rank_text(sqnr: float | None) -> str:
+    """An SQNR in dB as the ranking shows it; minus infinity stands for lost values."""
+    return "values lost" if sqnr == -math.inf else f"{format_decibels(sqnr)} dB"

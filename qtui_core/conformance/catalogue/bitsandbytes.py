@@ -111,8 +111,8 @@ BITSANDBYTES = Library(
         ),
         Convention(
             id="bitsandbytes.int8-outliers",
-            says="LLM.int8() keeps columns with an element of 6 or more in 16 bits, and leaves "
-            "those elements out of the scales of the rows",
+            says="LLM.int8() keeps columns of activations with an element of 6 or more in 16 bits, "
+            "and leaves those elements out of the scales of the rows",
             ours="int8:row:outliers6.0",
             theirs="int8_vectorwise_quant(x.half(), threshold=6.0)",
             expected=Verdict.BYTE_EQUAL,

@@ -190,7 +190,7 @@ TORCHAO = Library(
             ours="ternary",
             theirs="get_bitnet_scale, quantize_bitnet_weight",
             expected=Verdict.DIFFERS,
-            why="qtui adds in FP64 and has no least scale",
+            why="qtui adds in FP64; the least scale is the same",
         ),
         Convention(
             id="torchao.bitnet-activations",

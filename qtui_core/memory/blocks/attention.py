@@ -71,14 +71,17 @@ def by_hand(tape: Tape, spec: Attention, x: Tensor, state: Pass) -> Tensor:
 
 
 def repeats(spec: Attention, state: Pass) -> bool:
-    """Whether keys and values are repeated to all heads before a kernel of torch."""
+    """Whether keys and values are copied heads first before a kernel of torch: repeated to all
+    heads, or put into a cache."""
+    if state.cache is not None and spec.kv_heads > 1:
+        return True
     masked = state.mask_of(spec) is not None
     return spec.heads != spec.kv_heads and (masked or state.plan.repeat_kv)
 
 
 def heads(tape: Tape, state: Pass, x: Tensor, rotated: bool) -> Tensor:
-    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`. Behind what is `rotated`, or
-    repeated, and in eager attention gradients come heads first and have to be copied."""
+    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`. Behind what is `rotated`, repeated
+    or cached, and in eager attention gradients come heads first and have to be copied."""
     return transposed(tape, x) if rotated or is_eager(state) else x
 
 
@@ -88,6 +91,8 @@ def gpt2(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: P
     queries = state.tokens * spec.heads * spec.head_dim
     keys = state.tokens * spec.kv_heads * spec.head_dim
     query, key, value = split(tape, project(tape, weights, spec.fused, hidden), queries, keys, keys)
+    if state.cache is not None and spec.kv_heads > 1:
+        key, value = transposed(tape, key), transposed(tape, value)
     output, scores = attend(tape, spec, query, key, value, state)
     output = project(tape, weights, spec.out, output)
     return dropout(tape, output, spec.residual_dropout), scores

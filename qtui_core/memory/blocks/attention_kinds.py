@@ -148,9 +148,9 @@ def _projected(
     assert spec.key is not None
     assert spec.value is not None
     query = heads(tape, state, project(tape, weights, spec.query, hidden), rotated)
-    key = heads(tape, state, project(tape, weights, spec.key, hidden), rotated)
-    value = project(tape, weights, spec.value, hidden)
-    value = heads(tape, state, value, repeats(spec, state))
+    repeated = repeats(spec, state)
+    key = heads(tape, state, project(tape, weights, spec.key, hidden), rotated or repeated)
+    value = heads(tape, state, project(tape, weights, spec.value, hidden), repeated)
     return query, key, value
 
 

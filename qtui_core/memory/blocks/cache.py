@@ -1,4 +1,5 @@
-"""Keys and values that inference keeps (DynamicCache of transformers 5)."""
+"""Keys and values that inference keeps, and a training step whose outputs have them (DynamicCache
+of transformers 5)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.record import Component, Label
+from qtui_core.memory.shape import ModelShape
 from qtui_core.memory.tape import Buffer, Tape, Tensor, wider
 
 CACHE: Final = Label("key-value cache", Component.CACHE)
@@ -16,7 +18,7 @@ WINDOW: Final = Label("sliding_window", Component.CACHE)
 @dataclass
 class Kept:
     """What a layer keeps: buffers of keys and values, and of how many tokens; one with a window
-    its length as a tensor. There are no gradients in inference, so no more is needed."""
+    its length as a tensor. What their gradients need the graph keeps."""
 
     keys: Buffer
     values: Buffer
@@ -58,6 +60,11 @@ class Cache:
             kept.tokens = tokens
         tape.leave_layer()
         self.length = length
+
+
+def has_cache(shape: ModelShape) -> bool:
+    """Whether the class makes a cache where it is not told to make none (use_cache)."""
+    return not shape.is_encoder
 
 
 def remember(

@@ -1,5 +1,6 @@
 """The loss a chunk of tokens at a time, each a checkpoint, so that the logits of all tokens never
-exist together (TRL 1.9, trl/trainer/sft_trainer.py: _chunk, _chunked_cross_entropy_loss)."""
+exist together (TRL 1.9 to 1.12, trl/trainer/sft_trainer.py: _chunk,
+_chunked_cross_entropy_loss)."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def chunked_loss(
     valid = tape.new(tokens, "bool", FLAGS)
     correct, entropy = tape.new(1, "fp32", COUNT), tape.new(1, "fp32", COUNT)
     order = tape.new(tokens, "int64", LABELS)
-    rows = _rows(tape, part(tape, hidden, tokens * shape.hidden), order)
+    rows = rows_of(tape, part(tape, hidden, tokens * shape.hidden), order)
     ordered = tape.new(tokens, "int64", LABELS)
     loss = tape.new(1, "fp32", COUNT)
     for start in range(0, min(tokens, chunk * _RECORDED), chunk):
@@ -105,7 +106,7 @@ def _metrics(tape: Tape, logarithms: Tensor, tokens: int) -> None:
     tape.grad = before
 
 
-def _rows(tape: Tape, x: Tensor, order: Tensor) -> Tensor:
+def rows_of(tape: Tape, x: Tensor, order: Tensor) -> Tensor:
     """`x[order]`: a copy. Its gradient is put into zeros of `x`'s size."""
     elements = x.elements
 

@@ -217,7 +217,7 @@ def _stacked(tape: Tape, weights: Weights, spec: Moe, routed_in: Tensor) -> Tens
     tape.path = spec.stacked[0].name.rpartition(".")[0]
     rows = routed_in.elements // spec.hidden
     width = spec.intermediate
-    gate_up, down = (weights[parameter.name] for parameter in spec.stacked)
+    gate_up, down = (weights.operand(parameter.name) for parameter in spec.stacked)
     product = bmm(tape, routed_in, gate_up, rows * 2 * width)
     gate, up = split(tape, product, rows * width, rows * width)
     inner = mul(tape, up, activation(tape, spec.activation, gate))

@@ -28,8 +28,8 @@ class Folded:
     the adapter lives as long as this."""
 
     def __init__(self, tape: Tape, weights: Weights, spec: Parameter) -> None:
-        self._base = weights[spec.name]
-        adapter = weights.adapter(spec.name)
+        self._base = weights.operand(spec.name)
+        adapter = weights.adapter(spec)
         self._parts: tuple[Tensor, ...] = ()
         self._result: Tensor | None = None
         if adapter is None:

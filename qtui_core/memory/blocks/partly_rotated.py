@@ -37,6 +37,8 @@ def phi(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pa
     query = transposed(tape, project(tape, weights, spec.query, hidden))
     key = transposed(tape, project(tape, weights, spec.key, hidden))
     value = project(tape, weights, spec.value, hidden)
+    if state.cache is not None:
+        value = transposed(tape, value)
     if spec.query_norm is not None and spec.key_norm is not None:
         query = normalize(tape, weights, spec.query_norm, query)
         key = normalize(tape, weights, spec.key_norm, key)
@@ -57,6 +59,8 @@ def opt(tape: Tape, weights: Weights, spec: Attention, hidden: Tensor, state: Pa
     query = scale(tape, project(tape, weights, spec.query, hidden))
     key = project(tape, weights, spec.key, hidden)
     value = project(tape, weights, spec.value, hidden)
+    if state.cache is not None:
+        key, value = transposed(tape, key), transposed(tape, value)
     output, scores = attend(tape, spec, query, key, value, state)
     return project(tape, weights, spec.out, output), scores
 

@@ -58,11 +58,10 @@ def linear_4bit(
         del absmax
         if gradient.dtype != source:
             weight = tape.new(size, gradient.dtype, CAST)
-        result = tape.new(inputs, gradient.dtype, MM, view=not flat)
+        result = tape.new(inputs, gradient.dtype, MM)  # _unsafe_view keeps no base
         del weight
         return (result,)
 
-    flat = x.flat
     node = tape.node("gemm_4bit", (x,), backward)
     if tokens > FUSED_ROWS:
         codes = tape.new(blocks, "fp32", ABSMAX) if nested else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from qtui_core.memory.blocks.embedding import look_up
 from qtui_core.memory.blocks.state import Pass
 from qtui_core.memory.blocks.weights import Weights
-from qtui_core.memory.operations.embedding import embedding
 from qtui_core.memory.record import Label
 from qtui_core.memory.shape import Attention, Embedding
 from qtui_core.memory.tape import Tape, Tensor
@@ -27,9 +27,7 @@ def relative_bias(tape: Tape, weights: Weights, spec: Attention, state: Pass) ->
     memory = tape.new(state.keys, "int64", POSITIONS)
     relative = tape.new(state.queries * state.keys, "int64", POSITIONS)
     buckets = _buckets(tape, relative.elements, both_ways=not spec.causal)
-    before, tape.path = tape.path, table.name
-    values = embedding(tape, weights[f"{table.name}.weight"], buckets, table.columns)
-    tape.path = before
+    values = look_up(tape, weights, table, buckets)
     del context, memory, relative
     return values
 

@@ -88,8 +88,10 @@ def opt(tape: Tape, weights: Weights, spec: Layer, hidden: Tensor, state: Pass) 
     residual = hidden
     if before:
         hidden = normalize(tape, weights, second, hidden)
+    hidden.flat = True  # reshaped to [tokens, hidden]
     hidden = project(tape, weights, spec.mlp.up, hidden)
     hidden = activation(tape, spec.mlp.activation, hidden)
+    hidden.flat = True
     hidden = project(tape, weights, spec.mlp.down, hidden)
     hidden = dropout(tape, hidden, spec.mlp.dropout)
     hidden = viewed(tape, add(tape, residual, hidden))

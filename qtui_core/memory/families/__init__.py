@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
 from qtui_core.errors import UsageError
+from qtui_core.memory.families.heads import of_named_class
+from qtui_core.memory.families.packed import packing_of
+from qtui_core.memory.families.packed_modules import packed
 from qtui_core.memory.families.reading import Config, UnknownFamily
 from qtui_core.memory.shape import ModelShape
+from qtui_core.models.tensors import DESCRIBED_IN
 
 #: model_type of config.json -> the module of this package that has its function, in its FAMILIES:
 #: imported when a model of the family is opened.
@@ -61,13 +66,16 @@ def shape_of(config: object) -> ModelShape:
         raise UsageError(
             f"A config.json is an object in braces; this one is {type(config).__name__}."
         )
-    reader = Config(config)
+    reader = Config(config, str(config.get(DESCRIBED_IN) or "config.json"))
     family = reader.text("model_type", "")
     if family not in _MODULES:
         raise _unknown(reader, family)
     module = import_module(f"{__name__}.{_MODULES[family]}")
-    shape: ModelShape = module.FAMILIES[family](reader)
-    return shape
+    shape = of_named_class(module.FAMILIES[family](reader), reader)
+    if reader.where != "config.json":
+        shape = replace(shape, described_in=reader.where)
+    packing = packing_of(config)
+    return shape if packing is None else packed(shape, packing)
 
 
 def families() -> tuple[str, ...]:

@@ -262,7 +262,6 @@ def decoder(
         max_positions=config.optional_size(
             "max_position_embeddings", defaults.positions, most=LARGEST_LENGTH
         ),
-        notes=_notes(config, architecture),
     )
 
 
@@ -274,20 +273,3 @@ def of_text(config: Config, family: str, build: Callable[[Config], ModelShape]) 
     shape = build(Config(values, "text_config of config.json", part=True))
     note = "the language model alone is counted; the part that sees images is not."
     return replace(shape, notes=(note, *shape.notes))
-
-
-def _notes(config: Config, architecture: str) -> tuple[str, ...]:
-    """What of a config.json the shape does not show."""
-    notes = []
-    named = config.values.get("architectures")
-    if isinstance(named, list) and named and architecture not in named:
-        notes.append(
-            f"config.json names {named[0]}; what is counted is {architecture}, with its head for "
-            "the next token."
-        )
-    if config.values.get("quantization_config"):
-        notes.append(
-            "the checkpoint is stored quantized (quantization_config); what is counted is the "
-            "model as its class makes it."
-        )
-    return tuple(notes)

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: encoders with a head for masked tokens, or bare with a pooler."""
+"""BERT and RoBERTa: encoders with a head for masked tokens."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from qtui_core.memory.shape import (
 
 
 def bert(config: Config) -> ModelShape:
-    """BertForMaskedLM; BertModel with its pooler where config.json names that."""
+    """BertForMaskedLM."""
     return _encoder(config, "bert", "Bert", vocabulary=30522)
 
 
 def roberta(config: Config) -> ModelShape:
-    """RobertaForMaskedLM; RobertaModel with its pooler where config.json names that."""
+    """RobertaForMaskedLM."""
     # Its positions begin after that of the padding token (create_position_ids_from_input_ids).
     padding = config.optional_size("pad_token_id", 1, least=0)
     offset = 0 if padding is None else padding + 1
@@ -88,13 +88,12 @@ def _encoder(
         ),
         arrangement="post-add",
     )
-    bare = f"{title}Model" in (config.words("architectures") or ())
     tied = config.flag("tie_word_embeddings", True)
-    prefix = "" if bare else f"{family}."
+    prefix = f"{family}."
     modules, decoder, bias = _head(family, hidden, vocabulary)
     return ModelShape(
         family=family,
-        architecture=f"{title}Model" if bare else f"{title}ForMaskedLM",
+        architecture=f"{title}ForMaskedLM",
         hidden=hidden,
         vocabulary=vocabulary,
         embeddings=(
@@ -106,9 +105,9 @@ def _encoder(
         layer_prefix=f"{prefix}encoder.layer",
         final_norm=None,
         # The bias of the decoder is tied to the parameter beside it together with the weight.
-        head=None if bare else Linear(decoder, hidden, vocabulary, bias=not tied),
-        tied=not bare and tied,
-        head_modules=(linear("pooler.dense"),) if bare else modules,
+        head=Linear(decoder, hidden, vocabulary, bias=not tied),
+        tied=tied,
+        head_modules=modules,
         embedding_modules=(layer_norm(f"{prefix}embeddings.LayerNorm", hidden),),
         embedding_dropout=dropout,
         # Positions and types of tokens, int64, as far as positions go.
@@ -116,8 +115,8 @@ def _encoder(
         dtype=stored_dtype(config),
         max_positions=positions - offset,
         is_encoder=True,
-        head_activation="tanh" if bare else activation if family == "bert" else "gelu",
-        head_bias=bias if tied and not bare else "",
+        head_activation=activation if family == "bert" else "gelu",
+        head_bias=bias if tied else "",
     )
 
 

@@ -90,6 +90,20 @@ def transposed(tape: Tape, x: Tensor) -> Tensor:
     return tape.output(node, _view(x, x.elements))
 
 
+def turned(tape: Tape, matrix: Tensor, *, copied: bool = False) -> Tensor:
+    """`matrix.T` of a parameter. Its gradient is a view; where that is not laid out as the
+    parameter is, it is `copied` to become the parameter's (clone_obey_contract in
+    accumulate_grad.h), unless one is there that it is added to."""
+
+    def backward(gradient: Tensor) -> Gradients:
+        if not copied or matrix.grad is not None:
+            return (tape.alias(gradient),)
+        return (tape.new(gradient.elements, gradient.dtype, COPY),)
+
+    node = tape.node("t", (matrix,), backward)
+    return tape.output(node, _view(matrix, matrix.elements))
+
+
 def expand(tape: Tape, x: Tensor, elements: int) -> Tensor:
     """`x.expand(...)` to `elements`, a view. Its gradient is summed back."""
     given = x.elements

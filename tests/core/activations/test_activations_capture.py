@@ -420,3 +420,10 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     running_models.write_tokenizer(tmp_path / "m")
     with pytest.raises(ModelError, match="do not belong together"):
         Tokenizer(loaded).encode("away and then")
+
+
+def test_the_text_of_the_demo_is_a_text_whose_documents_zero_bytes_separate():
+    from qtui_core.models.demo import HELD_BACK_TEXT
+
+    assert "\0" in builtin_text().content
+    assert read_text(str(HELD_BACK_TEXT)).content == builtin_text().content

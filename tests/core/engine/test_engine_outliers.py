@@ -183,11 +183,31 @@ async def test_a_limit_that_is_none(engine: EngineClient, model: str) -> None:
             await ask(engine, "outliers", model, PROJ, **params)
 
 
-async def test_an_injected_outlier_is_in_the_list(engine: EngineClient, model: str) -> None:
-    inject = {"row": 7, "column": 30, "value": -44.0}
-    data = await ask(engine, "outliers", model, PROJ, inject=inject)
-    assert data["top"][0][:3] == [7, 30, -44.0]
-    assert data["std"] == statistics(injected(values()[PROJ], 7, 30, -44.0)).std
+async def test_sigmas_of_an_injected_outlier_are_those_of_the_tensor_without_it(
+    engine: EngineClient, model: str
+) -> None:
+    """By its own standard deviation no outlier of n elements is further than the root of n."""
+    x = values()[PROJ]
+    stats = statistics(x)
+    assert stats.mean is not None
+    assert stats.std is not None
+    value = stats.mean - 1536 * stats.std
+    inject = {"row": 7, "column": 30, "value": value}
+    changed = injected(x, 7, 30, value)
+    beyond = int((np.abs(changed - stats.mean) > 6 * stats.std).sum())
+    for detection in ("sigma", "threshold"):
+        data = await ask(engine, "outliers", model, PROJ, inject=inject, detection=detection)
+        assert data["top"][0][:2] == [7, 30]
+        assert data["top"][0][3] == pytest.approx(1536, rel=1e-6)
+        assert data["furthest_sigmas"] == pytest.approx(1536, rel=1e-6)
+        assert (data["mean"], data["std"]) == (stats.mean, stats.std)
+        assert detection != "sigma" or data["count"] == beyond
+    assert (await ask(engine, "statistics", model, PROJ, inject=inject))["outliers"] == beyond
+    schemes = {"schemes": ["int4", "nf4"]}
+    said = (await ask(engine, "explain", model, PROJ, inject=inject, **schemes))["sentence"]
+    assert said.startswith("With the outlier that was put in: int4")
+    own = (await ask(engine, "explain", model, PROJ, **schemes))["sentence"]
+    assert "put in" not in own
 
 
 async def test_attribution(engine: EngineClient, model: str) -> None:

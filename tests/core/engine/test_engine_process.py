@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -421,3 +421,75 @@ def test_the_client_loads_neither_numpy_nor_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# A child that does not answer
+
+LIMIT = 3.0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is told after some pulses of the child."""
+    for module in ("client", "silence"):
+        monkeypatch.setattr(f"qtui.engine.{module}.LIMIT_SECONDS", LIMIT)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_stopped_child_is_told_and_goes_on_by_itself(impatient: None) -> None:
+    told: list[str] = []
+    async with engine() as client:
+        await client.start()
+        client.subscribe(lambda _, detail: told.append(detail))
+        await client.request("stubborn", {"seconds": LIMIT + 1})
+        assert not any(told)  # busy for long, and alive
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.0)
+        assert not any(told)  # nobody waits for it
+        answer = asyncio.create_task(client.request("echo", {"n": 1}))
+        await until(lambda: client.detail.startswith("The engine has not answered for "))
+        assert client.state is EngineState.RUNNING
+        os.kill(client.pid, signal.SIGCONT)
+        assert (await answer).data["params"] == {"n": 1}
+        await until(lambda: client.detail == "")
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_what_does_not_heed_a_cancellation_is_ended(
+    impatient: None, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    monkeypatch.setattr("qtui.engine.client.HEED_SECONDS", 600 if stopped else 1.0)
+    async with engine() as client:
+        await client.start()
+        pid = client.pid
+        assert pid is not None
+        asked = asyncio.create_task(client.request("stubborn", {"seconds": 600}))
+        await asyncio.sleep(0.2)
+        if stopped:
+            os.kill(pid, signal.SIGSTOP)
+            await until(lambda: client.detail != "")
+        asked.cancel()
+        await until(lambda: client.pid is None)
+        assert await until_dead(pid)
+        assert client.state is EngineState.IDLE
+        assert (await client.request("echo")).data["pid"] != pid
+
+
+async def test_a_child_that_is_stopped_while_it_starts(impatient: None) -> None:
+    async with engine() as client:
+        asked = asyncio.create_task(client.request("echo"))
+        await until(lambda: client.pid is not None)
+        pid = client.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: client.detail != "" or client.state is EngineState.RUNNING)
+        client.kill()
+        with pytest.raises(EngineLost):
+            await asked
+        assert await until_dead(pid)

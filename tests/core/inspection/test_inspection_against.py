@@ -329,7 +329,7 @@ def test_values_that_are_not_finite_come_first(tmp_path, original):
     weights = llama()
     weights["model.layers.0.mlp.up_proj.weight"][3, 4] = np.nan
     comparison = compare(original, save_model(tmp_path, weights, **CONFIG))
-    assert "1 value is NaN or infinite in one of the two" in comparison.conclusion
+    assert "1 value is NaN or infinite in" in comparison.conclusion
 
 
 def test_unrelated_weights_of_one_shape_are_told(tmp_path, original):

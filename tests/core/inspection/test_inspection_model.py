@@ -110,11 +110,11 @@ class TestConclusions:
         save(tmp_path, bias=np.ones(64, np.float32))
         assert "not a floating-point matrix" in inspect(tmp_path, "nf4").conclusion
 
-    def test_a_gaussian_model_is_normal(self, tmp_path, random):
+    def test_a_gaussian_model_is_within_1_db_of_one_and_no_more_is_claimed(self, tmp_path, random):
         save(tmp_path, w=random.normal(size=(256, 256)).astype(np.float32))
         sentence = inspect(tmp_path, "nf4").conclusion
         assert "within 1 dB" in sentence
-        assert "normal" in sentence
+        assert "matters most to the loss of the model is not measured" in sentence
 
     def test_the_tensor_with_outliers_is_named(self, tmp_path, random):
         bad = random.normal(size=(256, 256)).astype(np.float32)
@@ -122,6 +122,41 @@ class TestConclusions:
         save(tmp_path, good=random.normal(size=(256, 256)).astype(np.float32), bad=bad)
         sentence = inspect(tmp_path, "int4:row").conclusion
         assert "the tensor to watch is 'bad'" in sentence
+
+    def test_a_tensor_of_few_parameters_is_none_to_watch(self, tmp_path, random):
+        tiny = random.normal(size=(2, 64)).astype(np.float32)
+        tiny[:, 5] = 40
+        save(tmp_path, good=random.normal(size=(256, 256)).astype(np.float32) * 9, tiny=tiny)
+        sentence = inspect(tmp_path, "int4:row").conclusion
+        assert "to watch" not in sentence
+        assert "1 tensor is over 1 dB worse" in sentence
+        assert "with under 1% of the parameters in all ('tiny' loses most)" in sentence
+
+    def test_the_tensor_to_watch_has_the_largest_part_of_what_is_lost(self, tmp_path, random):
+        """By its own dB `small` is the worse one; `large` has more of what is lost."""
+        small = random.normal(size=(8, 128)).astype(np.float32)
+        small[:, 3] *= 100
+        large = random.normal(size=(256, 128)).astype(np.float32)
+        large[:, 3] *= 12
+        save(tmp_path, small=small, large=large)
+        inspection = inspect(tmp_path, "int4:row")
+        beyond = {}
+        for tensor in inspection.tensors:
+            error = tensor.errors[0]
+            more = error.relative_mse - error.gaussian_relative_mse
+            beyond[tensor.info.name] = more * tensor.info.parameters
+        share = math.floor(100 * beyond["large"] / sum(beyond.values()))
+        assert (
+            f"the tensor to watch is 'large', with 96% of the parameters and {share}% of what all "
+            f"lose beyond a Gaussian's error"
+        ) in inspection.conclusion
+
+    def test_schemes_that_save_nothing_are_not_recommended(self, tmp_path, random):
+        save(tmp_path, w=random.normal(size=(64, 2)).astype(np.float16))
+        sentence = inspect(tmp_path, "nf4:block1", "int8:row").conclusion
+        assert sentence.endswith("so leave the model as it is stored.")
+        cheap = inspect(tmp_path, "int8:row", "int8:tensor").conclusion
+        assert cheap.startswith("int8:tensor keeps")
 
     def test_better_than_a_gaussian_is_not_called_within_1_db(self, tmp_path, random):
         save(tmp_path, w=random.choice([-1.0, 1.0], (256, 256)).astype(np.float32) * 0.3)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from qtui_core.activations.records import LayerInputs
 from qtui_core.errors import UsageError
+from qtui_core.inspection import sample
 from qtui_core.inspection.budget import parse_budget
 from qtui_core.inspection.inspect import inspect_model
+from qtui_core.inspection.layer_errors import layer_errors
 from qtui_core.inspection.sensitivity import assign_schemes, default_budget
 from qtui_core.inspection.weighing import (
-    InputMoments,
     refuse_shared_scales,
     weigh_by_outputs,
     weigh_by_weights,
@@ -35,6 +37,7 @@ def weights() -> dict[str, np.ndarray]:
         "c.weight": rng.standard_t(2.5, (96, 128)),
         "d.weight": rng.standard_normal((32, 64)) * 0.1,
         "norm.weight": np.ones(128),
+        "a.bias": np.linspace(-9, 9, 64),
     }
     return {name: values.astype(np.float32) for name, values in made.items()}
 
@@ -51,9 +54,28 @@ def matrices(weights):
     return {name: x for name, x in weights.items() if x.ndim == 2}
 
 
+def kept_bytes(weights):
+    return sum(x.nbytes for x in weights.values() if x.ndim == 1)
+
+
+def correlated(count, seed=8):
+    """Inputs of a layer as models have them: a few directions carry most of every token."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((300, 3)) @ rng.standard_normal((3, count)) * 3 + 1
+    return (rows + rng.standard_normal((300, count)) * 0.3).astype(np.float32)
+
+
+def product_error(weights, name, y):
+    """What the outputs of a layer are off by, over the outputs with their bias, in float64."""
+    x = weights[name].astype(np.float64)
+    rows = correlated(x.shape[1]).astype(np.float64)
+    bias = weights.get(name.replace("weight", "bias"), np.zeros(1))
+    return ((rows @ (y - x).T) ** 2).sum() / ((rows @ x.T + bias) ** 2).sum()
+
+
 def best_by_brute_force(weights, budget, error_of):
     """The least total of `error_of(name, x, y)` over every assignment that fits."""
-    kept = weights["norm.weight"].nbytes
+    kept = kept_bytes(weights)
     options = []
     for name, x in matrices(weights).items():
         rows = [(x.nbytes, 0.0)]
@@ -82,7 +104,7 @@ def test_by_weights_equals_brute_force(model, weights, bits):
     assert found.exact
     assert found.point.relative_error == pytest.approx(expected, rel=1e-5)
     assert found.point.nbytes <= budget
-    kept = weights["norm.weight"].nbytes
+    kept = kept_bytes(weights)
     assert found.point.nbytes == kept + sum(c.nbytes for c in found.choices)
     for choice in found.choices:
         x = weights[choice.name]
@@ -92,31 +114,61 @@ def test_by_weights_equals_brute_force(model, weights, bits):
         assert choice.nbytes == stored
 
 
-def test_by_outputs_equals_the_error_of_the_products(model, weights):
-    """With inputs whose channels are independent, the weighted error is that of the output."""
-    rng = np.random.default_rng(8)
-    spread = {64: np.geomspace(0.01, 10, 64), 128: np.geomspace(20, 0.1, 128)}
-    moments = {name: spread[x.shape[1]] for name, x in matrices(weights).items()}
-    inspection = inspect_model(model, SCHEMES, full=True)
-    inputs = {name: InputMoments(values) for name, values in moments.items()}
-    weighing = weigh_by_outputs(model, inspection, inputs, full=True)
-    by_name = {t.name: dict(zip(t.schemes, t.options, strict=True)) for t in weighing.tensors}
+def test_by_outputs_is_the_error_of_the_products_whose_inputs_correlate(model, weights):
+    schemes = [*SCHEMES, *map(Scheme.parse, ("ternary", "int4:truncate", "mxfp4"))]
+    inputs = {name: LayerInputs(correlated(x.shape[1])) for name, x in matrices(weights).items()}
+    found = layer_errors(model, inputs, schemes, full=True)
     for name, x in matrices(weights).items():
-        inputs = rng.standard_normal((60_000, x.shape[1])) * np.sqrt(moments[name])
-        for scheme in SCHEMES:
-            wrong = inputs @ (x - quantize(x, scheme).dequantize()).T.astype(np.float64)
-            relative = (wrong**2).sum() / ((inputs @ x.T.astype(np.float64)) ** 2).sum()
-            option = by_name[name][str(scheme)]
-            assert option.error * 4 == pytest.approx(relative, rel=0.06)
+        assert found[name].tokens == 300
+        for scheme, error in zip(schemes, found[name].relative_mse, strict=True):
+            expected = product_error(weights, name, quantize(x, scheme).dequantize())
+            assert error == pytest.approx(expected, rel=1e-4), (name, scheme)
+    inspection = inspect_model(model, SCHEMES, full=True)
+    weighing = weigh_by_outputs(inspection, layer_errors(model, inputs, SCHEMES, full=True))
     budget = parse_budget("4.5").nbytes(weighing.parameters)
     expected = best_by_brute_force(
-        weights,
-        budget,
-        lambda name, x, y: ((x - y) ** 2 @ moments[name]).sum() / (x**2 @ moments[name]).sum() / 4,
+        weights, budget, lambda name, x, y: product_error(weights, name, y) / 4
     )
-    found = assign_schemes(weighing, budget)
-    assert found.point.relative_error == pytest.approx(expected, rel=1e-5)
-    assert "of the layers' outputs" in found.conclusion
+    assignment = assign_schemes(weighing, budget)
+    assert assignment.point.relative_error == pytest.approx(expected, rel=1e-4)
+    assert assignment.tokens == (300, 300)
+    assert "of the layers' outputs" in assignment.conclusion
+
+
+def test_a_sample_of_rows_is_a_sample_of_outputs(model, weights, monkeypatch):
+    monkeypatch.setattr(sample, "LOCAL_LIMIT", 20 * 128)
+    x, rows = weights["a.weight"], correlated(128)
+    scheme = Scheme.parse("nf4")
+    found = layer_errors(model, {"a.weight": LayerInputs(rows)}, [scheme])["a.weight"]
+    strips = sample.sample_rows(64, 128, 20 * 128).strips
+    taken = np.concatenate([np.arange(*strip) for strip in strips])
+    assert 0 < taken.size < 64
+    part = {"a.weight": x[taken], "a.bias": weights["a.bias"][taken]}
+    expected = product_error(part, "a.weight", quantize(x[taken], scheme).dequantize())
+    assert found.relative_mse[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_conclusion_says_what_the_gain_is_in_equal_bytes_and_where_it_comes_from(model):
+    inspection = inspect_model(model, SCHEMES, full=True)
+    weighing = weigh_by_weights(inspection)
+    found = assign_schemes(weighing, parse_budget("7").nbytes(weighing.parameters))
+    smaller = [u for u in found.uniform if u.point.nbytes <= found.point.nbytes]
+    best = max(smaller, key=lambda u: u.point.sqnr_db)
+    gain = best.assigned.sqnr_db - best.point.sqnr_db
+    assert (
+        f"{found.point.sqnr_db - best.point.sqnr_db:.1f} dB more than {best.scheme} for every "
+        f"tensor, which takes {best.point.bits_per_parameter:.2f} bits (in its bytes the gain is "
+        f"{gain:.1f} dB)"
+    ) in found.conclusion
+    saved = {
+        choice.name: tensor.options[tensor.schemes.index(best.scheme)].error - choice.error
+        for tensor, choice in zip(weighing.tensors, found.choices, strict=True)
+    }
+    name = max(saved, key=saved.get)
+    share = math.floor(100 * saved[name] / sum(max(0, s) for s in saved.values()))
+    assert f"'{name}' (" in found.conclusion
+    assert f" has {share}% of the gain" in found.conclusion
+    assert found.conclusion.endswith("to the loss of the model is not measured.")
 
 
 def test_the_smallest_budget_leaves_nothing_to_say_about_tensors(model):
@@ -136,31 +188,25 @@ def test_the_smallest_budget_leaves_nothing_to_say_about_tensors(model):
 
 def test_a_tensor_whose_inputs_were_not_seen_is_named_and_counts_by_its_weights(model, weights):
     inspection = inspect_model(model, SCHEMES, full=True)
-    inputs = {
-        name: InputMoments(np.ones(x.shape[1]))
-        for name, x in matrices(weights).items()
-        if name != "c.weight"
-    }
-    weighing = weigh_by_outputs(model, inspection, inputs, full=True)
-    assert weighing.unweighed == ("c.weight",)
-    # Equal second moments are no weights at all.
-    for tensor, report in zip(
-        weighing.tensors, (t for t in inspection.tensors if t.errors), strict=True
-    ):
-        for option, error in zip(tensor.options, report.errors, strict=False):
+    broken = np.full((4, 128), np.nan, np.float32)
+    seen = {"a.weight": LayerInputs(correlated(128)), "c.weight": LayerInputs(broken)}
+    weighing = weigh_by_outputs(inspection, layer_errors(model, seen, SCHEMES))
+    assert weighing.unweighed == ("b.weight", "c.weight", "d.weight")
+    reports = {t.info.name: t for t in inspection.tensors}
+    for tensor in weighing.tensors[1:]:
+        for option, error in zip(tensor.options, reports[tensor.name].errors, strict=False):
             assert option.error * 4 == pytest.approx(error.relative_mse, rel=1e-5)
 
 
-def test_of_a_transposed_weight_the_rows_are_the_inputs(model, weights):
-    x = weights["a.weight"].astype(np.float64)
-    moments = np.geomspace(0.01, 10, 64)
-    inspection = inspect_model(model, SCHEMES, full=True)
-    inputs = {"a.weight": InputMoments(moments, transposed=True)}
-    weighing = weigh_by_outputs(model, inspection, inputs, full=True)
-    for scheme, option in zip(SCHEMES, weighing.tensors[0].options, strict=False):
-        wrong = x - quantize(x.astype(np.float32), scheme).dequantize()
-        expected = (moments @ wrong**2).sum() / (moments @ x**2).sum()
-        assert option.error * 4 == pytest.approx(expected, rel=1e-5)
+def test_of_a_transposed_weight_the_rows_are_the_inputs(model, weights, monkeypatch):
+    monkeypatch.setattr(sample, "LOCAL_LIMIT", 1024)  # a sample of its inputs would be no layer
+    x, rows = weights["b.weight"], correlated(128)
+    inputs = {"b.weight": LayerInputs(rows, transposed=True)}
+    found = layer_errors(model, inputs, SCHEMES)["b.weight"].relative_mse
+    for scheme, error in zip(SCHEMES, found, strict=True):
+        wrong = rows.astype(np.float64) @ (quantize(x, scheme).dequantize() - x)
+        expected = (wrong**2).sum() / ((rows.astype(np.float64) @ x) ** 2).sum()
+        assert error == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_frontier_and_the_uniform_points_agree_with_what_was_measured(model, weights):
@@ -212,3 +258,43 @@ def test_budgets(text, nbytes):
 def test_no_budgets(text):
     with pytest.raises(UsageError):
         parse_budget(text)
+
+
+@pytest.mark.slow
+def test_what_the_readme_says_of_calibration_holds_on_the_demo():
+    """The divergence of the demo model's predictions on text that nothing was weighed on, under
+    the assignments of both ways of weighing, by transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from qtui_core.activations.layer_inputs import layer_inputs
+    from qtui_core.activations.text import Text
+    from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
+
+    raw = HELD_BACK_TEXT.read_bytes()
+    schemes = [Scheme.parse(t) for t in ("nf4:dq", "int4:asym", "int8", "e4m3")]
+    with open_model("demo") as source:
+        inspection = inspect_model(source, schemes, full=True)
+        text = Text(raw[:16384].decode("utf-8", "ignore").replace("\0", "\n"), "its beginning")
+        inputs = layer_inputs(source, [t.info.name for t in inspection.tensors], text)
+        by_outputs = weigh_by_outputs(inspection, layer_errors(source, inputs, schemes, full=True))
+    ids = torch.frombuffer(bytearray(raw[-8192:]), dtype=torch.uint8).long().view(-1, 256)
+
+    def predictions(assignment):
+        model = AutoModelForCausalLM.from_pretrained(DEMO_FOLDER, dtype=torch.float32)
+        with torch.inference_mode():
+            for name, weight in model.named_parameters():
+                if (scheme := assignment.get(name)) is not None:
+                    stored = quantize(weight.numpy(), Scheme.parse(scheme)).dequantize()
+                    weight.copy_(torch.from_numpy(stored))
+            return torch.log_softmax(model(input_ids=ids).logits, -1)
+
+    original = predictions({})
+    divergence = []
+    for weighing in (weigh_by_weights(inspection), by_outputs):
+        budget = parse_budget("4.5").nbytes(weighing.parameters)
+        chosen = {c.name: c.scheme for c in assign_schemes(weighing, budget).choices}
+        changed = predictions(chosen)
+        divergence.append(float((original.exp() * (original - changed)).sum(-1).mean()))
+    assert divergence == pytest.approx([0.0030, 0.0040], rel=0.2)
+    assert divergence[0] < divergence[1]

@@ -18,6 +18,7 @@ from qtui_core.errors import ModelError, UsageError  # noqa: E402
 from qtui_core.models import Role, open_model  # noqa: E402
 from qtui_core.models.arrays import read_float32  # noqa: E402
 from qtui_core.models.ggml_types import GGML_TYPES  # noqa: E402
+from qtui_core.models.tensors import DESCRIBED_IN  # noqa: E402
 
 CONFIG = {
     "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 256,
@@ -66,7 +67,8 @@ def test_what_the_metadata_says(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", {"model.norm.weight": X[0]}, CONFIG)
     source = open_model(path)
     assert source.architecture == "llama"
-    assert source.config == {"model_type": "llama", **CONFIG}
+    told = {"model_type": "llama", DESCRIBED_IN: "GGUF metadata"}
+    assert source.config == told | CONFIG  # without token_embd nothing is known of the vocabulary
     assert source.metadata["general.architecture"] == "llama"
     assert source.quantization is None
     assert source.origin == "file"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
+from qtui_core.quant import Scheme, explain, find_outliers, measure, quantize, statistics
 
 
 def sentence(x, text):
@@ -96,7 +96,7 @@ def test_scattered_outliers_are_not_blamed_on_columns():
     said = sentence(x, "int8:tensor")
     assert "10 elements beyond 6 sigma stretch its scale;" in said
     assert "column" not in said
-    assert "normal" in sentence(x, "int4")  # ten groups among 65,536
+    assert "as good as a Gaussian" in sentence(x, "int4")  # ten groups among 65,536
 
 
 def test_a_harmless_outlier_is_not_blamed():
@@ -149,3 +149,59 @@ def test_one_wide_element_below_six_sigma():
     x[3, 4] = 5.9 * x.std()
     said = sentence(x, "int8:tensor")
     assert "its largest magnitude is 5.9 times its root mean square" in said
+
+
+def test_integers_are_worse_by_the_squares_of_their_steps():
+    """Held against the steps themselves, and the distances to the levels in them."""
+    random = np.random.default_rng(0)
+    laplace = random.laplace(size=(2048, 64))
+    x = (np.sign(laplace) * np.abs(laplace) ** 0.8).astype(np.float32)
+    gaussian = random.standard_normal(x.shape).astype(np.float32)
+    for text in ("int8:row", "int8:tensor", "int5:group24", "int8:tile8x24", "int8:column"):
+        scheme = Scheme.parse(text)
+        squares = {}
+        for name, values in (("x", x), ("gaussian", gaussian)):
+            found = quantize(values, scheme)
+            report = measure(values, scheme)
+            steps = np.array(
+                [[found.scale_at(r, c)[0] for c in range(64)] for r in range(0, 2048, 128)]
+            )
+            power = np.square(values, dtype=np.float64).mean()
+            squares[name] = report.even_mse / power
+            assert report.even_mse == pytest.approx(np.square(steps).mean() / 12, rel=0.15), text
+            # Values lie evenly between levels: no further from them than a Gaussian's.
+            assert 0.9 < report.mse / report.even_mse < 1.03, (text, name)
+        stats = statistics(x)
+        said = explain(measure(x, scheme), stats, find_outliers(x, stats))
+        assert "lie further from the levels" not in said, said
+        if "squares of its steps" in said:
+            times = float(said.split("on average ")[1].split(" times")[0])
+            assert times == pytest.approx(squares["x"] / squares["gaussian"], rel=0.08)
+        else:
+            assert text != "int8:row", said
+    halves = np.tile(np.array([127.0, 0.5, 1.5, 2.5], np.float32), (64, 16))
+    assert "squares of its steps" not in explain(measure(halves, Scheme.parse("int8:row")))
+
+
+def test_stochastic_rounding_says_where_it_is_biased():
+    """A scheme that clips has the mean of its largest values inward, any other has not."""
+    x = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+    blocks = np.abs(x).reshape(64, 8, 32)
+    top = (blocks == blocks.max(axis=2, keepdims=True)).reshape(x.shape)
+    clipping = ("mxfp4", "mxfp4:even", "mxfp6-e3m2", "mxfp8-e4m3", "nvfp4", "int4:asym",
+                "int3:asym", "int4:full")  # fmt: skip
+    others = ("int4", "int8", "int4:asym:zpfloat", "e4m3", "e2m1:group32", "mxfp4:ceil",
+              "mxfp4:rceil", "bf16", "fp16")  # fmt: skip
+    wrong = []
+    for name in clipping + others:
+        inward = []
+        for seed in range(24):
+            y = quantize(x, Scheme.parse(f"{name}:stochastic{seed}")).dequantize()
+            inward.append(float((np.sign(x) * (y - x))[top].mean()))
+        z = np.mean(inward) / (np.std(inward) / np.sqrt(len(inward)) + 1e-12)
+        said = explain(measure(x, Scheme.parse(f"{name}:stochastic")))
+        if (z < -6) != (name in clipping) or ("biased inward" in said) != (name in clipping):
+            wrong.append((name, z, said))
+        if "biased" in explain(measure(x, Scheme.parse(name))):
+            wrong.append((name, "nearest"))
+    assert not wrong

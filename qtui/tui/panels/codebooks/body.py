@@ -142,7 +142,7 @@ class CodebooksBody(Container):
         if entry is None:
             self.title_line.subject, self.title_line.details = "", ()
             return
-        shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
+        shape = entry.shape_text(self.drawing.glyphs.times)
         self.title_line.subject = printable(entry.name)
         size = format_bytes(entry.nbytes)
         self.title_line.details = (*words, shape, printable(entry.dtype), size)

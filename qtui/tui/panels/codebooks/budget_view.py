@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from qtui.report.numbers import format_bytes, format_decibels
 from qtui.tui.panels.codebooks.data import Budget, SweepRow
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
@@ -117,6 +119,10 @@ def budget_sentence(shown: Shown) -> str:
     )
     if saved <= 0:
         return f"{text}: this tensor has too few blocks for it, so leave it off."
+    entry = shown.entry
+    stored = 8 * entry.nbytes / entry.elements if entry and entry.elements else math.inf
+    if nested.bits_per_parameter >= stored:
+        return f"{text}: with it too no fewer bits than the {stored:.4g} that are stored."
     text += f": {100 * (1 - nested.bytes / plain.bytes):.1f}% of the bytes"
     if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
         return f"{text} saved."
@@ -127,6 +133,7 @@ def budget_sentence(shown: Shown) -> str:
         for each in shown.sweep
         if each.nested is not None
         and each.nested.bits_per_parameter <= plain.bits_per_parameter
+        and each.nested.bits_per_parameter < stored
         and each.size < row.size
     ]
     gain, best = max(better, key=lambda found: found[0], default=(0.0, None))

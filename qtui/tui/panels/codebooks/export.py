@@ -17,7 +17,6 @@ def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
         "tensor": shown.entry.name,
         "shape": list(shown.entry.shape),
         "dtype": shown.entry.dtype,
-        "inject": None if shown.inject is None else shown.inject.params,
         "view": shown.view.value,
         "sentence": sentence,
         "equal_bits": [dataclasses.asdict(row) for row in shown.equal] or None,

@@ -29,7 +29,7 @@ from qtui.tui.panels.codebooks.shown import (
 from qtui.tui.panels.engine_panel import OPENING, EnginePanel
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.quantize.shown import Shown as QuantizeShown
-from qtui.tui.panels.quantize.subject import WEIGHT, Injection, Subject
+from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
 
@@ -107,17 +107,17 @@ class LookingPanel(EnginePanel):
             return
         self._followed = subject
         if self.shown.entry is not None and self.shown.entry.name == subject.tensor:
-            self.shown.inject = self._injected_into(self.shown.entry)
             self._look()
         else:
             self.body.side.list.select(subject.tensor)
 
-    def _injected_into(self, entry: TensorEntry) -> Injection | None:
-        """The outlier that the Quantize panel has put into this tensor."""
+    def _words(self, entry: TensorEntry) -> tuple[str, ...]:
+        """That the outlier which the Quantize panel has put into this tensor is not in it here:
+        what is advised is for the model's own values."""
         followed = self._followed
-        if followed is None or followed.tensor != entry.name or followed.source != WEIGHT:
-            return None
-        return followed.inject
+        if followed is None or followed.tensor != entry.name or followed.inject is None:
+            return ()
+        return ("without the injected outlier",)
 
     # Looking at a tensor
 
@@ -130,8 +130,7 @@ class LookingPanel(EnginePanel):
         entry = self.shown.entry
         if entry is None:
             return
-        subject = self.shown.subject
-        self.body.show_title(entry, subject.words if subject is not None else ())
+        self.body.show_title(entry, self._words(entry))
         if self.qtui.engine.state is EngineState.LOST:
             self.engine_lost(self.qtui.engine.detail)
         elif not entry.readable:
@@ -154,18 +153,18 @@ class LookingPanel(EnginePanel):
         if pause:
             await asyncio.sleep(PAUSE_SECONDS)
         shown = self.shown
-        subject = Subject(entry.name, inject=shown.inject)
+        subject = Subject(entry.name)
         equal: tuple[EqualRow, ...] = ()
         if shown.at_equal_bits:
-            equal = await self.feed.equal_bits(shown.asked, entry.shape)
+            equal = await self.feed.equal_bits(shown.asked, entry.matrix)
         schemes = tuple(dict.fromkeys(row.scheme for row in equal)) or shown.asked
         columns, verdict = await self.feed.columns(
             shown.model, subject, schemes, shown.at_equal_bits, self._show_fraction
         )
-        budgets = await self.feed.budgets(self._budgeted(schemes), entry.shape)
+        budgets = await self.feed.budgets(self._budgeted(schemes), entry.matrix)
         name = next((c.format for c in columns if c.format in CODEBOOKS), CODEBOOKS[0])
         sizes = sorted({*SWEEP, min(shown.block, LARGEST_NESTED)})
-        sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.shape)
+        sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.matrix)
         # All at once: what is shown, copied and exported belongs together.
         shown.equal, shown.columns, shown.verdict = equal, columns, verdict
         shown.budgets, shown.sweep, shown.read = budgets, sweep, subject
@@ -246,6 +245,8 @@ class LookingPanel(EnginePanel):
     # Stopping, failing, starting again
 
     def action_stop(self) -> None:
+        if self.end_silent():
+            return
         for group in (OPENING, "tensor"):
             self.workers.cancel_group(self, group)
         if not self.shown.current:
@@ -253,6 +254,7 @@ class LookingPanel(EnginePanel):
         self._say(Phase.STOPPED, "Stopped; r goes on")
 
     def action_restart(self) -> None:
+        self.end_silent()
         self.do(self._restart, OPENING)
 
     async def _restart(self) -> None:
@@ -270,11 +272,13 @@ class LookingPanel(EnginePanel):
         if action in ("filter", "type_schemes"):
             return not self.body.typing
         if action == "restart":
-            return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+            idle = self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+            return idle or bool(self.silence)
         if action == "back":
             return self.body.can_leave
         if action == "stop":
-            return self.phase in (Phase.OPENING, Phase.WORKING) and not self.body.can_leave
+            busy = self.phase in (Phase.OPENING, Phase.WORKING) or bool(self.silence)
+            return busy and not self.body.can_leave
         return True
 
     def watch_phase(self) -> None:

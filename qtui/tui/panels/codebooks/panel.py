@@ -105,7 +105,6 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
         message.stop()
         self._forget_refusal()
         self.shown.entry = message.entry
-        self.shown.inject = self._injected_into(message.entry)
         self._look(pause=True)
 
     @on(TensorList.Chosen)

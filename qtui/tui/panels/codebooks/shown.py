@@ -13,7 +13,7 @@ from qtui.tui.panels.codebooks.data import (
     SweepRow,
 )
 from qtui.tui.panels.quantize.data import ModelIndex
-from qtui.tui.panels.quantize.subject import Injection, Subject
+from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.dataclass import dataclass
 
@@ -47,10 +47,9 @@ class Shown:
 
     `asked` are the schemes as they were chosen, `columns` what is known of them on the tensor,
     resized as in `equal` where that is not empty, and `verdict` is the sentence about them.
-    They are of the subject `read`, which is not yet `subject` while that is being read; an
-    outlier that was put into the tensor in the Quantize panel is in it here too. `chosen` is
-    the scheme and `code` the bar that the cursor is on; `step` is that of the
-    construction.
+    They are of the subject `read`, which is not yet `subject` while that is being read: the
+    tensor as it is stored, whatever the Quantize panel has put into it. `chosen` is the scheme and
+    `code` the bar that the cursor is on; `step` is that of the construction.
     """
 
     model: str
@@ -69,7 +68,6 @@ class Shown:
     code: int = 0
     step: int = 0
     read: Subject | None = None
-    inject: Injection | None = None
     nested_block: int = NESTED_BLOCK
 
     @property
@@ -90,7 +88,7 @@ class Shown:
     @property
     def subject(self) -> Subject | None:
         """What is looked at."""
-        return None if self.entry is None else Subject(self.entry.name, inject=self.inject)
+        return None if self.entry is None else Subject(self.entry.name)
 
     @property
     def block(self) -> int:

@@ -64,7 +64,7 @@ class FormatsPanel(Panel):
                 tooltip="What a value beyond the largest number becomes (s)",
                 id="formats-saturate",
             )
-            yield Label("", id="formats-origin")
+            yield Label("", id="formats-origin", markup=False)
         with Container(id="formats-main"):
             yield BitGrid(id="formats-grid")
             yield FactSheet(id="formats-facts")

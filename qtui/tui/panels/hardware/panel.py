@@ -61,6 +61,8 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         self.body = HardwareBody(self.drawing)
         yield self.body
 
+    ENGINE = "estimator"
+
     def on_mount(self) -> None:
         self.feed = HardwareFeed(self.engine)
         self.shown = Shown(self.qtui.model)
@@ -180,6 +182,8 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         self._draw()
 
     def action_stop(self) -> None:
+        if self.end_silent():
+            return
         self.workers.cancel_group(self, MEASURE)
 
     # Keys
@@ -211,6 +215,7 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         self.do(self._count, OPERATIONS)
 
     def action_restart(self) -> None:
+        self.end_silent()
         self.trouble = ""
         self.do(self._count, OPERATIONS)
 
@@ -219,9 +224,9 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         if not self.is_mounted:
             return True
         if action == "restart":
-            return bool(self.trouble)
+            return bool(self.trouble or self.silence)
         if action == "stop":
-            return self.shown.measuring
+            return self.shown.measuring or bool(self.silence)
         if action == "measure":
             return not self.shown.measuring
         if action == "move":
@@ -268,9 +273,8 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         self._draw()
 
     def engine_lost(self, sentence: str) -> None:
-        words = sentence.replace("The engine", "The estimator")
         self.shown.measuring = False
-        self.trouble = f"{words} r starts it again."
+        self.trouble = f"{self.named(sentence)} r starts it again."
         self._draw()
 
 

@@ -72,7 +72,7 @@ class ChangingPanel(PlanningPanel):
         plan = changed(self.shown.plan, field, value)
         facts = self.shown.facts
         try:
-            resolve(plan, facts.dtype if facts else None)
+            resolve(plan, facts.dtype if facts else None, facts.packed_as if facts else None)
         except UsageError as error:
             self._tell(str(error))
             return False

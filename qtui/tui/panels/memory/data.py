@@ -19,7 +19,8 @@ Stage = Literal["first", "full"]
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model. `dtype` is that of the checkpoint; `unknown` says why its family has no shape, and
+    """A model. `dtype` is that of the checkpoint, `packed_as` the way it stores weights where it
+    is quantized (`ModelShape.packed_as`); `unknown` says why its family has no shape, and
     is empty where it has one; `traceable` is whether it names a class that may be traced."""
 
     id: str
@@ -28,6 +29,7 @@ class ModelFacts:
     parameters: int | None
     layers: int | None
     dtype: str | None
+    packed_as: str | None
     max_positions: int | None
     quantized: bool
     notes: tuple[str, ...]

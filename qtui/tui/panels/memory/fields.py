@@ -17,7 +17,10 @@ _USUAL = {field.name: field.default for field in fields(RunPlan)}
 def resolved(shown: Shown) -> RunPlan:
     """The plan with nothing left open, as far as it can be."""
     try:
-        return resolve(shown.plan, shown.facts.dtype if shown.facts else None)
+        facts = shown.facts
+        return resolve(
+            shown.plan, facts.dtype if facts else None, facts.packed_as if facts else None
+        )
     except UsageError:
         return shown.plan
 

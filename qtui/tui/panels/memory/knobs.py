@@ -17,6 +17,7 @@ from qtui_core.memory.plan_choices import (
     LOOPS,
     METHODS,
     OPTIMIZERS,
+    QUANT_STORAGES,
     QUANTS,
     SEGMENTS,
     parse_loss,
@@ -119,7 +120,15 @@ _SEQUENCES: Final = (
 )  # fmt: skip
 _BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 _ON_OFF: Final = (False, True)
-_LOSSES: Final = ("stock", "stock-4.48", "chunked:256", "fused", "in-place", "in-place-4.48")
+_LOSSES: Final = (
+    "stock",
+    "stock-4.48",
+    "tiled",
+    "chunked:256",
+    "fused",
+    "in-place",
+    "in-place-4.48",
+)
 _TARGETS: Final = (
     (ALL_LINEAR,),
     ("q_proj", "v_proj"),
@@ -139,6 +148,8 @@ KNOBS: Final = (
     Knob("autocast_dtype", "autocast to", "numbers", ("bf16", "fp16"),
          shown=lambda plan: bool(plan.autocast)),
     Knob("quant", "quant", "numbers", QUANTS, shown=_quantizes),
+    Knob("quant_storage", "packed into", "numbers", QUANT_STORAGES,
+         shown=lambda plan: plan.four_bits and plan.zero == 3),
     Knob("kbit_prep", "k-bit prep", "numbers", KBIT_PREPARATIONS,
          shown=lambda plan: plan.method == "qlora"),
     Knob("lora_rank", "rank", "adapters", _powers(1, 512), whole_number, False, _adapts),

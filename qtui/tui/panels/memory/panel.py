@@ -224,6 +224,7 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
             self.do(self._trace, ESTIMATE)
 
     def action_restart(self) -> None:
+        self.end_silent()
         if self.shown.facts is None or self.shown.facts.unknown:
             self._open_subject()
         else:
@@ -232,6 +233,8 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
     def action_back(self) -> None:
         if self.body.typing:
             self.body.stop_typing()
+        elif self.end_silent():
+            return
         elif self._traced_since is not None:
             self._stop_tracing()
         else:
@@ -243,11 +246,12 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
         if not self.is_mounted:
             return True
         if action == "back":
-            return self.body.typing or self._in_list or self._traced_since is not None
+            busy = self._traced_since is not None or bool(self.silence)
+            return self.body.typing or self._in_list or busy
         if self.body.typing:
             return False
         if action == "restart":
-            return self.phase in (Phase.LOST, Phase.FAILED)
+            return self.phase in (Phase.LOST, Phase.FAILED) or bool(self.silence)
         if action == "own":
             return bool(self.shown.case)
         if action == "undo":

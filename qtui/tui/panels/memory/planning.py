@@ -28,6 +28,8 @@ class PlanningPanel(EnginePanel):
     """Asks for the estimate of what is chosen, and says what it does in the meantime. What is
     chosen is the app's: another panel with a plan starts with it."""
 
+    ENGINE = "estimator"
+
     phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
     body: PlanBody
 
@@ -207,5 +209,4 @@ class PlanningPanel(EnginePanel):
         self._say(Phase.FAILED, sentence)
 
     def engine_lost(self, sentence: str) -> None:
-        words = sentence.replace("The engine", "The estimator")
-        self._say(Phase.LOST, f"{words}\nr starts it again.")
+        self._say(Phase.LOST, f"{self.named(sentence)}\nr starts it again.")

@@ -177,7 +177,7 @@ class QuantizeBody(Container):
         if entry is None:
             self.title_line.subject, self.title_line.note, self.title_line.details = "", "", ()
             return
-        shape = self.drawing.glyphs.times.join(f"{size:,}" for size in entry.shape) or "scalar"
+        shape = entry.shape_text(self.drawing.glyphs.times)
         subject = subject or Subject(entry.name)
         stored = (shape, printable(entry.dtype), format_bytes(entry.nbytes))
         self.title_line.subject = printable(subject.title)

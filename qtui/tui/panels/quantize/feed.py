@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -148,11 +149,13 @@ class QuantizeFeed:
     async def rank(
         self, model: str, scheme: str, on_tensor: Callable[[str, float | None], None]
     ) -> bool:
-        """SQNR of the tensors, one by one; whether any was measured from a sample."""
+        """SQNR of the tensors, one by one, minus infinity where values became infinite or NaN;
+        whether any was measured from a sample."""
 
         def on_progress(fraction: float, data: dict[str, Any]) -> None:
             if "name" in data:
-                on_tensor(data["name"], data["sqnr_db"])
+                # Decibels are over what a scheme did not lose, and losing values is worse than any.
+                on_tensor(data["name"], -math.inf if data["overflowed"] else data["sqnr_db"])
 
         reply = await self.engine.request(
             "rank", {"model": model, "scheme": scheme}, on_progress=on_progress

@@ -216,6 +216,8 @@ class LookingPanel(TellingPanel):
     # Stopping, starting again
 
     def action_stop(self) -> None:
+        if self.end_silent():
+            return
         self.stop_ranking()
         if self.phase not in (Phase.OPENING, Phase.WORKING):
             return
@@ -239,6 +241,7 @@ class LookingPanel(TellingPanel):
             )
 
     def action_restart(self) -> None:
+        self.end_silent()
         if self.qtui.engine.state is EngineState.LOST:
             self._say(Phase.OPENING, "Starting the engine")
             self.do(self._restart, OPENING)

@@ -112,7 +112,10 @@ def scheme_rows(
         rows.append(row("overflowed", lambda n: f"{n.overflowed:,}", "warning"))
     if any(n is not None and n.outlier_columns for n in numbers):
         rows.append(row("columns in fp16", lambda n: f"{n.outlier_columns:,}"))
-    return [rows[at] for at in (0, 1, 3, 4, 7)] if brief else rows
+    if not brief:
+        return rows
+    # What the decibels leave out is said wherever they are.
+    return [r for at, r in enumerate(rows) if at in (0, 1, 3, 4, 7) or r.tone == "warning"]
 
 
 def tensor_rows(numbers: TensorNumbers | None, *, brief: bool = False) -> list[Row]:

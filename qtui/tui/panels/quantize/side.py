@@ -10,10 +10,9 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from qtui.report.numbers import format_decibels
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.field import Field
-from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList, sqnr_key
+from qtui.tui.widgets.tensor_list import Order, TensorEntry, TensorList, rank_text, sqnr_key
 
 # A model has thousands of tensors, and an eye sees a few numbers a second.
 COUNT_SECONDS = 0.25
@@ -165,7 +164,7 @@ class TensorSide(Vertical):
             at = (at + direction) % len(ranking)
         self._stepped_to = name = ranking[at]
         self.list.select(name)
-        decibels = format_decibels(self._sqnr[name])
+        decibels = rank_text(self._sqnr[name])
         place, of = f"worst {at + 1:,}", f" of {len(ranking):,}"
-        self._notes = (f"{place}{of}: {decibels} dB", f"{place}: {decibels} dB")
+        self._notes = (f"{place}{of}: {decibels}", f"{place}: {decibels}")
         self._count()

@@ -44,12 +44,13 @@ class TellingPanel(EnginePanel):
         if action in ("filter", "type_scheme"):
             return not self.body.typing
         if action == "restart":
-            return self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+            idle = self.phase in (Phase.LOST, Phase.STOPPED, Phase.FAILED)
+            return idle or bool(self.silence)
         if action == "back":
             return self.body.can_leave
         if action == "stop":
             busy = self.ranking or self.phase in (Phase.OPENING, Phase.WORKING)
-            return busy and not self.body.can_leave
+            return (busy or bool(self.silence)) and not self.body.can_leave
         return True
 
     def _view_offers(self, action: str) -> bool | None:

@@ -163,6 +163,7 @@ class DrawingPanel(RunningPanel):
         title, run, state = self.body.title_line, self.run_shown, self.run_shown.state
         title.fraction = None
         title.note = ""
+        title.silent = bool(run.silence or (self.silence and self.waits_for_engine))
         if not run.there:
             title.subject, title.details = headline(self.shown)
             busy = self.phase in (Phase.OPENING, Phase.WORKING) and not self.trouble
@@ -182,8 +183,7 @@ class DrawingPanel(RunningPanel):
         told = self.refusal or ("" if run.there else self.trouble)
         if not told:
             # What is wrong with a recording says nothing against what is right in it.
-            complaint = run.complaint if run.player is not None else ""
-            told = f"{complaint} {sentence_of(self.shown, run, self.drawing.glyphs)}".strip()
+            told = f"{run.complaint} {sentence_of(self.shown, run, self.drawing.glyphs)}".strip()
         self.sentence = told
 
 
@@ -228,10 +228,14 @@ def seconds_of(run: RunShown) -> float:
 
 
 def run_note(run: RunShown) -> str:
-    """ "recording 00:41", or where a replay is."""
+    """ "recording 00:41", or where a replay is; the time alone before anything can be recorded."""
     at = clock(seconds_of(run))
     if run.player is not None:
         return f"replay {at} of {clock(run.player.length)}"
+    if run.path is None:
+        return f"not recorded {at}" if run.complaint else at
+    if run.complaint:
+        return f"recorded in part {at}"
     return f"recording {at}" if run.live else f"recorded {at}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -10,12 +10,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from qtui.tui.config import log_file
-from qtui_core.errors import UsageError
+from qtui_core.errors import QtuiError
+from qtui_core.files import Target
+from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recorder
 
 #: The oldest goes first.
 KEPT: Final = 20
+_OWN: Final = re.compile(r"run-\d{8}-\d{6}(-\d+)?\.jsonl")
 
 
 def recordings() -> Path:
@@ -24,8 +27,13 @@ def recordings() -> Path:
 
 
 class Keeper:
-    """Records a run, in a `with` statement. A disk that takes nothing stops the recording and not
-    the run; `complaint` then says so."""
+    """Records a run from its header on, in a `with` statement. A disk that takes nothing stops the
+    recording and not the run.
+
+    Attributes:
+        path: of the recording; None before the header, and where none could be made.
+        complaint: a sentence on a recording that could not be made, or ends before the run does.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or recordings()
@@ -34,22 +42,41 @@ class Keeper:
         self.complaint = ""
 
     def __enter__(self) -> Self:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._forget_old()
-            self.path = self._unused()
-            self._recorder = Recorder(self.path)
-        except (OSError, UsageError) as error:
-            self._give_up(error)
         return self
 
     def write(self, told: Told) -> None:
-        """Adds a line, if there is a recording."""
-        if self._recorder is not None:
-            try:
+        """Adds a line, as long as there is a recording."""
+        if self.complaint:
+            return
+        try:
+            if self._recorder is not None:
                 self._recorder.write(told)
+            elif isinstance(told, Header):
+                self._begin(told)
+        except (OSError, QtuiError) as error:
+            why = (error.strerror if isinstance(error, OSError) else "") or f"{error}".rstrip(".")
+            what = "The run is not recorded" if self.path is None else "The recording is cut off"
+            self.complaint = f"{what}: {why}."
+
+    def _begin(self, header: Header) -> None:
+        """The recording with its first line; then the oldest goes."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        stem = f"run-{datetime.now():%Y%m%d-%H%M%S}"
+        names = (f"{stem}.jsonl" if at == 1 else f"{stem}-{at}.jsonl" for at in count(1))
+        for path in map(self._folder.joinpath, names):
+            if path.exists():
+                continue
+            recorder = Recorder(Target(str(path), path))
+            try:
+                recorder.write(header)
             except OSError as error:
-                self._give_up(error)
+                recorder.__exit__(type(error), error, None)
+                if isinstance(error, FileExistsError):  # another app had it in the same second
+                    continue
+                raise
+            self._recorder, self.path = recorder, path
+            break
+        self._forget_old()
 
     def __exit__(
         self,
@@ -58,19 +85,10 @@ class Keeper:
         traceback: TracebackType | None,
     ) -> None:
         if self._recorder is not None:
-            with suppress(OSError):
-                self._recorder.__exit__(kind, error, traceback)
-
-    def _give_up(self, error: Exception) -> None:
-        self._recorder, self.path = None, None
-        self.complaint = f"The run is not recorded: {error}"
-
-    def _unused(self) -> Path:
-        stem = f"run-{datetime.now():%Y%m%d-%H%M%S}"
-        names = (f"{stem}.jsonl" if at == 1 else f"{stem}-{at}.jsonl" for at in count(1))
-        return next(path for name in names if not (path := self._folder / name).exists())
+            self._recorder.__exit__(kind, error, traceback)
 
     def _forget_old(self) -> None:
-        kept = sorted(self._folder.glob("run-*.jsonl"))
-        for path in kept[: max(0, len(kept) - KEPT + 1)]:
+        """Recordings of this panel alone: a file that a user put there has another name."""
+        kept = sorted(path for path in self._folder.iterdir() if _OWN.fullmatch(path.name))
+        for path in kept[:-KEPT]:
             path.unlink(missing_ok=True)

@@ -22,8 +22,9 @@ a line is the most that samples of the last steps found there, and level ones ar
 each phase. `f` leaves out what is there all the time. Without a GPU, bytes of live tensors stand in
 for the allocator, and the estimate leaves out the workspaces of a GPU.
 
-**Phases** and **Parts**: estimate against measured, by phase and by component, with the error.
-**Gap**: measured less estimated, in parts that sum to the whole. **Loss**, **Log**, and
+**Phases** and **Parts**: estimate against measured, by phase and by component, with the gap:
+measured less estimated, as a share of what was measured. **Gap**: the same in bytes, in parts that
+sum to the whole. **Loss**, **Log**, and
 **Adapters**: the likeliest next tokens with adapters on and off, from one copy of the base.
 
 Every run is recorded; `o` opens a recording, and `qtui replay FILE` starts with one. A recording

@@ -10,7 +10,7 @@ from qtui.tui.panels.memory.lines import level_lines as estimate_lines
 from qtui.tui.panels.memory.shown import Shown
 from qtui.tui.panels.train.shown import RunShown
 from qtui.tui.widgets.line import shortened
-from qtui_core.live.compare import error_of
+from qtui_core.live.compare import gap_share, too_early
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.snapshot import Fault, Sample
@@ -33,8 +33,10 @@ def before_lines(shown: Shown, run: RunShown, canvas: Canvas) -> list[TextLine]:
 
 
 def run_lines(state: RunState, canvas: Canvas) -> list[TextLine]:
-    """Measured levels with the error of their estimates; what the machine says; the pace."""
+    """Measured levels with their gaps to the estimate; what the machine says; the pace."""
     header = state.header
+    if header is None and state.fault is not None:
+        return _fault(state.fault, canvas)
     if header is None:
         return [[Put(0, "its process reads the model and estimates the run", "label")]]
     found = measured(state)
@@ -67,42 +69,28 @@ def place_of(fault: Fault) -> str:
     return f"in {fault.phase or 'the start'} {step}"
 
 
-def error_text(measured: int | None, estimated: int | None, minus: str) -> str:
-    """ "+0.3%" of an estimate that is too high; empty where there is nothing to hold it
-    against."""
-    error = error_of(estimated, measured)
-    if error is None:
+def gap_text(measured: int | None, estimated: int | None, minus: str) -> str:
+    """ "+0.3%" where so much more was measured than estimated; empty where one is not known."""
+    gap = gap_share(estimated, measured)
+    if gap is None:
         return ""
-    text = f"{abs(100 * error):.1f}%"
-    sign = "" if text == "0.0%" else "+" if error > 0 else minus
+    text = f"{abs(100 * gap):.1f}%"
+    sign = "" if text == "0.0%" else "+" if gap > 0 else minus
     return sign + text
 
 
-def error_tone(measured: int | None, estimated: int | None) -> Tone:
+def gap_tone(measured: int | None, estimated: int | None) -> Tone:
     """Of an estimate that is right, near, or wrong."""
-    error = error_of(estimated, measured)
-    if error is None:
+    gap = gap_share(estimated, measured)
+    if gap is None:
         return "quiet"
-    return "best" if abs(error) <= NEAR else "value" if abs(error) <= FAR else "warning"
-
-
-def too_early(state: RunState) -> bool:
-    """Whether there is nothing yet to hold the estimated peak against: its phase is not over, or
-    only in a first step of several, where an optimizer has no states before the end."""
-    predicted = state.header.predicted if state.header is not None else None
-    if predicted is None:
-        return False
-    peak = state.measured(predicted.peak_phase)
-    if peak is None:
-        return True
-    trains = any(step.loss is not None for step in state.steps)
-    return trains and peak.last.step == 1 and not state.over
+    return "best" if abs(gap) <= NEAR else "value" if abs(gap) <= FAR else "warning"
 
 
 def _levels(
     state: RunState, predicted: Predicted | None, found: Measured, canvas: Canvas
 ) -> list[Put]:
-    """ "allocated 11.9 GiB  estimate +0.4% | reserved …": as many as fit; while it is too early
+    """ "allocated 11.9 GiB  gap −0.4% | reserved …": as many as fit; while it is too early
     for that, the estimate itself."""
     early = too_early(state)
     of_tensors = found.counted == "tensors"
@@ -121,13 +109,13 @@ def _levels(
         if not nbytes:
             continue
         label = f"peak {name} " if not puts else f"{name} "
-        value, error = format_bytes(nbytes), error_text(nbytes, estimated, canvas.glyphs.minus)
-        more = f"  estimate {error}" if error else ""
+        value, gap = format_bytes(nbytes), gap_text(nbytes, estimated, canvas.glyphs.minus)
+        more = f"  gap {gap}" if gap else ""
         if early and estimated is not None:
             more = f" of {format_bytes(estimated)}" + (" estimated" if not puts else "")
         bar = f" {canvas.glyphs.vertical} " if puts else ""
         if not puts and len(label + value + more) > canvas.width:
-            label, more = "peak ", f"  {error}"
+            label, more = "peak ", f"  {gap}"
         if at + len(bar + label + value + more) > canvas.width:
             break
         puts.append(Put(at, bar, "quiet"))
@@ -136,7 +124,7 @@ def _levels(
         at += len(label)
         puts.append(Put(at, value, "heading"))
         at += len(value)
-        puts.append(Put(at, more, "quiet" if early else error_tone(nbytes, estimated)))
+        puts.append(Put(at, more, "quiet" if early else gap_tone(nbytes, estimated)))
         at += len(more)
     return puts or [Put(0, "nothing is measured yet", "label")]
 

@@ -127,7 +127,7 @@ class TrainPanel(DrawingPanel):
             run.player.restart()
             run.state = run.player.state
             self._draw()
-        elif self.phase is Phase.LOST and self._known:
+        elif self.end_silent() or (self.phase is Phase.LOST and self._known):
             self._estimate()
         elif self.phase is Phase.LOST:
             self._open_subject()
@@ -278,6 +278,8 @@ class TrainPanel(DrawingPanel):
         self._draw()
 
     def action_back(self) -> None:
+        if not self.body.typing and self.waits_for_engine and self.end_silent():
+            return
         self.body.stop_typing()
         self._asking = ""
         self.refusal = ""
@@ -291,7 +293,8 @@ class TrainPanel(DrawingPanel):
             return True
         run, replayed = self.run_shown, self.run_shown.player is not None
         if action == "back":
-            return self.body.typing or not self.body.has_form or bool(self.refusal)
+            silent = bool(self.silence) and self.waits_for_engine
+            return silent or self.body.typing or not self.body.has_form or bool(self.refusal)
         if self.body.typing:
             return False
         if action in ("speed", "jump", "ask_jump"):

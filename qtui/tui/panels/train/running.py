@@ -19,9 +19,11 @@ from qtui.tui.messages import DeviceSeen
 from qtui.tui.panels.memory.changing import ChangingPanel
 from qtui.tui.panels.train.kept import Keeper
 from qtui.tui.panels.train.player import Player
+from qtui.tui.panels.train.sentences import going_on, how_recorded
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.errors import UsageError
 from qtui_core.live.recording import read_recording
+from qtui_core.live.snapshot import End
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
 
@@ -51,14 +53,32 @@ class RunningPanel(ChangingPanel):
     @on(events.Unmount)
     async def _end_run(self) -> None:
         self._kill()
+        await self._until_gone()
+
+    async def _until_gone(self) -> None:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._gone.wait(), EXIT_SECONDS)
+
+    @property
+    def waits_for_engine(self) -> bool:
+        return not self.run_shown.there  # a run tells of itself
+
+    def unfinished(self) -> str:
+        run = self.run_shown
+        return going_on(run, self.shown.model) if run.live else ""
+
+    async def finish(self) -> None:
+        self._stop()
+        await self._until_gone()
 
     def _tick(self) -> None:
         """Twice a second: draws what became known meanwhile, if it is looked at."""
         run = self.run_shown
         if run.player is not None and run.player.advance():
             run.state, self._news = run.player.state, True
+        silence = "" if self._client is None else self._client.silence()
+        if silence != run.silence:
+            run.silence, self._news = silence, True
         if self.qtui.panel is not self:
             return
         if self._news:
@@ -105,20 +125,24 @@ class RunningPanel(ChangingPanel):
         client = self._client = RunClient(COMMAND, log=log_file().with_name("run.log"))
         try:
             with Keeper() as keeper:
-                run.path, run.complaint = keeper.path, keeper.complaint
-                async for told in client.run(self._request()):
-                    if hold:
-                        client.control("step")
-                        hold = False
-                    keeper.write(told)
-                    run.state = after(run.state, told)
-                    self._news = True
-                run.path, run.complaint = keeper.path, keeper.complaint
-            if run.complaint:
-                self.qtui.tell(run.complaint, "warning")
+                try:
+                    async for told in client.run(self._request()):
+                        if hold:
+                            client.control("step")
+                            hold = False
+                        keeper.write(told)
+                        if keeper.complaint and not run.complaint:
+                            self.qtui.tell(keeper.complaint, "warning")
+                        run.path, run.complaint = keeper.path, keeper.complaint
+                        run.state = after(run.state, told)
+                        self._news = True
+                finally:
+                    if not run.state.over:  # the app ends, and with it the run
+                        keeper.write(End(run.seconds, "stopped"))
         finally:
             client.kill()
-            run.live = False
+            run.live, run.silence = False, ""
+            self.qtui.farewell = how_recorded(run)
             if self._client is client:
                 self._client = None
                 self._gone.set()

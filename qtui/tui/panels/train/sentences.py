@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from shlex import quote
 
 from qtui.report.numbers import format_bytes, format_value, plural
 from qtui.report.train_words import DOING
 from qtui.tui.panels.memory.lines import signed
 from qtui.tui.panels.memory.shown import Shown
-from qtui.tui.panels.train.levels import error_text, too_early
+from qtui.tui.panels.train.levels import gap_text
 from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.texts import gap_of
 from qtui.tui.widgets.drawing import Glyphs
-from qtui_core.live.compare import first_step_only
-from qtui_core.live.explain import WORTH, explain, largest_unexplained
+from qtui_core.live.compare import too_early
+from qtui_core.live.explain import WORTH, largest_unexplained
 from qtui_core.live.measured import measured
 from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
+from qtui_core.live.summary import explanation
+from qtui_core.models.quoting import printable
 
 
 def sentence_of(shown: Shown, run: RunShown, glyphs: Glyphs) -> str:
@@ -50,6 +53,9 @@ def before_run(shown: Shown, run: RunShown) -> str:
 def of_run(run: RunShown, glyphs: Glyphs) -> str:
     """How a run goes, or how it went, and what the view that is looked at says of it."""
     state = run.state
+    if run.silence:
+        ends = "It is ended." if run.wish == "stopping" else "x ends it."
+        return f"{run.silence} What is shown is from before. {ends}"
     fault = state.fault
     if fault is not None and fault.fatal:
         again = "" if run.player is not None else "r runs again."
@@ -62,15 +68,52 @@ def of_run(run: RunShown, glyphs: Glyphs) -> str:
         return f"{_progress(run)} {fault.text}"
     if run.view is ViewName.ADAPTERS and state.adapters is not None:
         return of_adapters(state.adapters)
-    if run.view in (ViewName.PARTS, ViewName.GAP) and not first_step_only(state):
-        told = explain(gap_of(state), tensors=state.counted == "tensors")
-        return told or _progress(run)
+    if run.view in (ViewName.PARTS, ViewName.GAP) and not too_early(state):
+        return explanation(state, gap_of(state)) or _progress(run)
     if run.view is ViewName.LOSS:
         return " ".join(filter(None, (_progress(run), _loss(state), _learns(state))))
     parts = [_progress(run), _loss(state), _peak(state, glyphs)]
     if state.over:
         parts.append(_difference(state, glyphs))
     return " ".join(filter(None, parts))
+
+
+def going_on(run: RunShown, model: str) -> str:
+    """That a run goes on, where it is, and whether it is recorded."""
+    state = run.state
+    if state.header is None or not state.step:
+        where = "is before its first step"
+    else:
+        asked = f" of {state.header.steps}" if state.header.steps else ""
+        held = state.status == "paused"
+        where = (
+            f"is held after step {len(state.steps)}{asked}"
+            if held
+            else (f"is in step {state.step}{asked}")
+        )
+    name = model if state.header is None else state.header.model
+    where = f"The run of {printable(name)} {where}."
+    return f"{where} {recorded_in(run)}".rstrip()
+
+
+def recorded_in(run: RunShown) -> str:
+    """Where, or why not; empty before it tells something."""
+    where = "" if run.path is None else f"It is recorded in {printable(str(run.path))}."
+    return f"{where} {run.complaint}".strip()
+
+
+def how_recorded(run: RunShown) -> str:
+    """What is left of a run that is over: where its recording is, and what plays it; empty where
+    it told nothing."""
+    state = run.state
+    if state.header is None:
+        return ""
+    asked = state.header.steps
+    taken = len(state.steps)
+    count = f"{taken} of {plural(asked, 'step')}" if asked else plural(taken, "step")
+    verb = "was" if taken == 1 else "were"
+    told = f"qtui: {count} of {printable(state.header.model)} {verb} run. {recorded_in(run)}"
+    return told if run.path is None else f"{told} `qtui replay {quote(str(run.path))}` plays it."
 
 
 def _before_a_step(run: RunShown) -> str:
@@ -86,9 +129,9 @@ def _before_a_step(run: RunShown) -> str:
 
 
 def _difference(state: RunState, glyphs: Glyphs) -> str:
-    """What most of the error is, in short: the view Gap says more."""
-    if first_step_only(state):
-        return "Two steps or more are held against the estimate."
+    """What most of the gap is, in short: the view Gap says more."""
+    if too_early(state):
+        return "Two whole steps are needed to hold a run against it."
     levels = gap_of(state)
     found = largest_unexplained(levels)
     if found is None:
@@ -184,6 +227,8 @@ def _loss(state: RunState) -> str:
         return "The loss is no number."
     if len(known) == 1:
         return f"The loss is {known[0]:.3f}."
+    if f"{known[0]:.3f}" == f"{known[-1]:.3f}":
+        return f"The loss is {known[-1]:.3f}, as it was at first."
     word = "fell" if known[-1] < known[0] else "rose"
     return f"The loss {word} from {known[0]:.3f} to {known[-1]:.3f}."
 
@@ -200,8 +245,9 @@ def _peak(state: RunState, glyphs: Glyphs) -> str:
         return f"{text}; {header.why_not}" if header.why_not else f"{text}."
     estimated = header.predicted.peak_allocated_bytes
     if too_early(state):
-        return f"{text} so far; {format_bytes(estimated)} is estimated of the steps that follow."
-    error = error_text(peak, estimated, glyphs.minus)
+        of = "whole steps" if state.over else "the steps that follow"
+        return f"{text} so far; {format_bytes(estimated)} is estimated of {of}."
+    gap = gap_text(peak, estimated, glyphs.minus)
     other = header.predicted.peak_phase
     where = "" if other == place else f", in {other}"
-    return f"{text}, {format_bytes(estimated)} was estimated{where} ({error})."
+    return f"{text}, {format_bytes(estimated)} was estimated{where} (gap {gap})."

@@ -39,7 +39,8 @@ class RunShown:
         wish: what it was asked and has not done yet: "pausing", "one step", "stopping", or "".
         player: of a recording; None for a run of this panel.
         path: where it is recorded, or was read from.
-        complaint: what is wrong with the recording.
+        complaint: what is wrong with the recording, or why there is none.
+        silence: that its process gives no sign of life, as a sentence; empty where it does.
         steps, data, text: of the next run; None steps go on until stopped, None data is the
             built-in text.
         from_zero: whether the picture starts at zero bytes.
@@ -54,6 +55,7 @@ class RunShown:
     player: Player | None = None
     path: Path | None = None
     complaint: str = ""
+    silence: str = ""
     view: ViewName = ViewName.RUN
     steps: int | None = USUAL_STEPS
     data: str | None = None
@@ -64,8 +66,10 @@ class RunShown:
 
     @property
     def there(self) -> bool:
-        """Whether there is a run, going on or over, and not only an estimate."""
-        return self.live or self.player is not None or self.state.header is not None
+        """Whether there is a run, going on or over, and not only an estimate. One that failed
+        before its header has said why."""
+        told = self.state.header is not None or self.state.fault is not None
+        return self.live or self.player is not None or told
 
     @property
     def paused(self) -> bool:

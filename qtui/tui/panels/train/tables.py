@@ -9,17 +9,26 @@ from qtui.report.numbers import format_bytes
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
 from qtui.tui.panels.memory.parts import PLACES, part_of
 from qtui.tui.panels.memory.shown import Shown
-from qtui.tui.panels.train.levels import error_text, error_tone
+from qtui.tui.panels.train.levels import gap_text, gap_tone
 from qtui.tui.panels.train.texts import gap_of, nothing
 from qtui.tui.widgets.line import shortened
-from qtui_core.live.compare import ComponentRow, PhaseRow, by_component, by_phase, first_step_only
+from qtui_core.live.compare import (
+    ComponentRow,
+    PhaseRow,
+    by_component,
+    by_phase,
+    steps_needed,
+    too_early,
+)
 from qtui_core.live.measured import measured
 from qtui_core.live.state import QUANTIZE, RunState
 from qtui_core.memory.record import Phase
 
 #: Where columns end on a narrow canvas, and how much further right on a wide one, where names are
 #: written out.
-ESTIMATE, MEASURED, ERROR = 25, 36, 45
+ESTIMATE, MEASURED, GAP = 25, 36, 45
+#: How far before the end of the first of them a name ends, for a number of bytes between.
+NAME: Final = 10
 WIDER: Final = 17
 _WIDE: Final = 80
 
@@ -46,7 +55,7 @@ def draw_expected(shown: Shown, canvas: Canvas) -> Sequence[TextLine]:
 
 
 def draw_phases(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
-    """The most in each phase: estimated, measured, the error, and both as a bar where there is
+    """The most in each phase: estimated, measured, the gap, and both as a bar where there is
     room."""
     rows = by_phase(state)
     if not rows:
@@ -67,8 +76,8 @@ def draw_phases(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
 
 def _remarks(state: RunState) -> Iterator[str]:
     """What to know of rows that differ for a reason."""
-    if first_step_only(state):
-        yield "only a first step is measured: its optimizer has no states before its end"
+    if state.step and too_early(state) and steps_needed(state) > 1:
+        yield "two whole steps are needed: an optimizer has no states in most of the first"
     if state.counted == "tensors" and state.measured(QUANTIZE) is not None:
         yield "load: on a CPU all weights lie there before they are quantized"
 
@@ -90,9 +99,9 @@ def _heading(what: str, canvas: Canvas) -> TextLine:
         Put(0, what, "heading"),
         right(ESTIMATE + more, "estimate", "heading"),
         right(MEASURED + more, "measured", "heading"),
-        right(ERROR + more, "error", "heading"),
+        right(GAP + more, "gap", "heading"),
     ]
-    at, glyphs = ERROR + more + 2, canvas.glyphs
+    at, glyphs = GAP + more + 2, canvas.glyphs
     if canvas.width > at + 22:
         puts.append(Put(at, f"{glyphs.full} measured {glyphs.tick} estimate", "quiet"))
     return puts
@@ -102,9 +111,11 @@ def _phase(row: PhaseRow, state: RunState, most: int, canvas: Canvas) -> TextLin
     here = row.name == state.phase and not state.over
     failed = state.fault is not None and state.fault.fatal and state.fault.phase == row.name
     mark = canvas.glyphs.pointer if here else "!" if failed else " "
+    # A recording says what its phases are called: beside "1", "2.5 MiB" would read "12.5 MiB".
+    room = ESTIMATE + _more(canvas) - NAME - 2
     return [
         Put(0, mark, "warning" if failed else "heading"),
-        Put(2, row.name, "value" if here else "label"),
+        Put(2, shortened(row.name, room, canvas.glyphs.ellipsis), "value" if here else "label"),
         *_numbers(row.estimated, row.measured, canvas),
         *_bars(row.estimated, row.measured, most, canvas),
     ]
@@ -112,17 +123,17 @@ def _phase(row: PhaseRow, state: RunState, most: int, canvas: Canvas) -> TextLin
 
 def _numbers(estimated: int | None, measured: int | None, canvas: Canvas) -> list[Put]:
     none, more = "–", _more(canvas)
-    error = error_text(measured, estimated, canvas.glyphs.minus)
+    gap = gap_text(measured, estimated, canvas.glyphs.minus)
     return [
         right(ESTIMATE + more, none if estimated is None else format_bytes(estimated), "label"),
         right(MEASURED + more, none if measured is None else format_bytes(measured), "value"),
-        right(ERROR + more, error, error_tone(measured, estimated)),
+        right(GAP + more, gap, gap_tone(measured, estimated)),
     ]
 
 
 def _bars(estimated: int | None, measured: int | None, most: int, canvas: Canvas) -> list[Put]:
     """A bar of what was measured, and where the estimate ends."""
-    start = ERROR + _more(canvas) + 2
+    start = GAP + _more(canvas) + 2
     room = canvas.width - start - 1
     if room < 8:
         return []
@@ -157,7 +168,7 @@ def draw_parts(state: RunState, canvas: Canvas) -> Sequence[TextLine]:
 def _block(phase: str, peak: bool, rows: Sequence[ComponentRow], canvas: Canvas) -> list[TextLine]:
     title = f"at the peak of {phase}" if peak else f"after {phase}"
     most = max(max(row.estimated, row.measured) for row in rows) or 1
-    name = ESTIMATE + _more(canvas) - 10
+    name = ESTIMATE + _more(canvas) - NAME
     title = shortened(title, name + 1, canvas.glyphs.ellipsis)
     lines: list[TextLine] = [_heading(title, canvas)]
     for row in rows:

@@ -84,7 +84,7 @@ def _way_lines(width: int, glyphs: Glyphs, ranges: Ranges) -> list[TextLine]:
 
 
 def _way_line(way: Way, glyphs: Glyphs, best: bool) -> list[Text]:
-    clipped = f"{100 * way.clipped:.2f}%" if way.kind == "static" else NONE
+    clipped = f"{100 * way.clipped:.2f}%" if way.kind == "static" or way.clipped else NONE
     loss = NONE if way.loss_db is None else f"{way.loss_db + 0.0:.1f}"
     marker = glyphs.pointer if best else " "
     held = _decibels(way.held_out_db) if way.unseen else NONE

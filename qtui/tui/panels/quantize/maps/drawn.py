@@ -193,9 +193,11 @@ class DrawnMaps(View):
                 widget.marked_columns = marked
 
     def _tell(self, shown: Shown) -> None:
-        sqnr = [None if errors is None else errors.sqnr_db for errors in shown.errors]
         told = shown.active if len(self.pictures) == 2 else -1
-        self.sentence = map_sentence(self.pictures[told], sqnr)
+        self.sentence = map_sentence(
+            self.pictures[told],
+            {scheme.text: n for scheme, n in zip(shown.schemes, shown.errors, strict=False)},
+        )
         times = self.drawing.glyphs.times
         many = len(self.pictures) > 1
         for index, (widget, picture) in enumerate(zip(self.maps, self.pictures, strict=False)):

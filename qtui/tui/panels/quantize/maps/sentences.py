@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from qtui.report.numbers import format_value
+from qtui.report.numbers import format_value, plural
+from qtui.tui.panels.quantize.data import ErrorNumbers
 from qtui.tui.panels.quantize.maps.picture import MapPicture
 
+Errors = Mapping[str, ErrorNumbers | None]
 # A split of signs is called uneven where fair coins would hardly ever make it.
 SIGMAS = 3.0
 # A largest value so many times that of the middle cell stretches the scale of its group.
@@ -21,13 +23,34 @@ WHERE = {"max": "Where the two differ most in a cell", "mean": "On the mean of a
          "nearest": "In the middle of a cell"}  # fmt: skip
 
 
-def map_sentence(picture: MapPicture, sqnr_db: Sequence[float | None]) -> str:
+def map_sentence(picture: MapPicture, errors: Errors) -> str:
     """The sentence of a map; empty where the panel's own, about the error, says it best.
-    `sqnr_db` is that of A and B over the whole tensor, as far as it is known."""
+    `errors` are over the whole tensor, by scheme, as far as they are known."""
+    sentence = _sentence(picture, errors)
+    if not sentence or picture.request.kind == "value":
+        return sentence
+    beyond = ((scheme, beyond_text(errors.get(scheme))) for scheme in picture.request.schemes)
+    return sentence + "".join(f" {scheme} {text}." for scheme, text in beyond if text)
+
+
+def beyond_text(numbers: ErrorNumbers | None) -> str:
+    """What a scheme did to the elements beyond its largest number; "" without any."""
+    parts: list[str] = []
+    if numbers is None:
+        return ""
+    if numbers.overflowed:
+        many = plural(numbers.overflowed, "element")
+        parts.append(f"turned {many} into infinity or NaN, which is left out of map and decibels")
+    if numbers.saturated:
+        parts.append(f"clipped {plural(numbers.saturated, 'element')} to its largest number")
+    return " and ".join(parts)
+
+
+def _sentence(picture: MapPicture, errors: Errors) -> str:
     cells = [value for value in picture.grid.cells if math.isfinite(value)]
     match picture.request.kind:
         case "signed" if cells:
-            return _bias(picture, cells)
+            return _bias(picture, cells, errors)
         case "value" if cells and picture.request.pooling == "max":
             return _values(picture, cells)
         case "scale" if cells:
@@ -35,13 +58,16 @@ def map_sentence(picture: MapPicture, sqnr_db: Sequence[float | None]) -> str:
         case "code" if cells:
             return _codes(picture, cells)
         case "difference" if cells:
-            return _difference(picture, cells, sqnr_db)
+            return _difference(picture, cells, errors)
     return ""
 
 
-def _bias(picture: MapPicture, cells: list[float]) -> str:
+def _bias(picture: MapPicture, cells: list[float], errors: Errors) -> str:
     up, down = sum(value > 0 for value in cells), sum(value < 0 for value in cells)
     scheme, which = picture.request.schemes[0], WHICH[picture.request.pooling]
+    own = errors.get(scheme)
+    if not up + down and own is not None and own.overflowed:
+        return f"{scheme} loses nothing of the elements that stay finite."
     if not up + down:
         return f"{scheme} loses nothing here: every element of the map has a level of its own."
     counts = f"{up:,} of the {up + down:,} {which} are above zero (values made larger)"
@@ -110,7 +136,7 @@ def _codes(picture: MapPicture, cells: list[float]) -> str:
     return f"{seen}; the most frequent, {code:g}, is {share:.0%} of them."
 
 
-def _difference(picture: MapPicture, cells: list[float], sqnr_db: Sequence[float | None]) -> str:
+def _difference(picture: MapPicture, cells: list[float], errors: Errors) -> str:
     a, b = (
         f"{letter} ({scheme})" for letter, scheme in zip("AB", picture.request.schemes, strict=True)
     )
@@ -124,7 +150,10 @@ def _difference(picture: MapPicture, cells: list[float], sqnr_db: Sequence[float
         f"{share / len(cells):.0%} of the cells; the most they differ by is "
         f"{format_value(max(map(abs, cells)), 3)}, around ({row:,}, {column:,})"
     )
-    first, second = (*sqnr_db, None, None)[:2]
+    one, two = (errors.get(scheme) for scheme in picture.request.schemes)
+    if one is None or two is None or one.overflowed or two.overflowed:
+        return f"{sentence}."
+    first, second = one.sqnr_db, two.sqnr_db
     if first is None or second is None:
         return f"{sentence}."
     if abs(first - second) < 0.05:

@@ -125,7 +125,8 @@ class Attribution:
 
 @dataclass(frozen=True)
 class GranularityRow:
-    """The error of a format under one granularity (an empty text for a cast)."""
+    """The error of a format under one granularity (an empty text for a cast); `saturated` and
+    `overflowed` elements are beyond its largest number, and the latter in no error."""
 
     scheme: str
     granularity: str
@@ -136,17 +137,21 @@ class GranularityRow:
     relative_mse: float | None
     sqnr_db: float | None
     gaussian_sqnr_db: float | None
+    saturated: int = 0
+    overflowed: int = 0
 
 
 @dataclass(frozen=True)
 class Granularities:
     """A row for each granularity, coarse to fine; `before` are the same ones without the
-    injected outlier, empty where there is none. `left_out` are (granularity, why)."""
+    injected outlier, empty where there is none. `left_out` are (granularity, why). A row that
+    takes `stored_bits` or more is no remedy: it saves nothing."""
 
     scheme: str
     rows: tuple[GranularityRow, ...]
     before: tuple[GranularityRow, ...]
     left_out: tuple[tuple[str, str], ...]
+    stored_bits: float = math.inf
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Granularities:
@@ -155,7 +160,13 @@ class Granularities:
             tuple(build(GranularityRow, row) for row in data["rows"]),
             tuple(build(GranularityRow, row) for row in data["before"]),
             tuple((name, why) for name, why in data["left_out"]),
+            data["stored_bits"],
         )
+
+    def saves(self, row: GranularityRow, kept: float = 0.0) -> bool:
+        """Whether a row takes fewer bits than what is stored, this share of the columns kept in
+        16 bits."""
+        return row.bits_per_parameter + 16 * kept < self.stored_bits
 
     @property
     def own(self) -> GranularityRow | None:

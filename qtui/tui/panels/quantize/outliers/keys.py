@@ -12,9 +12,9 @@ At the left what was **detected**, and the columns. `m` turns how, `,` and `.` m
 
 - **by sigma**: elements further than so many standard deviations (3 to 12) from the mean. Outlier
   columns are those that hold them and stand out, or hold more than chance would put there.
-- **by threshold**: elements of at least so large a magnitude, as LLM.int8() finds them; it starts
-  at its 6.0 on activations. A weight has another unit: there it starts where the columns that
-  stand out are kept. Outlier columns are all that hold one. It is the threshold of the slider.
+- **by threshold**: elements of at least so large a magnitude, as LLM.int8() finds them in
+  activations; there it starts at its 6.0. A weight has another unit: it starts where the columns
+  that stand out are kept. Outlier columns are all that hold one. It is the threshold of the slider.
 - **by column**: columns of more than so many times the median column's size, that is its largest
   magnitude or its root mean square.
 

@@ -83,7 +83,6 @@ class OutlierPicture(View):
         """What is being looked at, or was last."""
         self._held: dict[str, Place] = {}
         """What each part that is shown is of, by the name of its attribute."""
-        self._std_of: tuple[str, str, str] | None = None
         self._limit_of: tuple[str, str, str] | None = None
         glyphs = drawing.glyphs
         self.line = TypingLine()
@@ -135,10 +134,7 @@ class OutlierPicture(View):
         # Those of one tensor never stand beside those of another, whatever comes next.
         self._keep_only(lambda place: place[:3] == _original(look))
         self.numbers, self._held["numbers"] = numbers, _place(look)
-        if look.subject.inject is None:
-            self.std, self._std_of = self.numbers.std, _original(look)
-        elif self._std_of != _original(look):
-            self.std = None
+        self.std = self.numbers.std
         self._found()
         self.granularities = await ask_granularities(feed, look, heard("error by granularity"))
         self._held["granularities"] = _place(look)

@@ -42,6 +42,8 @@ def outlier_sentence(
     own = granularities.own
     if own is None:
         return ""
+    if own.overflowed or (own.saturated and not own.granularity):
+        return _beyond_range(own)
     if own.sqnr_db is None:
         return f"{own.scheme} makes no error on this tensor, so there is nothing to attribute."
     if not own.granularity:
@@ -53,6 +55,8 @@ def outlier_sentence(
     now = f"{format_decibels(own.sqnr_db)}"
     together, many = attribution.together, attribution.together_count
     advice = _advice(better, own, now)
+    if not granularities.saves(own):
+        advice = f"at {own.bits_per_parameter:.2f} bits it saves nothing, so leave it as stored"
     if together is None:
         return f"{_scattered(numbers, attribution)}; {advice}."
     of = f"{many:,} of {plural(attribution.column_total, 'column')}"
@@ -67,11 +71,29 @@ def outlier_sentence(
         stand = "is an outlier, but carries" if many == 1 else "are outliers, but carry"
         return f"{at}, {of} {stand} only {share} of the error; {advice}."
     finer = ""
+    if not granularities.saves(own, many / attribution.column_total):
+        return f"{at}, {of} {'carries' if many == 1 else 'carry'} {share} of the error; {advice}."
     if better is not None:
-        finer = f", {better.granularity} to {format_decibels(better.sqnr_db)} dB"
+        finer = f", {better.granularity} to {format_decibels(better.sqnr_db)} dB{_bits(better)}"
     return (
         f"{at}, {of} {'carries' if many == 1 else 'carry'} {share} of the error: keeping {them} "
         f"in 16 bits would bring SQNR from {now} to {format_decibels(together.sqnr_db)} dB{finer}."
+    )
+
+
+def _beyond_range(own: GranularityRow) -> str:
+    """Elements beyond the largest number, which weigh more than any outlier of a group."""
+    many = plural(own.overflowed or own.saturated, "element")
+    if not own.overflowed:
+        return (
+            f"{own.scheme} clips {many} to its largest number, and SQNR is "
+            f"{format_decibels(own.sqnr_db)} dB; it rounds each element by itself, so no outlier "
+            f"costs another element anything."
+        )
+    rest = "has no error" if own.sqnr_db is None else f"has {format_decibels(own.sqnr_db)} dB"
+    return (
+        f"{own.scheme} turns {many} into infinity or NaN, which no figure here counts (the rest "
+        f"{rest}): leave out nosat, or take a format that reaches further."
     )
 
 
@@ -85,6 +107,9 @@ def injection_sentence(
     the detection finds it."""
     if granularities is None or not granularities.before:
         return ""
+    subject = granularities.own
+    if subject is not None and subject.overflowed:
+        return _beyond_range(subject)
     losses = [
         (loss, row) for row in granularities.rows if (loss := granularities.loss(row)) is not None
     ]
@@ -93,13 +118,16 @@ def injection_sentence(
     if not losses:
         return f"{what} costs nothing: there is no error to compare with."
     worst = max(losses, key=lambda found: found[0])
-    best = min(losses, key=lambda found: (round(found[0], 1), found[1].bits_per_parameter))
+    saving = [found for found in losses if granularities.saves(found[1])]
+    best = min(
+        saving or [worst], key=lambda found: (round(found[0], 1), found[1].bits_per_parameter)
+    )
     if worst[0] < WORTH_DB:
         return (
             f"{what} takes no more than {format_decibels(max(0.0, worst[0]))} dB from any "
             f"granularity: it is hardly larger than what is there{_finds(injection, numbers)}."
         )
-    if len(losses) == 1:
+    if len(losses) == 1 or best is worst:
         return f"{what} takes {worst[0]:.1f} dB from {worst[1].scheme}."
     own = next((found for found in losses if found[1].scheme == granularities.scheme), None)
     also = ""
@@ -139,7 +167,10 @@ def advised(granularities: Granularities) -> GranularityRow | None:
     gains = [
         (row.sqnr_db - now, row)
         for row in granularities.rows
-        if row.sqnr_db is not None and row.granularity not in NOT_ADVISED
+        if row.sqnr_db is not None
+        and row.granularity not in NOT_ADVISED
+        and not row.overflowed
+        and granularities.saves(row)
     ]
     most = max((gain for gain, _ in gains), default=0.0)
     worth = [row for gain, row in gains if gain >= max(WORTH_DB, NEARLY * most)]
@@ -204,4 +235,9 @@ def _advice(better: GranularityRow | None, own: GranularityRow, now: str) -> str
         return f"no other granularity brings more than {WORTH_DB:g} dB over the {now} dB of it"
     return (
         f"{better.granularity} would bring SQNR from {now} to {format_decibels(better.sqnr_db)} dB"
+        f"{_bits(better)}"
     )
+
+
+def _bits(row: GranularityRow) -> str:
+    return f" at {row.bits_per_parameter:.2f} bits"

@@ -1,0 +1,357 @@
+"""How checkpoints store quantized layers, and what that makes of a run.
+
+A `Packing` is what the quantization_config of a config.json says: which modules are packed, and in
+which layout. Layouts are those that the modules have once they are loaded: transformers 5.23
+(integrations/finegrained_fp8.py, fbgemm_fp8.py), gptqmodel 7.3 (nn_modules/qlinear), compressed-
+tensors 0.20 (compressors), hqq (core/quantize.py), ModelOpt's export for vLLM.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Final, Literal, NamedTuple
+
+from qtui_core.dataclass import dataclass
+
+#: What stands for "as the checkpoint stores them" in a plan, where bitsandbytes did not store it.
+STORED: Final = "stored"
+#: The kind of a layout that only the files tell.
+HELD: Final = "held"
+
+#: Linear layers that quantizers leave as they are, by family and ending of the name: classes
+#: derived from nn.Linear are not replaced (transformers/integrations/bitsandbytes.py asks for the
+#: type itself), nor is what a class keeps in float32 (_keep_in_fp32_modules).
+NOT_REPLACED: Final = {
+    "falcon": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
+    "t5": ("wo",),
+}
+
+Sizes = tuple[int, ...]
+
+
+class Part(NamedTuple):
+    """A tensor of a packed module: its name in the module, sizes, and type. The first of a module
+    holds the codes."""
+
+    name: str
+    sizes: Sizes
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one weight is packed.
+
+    Attributes:
+        kind: a row of `LAYOUTS`, or of bitsandbytes a way to store weights (plan_choices.QUANTS).
+        bits: of a code.
+        group: weights along the inputs under one scale; 0 is all of a row.
+        block: rows and columns of a tile under one scale; empty where there are none.
+        asymmetric: whether zero points are stored.
+        scales: the type of the scales; empty is that of the model.
+        axis: along which hqq has its groups: 1 within a row, 0 across rows.
+        extra: other tensors of the module, such as a scale of its input.
+        held: all tensors of the module, where the files say other ones than the configuration.
+    """
+
+    kind: str
+    bits: int = 4
+    group: int = 0
+    block: tuple[int, int] | tuple[()] = ()
+    asymmetric: bool = False
+    scales: str = ""
+    axis: int = 1
+    extra: tuple[Part, ...] = ()
+    held: tuple[Part, ...] = ()
+
+    def groups(self, inputs: int) -> int:
+        """Groups of a row."""
+        return -(-inputs // self.group) if self.group else 1
+
+    def parts(self, weight: Sizes, dtype: str) -> Iterator[Part]:
+        """What stands for a weight `[..., outputs, inputs]` of a model of `dtype`. Only fp8 stacks
+        experts, `[experts, outputs, inputs]`."""
+        if self.held:
+            yield from self.held
+            return
+        yield from LAYOUTS[self.kind](self, weight, dtype)
+        yield from self.extra
+
+
+def _gptq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """GPTQQuantLinear: codes one under the other in words of 32 bits, zero points side by side."""
+    outputs, inputs = weight
+    groups = layout.groups(inputs)
+    yield Part("qweight", (-(-inputs * layout.bits // 32), outputs), "int32")
+    yield Part("qzeros", (groups, -(-outputs * layout.bits // 32)), "int32")
+    yield Part("scales", (groups, outputs), "fp16")
+    yield Part("g_idx", (inputs,), "int32")
+
+
+def _awq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """AWQuantLinear: codes of one input side by side, zero points always there."""
+    outputs, inputs = weight
+    groups, words = layout.groups(inputs), outputs * layout.bits // 32
+    yield Part("qweight", (inputs, words), "int32")
+    yield Part("qzeros", (groups, words), "int32")
+    yield Part("scales", (groups, outputs), "fp16")
+
+
+def _zeros_width(layout: Layout, inputs: int) -> int:
+    """Words of zero points of a row (calculate_zeros_width of gptqmodel/utils/gemv.py)."""
+    step = {32: 4, 64: 2}.get(layout.group, 1)
+    words = -(-(inputs // (layout.group or inputs)) // 8)
+    return -(-words // step) * step
+
+
+def _awq_gemv(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    outputs, inputs = weight
+    width = _zeros_width(layout, inputs)
+    yield Part("qweight", (outputs, inputs * layout.bits // 32), "int32")
+    yield Part("qzeros", (outputs, width), "int32")
+    yield Part("scales", (outputs, width * 8), "fp16")
+
+
+def _awq_gemv_fast(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    outputs, inputs = weight
+    width = _zeros_width(layout, inputs) * 8
+    yield Part("qweight", (outputs // 4, inputs * layout.bits // 16 * 4), "int16")
+    yield Part("qzeros", (width, outputs), "fp16")
+    yield Part("scales", (width, outputs), "fp16")
+
+
+def _fp8(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """FP8Linear and FP8Experts: a byte a weight, a scale for each tile, or one for all."""
+    *stacked, outputs, inputs = weight
+    name = "" if stacked else "weight"
+    yield Part(name, weight, "fp8")
+    tiles: Sizes = ()
+    if layout.block:
+        rows, columns = layout.block
+        tiles = (-(-outputs // rows), -(-inputs // columns))
+    elif stacked:
+        tiles = (1, 1)
+    yield Part(f"{name}_scale_inv", (*stacked, *tiles), layout.scales or "fp32")
+
+
+def _fbgemm(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """FbgemmFp8Linear: a scale for each output."""
+    yield Part("weight", weight, "fp8")
+    yield Part("weight_scale", (weight[0], 1), "fp32")
+    yield Part("input_scale_ub", (1,), "fp32")
+
+
+def _scaled(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """Naive compressor of compressed-tensors: a byte a weight, with scales for all, for each
+    output, for each group or tile."""
+    yield Part("weight", weight, "int8" if layout.kind == "int-quantized" else "fp8")
+    yield from _scales(layout, weight, dtype, layout.asymmetric and "int8")
+
+
+def _words(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """PackedQuantizationCompressor: codes of a row side by side in words of 32 bits, its shape in
+    a tensor; zero points packed likewise, down the rows."""
+    outputs, inputs = weight
+    yield Part("weight_packed", (outputs, -(-inputs * layout.bits // 32)), "int32")
+    yield Part("weight_shape", (2,), "int64")
+    yield Part("weight_scale", (outputs, layout.groups(inputs)), dtype)
+    if layout.asymmetric:
+        words = -(-outputs * layout.bits // 32)
+        yield Part("weight_zero_point", (words, layout.groups(inputs)), "int32")
+
+
+def _halves(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """NVFP4PackedCompressor and MXFP4PackedCompressor: two codes a byte."""
+    outputs, inputs = weight
+    yield Part("weight_packed", (outputs, inputs // 2), "uint8")
+    yield Part("weight_scale", (outputs, layout.groups(inputs)), layout.scales)
+    if layout.kind == "nvfp4-pack-quantized":
+        yield Part("weight_global_scale", (1,), "fp32")
+
+
+def _modelopt(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """ModelOpt's NVFP4, and its FP8 with one scale."""
+    outputs, inputs = weight
+    if layout.bits == 8:
+        yield Part("weight", weight, "fp8")
+        yield Part("weight_scale", (), "fp32")
+    else:
+        yield Part("weight", (outputs, inputs // 2), "uint8")
+        yield Part("weight_scale", (outputs, layout.groups(inputs)), "fp8")
+        yield Part("weight_scale_2", (), "fp32")
+    yield Part("input_scale", (), "fp32")
+
+
+def _hqq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """HQQLinear: codes of 1, 2, 4 and 8 bits in bytes, of 3 bits ten in a word; scales and zero
+    points in the type of the model."""
+    count = prod(weight)
+    size = layout.group or weight[layout.axis]
+    groups = count // size
+    if layout.bits == 3:
+        rows, columns = (groups, size) if layout.axis else (size, groups)
+        yield Part("W_q", (-(-rows // 10), columns), "int32")
+    else:
+        yield Part("W_q", (count * layout.bits // 8,), "uint8")
+    yield Part("scale", (groups, 1), dtype)
+    yield Part("zero", (groups, 1), dtype)
+
+
+def _scales(
+    layout: Layout, weight: Sizes, dtype: str, zeros: str | Literal[False]
+) -> Iterator[Part]:
+    outputs, inputs = weight
+    sizes: Sizes = (outputs, layout.groups(inputs))
+    if layout.block == (0, 0):  # one for all
+        sizes = (1,)
+    elif layout.block:
+        rows, columns = layout.block
+        sizes = (-(-outputs // rows), -(-inputs // columns))
+    yield Part("weight_scale", sizes, layout.scales or dtype)
+    if zeros:
+        yield Part("weight_zero_point", sizes, zeros)
+
+
+def _held(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+    """Of no method that is known: what the files have, and that is `Layout.held`."""
+    yield from layout.held
+
+
+#: Kind -> what stands for a weight.
+LAYOUTS: Final[Mapping[str, Callable[[Layout, Sizes, str], Iterator[Part]]]] = {
+    "gptq": _gptq,
+    "awq": _awq,
+    "awq-gemv": _awq_gemv,
+    "awq-gemv-fast": _awq_gemv_fast,
+    "fp8": _fp8,
+    "fbgemm": _fbgemm,
+    "int-quantized": _scaled,
+    "float-quantized": _scaled,
+    "pack-quantized": _words,
+    "nvfp4-pack-quantized": _halves,
+    "mxfp4-pack-quantized": _halves,
+    "mxfp8-quantized": _scaled,
+    "modelopt": _modelopt,
+    "hqq": _hqq,
+    HELD: _held,
+}
+
+#: Kinds of compressed-tensors, which the first forward pass unpacks for good (ct_decompress_hook).
+UNPACKED_BY_FORWARD: Final = frozenset(
+    (
+        "int-quantized",
+        "float-quantized",
+        "pack-quantized",
+        "nvfp4-pack-quantized",
+        "mxfp4-pack-quantized",
+        "mxfp8-quantized",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Modules by their names, and how they are stored: None is in their own type.
+
+    `names` are taken as `match` says: "module" as transformers' should_convert_module does, "full"
+    is a regular expression for the begin of the full name or the name itself, "glob" with stars,
+    "tag" the name without numbers, "model" and "layers" (hqq).
+    """
+
+    names: tuple[str, ...]
+    match: Literal["module", "full", "glob", "tag"]
+    layout: Layout | None = None
+
+    def takes(self, name: str) -> bool:
+        return any(_MATCHES[self.match](each, name) for each in self.names)
+
+
+def _as_module(pattern: str, name: str) -> bool:
+    return name.endswith(pattern) or _begins(rf"(?:{pattern})(?:(?<=\.)|(?=\.|$))", name)
+
+
+def _begins(pattern: str, name: str) -> bool:
+    try:
+        return re.match(pattern, name) is not None
+    except re.error:  # no expression: it names nothing
+        return False
+
+
+def _as_full(pattern: str, name: str) -> bool:
+    expression = pattern.startswith("re:")
+    return _begins(pattern.removeprefix("re:"), name) if expression else pattern == name
+
+
+def _as_tag(tag: str, name: str) -> bool:
+    return tag == ".".join(
+        part for part in name.split(".") if part not in ("model", "layers") and not part.isnumeric()
+    )
+
+
+_MATCHES: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "module": _as_module,
+    "full": _as_full,
+    "glob": lambda pattern, name: fnmatchcase(name, pattern),
+    "tag": _as_tag,
+}
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What the quantization_config of a checkpoint says.
+
+    Attributes:
+        method: quant_method.
+        title: for people, "GPTQ, 4 bits in groups of 128".
+        layout: of what no rule takes; None where only rules pack anything, or nothing is told.
+        rules: the first that takes a name counts.
+        head: whether the output layer is packed where no rule takes it.
+        outside: whether linear layers outside the rows of layers are, the head aside.
+        transposed: whether Conv1D of GPT-2 is packed too.
+        experts: stacked experts are "packed" as linear layers are, "plain", or it is not "told".
+        untrained: why no adapters can be trained over it; empty where they can.
+        dequantizes: whether transformers can load it unpacked.
+        note: what the reader of an estimate should know.
+        held: whether the files say how modules are stored.
+    """
+
+    method: str
+    title: str
+    layout: Layout | None = None
+    rules: tuple[Rule, ...] = ()
+    head: bool = False
+    outside: bool = True
+    transposed: bool = False
+    experts: Literal["packed", "plain", "untold"] = "untold"
+    untrained: str = ""
+    dequantizes: bool = False
+    note: str = ""
+    held: bool = False
+
+    @property
+    def told(self) -> bool:
+        """Whether the layout is known."""
+        return (
+            self.held
+            or self.layout is not None
+            or any(rule.layout is not None for rule in self.rules)
+        )
+
+    @property
+    def quant(self) -> str:
+        """The way to store weights that a plan has for it: that of bitsandbytes, or "stored"."""
+        kind = "" if self.layout is None else self.layout.kind
+        return STORED if kind in LAYOUTS or not kind else kind
+
+    def of(self, name: str) -> Layout | None:
+        """How the module with this full name is stored; None in its own type."""
+        for rule in self.rules:
+            if rule.takes(name):
+                return rule.layout
+        return self.layout
+
+
+__all__ = ["LAYOUTS", "STORED", "UNPACKED_BY_FORWARD", "Layout", "Packing", "Part", "Rule"]

@@ -1,0 +1,135 @@
+"""Files that are written: what may be, by which names, and what is there when it fails."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from disks import room_for
+
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.files import Draft, target_of
+
+
+def test_what_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """(name, whether it may be written as it is, with --force): what is there is the same after."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("model", "hub/models--org--name/blobs", "hub/models--org--name/snapshots/abc"):
+        (tmp_path / folder).mkdir(parents=True)
+    blob = Path("hub/models--org--name/blobs/0123abcd")
+    for name in ("there.txt", "model/config.json", "model/w.safetensors", "model/notes.txt", blob):
+        Path(name).write_text("precious")
+    Path("to_there").symlink_to("there.txt")
+    Path("to_nothing").symlink_to("nothing.txt")
+    Path("to_config.txt").symlink_to("model/config.json")
+    Path("loop").symlink_to("loop")
+    Path("cached.txt").symlink_to(blob)
+    os.link("model/w.safetensors", "hard.txt")
+    os.mkfifo("pipe")
+    yes, no, forced = (True, True), (False, False), (False, True)
+    cases: dict[str, tuple[bool, bool]] = {
+        "new.txt": yes,
+        "./new.txt": yes,
+        "to_nothing": yes,
+        "model/report.txt": yes,  # a report beside a model is none of its files
+        "pipe": yes,
+        "/dev/null": yes,
+        "-": yes,
+        "there.txt": forced,
+        str(tmp_path / "there.txt"): forced,
+        "model/../there.txt": forced,
+        "to_there": forced,
+        "model/notes.txt": forced,
+        "": no,
+        "new\0.txt": no,
+        ".": no,
+        "model": no,
+        "new/": no,
+        "nowhere/new.txt": no,
+        "there.txt/new.txt": no,
+        "model/config.json": no,
+        "model/generation_config.json": no,  # not there, and would be part of the model
+        "model/w2.safetensors": no,
+        "to_config.txt": no,
+        "hard.txt": no,  # another name of the model's weights
+        "cached.txt": no,
+        str(blob): no,
+        "hub/models--org--name/snapshots/abc/new.txt": no,
+        "MODEL.GGUF": no,
+    }
+    wrong = []
+    for name, allowed in cases.items():
+        found = tuple(_may(name, force) for force in (False, True))
+        if found != allowed:
+            wrong.append((name, found, allowed))
+    assert not wrong
+    assert {p.read_text() for p in tmp_path.rglob("*") if p.is_file()} == {"precious"}
+    assert not os.path.exists("nothing.txt")
+
+
+def _may(name: str, force: bool) -> bool:
+    try:
+        target_of(name, force=force, inputs=("model", "org/name", None, "new\0.txt", "nowhere"))
+    except QtuiError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_folders_and_files_that_are_protected(tmp_path: Path) -> None:
+    (tmp_path / "there.txt").write_text("precious")
+    (tmp_path / "there.txt").chmod(0o400)
+    with pytest.raises(QtuiError, match="permission denied"):
+        target_of(str(tmp_path / "there.txt"), force=True)
+    (tmp_path / "there.txt").chmod(0o600)
+    tmp_path.chmod(0o500)
+    for name in ("there.txt", "new.txt"):
+        with pytest.raises(QtuiError, match="permission denied"):
+            target_of(str(tmp_path / name), force=True)
+    tmp_path.chmod(0o700)
+
+
+def test_a_file_is_whole_or_is_not_there(tmp_path: Path) -> None:
+    new, old, link, other = (tmp_path / name for name in ("new", "old", "link", "other"))
+    old.write_text("precious")
+    old.chmod(0o640)
+    link.symlink_to(old)
+    os.link(old, other)
+    for name in (new, link):
+        with room_for(4), pytest.raises(QtuiError, match="File too large"):
+            target_of(str(name), force=True).write("much text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "old", "other"]
+    assert old.read_text() == "precious"
+    target_of(str(new)).write("much text")
+    target_of(str(link), force=True).write("much text")
+    assert (new.read_text(), old.read_text(), link.is_symlink()) == ("much text",) * 2 + (True,)
+    mask = os.umask(0)
+    os.umask(mask)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (new, old)]
+    assert modes == [0o666 & ~mask, 0o640]
+    assert other.read_text() == "precious"  # its other name keeps what it named
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_name_that_is_taken_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    target = target_of(str(tmp_path / "r.txt"))
+    (tmp_path / "r.txt").write_text("of somebody else")
+    with pytest.raises(UsageError, match="there already"):
+        target.write("mine")
+    assert (tmp_path / "r.txt").read_text() == "of somebody else"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_is_added_after_a_name_was_given_is_whole(tmp_path: Path) -> None:
+    with Draft(target_of(str(tmp_path / "run"))) as draft:
+        draft.write(b"first\n")
+        assert not (tmp_path / "run").exists()
+        draft.keep()
+        assert (tmp_path / "run").read_bytes() == b"first\n"
+        with room_for(10), pytest.raises(OSError, match="File too large"):
+            draft.write(b"second\n")
+        assert (tmp_path / "run").read_bytes() == b"first\n"
+        draft.write(b"third\n")
+    assert (tmp_path / "run").read_bytes() == b"first\nthird\n"

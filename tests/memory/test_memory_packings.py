@@ -1,0 +1,575 @@
+"""Checkpoints that are quantized already: what of them is stored, by the libraries' own modules."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers.quantizers import AutoHfQuantizer
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.advice import advise, candidates
+from qtui_core.memory.autograd import backward
+from qtui_core.memory.blocks.linear import project
+from qtui_core.memory.devices import find_device
+from qtui_core.memory.dtypes import SIZES
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.families import shape_of as shape_of_config
+from qtui_core.memory.families.packed import packing_of
+from qtui_core.memory.families.packed_modules import held_by_files
+from qtui_core.memory.model import Model
+from qtui_core.memory.peaks import estimate_peaks
+from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Label, Phase
+from qtui_core.memory.tape import Tape
+from qtui_core.memory.weights import tensors_of
+from qtui_core.models import open_model
+from qtui_core.training.tracker import Tracker
+from tests.memory.small_models import config_of
+from tests.support.packed_models import awq_layer, gptq_layer, save_model, under
+
+INFERENCE = RunPlan(method="inference", sequence=16)
+
+GROUPED = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+DYNAMIC = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
+
+
+def compressed(form: str, weights: dict[str, Any], **group: Any) -> dict[str, Any]:
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "quantization_status": "compressed",
+        "ignore": ["lm_head", "re:.*layers\\.1\\.mlp.*"],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, **group}},
+    }
+
+
+COMPRESSED = {
+    "4 bits": compressed("pack-quantized", GROUPED),
+    "4 bits asymmetric": compressed("pack-quantized", GROUPED | {"symmetric": False}),
+    "3 bits by row": compressed(
+        "pack-quantized", {"num_bits": 3, "type": "int", "strategy": "channel", "symmetric": True}
+    ),
+    "int8": compressed(
+        "int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True},
+        input_activations=DYNAMIC | {"type": "int"},
+    ),
+    "fp8": compressed(
+        "float-quantized",
+        {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True},
+        input_activations=DYNAMIC | {"strategy": "tensor", "dynamic": False},
+    ),
+    "fp8 in tiles": compressed(
+        "float-quantized",
+        {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [32, 32],
+         "symmetric": True},
+        input_activations=DYNAMIC,
+    ),
+    "nvfp4": compressed(
+        "nvfp4-pack-quantized",
+        {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16,
+         "symmetric": True},
+        input_activations={"num_bits": 4, "type": "float", "strategy": "tensor_group",
+                           "group_size": 16, "dynamic": "local", "symmetric": True},
+    ),
+    "mxfp4": compressed("mxfp4-pack-quantized", GROUPED | {"type": "float"}),
+}  # fmt: skip
+FP8 = {
+    "tiles": ("llama", {"weight_block_size": [32, 32]}),
+    "usual tiles": ("llama", {}),
+    "a scale a tensor": ("llama", {"weight_block_size": None, "activation_scheme": "static"}),
+    "exponents": ("llama", {"weight_block_size": [16, 16], "scale_fmt": "ue8m0"}),
+    "list": ("llama", {"modules_to_not_convert": ["model.layers.0", "down_proj"]}),
+    "tied": ("qwen3", {"weight_block_size": [32, 32], "modules_to_not_convert": ["lm_head"]}),
+    "experts": ("qwen3_moe", {"weight_block_size": [16, 16], "modules_to_not_convert": [
+        "lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]}),
+    "latent": ("deepseek_v3", {"weight_block_size": [16, 16]}),
+}  # fmt: skip
+
+
+def of(family: str, quantization: dict[str, Any] | None) -> Any:
+    config = {**config_of(family).to_dict(), "dtype": "bfloat16", "torch_dtype": "bfloat16"}
+    return shape_of_config({**config, "quantization_config": quantization})
+
+
+def built(family: str, device: str = "meta") -> Any:
+    with torch.device(device):
+        return transformers.AutoModelForCausalLM.from_config(
+            config_of(family), dtype=torch.bfloat16
+        )
+
+
+#: Tables of the rotation, and what routers of DeepSeek keep in float32.
+_OF_NO_LAYER = ("inv_freq", "e_score_correction_bias")
+
+
+def storages(model: Any) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Name -> sizes and bytes of all that stands still but the tables of the rotation."""
+    state = [*model.named_parameters(), *model.named_buffers()]
+    return {n: (tuple(t.shape), t.nbytes) for n, t in state if not n.endswith(_OF_NO_LAYER)}
+
+
+def estimated(shape: Any, when: str = "dtype") -> dict[str, tuple[tuple[int, ...], int]]:
+    plan = resolve(INFERENCE, shape.dtype, shape.packed_as)
+    found = {}
+    for tensor in tensors_of(shape, plan):
+        if tensor.component is Component.BUFFERS or tensor.name.endswith(_OF_NO_LAYER):
+            continue
+        sizes = tensor.shape
+        if when == "loaded" and tensor.loaded_shape is not None:
+            sizes = tensor.loaded_shape
+        found[tensor.name] = (sizes, prod(sizes) * SIZES[getattr(tensor, when)])
+    return found
+
+
+def test_fp8_is_stored_as_transformers_makes_its_layers():
+    failed = []
+    for name, (family, settings) in FP8.items():
+        settings = {"quant_method": "fp8", **settings}
+        model = built(family)
+        quantizer = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
+        quantizer._process_model_before_weight_loading(model)
+        real, ours = storages(model), estimated(of(family, settings))
+        # The scale of stacked gates and ups has two rows at least, also where there are no tiles.
+        if real != ours:
+            failed.append((name, set(real.items()) ^ set(ours.items())))
+    assert not failed
+
+
+def test_compressed_tensors_are_stored_as_the_library_does_and_unpacked_by_the_first_forward():
+    failed = []
+    for name, settings in COMPRESSED.items():
+        model = built("llama", "cpu")
+        quantizer = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
+        quantizer.validate_environment()
+        quantizer._process_model_before_weight_loading(model)
+        shape = of("llama", settings)
+        packed = lambda found: {  # noqa: E731
+            n.replace("weight_packed", "weight"): entry for n, entry in found.items()
+        }
+        if packed(storages(model)) != estimated(shape, "loaded"):
+            difference = packed(storages(model)).items() ^ estimated(shape, "loaded").items()
+            failed.append((name, "loaded", difference))
+        model(torch.zeros((1, 8), dtype=torch.int64))
+        if storages(model) != estimated(shape):
+            failed.append((name, "unpacked", storages(model).items() ^ estimated(shape).items()))
+    assert not failed
+
+
+def test_gptq_and_awq_are_stored_as_their_formats_are_published():
+    rng = np.random.default_rng(0)
+    cases = [
+        ({"quant_method": "gptq", "bits": b, "group_size": 32}, gptq_layer(rng, 96, 64, b, 32)[1])
+        for b in (2, 3, 4, 8)
+    ]
+    cases.append(
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, gptq_layer(rng, 96, 64, 4, 64)[1])
+    )
+    cases.append(({"quant_method": "awq", "bits": 4, "group_size": 32},
+                  awq_layer(rng, 96, 64, 32)[1]))  # fmt: skip
+    failed = []
+    for settings, tensors in cases:
+        found = estimated(of("llama", settings))
+        stem = "model.layers.1.mlp.up_proj."
+        ours = {n.removeprefix(stem): e for n, e in found.items() if n.startswith(stem)}
+        real = {n: (t.shape, t.nbytes) for n, t in tensors.items()}
+        if ours != real or "lm_head.weight" not in found:
+            failed.append((settings, real, ours))
+    assert not failed
+
+
+def test_fbgemm_and_hqq_and_modelopt_by_their_arithmetic():
+    def module(settings: dict[str, Any]) -> int:
+        stem = "model.layers.0.mlp.up_proj."
+        found = estimated(of("llama", settings)).items()
+        return sum(nbytes for name, (_, nbytes) in found if name.startswith(stem))
+
+    count = 96 * 64
+    hqq = {"quant_method": "hqq", "skip_modules": ["lm_head"]}
+
+    def grouped(bits: int, size: int) -> dict[str, Any]:
+        weights = {"nbits": bits, "group_size": size, "axis": 1}
+        return {**hqq, "quant_config": {"weight_quant_params": weights}}
+
+    expected = {
+        "fbgemm": ({"quant_method": "fbgemm_fp8"}, count + 4 * 96 + 4),
+        "hqq 4": (grouped(4, 64), count // 2 + 2 * 2 * count // 64),
+        "hqq 2": (grouped(2, 16), count // 4 + 2 * 2 * count // 16),
+        "hqq 3": (grouped(3, 64), 4 * 10 * 64 + 2 * 2 * count // 64),
+        "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"},
+                  count // 2 + count // 16 + 4 + 4),
+        "fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, count + 4 + 4),
+    }  # fmt: skip
+    assert {name: module(settings) for name, (settings, _) in expected.items()} == {
+        name: nbytes for name, (_, nbytes) in expected.items()
+    }
+
+
+def test_bitsandbytes_comes_out_as_if_it_were_quantized_at_load():
+    stored = {
+        "nf4-dq": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+                   "bnb_4bit_use_double_quant": True},
+        "fp4": {"load_in_4bit": True},
+        "int8": {"load_in_8bit": True},
+    }  # fmt: skip
+    plain = of("llama", None)
+    for quant, settings in stored.items():
+        shape = of("llama", {"quant_method": "bitsandbytes", **settings})
+        for method in ("qlora", "inference"):
+            plan = RunPlan(method=method, sequence=64)
+            found, other = estimate(shape, plan), estimate(plain, replace(plan, quant=quant))
+            assert found.plan == other.plan
+            assert found.resident_bytes == other.resident_bytes
+            assert found.phase("backward") == other.phase("backward")
+            assert found.phase("load") < other.phase("load"), "nothing is quantized while it loads"
+    kept = of("llama", {"load_in_8bit": True, "llm_int8_skip_modules": ["lm_head", "k_proj"]})
+    names = {t.name for t in tensors_of(kept, resolve(INFERENCE, "bf16", "int8"))}
+    assert "model.layers.0.self_attn.q_proj.SCB" in names
+    assert "model.layers.0.self_attn.k_proj.SCB" not in names
+
+
+def test_terms_have_formulas_of_what_the_checkpoint_stores():
+    """Also where bytes are equal by chance: 4 h are 8 k here."""
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 16}
+    terms = estimate(of("llama", settings), INFERENCE).terms
+    found = {
+        term.name.rpartition(".")[2]: term.formula
+        for term in terms
+        if "up_proj" in term.name and term.component == "quantization constants"
+    }
+    assert found == {
+        "scales": "2 x r512(2/16 h I)",
+        "qzeros": "2 x r512(4/(8 x 16) h I)",
+        "g_idx": "2 x r512(4 h)",
+    }
+    tiled = {"quant_method": "fp8", "weight_block_size": [16, 32]}
+    terms = estimate(of("llama", tiled), INFERENCE).terms
+    assert {t.formula for t in terms if t.name.endswith("up_proj.weight_scale_inv")} == {
+        "2 x r512(4/(16 x 32) h I)"
+    }
+
+
+def test_names_of_modules_that_stay_as_they_are():
+    cases = {
+        "gptq less": ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*down_proj": {}}},
+                      "mlp.down_proj", "mlp.up_proj"),
+        "gptq some": ({"quant_method": "gptq", "bits": 4,
+                       "modules_in_block_to_quantize": [["self_attn.q_proj"]]},
+                      "self_attn.k_proj", "self_attn.q_proj"),
+        "awq": ({"quant_method": "awq", "modules_to_not_convert": ["v_proj"]},
+                "self_attn.v_proj", "self_attn.q_proj"),
+        "hqq": ({"quant_method": "hqq", "skip_modules": ["lm_head", "mlp.up_proj"],
+                 "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 32}}},
+                "mlp.up_proj", "mlp.down_proj"),
+        "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8",
+                      "ignore": ["lm_head", "model.layers.*.mlp*"]},
+                     "mlp.up_proj", "self_attn.q_proj"),
+    }  # fmt: skip
+    failed = []
+    for name, (settings, plain, packed) in cases.items():
+        found = estimated(of("llama", settings))
+        of_plain = [n for n in found if n.startswith(f"model.layers.1.{plain}.")]
+        of_packed = [n for n in found if n.startswith(f"model.layers.1.{packed}.")]
+        if of_plain != [f"model.layers.1.{plain}.weight"] or len(of_packed) < 2:
+            failed.append((name, of_plain, of_packed))
+    changed = of("llama", {"quant_method": "gptq", "bits": 4, "group_size": 32,
+                           "dynamic": {r"+:.*\.1\..*up_proj": {"bits": 8}}})  # fmt: skip
+    rows = {n: e[0] for n, e in estimated(changed).items() if n.endswith("up_proj.qweight")}
+    assert list(rows.values()) == [(8, 96), (16, 96)]
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"quant_method": "quip#"},
+        {"quant_method": "gptq", "bits": 5},
+        {"quant_method": "gptq", "bits": 4, "group_size": "128"},
+        {"quant_method": "awq", "version": "marlin"},
+        {"quant_method": "fp8", "weight_block_size": [128]},
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+        {"quant_method": "compressed-tensors", "format": "sparse-24", "config_groups": {
+            "a": {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "channel"}}}},
+        {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {
+            "a": {"targets": 5, "weights": {"num_bits": 4, "strategy": "channel"}}}},
+        {"quant_method": "compressed-tensors", "config_groups": {
+            "a": {"targets": ["Linear"], "format": ["dense"],
+                  "weights": {"num_bits": 4, "strategy": "channel"}}}},
+        {"quant_method": "mxfp4"},
+        {"quant_method": "hqq", "quant_config": {"weight_quant_params": None}},
+        {"quant_method": "modelopt", "quant_algo": "W4A8"},
+        {"quant_method": ["gptq"]},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_told_is_said_and_nothing_that_rests_on_it_is_exact(settings):
+    shape = of("llama", settings)
+    assert any("cannot be told" in note for note in shape.notes)
+    found = estimate(shape, INFERENCE)
+    bases = {term.name: term.basis for term in found.components}
+    assert bases["weights"] == "assumed"
+    assert found.basis == "assumed"
+    assert found.resident_bytes == estimate(of("llama", None), INFERENCE).resident_bytes
+
+
+def test_the_files_say_what_is_stored(tmp_path):
+    """Bytes are those of the files, whatever the configuration says of them."""
+    rng = np.random.default_rng(0)
+    plain = {n: np.zeros(s, np.float16) for n, (s, _) in estimated(of("llama", None)).items()}
+    tensors = {}
+    for name, weight in plain.items():
+        module = name.removesuffix(".weight")
+        if not name.startswith("model.layers.") or "norm" in name:
+            tensors[name] = weight
+            continue
+        bits = 8 if "down_proj" in name else 4
+        tensors |= under(module, gptq_layer(rng, *weight.shape, bits, 32)[1])
+    config = {**config_of("llama").to_dict(), "dtype": "float16"}
+    stored = {name: tensor.nbytes for name, tensor in tensors.items()}
+    down = {"+:.*down_proj": {"bits": 8}}
+    said = {
+        "": {"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": down},
+        "contradict": {"quant_method": "gptq", "bits": 4, "group_size": 32},
+        "contradict each": {"quant_method": "gptq", "bits": 8, "group_size": 16, "lm_head": True},
+        "only the files tell": {"quant_method": "quip#"},
+    }
+    for words, settings in said.items():
+        folder = save_model(tmp_path / (words or "so"), tensors, settings, **config)
+        with open_model(str(folder)) as source:
+            shape = held_by_files(shape_of_config(source.config), source.tensors)
+        assert {n: nbytes for n, (_, nbytes) in estimated(shape).items()} == stored, words
+        assert shape.told
+        doubts = [n for n in shape.notes if "contradict" in n or "only the files" in n]
+        assert len(doubts) == bool(words)
+        assert words in "".join(doubts)
+        assert estimate(shape, INFERENCE).basis != "assumed"
+    assert held_by_files(of("llama", None), {}).packing is None
+
+
+def test_experts_whose_storage_is_not_told():
+    shape = of("qwen3_moe", {"quant_method": "gptq", "bits": 4, "group_size": 16})
+    assert any("experts" in note for note in shape.notes)
+    assert {t.basis for t in estimate(shape, INFERENCE).components if t.name == "weights"} == {
+        "assumed"
+    }
+
+
+def test_what_such_a_checkpoint_does_not_allow():
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    fp8 = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+    refused = [
+        (gptq, RunPlan(quant="nf4"), "quantized already"),
+        (gptq, RunPlan(method="inference", quant="int8"), "quantized already"),
+        (gptq, RunPlan(method="full"), "cannot be trained themselves; use --method qlora, or"),
+        (gptq, RunPlan(method="lora"), "is QLoRA; use --method qlora"),
+        (gptq, RunPlan(method="inference", quant="none"), "no way to unpack"),
+        (gptq, RunPlan(kbit_prep="all"), "--kbit-prep none"),
+        (gptq, RunPlan(kernels="fused"), "--kernels torch"),
+        (gptq, RunPlan(gpus=2, zero=3), "not built in"),
+        (fp8, RunPlan(method="full"), "--quant none, which unpacks it"),
+        (fp8, RunPlan(quant="none"), "leave out --quant, or say --method lora"),
+        ({"quant_method": "fbgemm_fp8"}, RunPlan(), "no adapters are trained"),
+        ({"quant_method": "quip#"}, RunPlan(method="lora"), "no adapters are trained"),
+        (COMPRESSED["4 bits"], RunPlan(), "--method lora with --quant none"),
+        ({"load_in_4bit": True}, RunPlan(method="lora"), "is QLoRA; use --method qlora"),
+        ({"load_in_4bit": True}, RunPlan(quant="nf4-dq"), "quantized already"),
+        (None, RunPlan(quant="stored"), "this one is not"),
+    ]
+    failed = []
+    for settings, plan, words in refused:
+        try:
+            estimate(of("llama", settings), replace(plan, sequence=32))
+            failed.append((settings, plan, "nothing refused"))
+        except UsageError as error:
+            if words not in str(error):
+                failed.append((settings, plan, str(error)))
+    assert not failed
+    with pytest.raises(UsageError, match="projections of the attention"):
+        estimate(of("qwen3_moe", fp8), RunPlan(sequence=32))
+    assert estimate(of("qwen3_moe", fp8), RunPlan(sequence=32, lora_targets=("q_proj",)))
+    for way in (RunPlan(method="full", quant="none"), RunPlan(method="lora", quant="none")):
+        plain = replace(way, quant=None, sequence=32)
+        found = estimate(of("llama", fp8), replace(way, sequence=32))
+        assert found.peak_allocated_bytes == estimate(of("llama", None), plain).peak_allocated_bytes
+
+
+def test_no_advice_quantizes_what_is_quantized():
+    """Whatever is advised keeps the way the checkpoint is stored, or goes back to it."""
+    settings = [{"quant_method": "gptq", "bits": 4}, {"quant_method": "fp8"},
+                {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, {"load_in_8bit": True},
+                COMPRESSED["int8"]]  # fmt: skip
+    for each in settings:
+        shape = of("llama", each)
+        for plan in (
+            RunPlan(sequence=64),
+            replace(INFERENCE, sequence=512),
+            RunPlan(method="full", quant="none"),
+        ):
+            if plan.quant and not shape.packing.dequantizes:
+                continue
+            found = estimate(shape, plan)
+            advice = advise(found, lambda changed, shape=shape: estimate_peaks(shape, changed))
+            assert advice
+            for one in advice:
+                assert one.plan.quant in (shape.packed_as, found.plan.quant), one.change
+            offered = [c for c, _ in candidates(shape, found.plan) if "quant" in c]
+            assert all(c["quant"] == shape.packed_as for c in offered)
+
+
+def test_fp8_is_unpacked_on_a_gpu_without_its_products():
+    shape = of("llama", {"quant_method": "fp8", "weight_block_size": [32, 32]})
+    old, new = (estimate(shape, INFERENCE, find_device(name)) for name in ("A100 80", "H100 SXM"))
+    assert old.plan.quant == "none"
+    assert new.plan.quant == "stored"
+    weights = [next(t.bytes for t in e.components if t.name == "weights") for e in (old, new)]
+    assert weights[0] > weights[1]
+
+
+def gptq_like(codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """gptqmodel's TorchLinear: a product with the weight it has unpacked, in the type of its scales
+    and then in that of the input."""
+    weight = codes.to(torch.float16).to(x.dtype)
+    return torch.matmul(x.reshape(-1, x.shape[-1]), weight).reshape(*x.shape[:-1], -1)
+
+
+class AwqLike(torch.autograd.Function):
+    """gptqmodel's AwqGemmFn, above the 1,024 rows from which it unpacks."""
+
+    @staticmethod
+    def forward(ctx, codes, x):
+        ctx.save_for_backward(x, codes)
+        return torch.matmul(x, codes.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        _, codes = ctx.saved_tensors
+        weight = codes.to(gradient.dtype).transpose(0, 1).unsqueeze(0)
+        return None, gradient.bmm(weight.repeat(len(gradient), 1, 1))
+
+
+class Packed(torch.nn.Module):
+    """A layer whose weight is not there as such, as those of gptqmodel."""
+
+    def __init__(self, product: Any) -> None:
+        super().__init__()
+        self.in_features, self.out_features = INPUTS, OUTPUTS
+        self.register_buffer("qweight", torch.zeros(INPUTS, OUTPUTS, dtype=torch.int8))
+        self._product = product
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._product(self.qweight, x)
+
+
+INPUTS, OUTPUTS, RANK, BATCH, TOKENS = 512, 1024, 8, 2, 128
+
+
+def fp8_product(x, weight, *_args, **_more):
+    """What DeepGEMM is handed and gives (deepgemm_fp8_fp4_linear), without its kernel."""
+    rows = x.reshape(-1, x.shape[-1])
+    codes = torch.empty(rows.shape, dtype=torch.float8_e4m3fn)
+    scales = torch.empty(len(rows), -(-x.shape[-1] // 128))
+    result = torch.empty(len(rows), len(weight), dtype=x.dtype)
+    del codes, scales
+    return result.view(*x.shape[:-1], len(weight))
+
+
+def levels(events: Any) -> dict[str, tuple[int, int]]:
+    """Phase -> the most bytes alive in it, and those at its end."""
+    live, sizes, found, phase = 0, {}, {}, ""
+    for event in events:
+        if event[0] == PHASE:
+            phase = str(event[1])
+            found[phase] = (live, live)
+        elif event[0] == ALLOCATE:
+            sizes[event[1]] = event[2]
+            live += event[2]
+        elif event[0] == FREE:
+            live -= sizes.pop(event[1], 0)
+        found[phase] = (max(found[phase][0], live), live)
+    return found
+
+
+def test_a_layer_with_an_adapter_takes_what_the_layers_of_peft_take(monkeypatch):
+    """Forward and backward pass of one layer, byte by byte at every phase."""
+    from peft import LoraConfig
+    from peft.tuners.lora.awq import AwqLoraLinear
+    from peft.tuners.lora.gptq import GPTQLoraLinear
+    from peft.tuners.lora.layer import Linear as LoraLinear
+    from transformers.integrations import finegrained_fp8
+
+    monkeypatch.setattr(finegrained_fp8, "fp8_linear", fp8_product)
+    fp8 = finegrained_fp8.FP8Linear(INPUTS, OUTPUTS, (128, 128)).requires_grad_(False)
+    cases = {
+        "fp8": (LoraLinear, fp8, {"quant_method": "fp8"}),
+        "gptq": (GPTQLoraLinear, Packed(gptq_like), {"quant_method": "gptq", "bits": 4}),
+        "awq": (AwqLoraLinear, Packed(AwqLike.apply), {"quant_method": "awq"}),
+    }
+    failed = []
+    for name, (lora, layer, settings) in cases.items():
+        module = lora(layer, "default", config=LoraConfig(), r=RANK, lora_alpha=RANK)
+        module.lora_A.float()
+        module.lora_B.float()
+        real = _step_of(module)
+        ours = _step_on_tape(settings)
+        if real != ours:
+            failed.append((name, real, ours))
+    assert not failed
+
+
+def _step_of(module: Any) -> dict[str, tuple[int, int]]:
+    x = torch.zeros(BATCH, TOKENS, INPUTS, dtype=torch.bfloat16, requires_grad=True)
+    tracker = Tracker("cpu")
+    with tracker:
+        tracker.phase(Phase.LOAD)
+        held = [x.view_as(x), *(p.view_as(p) for p in module.parameters() if p.requires_grad)]
+        tracker.phase(Phase.FORWARD)
+        y = module.train()(x)
+        tracker.phase(Phase.BACKWARD)
+        y.backward(torch.empty_like(y))
+        tracker.phase(Phase.BETWEEN)
+        del held
+    return _of_step(tracker.events())
+
+
+def _step_on_tape(settings: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    config = config_of("llama").to_dict() | {
+        "hidden_size": INPUTS, "intermediate_size": OUTPUTS, "dtype": "bfloat16",
+        "quantization_config": settings,
+    }  # fmt: skip
+    shape = shape_of_config(config)
+    asked = RunPlan(batch=BATCH, sequence=TOKENS, lora_rank=RANK, autocast=False,
+                    lora_targets=("up_proj",), checkpointing=False)  # fmt: skip
+    plan = resolve(asked, shape.dtype, shape.packed_as)
+    tape = Tape()
+    tape.phase(Phase.LOAD)
+    weights = Model(shape, plan).layers[0]
+    weights.load(tape)
+    weights.adapt(tape)
+    x = tape.leaf(BATCH * TOKENS * INPUTS, "bf16", Label("x"), trained=True)
+    tape.phase(Phase.FORWARD)
+    y = project(tape, weights, shape.layers[0].mlp.up, x)
+    tape.phase(Phase.BACKWARD)
+    backward(tape, y, tape.new(y.elements, y.dtype, Label("gradient")))
+    tape.phase(Phase.BETWEEN)
+    return _of_step(tape.events)
+
+
+def _of_step(events: Any) -> dict[str, tuple[int, int]]:
+    found = levels(events)
+    before = found[Phase.LOAD.value][1]
+    return {
+        phase: (most - before, end - before)
+        for phase, (most, end) in found.items()
+        if phase in (Phase.FORWARD, Phase.BACKWARD)
+    }
+
+
+def test_a_plain_checkpoint_has_no_packing():
+    assert packing_of({}) is None
+    assert packing_of({"quantization_config": {}}) is None
+    assert of("llama", None).packed_as is None

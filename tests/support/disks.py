@@ -1,0 +1,19 @@
+"""A disk that fills up, without one: the system lets no file of this process grow further."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def room_for(nbytes: int) -> Iterator[None]:
+    """Files may have so many bytes; a write beyond them is refused ("File too large"). Python
+    ignores the signal that comes with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,0 +1,16 @@
+"""The app with the script of scripted_run.py in place of the child that trains, whose pictures are
+drawn as often as it can."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from qtui.tui.panels.train import running
+
+running.COMMAND = (sys.executable, str(Path(__file__).with_name("scripted_run.py")))
+running.DRAWN_SECONDS = 0.02
+
+from qtui.cli import main  # noqa: E402
+
+main()

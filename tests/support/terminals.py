@@ -1,0 +1,112 @@
+"""A real program in a (pseudo-)terminal, for tests of what only that shows."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyte
+
+import qtui
+
+
+class Terminal:
+    """A child in a pseudo-terminal and what its screen shows."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str], size: tuple[int, int]) -> None:
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(environment["HOME"])
+            os.execvpe(argv[0], argv, environment)
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
+        self._screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self._screen)
+        self._drawn = 0
+        self.written = b""
+
+    @property
+    def screen(self) -> pyte.Screen:
+        """What is shown. Only now is what was written drawn there, which takes long."""
+        self._stream.feed(self.written[self._drawn :])
+        self._drawn = len(self.written)
+        return self._screen
+
+    def read(self, seconds: float) -> bool:
+        """Reads once; False at the end of the child's output."""
+        if not select.select([self.fd], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            return False
+        self.written += data
+        return bool(data)
+
+    def wait_for(self, text: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while text not in "\n".join(self.screen.display):
+            assert time.monotonic() < end, "\n".join(self.screen.display)
+            assert self.read(0.1), self.written[-2000:].decode(errors="replace")
+
+    def wait_for_no(self, text: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while text in "\n".join(self.screen.display):
+            assert time.monotonic() < end, "\n".join(self.screen.display)
+            assert self.read(0.1), self.written[-2000:].decode(errors="replace")
+
+    def settle(self, quiet: float = 0.5, seconds: float = 20) -> None:
+        """Reads until nothing was written for a while."""
+        end = time.monotonic() + seconds
+        before = -1
+        while before != len(self.written) and time.monotonic() < end:
+            before = len(self.written)
+            pause = time.monotonic() + quiet
+            while time.monotonic() < pause:
+                self.read(0.05)
+
+    def hang_up(self) -> None:
+        """The terminal goes away."""
+        os.close(self.fd)
+        self.fd = -1
+
+    def exit_code(self, seconds: float = 20) -> int:
+        end = time.monotonic() + seconds
+        while self.read(0.1):
+            assert time.monotonic() < end, "it does not end"
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def send(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+
+@contextlib.contextmanager
+def program(
+    tmp_path: Path, *args: str, size: tuple[int, int] = (80, 24), **environment: str
+) -> Iterator[Terminal]:
+    """A Python program with these arguments, at home in a folder of its own."""
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(qtui.__file__).parents[1]),
+        "HOME": str(tmp_path),
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        **environment,
+    }
+    terminal = Terminal([sys.executable, *args], env, size)
+    try:
+        yield terminal
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(terminal.pid, 9)
+            os.waitpid(terminal.pid, 0)
+        if terminal.fd >= 0:
+            terminal.hang_up()

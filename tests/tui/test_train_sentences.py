@@ -1,0 +1,137 @@
+"""What is said of a run against its estimate, in the report, in JSON and on the screen, wherever
+the run stops: true, and with one sign."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
+
+from qtui.report.json_face import to_json
+from qtui.report.plain import to_plain
+from qtui.report.train import train_document
+from qtui.tui.depth import Depth
+from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
+from qtui.tui.panels.memory.shown import Shown
+from qtui.tui.panels.train.levels import run_lines
+from qtui.tui.panels.train.sentences import sentence_of
+from qtui.tui.panels.train.shown import RunShown, ViewName
+from qtui.tui.panels.train.tables import draw_parts, draw_phases
+from qtui.tui.panels.train.texts import draw_gap
+from qtui.tui.widgets.drawing import Drawing
+from qtui_core.live.header import Header
+from qtui_core.live.lines import Told
+from qtui_core.live.snapshot import End, Fault, StepTaken
+from qtui_core.live.state import RunState, after
+
+STEPS = 3
+GLYPHS = Drawing(Depth.NONE, ascii=True).glyphs
+CANVAS = Canvas(100, 60, GLYPHS)
+OUT = "The GPU ran out of memory."
+#: What nobody may say before two whole steps are measured.
+JUDGED = ("too low", "too high", "right to", "is exact", "largest", "planned with", "keeps others")
+
+
+def state_of(lines: Sequence[Told]) -> RunState:
+    return reduce(after, lines, RunState())
+
+
+def shown(state: RunState) -> Iterator[tuple[str, str]]:
+    """(where, sentence) of everything that is said of a run."""
+    yield "report", train_document(state, "a run").conclusion
+    yield "JSON", json.loads(to_json(train_document(state, "a run")))["explanation"] or ""
+    for view in ViewName:
+        yield view.value, sentence_of(Shown("demo"), RunShown(state, view=view), GLYPHS)
+
+
+def drawn(lines: Sequence[TextLine]) -> str:
+    return "\n".join(" ".join(put.text for put in line) for line in lines)
+
+
+def test_a_run_that_ends_anywhere_is_told_truly() -> None:
+    wrong = []
+    for head in (ON_GPU, ON_CPU):
+        told = [head, *list(run(STEPS, gpu=head is ON_GPU))[1:-1]]
+        for upto in range(1, len(told) + 1):
+            lines = told[:upto]
+            whole = sum(isinstance(each, StepTaken) for each in lines)
+            before = state_of(lines)
+            fault = Fault(99.0, before.step, before.phase, "out of memory", OUT)
+            ends: dict[str, list[Told]] = {
+                "cut off": [],
+                "stopped": [End(99.0, "stopped")],
+                "failed": [fault, End(99.0, "failed")],
+            }
+            for how, end in ends.items():
+                for where, sentence in shown(state_of([*lines, *end])):
+                    case = (head.device.kind, upto, how, where, sentence)
+                    judged = [word for word in JUDGED if word in sentence]
+                    if judged and whole < 2:
+                        wrong.append((*case, "judged before it is known", judged))
+                    if how == "failed" and where != "JSON" and OUT not in sentence:
+                        wrong.append((*case, "says not why it ended"))
+                    if "stopped" in sentence and how != "stopped":
+                        wrong.append((*case, "nobody stopped it"))
+                    if where == "report" and how != "failed":
+                        steps = {0: "No step", STEPS: "3 steps"}.get(whole, f"{whole} of 3 steps")
+                        if not sentence.startswith(steps):
+                            wrong.append((*case, f"not {steps}"))
+                    if "that follow" in sentence and how != "cut off":
+                        wrong.append((*case, "no step follows"))
+    assert not wrong, wrong[:5]
+
+
+def test_one_sign_says_that_more_or_less_was_measured() -> None:
+    """The hand-made run takes a MiB more than its estimate at each level and in each phase; with
+    2 MiB more estimated it takes one less."""
+    phases = tuple(
+        replace(
+            phase,
+            allocated_bytes=phase.allocated_bytes + 2 * MIB,
+            peak_held=dict(phase.peak_held) | {"weights": phase.peak_held["weights"] + 2 * MIB},
+        )
+        for phase in PREDICTED.phases
+    )
+    higher = replace(
+        PREDICTED, phases=phases, peak_allocated_bytes=92 * MIB, peak_reserved_bytes=113 * MIB,
+        process_bytes=530 * MIB,
+    )  # fmt: skip
+    for predicted, sign, low, more in (
+        (PREDICTED, "+", "too low", "more than estimated"),
+        (higher, "-", "too high", "less than estimated"),
+    ):
+        head: Header = replace(ON_GPU, predicted=predicted)
+        state = state_of([head, *list(run(STEPS))[1:]])
+        document = train_document(state, "a run")
+        data = json.loads(to_json(document))
+        said = dict(shown(state))
+        assert low in said["report"]
+        assert more in said["report"]
+        assert more in said["JSON"]
+        assert more in said["Gap"]
+        assert f"(gap {sign}1.1%)" in said["Run"]
+        assert re.search(rf"unexplained part is [^(]+\({re.escape(sign)}[\d.]+ MiB\)", said["Run"])
+        # Tables of the report: shares and bytes.
+        text = to_plain(document).replace("−", "-")
+        rows = re.findall(r"^ +loss +.* ([+-][\d.]+)%", text, re.MULTILINE)
+        assert [row[0] for row in rows] == [sign]
+        # Data: shares, and parts of the gap that sum to measured less estimated.
+        signs = {row["error"] > 0 for row in data["phases"] if row["error"] is not None}
+        assert signs == {sign == "+"}
+        for level in data["levels"]:
+            parts = [part["bytes"] for part in data["gap"] if part["level"] == level["level"]]
+            assert sum(parts) == level["measured_bytes"] - level["estimated_bytes"]
+        allocated = data["levels"][0]
+        assert (allocated["measured_bytes"] > allocated["estimated_bytes"]) is (sign == "+")
+        # The panel: levels, phases, parts and the gap.
+        levels, gap = drawn(run_lines(state, CANVAS)), drawn(draw_gap(state, CANVAS))
+        assert f"gap  {sign}1.1%" in levels.replace("gap ", "gap  ")
+        assert gap.startswith(f"{sign}1 MiB allocated")
+        table = drawn(draw_phases(state, CANVAS))
+        assert re.search(rf"\bloss\b.*{re.escape(sign)}1\.1%", table)
+        assert "gap" in table.splitlines()[0]
+        assert re.search(rf"\ball\b.*{re.escape(sign)}1\.1%", drawn(draw_parts(state, CANVAS)))
