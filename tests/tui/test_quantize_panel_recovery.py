@@ -211,14 +211,16 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
         picture = panel.body.heatmap.grid
         original = panel.feed.open
 
+        gate = asyncio.Event()
+
         async def slow(*arguments: Any) -> Any:
-            await asyncio.sleep(1.0)
+            await gate.wait()
             return await original(*arguments)
 
         panel.feed.open = slow  # type: ignore[method-assign]
         panel.open_model(other)
-        await pilot.pause(0.3)
-        assert panel.phase is Phase.OPENING
+        await until(pilot, lambda: panel.phase is Phase.OPENING)
+        await settled(pilot)
         assert panel.body.heatmap.grid is picture
         assert panel.shown.model == model
         assert "Opening" in screen_text(pilot.app)
@@ -226,6 +228,7 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
         await ready(pilot)
         assert "was stopped" in panel.sentence
         assert panel.shown.model == model
+        gate.set()
         panel.open_model(other)
         await pilot.press("down", "x")  # nothing is read of what is about to go
         await until(pilot, lambda: panel.shown.model == other, 10)
