@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.files import target_of
-from qtui_core.memory.devices import Device, find_device
+from qtui_core.memory.devices.finding import Device, find_device
 
 if TYPE_CHECKING:
-    from qtui_core.memory.device_profile import Profile
+    from qtui_core.memory.devices.profile import Profile
 
 
 def profile_folder() -> Path:
@@ -36,7 +36,7 @@ def read_profile(device: str) -> Profile | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise _profile_error(f"The profile {path} cannot be read: {error}.") from error
-    from qtui_core.memory.device_profile import ProfileError, profile_of
+    from qtui_core.memory.devices.profile import ProfileError, profile_of
 
     try:
         return profile_of(text)
@@ -79,7 +79,7 @@ def calibrated(device: Device) -> Device:
 def _profile_error(sentence: str) -> QtuiError:
     # Only here, as where profiles are read: most machines have none, and an estimate starts in a
     # moment without the module.
-    from qtui_core.memory.device_profile import ProfileError
+    from qtui_core.memory.devices.profile import ProfileError
 
     return ProfileError(sentence)
 

@@ -39,12 +39,12 @@ def command(
     Exit code 4 means that there is no usable GPU.
     """
     from qtui.cli.exits import Narrator
-    from qtui.engine.calibration import make_profile
+    from qtui.engine.calibration.profile import make_profile
     from qtui.profiles import write_profile
     from qtui.report.calibrate import calibrate_document
-    from qtui.report.render import choose_format, write_report
+    from qtui.report.faces.render import choose_format, write_report
     from qtui_core.errors import UsageError
-    from qtui_core.training.placement import NoGpu
+    from qtui_core.training.run.placement import NoGpu
 
     target = report_target(output, force)
     chosen = choose_format(format, output)

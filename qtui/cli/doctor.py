@@ -41,7 +41,7 @@ def command(
     Warnings, known differences, and libraries that are missing or fail leave it at 0.
     """
     from qtui.report.doctor import Surroundings, doctor_document
-    from qtui.report.render import choose_format, write_report
+    from qtui.report.faces.render import choose_format, write_report
     from qtui.surroundings import installed_versions, read_files, read_terminal
     from qtui_core.errors import UsageError
     from qtui_core.telemetry.device import read_devices, read_driver

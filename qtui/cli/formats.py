@@ -6,8 +6,8 @@ import click
 
 from qtui.cli.options import appearance, report_format, report_target
 from qtui.report.document import Document
+from qtui.report.faces.render import choose_format, write_report
 from qtui.report.formats import catalogue_document, value_document
-from qtui.report.render import choose_format, write_report
 from qtui_core.errors import UsageError
 from qtui_core.formats import FORMATS, Format, Rounding, get_format
 from qtui_core.formats.table import describe_code, describe_value

@@ -10,15 +10,15 @@ from click.core import ParameterSource
 from qtui.cli.options import appearance, report_format, report_target
 from qtui.cli.plan_options import given_options, plan_options
 from qtui.cli.progress import progress_on_stderr
-from qtui.report.inspection import inspection_document
-from qtui.report.render import choose_format, write_report
+from qtui.report.faces.render import choose_format, write_report
+from qtui.report.inspection.document import inspection_document
 from qtui_core.errors import UsageError
 
 if TYPE_CHECKING:
     from qtui.report.document import Document
     from qtui_core.inspection import Inspection
-    from qtui_core.inspection.budget import Budget
-    from qtui_core.memory.plan import RunPlan
+    from qtui_core.inspection.sensitivity.budget import Budget
+    from qtui_core.memory.plan.run_plan import RunPlan
     from qtui_core.models import ModelSource
 
 DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
@@ -120,7 +120,7 @@ def command(
     parsed = _parse_schemes(wanted)
     limit = None
     if sensitivity:
-        from qtui_core.inspection.weighing import refuse_shared_scales
+        from qtui_core.inspection.sensitivity.weighing import refuse_shared_scales
 
         refuse_shared_scales(parsed)
         limit = _check_inputs(budget, calibration)
@@ -136,7 +136,7 @@ def command(
         document = inspection_document(inspection, all_tensors=chosen != "text")
         if sensitivity:
             from qtui.cli.sensitivity import assign
-            from qtui.report.sensitivity import with_sensitivity
+            from qtui.report.inspection.sensitivity import with_sensitivity
 
             found = assign(source, inspection, limit, calibration, full=full)
             document = with_sensitivity(document, found, all_tensors=chosen != "text")
@@ -161,7 +161,7 @@ def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool)
 def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
     """The budget, and a look at the calibration text: what is wrong with them is told before
     a model is measured for minutes. Raises UsageError."""
-    from qtui_core.inspection.budget import parse_budget
+    from qtui_core.inspection.sensitivity.budget import parse_budget
 
     if calibration is not None:
         from qtui_core.activations.text import read_text
@@ -173,8 +173,8 @@ def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
 def _compare(
     model: str, against: str, *, full: bool, pattern: str | None, all_tensors: bool
 ) -> Document:
-    from qtui.report.comparison import comparison_document
-    from qtui_core.inspection.against import compare_models
+    from qtui.report.inspection.comparison import comparison_document
+    from qtui_core.inspection.against.compare import compare_models
     from qtui_core.models import open_model
 
     with open_model(model) as first, open_model(against) as second:
@@ -195,8 +195,8 @@ def _with_memory(
     Raises UsageError where a plan was `asked` for that cannot be.
     """
     from qtui.cli.memory_report import report_on
-    from qtui.report.memory import with_memory, without_memory
-    from qtui_core.memory.shape import ModelShape
+    from qtui.report.memory.document import with_memory, without_memory
+    from qtui_core.memory.shape.model_shape import ModelShape
 
     if source.config is None:
         return without_memory(document, "there is no config.json to estimate it from")

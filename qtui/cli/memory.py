@@ -10,10 +10,10 @@ import click
 from qtui.cli.options import appearance, report_format, report_target
 from qtui.cli.plan_options import plan_options
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 if TYPE_CHECKING:
-    from qtui_core.memory.fit import Knob
+    from qtui_core.memory.advice.fit import Knob
 
 #: The exit code where a GPU was named and the run does not fit it.
 DOES_NOT_FIT = 1
@@ -67,7 +67,7 @@ def command(
     """
     # Nothing here makes cycles, and the collector would walk over a hundred thousand events.
     gc.disable()
-    from qtui.report.render import choose_format, write_report
+    from qtui.report.faces.render import choose_format, write_report
 
     if gpu is not None and vram is not None:
         raise UsageError("--gpu names a GPU with its memory and --vram a memory: choose one.")
@@ -87,7 +87,7 @@ def command(
         else:
             report = report_on(source, plan, device, knob, alone=True)
     # What draws it, only now: a fork may be at work on the advice meanwhile.
-    from qtui.report.memory import memory_document
+    from qtui.report.memory.document import memory_document
 
     document = memory_document(report, explain=explain, picture=chosen == "html")
     write_report(document, chosen, target, color=color, ascii=ascii)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice import candidates
-from qtui_core.memory.curve import Peaks
-from qtui_core.memory.device import Device
-from qtui_core.memory.on_device import plan_on
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.advice.changes import candidates
+from qtui_core.memory.devices.device import Device
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.on_device import plan_on
 
 Weighing = Callable[[RunPlan], Peaks]
 

@@ -13,17 +13,17 @@ from qtui.cli.memory_ahead import weighed_beside
 from qtui.cli.memory_interrupt import interruptible
 from qtui.cli.plan_options import given_options
 from qtui.profiles import calibrated
-from qtui.report.memory_build import described, report_of
-from qtui.report.memory_data import MemoryReport
-from qtui_core.memory.curve import Peaks
-from qtui_core.memory.devices import Device, device_of_memory, find_device, parse_memory
+from qtui.report.memory.build import described, report_of
+from qtui.report.memory.data import MemoryReport
+from qtui_core.memory.advice.fit import Knob, largest
+from qtui_core.memory.devices.finding import Device, device_of_memory, find_device, parse_memory
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.families import UnknownFamily
-from qtui_core.memory.fit import Knob, largest
-from qtui_core.memory.peaks import estimate_peaks
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.plan_rules import learned_positions, not_built_in
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.rules import learned_positions, not_built_in
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.replay.peaks import estimate_peaks
+from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource
 
 
@@ -77,7 +77,7 @@ def report_on_trace(
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where the trace fails.
     """
-    from qtui.engine.asked_trace import traced_estimate
+    from qtui.engine.estimator.asked_trace import traced_estimate
 
     model = described(source)
     shape = None

@@ -9,8 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.plan_choices import (
+from qtui_core.memory.plan.choices import (
     ATTENTION_KERNELS,
     KBIT_PREPARATIONS,
     KERNELS,
@@ -22,7 +21,8 @@ from qtui_core.memory.plan_choices import (
     STORAGES,
     parse_targets,
 )
-from qtui_core.memory.plan_text import OPTIONS
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.text import OPTIONS
 
 Command = Callable[..., Any]
 

@@ -29,8 +29,8 @@ def command(
     """
     from functools import reduce
 
-    from qtui.report.render import choose_format, write_report
-    from qtui.report.train import train_document
+    from qtui.report.faces.render import choose_format, write_report
+    from qtui.report.train.document import train_document
     from qtui_core.live.recording import read_recording
     from qtui_core.live.state import RunState, after
 

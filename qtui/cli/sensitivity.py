@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from qtui.cli.progress import progress_on_stderr
 from qtui_core.errors import UsageError
-from qtui_core.inspection.budget import Budget
 from qtui_core.inspection.layer_errors import LayerErrors
-from qtui_core.inspection.sensitivity import assign_schemes, default_budget
-from qtui_core.inspection.sensitivity_report import Sensitivity
-from qtui_core.inspection.weighing import Weighing, weigh_by_outputs, weigh_by_weights
+from qtui_core.inspection.sensitivity.budget import Budget
+from qtui_core.inspection.sensitivity.choose import assign_schemes, default_budget
+from qtui_core.inspection.sensitivity.report import Sensitivity
+from qtui_core.inspection.sensitivity.weighing import Weighing, weigh_by_outputs, weigh_by_weights
 
 if TYPE_CHECKING:
     from qtui_core.inspection import Inspection

@@ -6,7 +6,7 @@ import click
 
 from qtui.cli.options import appearance, as_stdout, report_format, report_target
 from qtui.cli.plan_options import given_options, plan_options
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 
 @click.command("train", context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,8 +68,8 @@ def command(
     from dataclasses import asdict
 
     from qtui.cli.training_run import run_to_end
-    from qtui.report.render import choose_format, write_report
-    from qtui.report.train import train_document
+    from qtui.report.faces.render import choose_format, write_report
+    from qtui.report.train.document import train_document
     from qtui_core.errors import UsageError
     from qtui_core.files import STDOUT, target_of
 

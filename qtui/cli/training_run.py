@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from qtui.cli.exits import Narrator, say
-from qtui.engine.run_client import WORKER, RunClient
+from qtui.engine.run.client import WORKER, RunClient
 from qtui.engine.silence import LOOK_SECONDS
-from qtui.report.train_words import DOING
+from qtui.report.train.words import DOING
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.files import Target
@@ -22,7 +22,7 @@ from qtui_core.live.recording import Recorder
 from qtui_core.live.snapshot import Fault, PhaseBegun, Said, StepTaken
 from qtui_core.live.state import RunState, after
 from qtui_core.quantities import format_bytes
-from qtui_core.training.placement import NoGpu
+from qtui_core.training.run.placement import NoGpu
 
 #: The exit codes that a run may end with (qtui.cli.exits).
 _CODES: Final = (1, 2, 3, 4)

@@ -8,8 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.elements import Segment, elements_of
-from qtui_core.quant.granularity import (
+from qtui_core.quant.coding.levels import levels_at_scale
+from qtui_core.quant.segments.elements import Segment, elements_of
+from qtui_core.quant.segments.grouping import group_count
+from qtui_core.quant.segments.layout import Columns, Whole, scale_index
+from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.segments.process import Plan, prepare, round_trip
+from qtui_core.schemes.granularity import (
     PerBlock,
     PerColumn,
     PerGroup,
@@ -19,12 +24,7 @@ from qtui_core.quant.granularity import (
     PerTile,
     PerToken,
 )
-from qtui_core.quant.grouping import group_count
-from qtui_core.quant.layout import Columns, Whole, scale_index
-from qtui_core.quant.levels import levels_at_scale
-from qtui_core.quant.parallel import Scratch
-from qtui_core.quant.process import Plan, prepare, round_trip
-from qtui_core.quant.scheme import Family
+from qtui_core.schemes.scheme import Family
 
 
 class Rows(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qtui_core.errors import UsageError
-from qtui_core.quant.granularity import (
+from qtui_core.schemes.granularity import (
     Granularity,
     PerBlock,
     PerColumn,
@@ -18,7 +18,7 @@ from qtui_core.quant.granularity import (
     PerTile,
     PerToken,
 )
-from qtui_core.quant.scheme import (
+from qtui_core.schemes.scheme import (
     FIXED_GRANULARITY,
     MAX_DOUBLE_QUANTIZED_BLOCK,
     NESTED_BLOCK,

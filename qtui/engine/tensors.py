@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, TensorInfo, open_model, row_elements, rows_of
-from qtui_core.models.arrays import decoder, read_float32
+from qtui_core.models.files.arrays import decoder, read_float32
 
 # Every pass over a remote tensor would send its bytes again, so one of up to this size is
 # kept while it is looked at.

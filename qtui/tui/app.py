@@ -43,7 +43,7 @@ from qtui_core.models.quoting import printable, printable_lines
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient, EngineState
     from qtui.tui.panels.memory.shown import GpuChoice
-    from qtui_core.memory.plan import RunPlan
+    from qtui_core.memory.plan.run_plan import RunPlan
 
 log = logging.getLogger("qtui.tui")
 
@@ -142,7 +142,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     def estimator(self) -> EngineClient:
         """The child processes that estimate memory, without torch. They start on the first
         request."""
-        from qtui.engine.estimator_client import EstimatorClient
+        from qtui.engine.estimator.client import EstimatorClient
 
         return EstimatorClient(
             log=log_file().with_name("estimator.log"), on_state=self._estimator_state

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from qtui.report.json_face import json_text
+from qtui.report.faces.json_face import json_text
 from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.models.quoting import printable

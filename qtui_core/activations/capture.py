@@ -22,7 +22,7 @@ from qtui_core.activations.tokens import Windows
 from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable, quoted
 from qtui_core.quant import Cancelled
-from qtui_core.quant.elements import Float32
+from qtui_core.quant.segments.elements import Float32
 
 #: Bytes of rows kept of one side of a module over one text.
 KEEP_BYTES = 32 << 20

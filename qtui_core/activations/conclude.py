@@ -9,8 +9,8 @@ import numpy as np
 from qtui_core.activations.observers import Float64, Observed
 from qtui_core.activations.output_error import OutputError
 from qtui_core.activations.ranges import RANGED, RangeReport
-from qtui_core.quant.columns import STANDS_OUT, ColumnMagnitude, ColumnStatistics
-from qtui_core.quant.scheme import Family
+from qtui_core.quant.scan.columns import STANDS_OUT, ColumnMagnitude, ColumnStatistics
+from qtui_core.schemes.scheme import Family
 
 #: Decibels that nobody would pay for: a fixed range this close to scales per token is enough.
 ENOUGH_DB = 1.0

@@ -18,7 +18,7 @@ from transformers.utils import logging
 from qtui_core.activations.belonging import check_belonging, differing_shapes
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.models.local import LocalFile
+from qtui_core.models.files.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
 

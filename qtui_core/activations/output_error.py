@@ -12,8 +12,8 @@ from qtui_core.activations.ranges import ActivationScheme
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
-from qtui_core.quant.elements import Float32
 from qtui_core.quant.measure import decibels
+from qtui_core.quant.segments.elements import Float32
 
 #: Largest weight, elements: the layer and one quantized copy are held as float32.
 MAX_ELEMENTS = 1 << 28

@@ -18,10 +18,10 @@ from qtui_core.activations.observers import MinMax, Observed, Percentile, RangeR
 from qtui_core.activations.records import Recording
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.elements import Float32
-from qtui_core.quant.granularity import PerModel, PerRow, PerTensor, PerToken
 from qtui_core.quant.measure import measure
-from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.segments.elements import Float32
+from qtui_core.schemes.granularity import PerModel, PerRow, PerTensor, PerToken
+from qtui_core.schemes.scheme import Family, Scheme
 
 #: The rules that are compared unless the caller says otherwise.
 RULES: tuple[RangeRule, ...] = (MinMax(), Percentile(99.99), Percentile(99.9))

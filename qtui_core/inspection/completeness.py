@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from qtui_core.errors import UsageError
 from qtui_core.inspection.report import Completeness, Misshapen
-from qtui_core.memory.families import UnknownFamily
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.shape_modules import named_parameters
+from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.modules import named_parameters
 from qtui_core.models import ModelSource, Role
 from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import printable

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
-from qtui_core.quant.case import make_case, number, percent
+from qtui_core.quant.verdicts.case import make_case, number, percent
 
 #: A tensor this far below what a Gaussian tensor of its shape would reach is worth naming.
 NOTICEABLE_DB = 1.0

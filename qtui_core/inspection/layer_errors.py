@@ -12,9 +12,9 @@ from qtui_core.dataclass import dataclass
 from qtui_core.inspection.rows import strips_of
 from qtui_core.inspection.sample import limit_of, sample_rows
 from qtui_core.models import ModelSource, row_elements, rows_of
-from qtui_core.models.arrays import read_float32
+from qtui_core.models.files.arrays import read_float32
 from qtui_core.quant import Scheme
-from qtui_core.quant.elements import Float32
+from qtui_core.quant.segments.elements import Float32
 
 
 @dataclass(frozen=True)

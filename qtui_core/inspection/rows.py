@@ -10,7 +10,7 @@ import numpy as np
 
 from qtui_core.inspection.sample import RowSample, sample_rows
 from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
-from qtui_core.models.arrays import RowReader
+from qtui_core.models.files.arrays import RowReader
 
 Rows = np.ndarray | RowReader
 

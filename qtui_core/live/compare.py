@@ -15,7 +15,7 @@ from qtui_core.live.parts import as_told, at_end, at_peak, named
 from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, IMPORT, QUANTIZE, RunState
-from qtui_core.memory.record import Phase
+from qtui_core.memory.replay.record import Phase
 
 #: All phases a run may have, in order.
 ORDER: Final = (

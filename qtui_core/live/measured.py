@@ -8,7 +8,7 @@ from statistics import median
 from qtui_core.dataclass import dataclass
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, PhaseMeasured, RunState
-from qtui_core.memory.record import Component, Phase
+from qtui_core.memory.replay.record import Component, Phase
 
 #: What an optimizer or a backward pass makes, and a cache: it does not stay, or is no part of what
 #: is between two steps.

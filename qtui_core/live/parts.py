@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from qtui_core.live.snapshot import PhaseEnded
-from qtui_core.memory.record import Component, Phase
+from qtui_core.memory.replay.record import Component, Phase
 
 _ACTIVATIONS: Final = Component.ACTIVATIONS.value
 _CACHE: Final = Component.CACHE.value

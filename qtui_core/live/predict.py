@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from qtui_core.live.header import Predicted, PredictedCurve, PredictedPhase
-from qtui_core.memory.advice import Advice
-from qtui_core.memory.beyond import CONTEXT, PAGED
-from qtui_core.memory.curve import Curve, peaks_by_phase
-from qtui_core.memory.device import Device
+from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import fit_on, largest
+from qtui_core.memory.devices.device import Device
+from qtui_core.memory.devices.process import CONTEXT, PAGED
 from qtui_core.memory.estimate import Estimate
-from qtui_core.memory.fit import fit_on, largest
-from qtui_core.memory.record import Component, Phase
-from qtui_core.memory.terms import RESIDENT
-from qtui_core.memory.timeline import STACK, Life, Span, Timeline
+from qtui_core.memory.formulas.terms import RESIDENT
+from qtui_core.memory.replay.curve import Curve, peaks_by_phase
+from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.memory.replay.timeline import STACK, Life, Span, Timeline
 from qtui_core.quantities import format_bytes
 
 

@@ -17,8 +17,8 @@ from qtui_core.dataclass import dataclass
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """A phase begins: a name of qtui_core.memory.record.Phase, or "import" and "quantize" before
-    the first step. `step` is 0 before the first."""
+    """A phase begins: a name of qtui_core.memory.replay.record.Phase, or "import" and
+    "quantize" before the first step. `step` is 0 before the first."""
 
     seconds: float
     step: int
@@ -33,8 +33,8 @@ class PhaseEnded:
         peak_allocated_bytes, peak_reserved_bytes: the most in this phase alone.
         allocated_bytes, reserved_bytes: left at its end.
         inactive_split_bytes, segments, retries, out_of_memory: of torch.cuda.memory_stats.
-        held: bytes at its end by component (qtui_core.memory.record.Component's words), told from
-            the storages of parameters, gradients, optimizer states and inputs; "activations" is
+        held: bytes at its end by component (qtui_core.memory.replay.record.Component's words), told
+            from the storages of parameters, gradients, optimizer states and inputs; "activations" is
             what is allocated besides.
         peak_held: the same where the most was allocated; empty where nothing says so (on a GPU).
         process_bytes: of this process on the device, as NVML has it; of RSS on a CPU.

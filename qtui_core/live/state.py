@@ -33,8 +33,8 @@ Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", 
 _CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
 _ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
-#: Phases of a run besides those of an estimate (qtui_core.memory.record.Phase). What compares
-#: adapters is no part of a step, and no level of it counts.
+#: Phases of a run besides those of an estimate (qtui_core.memory.replay.record.Phase). What
+#: compares adapters is no part of a step, and no level of it counts.
 IMPORT: Final = "import"
 QUANTIZE: Final = "quantize"
 COMPARE: Final = "compare"

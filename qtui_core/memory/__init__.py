@@ -1,7 +1,7 @@
 """Where the bytes of a run go, from its configuration alone. Standard library only."""
 
 from qtui_core.memory.estimate import Estimate, estimate
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.model_shape import ModelShape
 
 __all__ = ["Estimate", "ModelShape", "RunPlan", "estimate"]

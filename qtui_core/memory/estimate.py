@@ -13,23 +13,10 @@ from functools import cached_property
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.allocator import AllocatorRun, AllocatorSettings, simulate
-from qtui_core.memory.beyond import beyond_allocated
-from qtui_core.memory.calls import RepeatedEvents
-from qtui_core.memory.collectives import record_on_one_gpu
-from qtui_core.memory.curve import Curve, draw
-from qtui_core.memory.device import Device
-from qtui_core.memory.on_device import (
-    for_allocator,
-    logits_copy_bytes,
-    plan_on,
-    with_workspaces,
-)
-from qtui_core.memory.plan import RunPlan, check_against, resolve
-from qtui_core.memory.record import Phase, Recording
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_step
-from qtui_core.memory.terms import (
+from qtui_core.memory.devices.device import Device
+from qtui_core.memory.devices.process import beyond_allocated
+from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace, outside_torch
+from qtui_core.memory.formulas.terms import (
     RESIDENT,
     Basis,
     Symbols,
@@ -38,8 +25,21 @@ from qtui_core.memory.terms import (
     slack_term,
     terms_at,
 )
-from qtui_core.memory.timeline import Timeline, read_timeline
-from qtui_core.memory.workspaces import context_bytes, cublas_workspace, outside_torch
+from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
+from qtui_core.memory.replay.allocator import AllocatorRun, AllocatorSettings, simulate
+from qtui_core.memory.replay.calls import RepeatedEvents
+from qtui_core.memory.replay.curve import Curve, draw
+from qtui_core.memory.replay.record import Phase, Recording
+from qtui_core.memory.replay.timeline import Timeline, read_timeline
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.collectives import record_on_one_gpu
+from qtui_core.memory.step.on_device import (
+    for_allocator,
+    logits_copy_bytes,
+    plan_on,
+    with_workspaces,
+)
+from qtui_core.memory.step.run import record_step
 
 #: The weakest basis first.
 _BASES: Final[tuple[Basis, ...]] = ("assumed", "calibrated", "derived", "exact")

@@ -3,13 +3,13 @@ No gradients and no activations."""
 
 from __future__ import annotations
 
-from qtui_core.memory.optimizer import shared_states, states_of
-from qtui_core.memory.pipeline import stages_of
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import Component, rounded
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.sharding import gradient_buckets, held_blocks, local_shape, updated
-from qtui_core.memory.weights import Block, allocated_by_component, blocks_of
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.record import Component, rounded
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.weights import Block, allocated_by_component, blocks_of
+from qtui_core.memory.step.optimizer import shared_states, states_of
+from qtui_core.memory.step.pipeline import stages_of
+from qtui_core.memory.step.sharding import gradient_buckets, held_blocks, local_shape, updated
 
 
 def resident_by_component(

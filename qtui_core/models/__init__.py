@@ -1,6 +1,6 @@
 """Where a model comes from: hub, folder, file, bare configuration, or the demo inside.
 
-Standard library only, huggingface_hub when a hub id is opened; `qtui_core.models.arrays`
+Standard library only, huggingface_hub when a hub id is opened; `qtui_core.models.files.arrays`
 needs numpy.
 """
 

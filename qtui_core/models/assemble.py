@@ -9,12 +9,12 @@ from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
-from qtui_core.models.jsontext import load_object
-from qtui_core.models.layout import WeightFiles, merge_headers, read_index
-from qtui_core.models.local import read_text_file
+from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.layout import WeightFiles, merge_headers, read_index
+from qtui_core.models.files.local import read_text_file
+from qtui_core.models.files.safetensors import Header
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.recognise import recognise, with_roles
-from qtui_core.models.safetensors import Header
 from qtui_core.models.source import ModelSource, TensorFile
 from qtui_core.models.tensors import with_stacks
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qtui_core.errors import ModelError
 from qtui_core.models.assemble import Progress
-from qtui_core.models.layout import CONFIG, GGUF_SUFFIX, SUFFIX, refuse_file
-from qtui_core.models.local import unreadable
+from qtui_core.models.files.layout import CONFIG, GGUF_SUFFIX, SUFFIX, refuse_file
+from qtui_core.models.files.local import unreadable
 from qtui_core.models.opening_local import open_folder, open_path
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
@@ -48,8 +48,8 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
         return open_path(path, name, progress)
     if isinstance(text, str) and not _looks_like_path(name):
         # What is on this machine is opened without what the hub takes.
-        from qtui_core.models.hub import parse_hub_id
-        from qtui_core.models.hub_errors import Unknown, Unreachable
+        from qtui_core.models.hub.errors import Unknown, Unreachable
+        from qtui_core.models.hub.repository import parse_hub_id
         from qtui_core.models.opening_hub import open_hub
 
         hub_id = parse_hub_id(name)

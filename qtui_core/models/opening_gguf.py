@@ -8,9 +8,9 @@ from pathlib import Path
 
 from qtui_core.errors import ModelError
 from qtui_core.models.assemble import Progress
-from qtui_core.models.gguf import config_of, describe_gguf, read_gguf_header
-from qtui_core.models.layout import natural_key
-from qtui_core.models.local import LocalFile
+from qtui_core.models.files.gguf import config_of, describe_gguf, read_gguf_header
+from qtui_core.models.files.layout import natural_key
+from qtui_core.models.files.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
 from qtui_core.models.tensors import TensorInfo

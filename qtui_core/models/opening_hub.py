@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from qtui_core.errors import ModelError
-from qtui_core.models import hub
 from qtui_core.models.assemble import (
     Progress,
     Weights,
@@ -16,13 +15,14 @@ from qtui_core.models.assemble import (
     find_weights,
     read_config,
 )
-from qtui_core.models.hub_settings import endpoint
-from qtui_core.models.layout import CONFIG, choose_weights
-from qtui_core.models.local import LocalFile, read_header, read_text_file
+from qtui_core.models.files.layout import CONFIG, choose_weights
+from qtui_core.models.files.local import LocalFile, read_header, read_text_file
+from qtui_core.models.files.safetensors import Header
+from qtui_core.models.hub import repository as hub
+from qtui_core.models.hub.remote import read_remote_header
+from qtui_core.models.hub.settings import endpoint
 from qtui_core.models.opening_local import list_folder, read_headers
 from qtui_core.models.quoting import quoted
-from qtui_core.models.remote import read_remote_header
-from qtui_core.models.safetensors import Header
 from qtui_core.models.source import ModelSource, TensorFile
 
 #: Requests in flight; a large model has more than a hundred files.

@@ -16,7 +16,7 @@ from qtui_core.models.assemble import (
     find_weights,
     read_config,
 )
-from qtui_core.models.layout import (
+from qtui_core.models.files.layout import (
     CONFIG,
     GGUF_SUFFIX,
     INDEX_SUFFIX,
@@ -25,7 +25,7 @@ from qtui_core.models.layout import (
     choose_weights,
     refuse_file,
 )
-from qtui_core.models.local import LocalFile, read_header, read_text_file, unreadable
+from qtui_core.models.files.local import LocalFile, read_header, read_text_file, unreadable
 from qtui_core.models.quoting import listed, quoted
 from qtui_core.models.source import ModelSource
 

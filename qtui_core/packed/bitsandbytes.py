@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qtui_core.models import ModelSource
-from qtui_core.models.jsontext import load_object
+from qtui_core.models.files.jsontext import load_object
 from qtui_core.packed.libraries import bitsandbytes_4bit, bitsandbytes_int8, bitsandbytes_scales
 from qtui_core.packed.parts import Description, Float32, Parts, cannot_decode
 

@@ -14,7 +14,7 @@ from typing import Any
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.models import ModelSource
-from qtui_core.models.layout import GGUF_SUFFIX
+from qtui_core.models.files.layout import GGUF_SUFFIX
 from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Rows, Transposed
 
 #: Architectures whose query and key rows are stored in pairs.

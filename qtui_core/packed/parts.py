@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, TensorInfo, row_elements, rows_of
-from qtui_core.models.arrays import read_float32
+from qtui_core.models.files.arrays import read_float32
 from qtui_core.models.quoting import quoted
 
 Array = NDArray[Any]

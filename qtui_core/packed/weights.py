@@ -11,8 +11,8 @@ import numpy as np
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, Reading, Role, TensorInfo, row_elements, rows_of
-from qtui_core.models.arrays import RowReader
-from qtui_core.models.gguf import ggml_type
+from qtui_core.models.files.arrays import RowReader
+from qtui_core.models.files.gguf import ggml_type
 from qtui_core.models.packing import name_of_weight
 from qtui_core.models.quoting import quoted
 from qtui_core.models.recognise import declared_method, quantization_config

@@ -1,16 +1,34 @@
 """What a quantization scheme does to a tensor: codes, values, error, and whether it is normal."""
 
-from qtui_core.quant.attribution import Attribution, Kept, attribute_error, keep_columns
-from qtui_core.quant.columns import ColumnMagnitude, ColumnStatistics, column_statistics
-from qtui_core.quant.decomposition_sweep import SweepPoint, decomposition_sweep
-from qtui_core.quant.explain import explain
+from qtui_core.quant.coding.levels import levels
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.granularities import (
+from qtui_core.quant.measure import ErrorReport, measure
+from qtui_core.quant.quantized import QuantizedTensor, quantize
+from qtui_core.quant.scan.attribution import Attribution, Kept, attribute_error, keep_columns
+from qtui_core.quant.scan.columns import ColumnMagnitude, ColumnStatistics, column_statistics
+from qtui_core.quant.scan.decomposition_sweep import SweepPoint, decomposition_sweep
+from qtui_core.quant.scan.histogram import Histogram, histogram
+from qtui_core.quant.scan.injection import Injected
+from qtui_core.quant.scan.map_kinds import MapKind
+from qtui_core.quant.scan.maps import TensorMap, error_map, tensor_map
+from qtui_core.quant.scan.outliers import (
+    ColumnCount,
+    Outlier,
+    OutlierReport,
+    find_beyond,
+    find_outliers,
+)
+from qtui_core.quant.scan.pooling import Pooling, Window
+from qtui_core.quant.scan.statistics import TensorStatistics, statistics
+from qtui_core.quant.segments.parallel import Cancelled
+from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
+from qtui_core.quant.verdicts.explain import explain
+from qtui_core.quant.verdicts.granularities import (
     GranularityError,
     GranularityErrors,
     error_by_granularity,
 )
-from qtui_core.quant.granularity import (
+from qtui_core.schemes.granularity import (
     Granularity,
     PerBlock,
     PerColumn,
@@ -21,25 +39,7 @@ from qtui_core.quant.granularity import (
     PerTile,
     PerToken,
 )
-from qtui_core.quant.histogram import Histogram, histogram
-from qtui_core.quant.injection import Injected
-from qtui_core.quant.levels import levels
-from qtui_core.quant.map_kinds import MapKind
-from qtui_core.quant.maps import TensorMap, error_map, tensor_map
-from qtui_core.quant.measure import ErrorReport, measure
-from qtui_core.quant.outliers import (
-    ColumnCount,
-    Outlier,
-    OutlierReport,
-    find_beyond,
-    find_outliers,
-)
-from qtui_core.quant.parallel import Cancelled
-from qtui_core.quant.pooling import Pooling, Window
-from qtui_core.quant.quantized import QuantizedTensor, quantize
-from qtui_core.quant.scheme import Scheme
-from qtui_core.quant.statistics import TensorStatistics, statistics
-from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
+from qtui_core.schemes.scheme import Scheme
 
 __all__ = [
     "Attribution",

@@ -6,9 +6,9 @@ import math
 from fractions import Fraction
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.granularity import PerModel
-from qtui_core.quant.layout import matrix_shape, scale_shape
-from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.segments.layout import matrix_shape, scale_shape
+from qtui_core.schemes.granularity import PerModel
+from qtui_core.schemes.scheme import Family, Scheme
 
 SCALE_BITS = 32
 NESTED_CODE_BITS = 8

@@ -13,17 +13,17 @@ from collections.abc import Callable
 import numpy as np
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.elements import Elements, ModelExtent, TensorLike, elements_of
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.layout import matrix_shape
-from qtui_core.quant.parallel import fractions_of, map_segments, thread_count
-from qtui_core.quant.process import Plan, first_passes, make_plan
-from qtui_core.quant.rounding import ROUNDING_NOISE
-from qtui_core.quant.scheme import Scheme
-from qtui_core.quant.segment_error import NO_ERROR, SegmentError, segment_error
+from qtui_core.quant.scan.segment_error import NO_ERROR, SegmentError, segment_error
+from qtui_core.quant.scan.word_errors import error_by_word
+from qtui_core.quant.segments.elements import Elements, ModelExtent, TensorLike, elements_of
+from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.segments.parallel import fractions_of, map_segments, thread_count
+from qtui_core.quant.segments.process import Plan, first_passes, make_plan
+from qtui_core.quant.segments.rounding import ROUNDING_NOISE
+from qtui_core.quant.segments.word_table import depends_on_the_word
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
-from qtui_core.quant.word_errors import error_by_word
-from qtui_core.quant.word_table import depends_on_the_word
+from qtui_core.schemes.scheme import Scheme
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.codebook import unpack_nibbles
-from qtui_core.quant.coder import NO_SCALES, Coder, Codes, GroupScales
-from qtui_core.quant.decomposition import Float16, Int64
-from qtui_core.quant.double_quant import NestedScales
-from qtui_core.quant.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
-from qtui_core.quant.grouping import group_count
-from qtui_core.quant.layout import Columns, Whole, layout_of, matrix_shape, scale_index, scale_shape
-from qtui_core.quant.parallel import Scratch, map_segments, thread_count
-from qtui_core.quant.process import Plan, encode, make_coder, make_plan, prepare
-from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.coding.codebook import unpack_nibbles
+from qtui_core.quant.coding.coder import NO_SCALES, Coder, Codes, GroupScales
+from qtui_core.quant.coding.decomposition import Float16, Int64
+from qtui_core.quant.coding.double_quant import NestedScales
+from qtui_core.quant.segments.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
+from qtui_core.quant.segments.grouping import group_count
+from qtui_core.quant.segments.layout import (
+    Columns,
+    Whole,
+    layout_of,
+    matrix_shape,
+    scale_index,
+    scale_shape,
+)
+from qtui_core.quant.segments.parallel import Scratch, map_segments, thread_count
+from qtui_core.quant.segments.process import Plan, encode, make_coder, make_plan, prepare
+from qtui_core.quant.segments.word_table import look_up, word_table
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
-from qtui_core.quant.word_table import look_up, word_table
+from qtui_core.schemes.scheme import Family, Scheme
 
 
 @dataclass(frozen=True, eq=False)

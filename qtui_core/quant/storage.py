@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qtui_core.quant.bit_budget import bit_budget
-from qtui_core.quant.scheme import Scheme
+from qtui_core.schemes.scheme import Scheme
 
 
 def quantized_bytes(scheme: Scheme, shape: tuple[int, ...], outlier_columns: int = 0) -> int:

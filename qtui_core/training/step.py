@@ -13,7 +13,9 @@ import torch
 from torch.nn import functional
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.families.heads import (
+from qtui_core.memory.plan.run_plan import RunPlan, without_logits
+from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.memory.shape.heads import (
     ANSWERS,
     LANGUAGE_MODELS,
     NEXT_SENTENCES,
@@ -21,13 +23,11 @@ from qtui_core.memory.families.heads import (
     SEQUENCES,
     TOKENS,
 )
-from qtui_core.memory.plan import RunPlan, without_logits
-from qtui_core.memory.record import Component, Phase
-from qtui_core.training.build import DTYPES, Built
-from qtui_core.training.marks import Marks
-from qtui_core.training.optimizers import host_tensors, optimizer_tensors
-from qtui_core.training.scaling import scaler_tensors
-from qtui_core.training.tracker import Tracker
+from qtui_core.training.model.build import DTYPES, Built
+from qtui_core.training.model.optimizers import host_tensors, optimizer_tensors
+from qtui_core.training.run.marks import Marks
+from qtui_core.training.run.scaling import scaler_tensors
+from qtui_core.training.tracing.tracker import Tracker
 
 
 def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[str, torch.Tensor]:

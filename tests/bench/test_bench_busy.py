@@ -13,7 +13,7 @@ import pytest
 from racing import race
 
 from qtui_core.quant import Scheme, measure, quantize
-from qtui_core.quant.compiled import quantize_compiled
+from qtui_core.quant.segments.compiled import quantize_compiled
 
 pytestmark = pytest.mark.bench
 

@@ -15,9 +15,9 @@ import pytest
 from racing import race
 
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_all, record_peaks
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.run import record_all, record_peaks
 
 pytestmark = pytest.mark.bench
 

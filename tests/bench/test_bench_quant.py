@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, measure, quantize
-from qtui_core.quant.compiled import quantize_compiled
+from qtui_core.quant.segments.compiled import quantize_compiled
 
 torch = pytest.importorskip("torch")
 functional = pytest.importorskip("bitsandbytes.functional")

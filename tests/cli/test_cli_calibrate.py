@@ -14,21 +14,21 @@ from typing import Any
 import pytest
 from fake_calibration import CONTEXTS, MIB
 
-from qtui.engine import calibration
-from qtui.engine.calibration import CONFIG, GRID, Commands, make_profile
-from qtui.engine.run_client import WORKER
-from qtui.engine.subjects import device_of
+from qtui.engine.calibration import profile as calibration
+from qtui.engine.calibration.profile import CONFIG, GRID, Commands, make_profile
+from qtui.engine.estimator.subjects import device_of
+from qtui.engine.run.client import WORKER
 from qtui.profiles import calibrated, read_profile, write_profile
 from qtui.report.calibrate import calibrate_document
 from qtui_core.errors import QtuiError
 from qtui_core.live.header import RunDevice
-from qtui_core.memory.device_profile import MeasuredStep, Profile, ProfileError, profile_of
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.profile import MeasuredStep, Profile, ProfileError, profile_of
+from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.workspaces import context_bytes, cublas_workspace
-from qtui_core.training.placement import NoGpu, Placement
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.training.run.placement import NoGpu, Placement
 
 SCRIPT = str(Path(__file__).parents[1] / "support" / "fake_calibration.py")
 PROFILE = Profile(

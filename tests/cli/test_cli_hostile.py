@@ -19,7 +19,7 @@ from hostile import OBEYED, hostile, poison, raw, shapes
 from safetensors.numpy import save
 from terminals import program
 
-from qtui.report.train import train_document
+from qtui.report.train.document import train_document
 from qtui.tui.app import QtuiApp
 from qtui.tui.config import load_config
 from qtui_core.errors import QtuiError
@@ -27,8 +27,8 @@ from qtui_core.live.lines import KINDS, from_line, to_line
 from qtui_core.live.recording import parse_recording
 from qtui_core.live.snapshot import Fault, Said, State
 from qtui_core.live.state import RunState, after
-from qtui_core.memory.device_profile import MeasuredStep, Profile, profile_of
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.devices.profile import MeasuredStep, Profile, profile_of
+from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
 
 pytestmark = [pytest.mark.pty, pytest.mark.slow]

@@ -11,13 +11,13 @@ import pytest
 
 from qtui.cli import memory_ahead
 from qtui.cli.memory_ahead import weighed_beside
-from qtui_core.memory.advice import advise
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.advice.changes import advise
+from qtui_core.memory.advice.fit import fits
+from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.fit import fits
-from qtui_core.memory.peaks import estimate_peaks
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.peaks import estimate_peaks
+from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIG = Path(__file__).parents[1] / "memory" / "configs" / "gpt2-medium.json"
 SHAPE = ModelShape.from_config(json.loads(CONFIG.read_text()))

@@ -13,9 +13,9 @@ import torch
 from safetensors.numpy import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from qtui.report.memory import memory_document
-from qtui.report.memory_build import Described, report_of
-from qtui.report.plain import to_plain
+from qtui.report.faces.plain import to_plain
+from qtui.report.memory.build import Described, report_of
+from qtui.report.memory.document import memory_document
 from qtui_core.memory import ModelShape, RunPlan, estimate
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.devices import DEVICES
+from qtui_core.memory.devices.finding import DEVICES
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 LLAMA = str(CONFIGS / "llama-3.1-8b.json")

@@ -11,14 +11,14 @@ import rich.cells
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtui.report import cells
-from qtui.report.columns import lay_out
 from qtui.report.document import Column, Document, Facts, HeatMap, Picture, Section, Table
-from qtui.report.json_face import to_json
-from qtui.report.markdown import escape
+from qtui.report.faces import cells
+from qtui.report.faces.columns import lay_out
+from qtui.report.faces.json_face import to_json
+from qtui.report.faces.markdown import escape
+from qtui.report.faces.plain import draw_bar, to_ascii, to_plain
+from qtui.report.faces.text import write_text
 from qtui.report.numbers import format_bytes, format_count
-from qtui.report.plain import draw_bar, to_ascii, to_plain
-from qtui.report.text import write_text
 
 
 @pytest.mark.parametrize(

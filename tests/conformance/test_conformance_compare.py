@@ -136,7 +136,7 @@ def checks_of(convention):
 def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
     """With ties that go to the upper level: no BF16 number lies on one, others must."""
     from qtui_core.quant import Scheme
-    from qtui_core.quant.process import make_coder
+    from qtui_core.quant.segments.process import make_coder
 
     convention = find_convention("bitsandbytes.nf4")
     checks = checks_of(convention)

@@ -185,7 +185,7 @@ def test_the_standard_functions_work() -> None:
 
 
 def test_pickle() -> None:
-    from qtui_core.memory.plan import RunPlan
+    from qtui_core.memory.plan.run_plan import RunPlan
 
     plan = RunPlan(method="lora", batch=3)
     assert pickle.loads(pickle.dumps(plan)) == plan

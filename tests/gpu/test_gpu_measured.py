@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from gpu.grid import BOUNDS, CASES, MODELS, Case, Row, read_row, read_rows, run, small_config, table
 
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import Estimate, estimate
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.model_shape import ModelShape
 
 
 def estimated(row: Row) -> Estimate:

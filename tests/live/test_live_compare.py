@@ -14,7 +14,7 @@ from qtui_core.live.measured import measured
 from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import Fault, PhaseEnded, StepTaken
 from qtui_core.live.summary import summary
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 
 def test_phases_of_both_sides_in_order():

@@ -16,7 +16,7 @@ from qtui_core.live.gap import Level, Part, gap
 from qtui_core.live.header import PredictedPhase
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.snapshot import PhaseEnded
-from qtui_core.memory.record import Component, Phase
+from qtui_core.memory.replay.record import Component, Phase
 
 BYTES = st.integers(0, 1 << 40)
 MAYBE = st.none() | BYTES

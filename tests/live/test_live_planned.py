@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qtui_core.live.planned import plan_of
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 
 def test_a_recorded_plan_is_the_plan_that_ran() -> None:

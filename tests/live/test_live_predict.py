@@ -10,10 +10,10 @@ from test_live_recording import HEADER
 from qtui_core.live.lines import from_line, to_line
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.devices import device_of_memory
-from qtui_core.memory.fit import largest
-from qtui_core.memory.record import ALLOCATE, FREE, Component
-from qtui_core.memory.timeline import composition, read_timeline
+from qtui_core.memory.advice.fit import largest
+from qtui_core.memory.devices.finding import device_of_memory
+from qtui_core.memory.replay.record import ALLOCATE, FREE, Component
+from qtui_core.memory.replay.timeline import composition, read_timeline
 from qtui_core.models import open_model
 
 PLANS = {

@@ -13,7 +13,7 @@ from live_runs import run
 from processes import alive
 
 from qtui.engine.client import obituary
-from qtui.engine.run_client import RunClient
+from qtui.engine.run.client import RunClient
 from qtui_core.live.header import Header
 from qtui_core.live.lines import to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, State, StepTaken
@@ -189,7 +189,7 @@ async def test_the_end_of_stdin_is_the_end_of_a_run(client):
     """If this process dies, its run does too."""
     code = (
         "import asyncio, os, sys\n"
-        "from qtui.engine.run_client import RunClient\n"
+        "from qtui.engine.run.client import RunClient\n"
         "from qtui_core.live.snapshot import StepTaken\n"
         "async def main():\n"
         f"    client = RunClient({SCRIPT!r})\n"

@@ -73,8 +73,8 @@ def main(job):
     if job["kind"] == "tp":
         model = cut(model, f"{job['output']}.model")
     if job["method"] == "qlora":
-        from qtui_core.memory.plan import RunPlan
-        from qtui_core.training.quantized import quantize_linears
+        from qtui_core.memory.plan.run_plan import RunPlan
+        from qtui_core.training.model.quantized import quantize_linears
 
         storage = job["quant_storage"]
         plan = RunPlan(quant="nf4-dq", quant_storage=storage, dtype="fp32", autocast_dtype="bf16")

@@ -10,7 +10,7 @@ from test_memory_estimate import SHAPE
 
 from qtui.cli.plan_options import plan_options
 from qtui_core.memory import RunPlan, estimate
-from qtui_core.memory.advice import (
+from qtui_core.memory.advice.changes import (
     FRAGMENTATION,
     advise,
     candidates,
@@ -18,10 +18,10 @@ from qtui_core.memory.advice import (
     keeps_training,
     worthwhile,
 )
-from qtui_core.memory.curve import Peaks
-from qtui_core.memory.peaks import estimate_peaks
-from qtui_core.memory.plan import resolve
-from qtui_core.memory.plan_text import OPTIONS, change, grouped
+from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.plan.text import OPTIONS, change, grouped
+from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.replay.peaks import estimate_peaks
 
 PLANS = (
     RunPlan(batch=4, sequence=512),

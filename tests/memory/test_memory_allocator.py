@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from slow_allocator import slow_run
 
 from qtui_core.errors import UsageError
-from qtui_core.memory import allocator_blocks
-from qtui_core.memory.allocator import (
+from qtui_core.memory.replay import allocator_blocks
+from qtui_core.memory.replay.allocator import (
     AllocatorRun,
     AllocatorSettings,
     Levels,
     simulate,
     warm_up_bytes,
 )
-from qtui_core.memory.allocator_native import CachingAllocator
-from qtui_core.memory.record import (
+from qtui_core.memory.replay.allocator_native import CachingAllocator
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     EMPTY_CACHE,
     FREE,

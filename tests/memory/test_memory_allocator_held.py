@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from qtui.report.memory_build import Described
-from qtui.report.memory_notes import notes_of
-from qtui_core.memory.allocator import (
+from qtui.report.memory.build import Described
+from qtui.report.memory.notes import notes_of
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.workspaces import outside_torch
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.allocator import (
     AllocatorSettings,
     simulate,
 )
-from qtui_core.memory.devices import find_device
-from qtui_core.memory.estimate import estimate
-from qtui_core.memory.on_device import for_allocator
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.workspaces import outside_torch
+from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.on_device import for_allocator
 
 MIB = 1 << 20
 SHAPE = ModelShape.from_config(

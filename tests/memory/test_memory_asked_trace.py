@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from qtui.engine import asked_trace
+from qtui.engine.estimator import asked_trace
 from qtui_core.children import child_environment
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 #: A class that walks 100,000 tokens one by one: long enough for these tests.
 MAMBA = {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 4, "vocab_size": 50280}
@@ -48,8 +48,8 @@ def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc for children")
 def test_a_trace_ends_with_the_process_that_asked() -> None:
     code = (
-        "from qtui.engine.asked_trace import trace\n"
-        "from qtui_core.memory.plan import RunPlan, resolve\n"
+        "from qtui.engine.estimator.asked_trace import trace\n"
+        "from qtui_core.memory.plan.run_plan import RunPlan, resolve\n"
         f"trace({MAMBA!r}, resolve(RunPlan(method='full', sequence=100_000), 'bf16'))"
     )
     parent = subprocess.Popen([sys.executable, "-P", "-c", code], env=child_environment())

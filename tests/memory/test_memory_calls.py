@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from qtui_core.memory.allocator import AllocatorSettings, simulate
-from qtui_core.memory.calls import RepeatedEvents, repeated_events
-from qtui_core.memory.on_device import for_allocator, with_workspaces
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Event, Label
-from qtui_core.memory.step import record_step
-from qtui_core.memory.timeline import composition, read_timeline
+from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
+from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Label
+from qtui_core.memory.replay.timeline import composition, read_timeline
+from qtui_core.memory.step.on_device import for_allocator, with_workspaces
+from qtui_core.memory.step.run import record_step
 from tests.memory.test_memory_stretch import (
     GEMMA3,
     GPT2,

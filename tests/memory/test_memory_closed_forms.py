@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qtui_core.memory.blocks.fused_loss import fused_chunk
-from qtui_core.memory.closed_forms import (
+from qtui_core.memory.formulas.closed_forms import (
     kept_by_checkpoints,
     loss_hump,
     loss_peak,
@@ -18,12 +17,13 @@ from qtui_core.memory.closed_forms import (
     saved_by_layer,
     tied_gradients,
 )
-from qtui_core.memory.formulas import evaluate, letters_of
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, LAYER, PHASE, Phase, rounded
+from qtui_core.memory.formulas.formula import evaluate, letters_of
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import ALLOCATE, FREE, LAYER, PHASE, Phase, rounded
 from qtui_core.memory.resident import resident_bytes
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_step
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.run import record_step
+from qtui_core.memory.tape.blocks.loss.fused_loss import fused_chunk
 
 MEASURED = Path(__file__).parent / "measured"
 VARIANTS = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.compute import compute_of, roofline
-from qtui_core.memory.devices import find_device
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.compute.totals import compute_of, roofline
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

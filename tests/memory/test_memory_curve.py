@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtui_core.memory.curve import draw, peaks_by_phase, read_peaks
-from qtui_core.memory.record import (
+from qtui_core.memory.replay.curve import draw, peaks_by_phase, read_peaks
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
     EMPTY_CACHE,
@@ -22,7 +22,7 @@ from qtui_core.memory.record import (
     Phase,
     live_peak,
 )
-from qtui_core.memory.timeline import STACK, composition, read_timeline
+from qtui_core.memory.replay.timeline import STACK, composition, read_timeline
 
 WEIGHT = Label("model.weight", Component.WEIGHTS)
 STATE = Label("model.weight.exp_avg", Component.OPTIMIZER)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qtui_core.memory.device_hierarchy import (
+from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
+from qtui_core.memory.devices.hierarchy import (
     INFINITY,
     L1,
     L2,
@@ -14,7 +15,6 @@ from qtui_core.memory.device_hierarchy import (
     bandwidth_of,
     hierarchy,
 )
-from qtui_core.memory.devices import DEVICES, device_of_memory, find_device
 
 MIB = 1 << 20
 

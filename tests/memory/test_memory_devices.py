@@ -8,7 +8,7 @@ import re
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices import DEVICES, device_of_memory, find_device, parse_memory
+from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device, parse_memory
 
 NAMES = [device.name for device in DEVICES]
 

@@ -14,7 +14,7 @@ import pytest
 from drift import Agreement, Case, compare
 from plan_grid import AXES, grid
 
-from qtui_core.memory.families import families
+from qtui_core.memory.shape.from_config import families
 
 pytestmark = pytest.mark.slow
 

@@ -11,16 +11,16 @@ import pytest
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.collectives import record_on_one_gpu
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace
 from qtui_core.memory.estimate import (
     estimate_recording,
     process_on,
 )
-from qtui_core.memory.on_device import with_workspaces
-from qtui_core.memory.peaks import estimate_peaks
-from qtui_core.memory.plan import resolve
-from qtui_core.memory.record import (
+from qtui_core.memory.formulas.terms import SLACK, Symbols
+from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.replay.peaks import estimate_peaks
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     FREE,
     PHASE,
@@ -31,10 +31,10 @@ from qtui_core.memory.record import (
     rounded,
 )
 from qtui_core.memory.resident import resident_bytes
-from qtui_core.memory.shape_modules import named_parameters
-from qtui_core.memory.step import record_step
-from qtui_core.memory.terms import SLACK, Symbols
-from qtui_core.memory.workspaces import context_bytes, cublas_workspace
+from qtui_core.memory.shape.modules import named_parameters
+from qtui_core.memory.step.collectives import record_on_one_gpu
+from qtui_core.memory.step.on_device import with_workspaces
+from qtui_core.memory.step.run import record_step
 
 MIB = 1 << 20
 CONFIGS = Path(__file__).parent / "configs"
@@ -283,7 +283,7 @@ def test_a_step_of_many_micro_batches_peaks_like_one_of_eight(
     plan = RunPlan(method="lora", sequence=128, loop=loop, accumulation=8)
     few = estimate(SHAPE, plan)
     assert few.plan.accumulation == 8
-    monkeypatch.setattr("qtui_core.memory.step.MICRO_BATCHES", 8)
+    monkeypatch.setattr("qtui_core.memory.step.run.MICRO_BATCHES", 8)
     all_of_them = estimate(SHAPE, plan)
     assert len(all_of_them.events) > 2 * len(few.events)
     assert few.peak_live_bytes == all_of_them.peak_live_bytes

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.terms import Symbols, Term
+from qtui_core.memory.formulas.terms import Symbols, Term
 
 CONFIGS = Path(__file__).parent / "configs"
 FORMULA = re.compile(

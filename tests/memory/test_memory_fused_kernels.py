@@ -10,11 +10,11 @@ from tracing import traced
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan, check_against, parse_loss, resolve
-from qtui_core.memory.record import ALLOCATE, Component, Phase, live_peak, rounded
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_all, record_step
-from qtui_core.memory.weights import tensors_of
+from qtui_core.memory.plan.run_plan import RunPlan, check_against, parse_loss, resolve
+from qtui_core.memory.replay.record import ALLOCATE, Component, Phase, live_peak, rounded
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.weights import tensors_of
+from qtui_core.memory.step.run import record_all, record_step
 
 LLAMA = {
     "model_type": "llama",

@@ -8,7 +8,7 @@ from gguf_models import write_gguf
 from safetensors.numpy import save_file
 
 from qtui.cli.memory_report import report_on
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models import open_model
 
 CONFIG = {

@@ -17,13 +17,13 @@ from small_models import CONFIGS
 from tracing import traced_or_refused
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice import candidates
+from qtui_core.memory.advice.changes import candidates
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.families import UnknownFamily, shape_of
-from qtui_core.memory.families.heads import is_traceable
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, Component, Recording
-from qtui_core.memory.shape_modules import named_parameters
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import ALLOCATE, Component, Recording
+from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
+from qtui_core.memory.shape.heads import is_traceable
+from qtui_core.memory.shape.modules import named_parameters
 
 PUBLISHED = [
     Path(__file__).parent / "configs" / f"{name}.json"

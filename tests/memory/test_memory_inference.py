@@ -15,10 +15,10 @@ from test_memory_drift import MODELS
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan, check_against, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Phase
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_step
+from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.run import record_step
 
 #: One of every kind of cache and of attention.
 KINDS = (

@@ -11,7 +11,7 @@ import torch
 from drift import Agreement, Case, compare
 from test_memory_drift import MODELS
 
-from qtui_core.memory.storage import packed
+from qtui_core.memory.shape.storage import packed
 
 PLANS = {
     "llama, kept": {"checkpointing": False},

@@ -16,12 +16,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.activations import ACT2FN
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from qtui_core.memory.compute import compute_of
-from qtui_core.memory.devices import find_device
-from qtui_core.memory.intensity import operations_of
-from qtui_core.memory.operation import Operation, Roofs, place
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.compute.intensity import operations_of
+from qtui_core.memory.compute.operation import Operation, Roofs, place
+from qtui_core.memory.compute.totals import compute_of
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.shape.model_shape import ModelShape
 
 BATCH, SEQUENCE = 2, 64
 N = BATCH * SEQUENCE

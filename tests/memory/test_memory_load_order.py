@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from qtui_core.memory import load_order
-from qtui_core.memory.blocks.weights import SOURCE
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.load_order import empties_cache, read_ahead, reads_ahead
-from qtui_core.memory.on_device import for_allocator
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step import load_order
+from qtui_core.memory.step.load_order import empties_cache, read_ahead, reads_ahead
+from qtui_core.memory.step.on_device import for_allocator
+from qtui_core.memory.tape.blocks.linear.weights import SOURCE
 
 SHAPE = ModelShape.from_config(
     {

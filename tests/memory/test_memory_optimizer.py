@@ -12,17 +12,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from qtui_core.memory.optimizer import (
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.storage import StoredTensor
+from qtui_core.memory.step.optimizer import (
     passing_temporaries,
     shared_states,
     states_of,
     step_temporaries,
 )
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Phase
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_step
-from qtui_core.memory.storage import StoredTensor
+from qtui_core.memory.step.run import record_step
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
 #: Around every border: 4,096 elements, blocks of 128 and 256, 100,000 elements.

@@ -14,23 +14,23 @@ import transformers
 from transformers.quantizers import AutoHfQuantizer
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice import advise, candidates
-from qtui_core.memory.autograd import backward
-from qtui_core.memory.blocks.linear import project
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.advice.changes import advise, candidates
+from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.families import shape_of as shape_of_config
-from qtui_core.memory.families.packed import packing_of
-from qtui_core.memory.families.packed_modules import held_by_files
-from qtui_core.memory.model import Model
-from qtui_core.memory.peaks import estimate_peaks
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Label, Phase
-from qtui_core.memory.tape import Tape
-from qtui_core.memory.weights import tensors_of
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.peaks import estimate_peaks
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, Phase
+from qtui_core.memory.shape.from_config import shape_of as shape_of_config
+from qtui_core.memory.shape.packed import packing_of
+from qtui_core.memory.shape.packed_modules import held_by_files
+from qtui_core.memory.shape.weights import tensors_of
+from qtui_core.memory.step.model import Model
+from qtui_core.memory.tape.autograd import backward
+from qtui_core.memory.tape.blocks.linear.linear import project
+from qtui_core.memory.tape.tape import Tape
 from qtui_core.models import open_model
-from qtui_core.training.tracker import Tracker
+from qtui_core.training.tracing.tracker import Tracker
 from tests.memory.small_models import config_of
 from tests.support.packed_models import awq_layer, gptq_layer, save_model, under
 

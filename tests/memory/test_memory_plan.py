@@ -3,7 +3,7 @@
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import (
+from qtui_core.memory.plan.run_plan import (
     RunPlan,
     check_against,
     chunk_of,
@@ -11,7 +11,15 @@ from qtui_core.memory.plan import (
     parse_targets,
     resolve,
 )
-from qtui_core.memory.shape import Attention, Embedding, Layer, Linear, Mlp, ModelShape, Norm
+from qtui_core.memory.shape.model_shape import (
+    Attention,
+    Embedding,
+    Layer,
+    Linear,
+    Mlp,
+    ModelShape,
+    Norm,
+)
 
 
 def small(heads=4, kv_heads=2, intermediate=96, positions="rope", layers=2, **more):

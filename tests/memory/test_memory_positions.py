@@ -8,7 +8,7 @@ import transformers
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan
-from qtui_core.memory.plan import check_against, resolve
+from qtui_core.memory.plan.run_plan import check_against, resolve
 
 #: model_type -> class, and its config.json with 20 positions.
 SMALL = {

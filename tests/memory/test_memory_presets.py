@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.presets import CASES, GB, case_of, figures_of
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.advice.cases import CASES, GB, case_of, figures_of
+from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIGS = Path(__file__).parent / "configs"
 #: Case -> the published configuration of the same model.

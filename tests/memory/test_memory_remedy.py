@@ -11,11 +11,11 @@ import pytest
 from test_memory_estimate import SHAPE
 
 from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.advice import advise
-from qtui_core.memory.devices import DEVICES, device_of_memory, find_device
-from qtui_core.memory.fit import fit_on, fits
-from qtui_core.memory.peaks import estimate_peaks
-from qtui_core.memory.remedy import remedy, smallest_again
+from qtui_core.memory.advice.changes import advise
+from qtui_core.memory.advice.fit import fit_on, fits
+from qtui_core.memory.advice.remedy import remedy, smallest_again
+from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
+from qtui_core.memory.replay.peaks import estimate_peaks
 
 CONFIGS = Path(__file__).parent / "configs"
 PLANS = (

@@ -11,11 +11,11 @@ import pytest
 import transformers
 from meta_models import agreeing_shape, causal_model, published
 
-import qtui_core.memory.families as family_modules
+import qtui_core.memory.shape.families as family_modules
 from qtui_core.errors import UsageError
-from qtui_core.memory.blocks import registry
-from qtui_core.memory.families import UnknownFamily, families, shape_of
-from qtui_core.memory.shape import Mlp, Moe
+from qtui_core.memory.shape.from_config import UnknownFamily, families, shape_of
+from qtui_core.memory.shape.model_shape import Mlp, Moe
+from qtui_core.memory.tape.blocks import registry
 
 #: Published configurations, and the parameters of the published weights (tied weights once). Of
 #: the multimodal ones it is what the language model has.

@@ -13,9 +13,9 @@ import torch
 import transformers
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.families import UnknownFamily, shape_of
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.shape_modules import named_parameters
+from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.modules import named_parameters
 
 CONFIGS = Path(__file__).parent / "configs"
 

@@ -18,18 +18,18 @@ from cpu_kernels import on_cpu
 from small_models import CONFIGS, build_on_meta, config_of
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
-from qtui_core.memory.collectives import record_on_one_gpu
-from qtui_core.memory.pipeline import stages_of
-from qtui_core.memory.plan import RunPlan, check_against, resolve
-from qtui_core.memory.plan_choices import QUANT_STORAGES
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
+from qtui_core.memory.plan.choices import QUANT_STORAGES
+from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
 from qtui_core.memory.resident import resident_by_component, resident_bytes
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.shape_modules import modules_of_layer, named_parameters, parameters_of
-from qtui_core.memory.sharding import gradient_buckets, is_sharded, local_shape, shard_of
-from qtui_core.memory.step import record_step
-from qtui_core.memory.storage import StoredTensor
-from qtui_core.memory.weights import blocks_of, tensors_of
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.modules import modules_of_layer, named_parameters, parameters_of
+from qtui_core.memory.shape.storage import StoredTensor
+from qtui_core.memory.shape.weights import blocks_of, tensors_of
+from qtui_core.memory.step.collectives import record_on_one_gpu
+from qtui_core.memory.step.pipeline import stages_of
+from qtui_core.memory.step.run import record_step
+from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, local_shape, shard_of
 
 STORAGES = {
     "uint8": torch.uint8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32

@@ -14,15 +14,15 @@ from cpu_kernels import on_cpu
 from small_models import config_of
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.assemble import Batch, Model, forward
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.pipeline import RECEIVED, stages_of, stream_of
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, Component, live_peak
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.sharing import sharing_notes
-from qtui_core.memory.step import record_step
-from qtui_core.memory.tape import Tape
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.sharing import sharing_notes
+from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, live_peak
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.assemble import Batch, Model, forward
+from qtui_core.memory.step.pipeline import RECEIVED, stages_of, stream_of
+from qtui_core.memory.step.run import record_step
+from qtui_core.memory.tape.tape import Tape
 
 LLAMA = {
     "model_type": "llama",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.sketch import sketch
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.sketch import sketch
+from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIGS = Path(__file__).parent / "configs"
 PLANS = {

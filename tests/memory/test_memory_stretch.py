@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from qtui_core.memory.fold import Fold, fold
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import (
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.folding import Fold, fold
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
     FORWARD,
@@ -20,9 +20,9 @@ from qtui_core.memory.record import (
     Label,
     rounded,
 )
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_all, record_peaks, record_step
-from qtui_core.memory.stretch import NotPeriodic, peak_levels, stretch
+from qtui_core.memory.replay.stretching import NotPeriodic, peak_levels, stretch
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.run import record_all, record_peaks, record_step
 
 LLAMA = {
     "model_type": "llama",

@@ -13,14 +13,15 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from qtui_core.memory.autograd import backward
-from qtui_core.memory.checkpoint import checkpoint
-from qtui_core.memory.operations.attention import softmax
-from qtui_core.memory.operations.embedding import embedding
-from qtui_core.memory.operations.linear import bmm, linear
-from qtui_core.memory.operations.loss import cross_entropy
-from qtui_core.memory.operations.norm import layer_norm, mean
-from qtui_core.memory.operations.pointwise import (
+from qtui_core.memory.replay.record import ALLOCATE, FREE, Label
+from qtui_core.memory.step.checkpointing import checkpoint
+from qtui_core.memory.tape.autograd import backward
+from qtui_core.memory.tape.operations.attention import softmax
+from qtui_core.memory.tape.operations.embedding import embedding
+from qtui_core.memory.tape.operations.linear import bmm, linear
+from qtui_core.memory.tape.operations.loss import cross_entropy
+from qtui_core.memory.tape.operations.norm import layer_norm, mean
+from qtui_core.memory.tape.operations.pointwise import (
     add,
     add_constant,
     from_input,
@@ -31,9 +32,8 @@ from qtui_core.memory.operations.pointwise import (
     rsqrt,
     scale,
 )
-from qtui_core.memory.operations.views import cat, contiguous, part, repeat, split
-from qtui_core.memory.record import ALLOCATE, FREE, Label
-from qtui_core.memory.tape import Tape, Tensor
+from qtui_core.memory.tape.operations.views import cat, contiguous, part, repeat, split
+from qtui_core.memory.tape.tape import Tape, Tensor
 
 #: Kernels of the CPU take a few numbers here and there.
 SMALL = 64

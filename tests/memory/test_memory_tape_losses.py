@@ -11,15 +11,15 @@ from test_memory_tape_autograd import leaf, real_levels, tape_levels
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from qtui_core.memory.autograd import backward
-from qtui_core.memory.blocks.chunked_loss import chunked_loss
-from qtui_core.memory.blocks.fused_loss import fused_loss
-from qtui_core.memory.blocks.tiled_loss import tiled_loss
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import Label
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_peaks
-from qtui_core.memory.tape import Tape
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import Label
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.run import record_peaks
+from qtui_core.memory.tape.autograd import backward
+from qtui_core.memory.tape.blocks.loss.chunked_loss import chunked_loss
+from qtui_core.memory.tape.blocks.loss.fused_loss import fused_loss
+from qtui_core.memory.tape.blocks.loss.tiled_loss import tiled_loss
+from qtui_core.memory.tape.tape import Tape
 
 WORDS, WIDTH, TOKENS = 50_000, 64, 256
 SHAPE = ModelShape.from_config(

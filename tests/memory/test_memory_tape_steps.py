@@ -1,5 +1,6 @@
 """The tape against the classes of transformers, peft and bitsandbytes on fake CUDA tensors
-(qtui_core.training.trace): the same bytes after every operation of forward and backward pass."""
+(qtui_core.training.tracing.trace): the same bytes after every operation of forward and
+backward pass."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Event, rounded
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_step
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Event, rounded
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.run import record_step
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +114,7 @@ def levels(events: tuple[Event, ...]) -> dict[tuple[str, int], list[int]]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_bytes_after_every_operation_are_those_of_the_real_classes(name: str) -> None:
-    from qtui_core.training.trace import record
+    from qtui_core.training.tracing.trace import record
 
     config, plan = RUNS[name]
     plan = replace(plan, batch=2, sequence=128)

@@ -18,8 +18,8 @@ from tracing import traced, traced_or_refused
 
 from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import (
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
     FORWARD,
@@ -30,9 +30,9 @@ from qtui_core.memory.record import (
     Component,
     Phase,
 )
-from qtui_core.training import build
-from qtui_core.training.compare import first_difference, peaks, standing_bytes
+from qtui_core.training.model import build
 from qtui_core.training.step import batch_of
+from qtui_core.training.tracing.compare import first_difference, peaks, standing_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -153,7 +153,7 @@ answer = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 sys.path.insert(0, sys.argv[1])
 from test_memory_trace import _profiled
-from qtui_core.training.trace import record
+from qtui_core.training.tracing.trace import record
 config, plan = pickle.load(sys.stdin.buffer)
 pickle.dump((record(config, plan, device="cpu", steps=1), _profiled(config, plan)), answer)
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtui_core.memory.record import (
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     FREE,
     LAYER,
@@ -14,7 +14,7 @@ from qtui_core.memory.record import (
     Phase,
     Recording,
 )
-from qtui_core.training.compare import (
+from qtui_core.training.tracing.compare import (
     first_difference,
     peak_differences,
     peaks,

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from qtui_core.memory.record import (
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
     FORWARD,
@@ -20,9 +20,9 @@ from qtui_core.memory.record import (
     Phase,
     rounded,
 )
-from qtui_core.training.places import watch_layers
-from qtui_core.training.stacks import layer_kinds, place_in, stacks_of
-from qtui_core.training.tracker import Tracker
+from qtui_core.training.model.stacks import layer_kinds, place_in, stacks_of
+from qtui_core.training.tracing.places import watch_layers
+from qtui_core.training.tracing.tracker import Tracker
 
 
 def beside(x):

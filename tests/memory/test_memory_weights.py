@@ -15,12 +15,12 @@ from transformers.integrations.bitsandbytes import replace_with_bnb_linear
 from transformers.quantizers.base import HfQuantizer
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import Component, rounded
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.shape_modules import named_modules
-from qtui_core.memory.storage import packed
-from qtui_core.memory.weights import (
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import Component, rounded
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.modules import named_modules
+from qtui_core.memory.shape.storage import packed
+from qtui_core.memory.shape.weights import (
     allocated_by_component,
     blocks_of,
     is_quantized,

@@ -6,12 +6,9 @@ import pytest
 from small_models import config_of
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.beyond import NCCL
-from qtui_core.memory.devices import find_device
-from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.workspaces import (
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.process import NCCL
+from qtui_core.memory.devices.workspaces import (
     context_bytes,
     cublas_workspace,
     nccl_bytes,
@@ -19,6 +16,9 @@ from qtui_core.memory.workspaces import (
     parse_workspace_config,
     process_bytes,
 )
+from qtui_core.memory.estimate import estimate
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.model_shape import ModelShape
 
 MIB = 1 << 20
 

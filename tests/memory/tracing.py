@@ -9,15 +9,15 @@ from typing import Any
 
 from qtui_core.children import child_environment
 from qtui_core.errors import QtuiError
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.record import Recording
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.record import Recording
 
 _CHILD = """
 import os, pickle, sys
 answer = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 from qtui_core.errors import QtuiError
-from qtui_core.training.trace import record
+from qtui_core.training.tracing.trace import record
 results = []
 for config, plan, settings in pickle.load(sys.stdin.buffer):
     try:
@@ -27,7 +27,7 @@ for config, plan, settings in pickle.load(sys.stdin.buffer):
 pickle.dump(results, answer)
 """
 
-#: A configuration, a plan, and more arguments of `qtui_core.training.trace.record`.
+#: A configuration, a plan, and more arguments of `qtui_core.training.tracing.trace.record`.
 Case = tuple[dict[str, Any], RunPlan, dict[str, Any]]
 
 

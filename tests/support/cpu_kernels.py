@@ -15,10 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qtui_core.memory.operations import attention, norm
-from qtui_core.memory.operations.attention import FLASH, FLASH_BACKWARD, SOFTMAX_BACKWARD, Heads
-from qtui_core.memory.operations.norm import LAYER_NORM, LAYER_NORM_BACKWARD
-from qtui_core.memory.tape import Gradients, Tape, Tensor
+from qtui_core.memory.tape.operations import attention, norm
+from qtui_core.memory.tape.operations.attention import (
+    FLASH,
+    FLASH_BACKWARD,
+    SOFTMAX_BACKWARD,
+    Heads,
+)
+from qtui_core.memory.tape.operations.norm import LAYER_NORM, LAYER_NORM_BACKWARD
+from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
 
 
 def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:

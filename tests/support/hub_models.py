@@ -14,7 +14,8 @@ from huggingface_hub import constants, file_download, utils
 from safetensors.numpy import save
 
 from qtui_core.errors import ModelError
-from qtui_core.models import open_model, remote
+from qtui_core.models import open_model
+from qtui_core.models.hub import remote
 
 ROWS, COLUMNS = 1000, 300
 BIG = np.random.default_rng(0).normal(size=(ROWS, COLUMNS)).astype(np.float32)

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from qtui_core.live.header import Header, Predicted, PredictedCurve, PredictedPhase, RunDevice
 from qtui_core.live.lines import Told
 from qtui_core.live.snapshot import End, PhaseBegun, PhaseEnded, Said, Sample, State, StepTaken
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 MIB = 1 << 20
 STEP = ("forward", "loss", "backward", "optimizer", "between steps")

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from qtui_core.memory.device import Device
-from qtui_core.memory.devices import find_device
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.devices.device import Device
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.model_shape import ModelShape
 
 MEASURED = Path(__file__).parent.parent / "memory" / "measured"
 MIB = 1 << 20

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import transformers
 
-from qtui_core.memory.families import shape_of
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.shape_modules import named_parameters
+from qtui_core.memory.shape.from_config import shape_of
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.modules import named_parameters
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 

@@ -12,8 +12,8 @@ from typing import Any
 from drift import Case
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan, check_against, resolve
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
+from qtui_core.memory.shape.model_shape import ModelShape
 
 _LLAMA = {
     "hidden_size": 512,

@@ -1,4 +1,4 @@
-"""A child that tells a run as qtui.engine.run_worker does, without torch; the model it is asked
+"""A child that tells a run as qtui.engine.run.worker does, without torch; the model it is asked
 for, or $SCRIPT where that is a real one, says how it behaves."""
 
 from __future__ import annotations

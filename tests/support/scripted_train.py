@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from qtui.engine import run_client
+from qtui.engine.run import client as run_client
 
 run_client.WORKER = (sys.executable, str(Path(__file__).with_name("scripted_run.py")))
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from qtui_core.memory.allocator import AllocatorSettings, Levels
-from qtui_core.memory.record import ALLOCATE, EMPTY_CACHE, FREE, Event
+from qtui_core.memory.replay.allocator import AllocatorSettings, Levels
+from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, Event
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qtui_core.memory.record import (
+from qtui_core.memory.replay.record import (
     ALLOCATE,
     BACKWARD,
     FREE,
@@ -18,7 +18,7 @@ from qtui_core.memory.record import (
     Event,
     rounded,
 )
-from qtui_core.memory.timeline import by_lifetime
+from qtui_core.memory.replay.timeline import by_lifetime
 
 
 class Told(NamedTuple):

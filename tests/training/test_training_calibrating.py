@@ -11,9 +11,9 @@ import torch
 from fake_nvml import GIB, fake_nvml, process
 
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.calibrating import calibrate
-from qtui_core.training.calibrating_cuda import CudaMachine
-from qtui_core.training.placement import NoGpu
+from qtui_core.training.measuring.calibrating import calibrate
+from qtui_core.training.measuring.calibrating_cuda import CudaMachine
+from qtui_core.training.run.placement import NoGpu
 
 MIB = 1 << 20
 FIRST, KERNELS, WORKSPACE = 270 * MIB, 150 * MIB, 32 * MIB

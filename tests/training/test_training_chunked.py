@@ -16,9 +16,9 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from qtui_core.errors import UsageError
-from qtui_core.training.chunked import chunked_cross_entropy
-from qtui_core.training.losses import use_hidden_states
-from qtui_core.training.tiled import tiled_cross_entropy
+from qtui_core.training.model.chunked import chunked_cross_entropy
+from qtui_core.training.model.losses import use_hidden_states
+from qtui_core.training.model.tiled import tiled_cross_entropy
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 22, 1000, "tiles", "small tiles"])
@@ -32,7 +32,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_whole(
 ) -> None:
     if chunk == "small tiles":  # several of tokens and of words, with a rest, folded by rows
         for name, size in (("TILE_TOKENS", 8), ("TILE_WORDS", 13), ("_FOLDED", 30)):
-            monkeypatch.setattr(f"qtui_core.training.tiled.{name}", size)
+            monkeypatch.setattr(f"qtui_core.training.model.tiled.{name}", size)
     torch.manual_seed(1)
     head = nn.Linear(8, 50, bias=bias)
     hidden = torch.randn(2, 12, 8, requires_grad=True)
@@ -128,12 +128,12 @@ def test_a_model_that_predicts_no_next_token_is_refused() -> None:
 MEASURED = """
 import json, sys
 from cpu_kernels import on_cpu
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.shape import ModelShape
-from qtui_core.memory.step import record_step
-from qtui_core.training.compare import peaks
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.step.run import record_step
+from qtui_core.training.tracing.compare import peaks
 from qtui_core.training import tiled
-from qtui_core.training.trace import record
+from qtui_core.training.tracing.trace import record
 tiled._FOLDED = 1 << 12  # beside tiles as small as here 1 MiB of copies would count
 config, plans = json.load(sys.stdin)
 for fields in plans:

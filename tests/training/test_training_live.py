@@ -12,8 +12,8 @@ import torch
 from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import AdaptersCompared, PhaseBegun, PhaseEnded, Said, State, StepTaken
-from qtui_core.memory.record import Phase
-from qtui_core.training.controls import Controls, Stopped
+from qtui_core.memory.replay.record import Phase
+from qtui_core.training.run.controls import Controls, Stopped
 
 pytestmark = pytest.mark.slow
 
@@ -183,7 +183,7 @@ OPERATIONS = {
     "backward": "torch.Tensor.backward",
     "optimizer": "torch.optim.AdamW.step",
     "prepare": "peft.get_peft_model",
-    "load": "qtui_core.training.live.load_weights",
+    "load": "qtui_core.training.run.live.load_weights",
 }
 
 

@@ -14,15 +14,15 @@ from training_runs import conducted, configured
 
 from qtui_core.live.header import RunDevice
 from qtui_core.live.snapshot import PhaseEnded
-from qtui_core.memory.record import Component
+from qtui_core.memory.replay.record import Component
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.components import held
-from qtui_core.training.controls import Controls
-from qtui_core.training.course import Course
-from qtui_core.training.meter import Standing
-from qtui_core.training.meter_cuda import CudaMeter
-from qtui_core.training.meters import open_meter
-from qtui_core.training.placement import NoGpu, Placement
+from qtui_core.training.measuring.meter import Standing
+from qtui_core.training.measuring.meter_cuda import CudaMeter
+from qtui_core.training.measuring.meters import open_meter
+from qtui_core.training.model.components import held
+from qtui_core.training.run.controls import Controls
+from qtui_core.training.run.course import Course
+from qtui_core.training.run.placement import NoGpu, Placement
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_cache_is_told_apart_while_it_lives(
     counters: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "qtui_core.training.meter_cuda.held",
+        "qtui_core.training.measuring.meter_cuda.held",
         lambda standing, _, cache: held(standing, "cpu", cache),
     )
     linear = torch.nn.Linear(8, 8, bias=False)
@@ -158,7 +158,7 @@ def test_a_cache_is_told_apart_while_it_lives(
 def test_reading_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a clock that each reading takes a second of, and each wait for the device ten."""
     clock = [0.0]
-    monkeypatch.setattr("qtui_core.training.course.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("qtui_core.training.run.course.time.perf_counter", lambda: clock[0])
 
     def takes(seconds: float, answer: Any = None) -> Any:
         def work(*_: Any) -> Any:
@@ -241,8 +241,8 @@ def test_a_run_is_read_by_it_phase_for_phase(
     counters.stats.update(STATS)
     nvml = fake_nvml(nvmlDeviceGetComputeRunningProcesses=[process(os.getpid(), 2 * GIB)])
     meter = CudaMeter(DeviceReader(0, nvml=nvml))
-    monkeypatch.setattr("qtui_core.training.live.open_meter", lambda _: meter)
-    monkeypatch.setattr("qtui_core.training.live.INTERVAL", 1000.0)
+    monkeypatch.setattr("qtui_core.training.run.live.open_meter", lambda _: meter)
+    monkeypatch.setattr("qtui_core.training.run.live.INTERVAL", 1000.0)
     ran = conducted(configured(tmp_path), {"method": "qlora", "batch": 1, "sequence": 16}, 2)
     assert ran.code == 0, ran.fault
     assert all(loss is not None for loss in ran.losses)
@@ -275,7 +275,7 @@ def test_a_device_that_is_lost_is_a_fault_all_the_same(
 ) -> None:
     counters.stats.update(STATS)
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
-    monkeypatch.setattr("qtui_core.training.live.open_meter", lambda _: meter)
+    monkeypatch.setattr("qtui_core.training.run.live.open_meter", lambda _: meter)
 
     def lost(*_: Any, **__: Any) -> Any:
         raise RuntimeError("CUDA error: unspecified launch failure")

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from training_runs import CHILD, Ran, conducted, configured
 
 from qtui_core.live.snapshot import PhaseEnded
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models.demo import DEMO_FOLDER
-from qtui_core.training.faults import not_a_number
-from qtui_core.training.finite import not_finite
+from qtui_core.training.run.faults import not_a_number
+from qtui_core.training.run.finite import not_finite
 
 BROKEN = "model.layers.1.mlp.up_proj.weight"
 
@@ -101,7 +101,7 @@ def test_infinite_weights_are_told(tmp_path: Path, method: str) -> None:
 
 @pytest.mark.slow
 def test_steps_that_are_too_long_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtui_core.training.live.rate_of", lambda plan: 1e30)
+    monkeypatch.setattr("qtui_core.training.run.live.rate_of", lambda plan: 1e30)
     plan = {"method": "full", "dtype": "fp32", "batch": 1, "sequence": 16, "optimizer": "sgd"}
     ran = conducted(configured(tmp_path, torch_dtype="float32"), plan, 5)
     assert ran.losses[0] is not None

@@ -17,10 +17,10 @@ from qtui_core.live.predict import predict
 from qtui_core.live.snapshot import Said
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, Component, Phase
-from qtui_core.memory.shape import ModelShape
-from qtui_core.training.cpu_tracker import CpuTracker, as_on_a_gpu
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Phase
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.training.tracing.cpu_tracker import CpuTracker, as_on_a_gpu
 
 
 def _bytes(tracker: CpuTracker) -> tuple[int, int]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from qtui.engine.host_memory import warning_on_host
-from qtui.engine.run_opening import open_run
+from qtui.engine.run.host_memory import warning_on_host
+from qtui.engine.run.opening import open_run
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
-from qtui_core.training.request import RunRequest
+from qtui_core.training.run.request import RunRequest
 
 GPT2 = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32, "n_head": 2,
@@ -75,7 +75,7 @@ def test_a_machine_without_room_is_warned_of(
     # And it is told before the run.
     small = replace(machine, memory_available=1000, memory_limit=None)
     for found, told in ((machine, False), (small, True)):
-        monkeypatch.setattr("qtui.engine.run_opening.read_machine", lambda found=found: found)
+        monkeypatch.setattr("qtui.engine.run.opening.read_machine", lambda found=found: found)
         request = RunRequest(gpt2, RunPlan(method="lora", sequence=16), 1, device="cpu")
         opened = open_run(request)
         opened.source.close()

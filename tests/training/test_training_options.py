@@ -13,13 +13,13 @@ import torch
 from training_runs import configured
 from transformers.integrations import sdpa_attention
 
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training import build
-from qtui_core.training.optimizers import make_optimizer
-from qtui_core.training.quantized import quantize_linears
-from qtui_core.training.runnable import kernels_of
-from qtui_core.training.weights import load_weights, settle
+from qtui_core.training.model import build
+from qtui_core.training.model.optimizers import make_optimizer
+from qtui_core.training.model.quantized import quantize_linears
+from qtui_core.training.model.weights import load_weights, settle
+from qtui_core.training.run.runnable import kernels_of
 
 pytestmark = pytest.mark.slow  # together, not each
 

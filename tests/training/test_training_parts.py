@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.record import ALLOCATE, FREE, PHASE, Component, Label, rounded
-from qtui_core.memory.timeline import by_lifetime
-from qtui_core.training.controls import Controls, Stopped
-from qtui_core.training.ledger import Ledger
-from qtui_core.training.placement import NoGpu, allocator_settings, place
-from qtui_core.training.request import RunRequest, parse_request
-from qtui_core.training.runnable import check_runnable, one_gpu, rate_of
-from qtui_core.training.unused import targets_without_modules, without_effect
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, rounded
+from qtui_core.memory.replay.timeline import by_lifetime
+from qtui_core.training.run.controls import Controls, Stopped
+from qtui_core.training.run.placement import NoGpu, allocator_settings, place
+from qtui_core.training.run.request import RunRequest, parse_request
+from qtui_core.training.run.runnable import check_runnable, one_gpu, rate_of
+from qtui_core.training.run.unused import targets_without_modules, without_effect
+from qtui_core.training.tracing.ledger import Ledger
 
 
 def test_a_request_is_read() -> None:

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from qtui_core.children import child_environment
-from qtui_core.memory.device_hierarchy import L2, hierarchy
-from qtui_core.memory.device_rates import (
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.hierarchy import L2, hierarchy
+from qtui_core.memory.devices.rates import (
     DeviceFacts,
     MeasuredRate,
     device_of_facts,
     with_facts,
 )
-from qtui_core.memory.devices import find_device
-from qtui_core.training.rates import facts_of, measure_copy, measure_product, time_calls
+from qtui_core.training.measuring.rates import facts_of, measure_copy, measure_product, time_calls
 
 CPU = torch.device("cpu")
 
@@ -126,7 +126,7 @@ def test_shares_of_what_is_stated() -> None:
 @pytest.mark.slow
 def test_the_process_tells_the_device_and_then_each_rate() -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "qtui.engine.measuring", "cpu"],
+        [sys.executable, "-P", "-m", "qtui.engine.calibration.measuring", "cpu"],
         capture_output=True, text=True, env=child_environment(), check=True,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -12,13 +12,13 @@ import torch
 from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import Said
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training.data import encode, fill, text_of
-from qtui_core.training.runnable import rate_of
-from qtui_core.training.scaling import left_out, make_scaler
+from qtui_core.training.model.weights import load_weights, settle
+from qtui_core.training.run.data import encode, fill, text_of
+from qtui_core.training.run.runnable import rate_of
+from qtui_core.training.run.scaling import left_out, make_scaler
 from qtui_core.training.step import batch_of
-from qtui_core.training.weights import load_weights, settle
 
 PLAN = {
     "method": "full",
@@ -101,7 +101,7 @@ def test_steps_are_those_written_by_hand(
     model = configured(tmp_path, torch_dtype="float32")
     losses, scales, _ = _by_hand(model, PLAN, 12, start)
     scaler = partial(torch.amp.GradScaler, init_scale=start)
-    monkeypatch.setattr("qtui_core.training.scaling.torch.amp.GradScaler", scaler)
+    monkeypatch.setattr("qtui_core.training.run.scaling.torch.amp.GradScaler", scaler)
     ran = conducted(model, PLAN, 12)
     assert ran.code == 0, ran.fault
     assert ran.losses == losses

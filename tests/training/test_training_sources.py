@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 from training_runs import configured
 
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.memory.advice import Advice
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER
-from qtui_core.training.data import BUILT_IN, encode, fill, text_of
-from qtui_core.training.faults import asked_bytes, changes, fault_of, kind_of
-from qtui_core.training.quantized import quantize_linears, stored_bytes
-from qtui_core.training.weights import load_weights, settle
+from qtui_core.training.model.quantized import quantize_linears, stored_bytes
+from qtui_core.training.model.weights import load_weights, settle
+from qtui_core.training.run.data import BUILT_IN, encode, fill, text_of
+from qtui_core.training.run.faults import asked_bytes, changes, fault_of, kind_of
 
 PLAN = resolve(RunPlan(method="full", batch=2, sequence=8), "bf16")
 

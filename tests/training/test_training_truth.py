@@ -26,8 +26,8 @@ from training_runs import LLAMA, conducted, configured
 from qtui_core.live.predict import predict
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.model_shape import ModelShape
 with tempfile.TemporaryDirectory() as folder:
     model = configured(Path(folder))
     for fields in json.load(sys.stdin):

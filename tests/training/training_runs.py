@@ -14,12 +14,12 @@ from typing import Any
 from qtui_core.children import child_environment
 from qtui_core.live.lines import Told, from_line
 from qtui_core.live.snapshot import Fault, PhaseBegun, PhaseEnded, Snapshot, StepTaken
-from qtui_core.memory.advice import Advice
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training.controls import Controls
-from qtui_core.training.order import Order
-from qtui_core.training.placement import place
+from qtui_core.training.run.controls import Controls
+from qtui_core.training.run.order import Order
+from qtui_core.training.run.placement import place
 
 LLAMA = {
     "model_type": "llama",
@@ -36,7 +36,7 @@ LLAMA = {
 
 #: One thread: on a machine where others work too, several wait for each other most of the time.
 CHILD = child_environment() | {"OMP_NUM_THREADS": "1"}
-WORKER = [sys.executable, "-P", "-m", "qtui.engine.run_worker"]
+WORKER = [sys.executable, "-P", "-m", "qtui.engine.run.worker"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def conducted(
     """A run on the CPU in this process."""
     import torch
 
-    from qtui_core.training.live import conduct
+    from qtui_core.training.run.live import conduct
 
     torch.manual_seed(0)
     told: list[Snapshot] = []

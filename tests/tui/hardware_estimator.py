@@ -12,9 +12,9 @@ from typing import Any
 from qtui.engine.client import EngineLost, EngineState, Reply
 from qtui.tui.panels.memory.data import plan_of
 from qtui_core.errors import UsageError
-from qtui_core.memory.intensity import operations_of
-from qtui_core.memory.plan import resolve
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.compute.intensity import operations_of
+from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ from qtui.engine.client import EngineLost, EngineState, Reply
 from qtui.engine.protocol import Array
 from qtui.tui.panels.memory.data import plan_of
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.memory.plan import resolve
+from qtui_core.memory.plan.run_plan import resolve
 
 GIB = 1 << 30
 COMPONENTS = ("weights", "adapters", "optimizer states", "gradients", "activations", "loss",

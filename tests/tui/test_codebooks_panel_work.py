@@ -22,7 +22,7 @@ from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.quantize.subject import Injection
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.bit_budget import bit_budget
-from qtui_core.quant.occupancy import code_occupancy
+from qtui_core.quant.scan.occupancy import code_occupancy
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from qtui.tui.app import QtuiApp
 from qtui.tui.panels.hardware.panel import HardwarePanel
 from qtui.tui.panels.hardware.shown import ViewName
 from qtui.tui.panels.memory.shown import GpuChoice
-from qtui_core.memory.devices import DEVICES, find_device
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.devices.finding import DEVICES, find_device
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
 VIEWS = list(ViewName)

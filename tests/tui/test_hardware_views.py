@@ -15,13 +15,13 @@ from qtui.tui.panels.hardware.panel import DRAWERS
 from qtui.tui.panels.hardware.roofline_view import axes_of, picture
 from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
 from qtui.tui.widgets.drawing import ASCII, UNICODE
-from qtui_core.memory.device_hierarchy import hierarchy
-from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
-from qtui_core.memory.devices import DEVICES, find_device
-from qtui_core.memory.intensity import operations_of
-from qtui_core.memory.operation import Operation, Roofs, place
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.compute.intensity import operations_of
+from qtui_core.memory.compute.operation import Operation, Roofs, place
+from qtui_core.memory.devices.finding import DEVICES, find_device
+from qtui_core.memory.devices.hierarchy import hierarchy
+from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.shape.model_shape import ModelShape
 
 
 def filled(**changes: Any) -> Shown:

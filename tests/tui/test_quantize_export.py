@@ -6,7 +6,7 @@ from qtui.tui.panels.quantize.data import ErrorNumbers, SchemeParts
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.shown import Shown
-from qtui.tui.widgets.heatgrid import HeatGrid
+from qtui.tui.widgets.heatmap.grid import HeatGrid
 from qtui.tui.widgets.tensor_list import TensorEntry
 
 ENTRY = TensorEntry("fc.weight", "BF16", (4, 6), 24, 48, True, True, 4)

@@ -13,10 +13,10 @@ from textual.strip import Strip
 from qtui.tui.depth import Depth
 from qtui.tui.widgets.axis import column_labels, row_labels
 from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.heatgrid import NOTHING, HeatGrid, HeatScale
-from qtui.tui.widgets.heatmap import Heatmap
+from qtui.tui.widgets.heatmap.grid import NOTHING, HeatGrid, HeatScale
+from qtui.tui.widgets.heatmap.ramps import CIVIDIS_256, CIVIDIS_STOPS, EIGHT_BIT_CUBE, interpolate
+from qtui.tui.widgets.heatmap.widget import Heatmap
 from qtui.tui.widgets.histogram import Histogram, HistogramData
-from qtui.tui.widgets.ramps import CIVIDIS_256, CIVIDIS_STOPS, EIGHT_BIT_CUBE, interpolate
 from qtui.tui.widgets.tensor_list import TensorEntry, TensorList, shorten
 
 

@@ -12,7 +12,7 @@ from textual.app import App
 
 from qtui.tui.config import Config
 from qtui.tui.depth import Depth
-from qtui.tui.widgets.ramps import EIGHT_BIT_CUBE
+from qtui.tui.widgets.heatmap.ramps import EIGHT_BIT_CUBE
 from qtui.tui.widgets.tensor_list import TensorEntry, TensorList
 
 Triplet = tuple[int, int, int]

@@ -12,8 +12,8 @@ from textual.color import Color
 from qtui.tui.ascii_only import AsciiOnly, to_ascii
 from qtui.tui.depth import Depth
 from qtui.tui.widgets.drawing import ASCII, UNICODE, Drawing
+from qtui.tui.widgets.heatmap.ramps import CIVIDIS_STOPS, brightness, interpolate
 from qtui.tui.widgets.line import Line, shortened
-from qtui.tui.widgets.ramps import CIVIDIS_STOPS, brightness, interpolate
 
 DEPTHS = list(Depth)
 

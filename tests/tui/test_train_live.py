@@ -15,7 +15,7 @@ from qtui.tui.panels.train.panel import TrainPanel
 from qtui_core.live.compare import by_phase
 from qtui_core.live.recording import read_recording
 from qtui_core.live.state import RunState, after
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from functools import reduce
 
 from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 
-from qtui.report.json_face import to_json
-from qtui.report.plain import to_plain
-from qtui.report.train import train_document
+from qtui.report.faces.json_face import to_json
+from qtui.report.faces.plain import to_plain
+from qtui.report.train.document import train_document
 from qtui.tui.depth import Depth
 from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
 from qtui.tui.panels.memory.shown import Shown

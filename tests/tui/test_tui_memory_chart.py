@@ -10,7 +10,7 @@ from qtui.tui.panels.memory.data import Band, StackedCurve
 from qtui.tui.panels.memory.parts import PARTS, PLACES
 from qtui.tui.panels.memory.picture import AXIS, CurvePicture
 from qtui.tui.widgets.drawing import Drawing
-from qtui_core.memory.record import Component
+from qtui_core.memory.replay.record import Component
 
 MIB = 1 << 20
 

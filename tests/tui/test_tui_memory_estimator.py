@@ -16,16 +16,16 @@ import pytest
 
 from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
-from qtui.report.memory_data import memory_data
+from qtui.report.memory.data import memory_data
 from qtui.tui.panels.memory.data import Answer, Around, LiveDevice, ModelFacts
 from qtui.tui.panels.memory.feed import MemoryFeed
 from qtui.tui.panels.memory.shown import GpuChoice, Shown
 from qtui_core.errors import ModelError, UsageError
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.advice.fit import fit_on
+from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.fit import fit_on
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
@@ -34,7 +34,7 @@ PLAN = RunPlan(batch=2, sequence=512)
 
 @pytest.fixture
 async def client() -> AsyncIterator[EngineClient]:
-    made = EngineClient((sys.executable, "-P", "-m", "qtui.engine.estimator"))
+    made = EngineClient((sys.executable, "-P", "-m", "qtui.engine.estimator.child"))
     yield made
     await made.close()
 
@@ -139,7 +139,7 @@ async def test_the_map_says_what_the_estimate_of_each_cell_says(client: EngineCl
     shape = shape_of_demo()
     device = GpuChoice.of_memory(700 << 20)
     assert device.params == small
-    from qtui_core.memory.devices import device_of_memory
+    from qtui_core.memory.devices.finding import device_of_memory
 
     here = device_of_memory(700 << 20)
     verdicts = set()

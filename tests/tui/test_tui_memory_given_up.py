@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from qtui.engine.abandoned import unless_given_up
-from qtui.engine.estimator_client import EstimatorClient
+from qtui.engine.estimator.client import EstimatorClient
 from qtui.engine.task import Cancelled, Task
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 
 def new_task() -> Task:

@@ -15,8 +15,8 @@ from qtui.tui.panels.memory.knobs import (
     whole_number,
 )
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan, resolve
-from qtui_core.memory.plan_choices import METHODS
+from qtui_core.memory.plan.choices import METHODS
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 BY_FIELD = {knob.field: knob for knob in KNOBS}
 

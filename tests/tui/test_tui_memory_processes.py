@@ -16,9 +16,9 @@ from conftest import Running, screen_text, settled, until
 from processes import alive
 
 from qtui.engine.client import EngineLost, EngineState
-from qtui.engine.estimator_client import EstimatorClient
+from qtui.engine.estimator.client import EstimatorClient
 from qtui.tui.panels.quantize.shown import Phase
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 

@@ -13,7 +13,10 @@ HEAVY = ("numpy", "torch", "transformers", "huggingface_hub", "pynvml", "bitsand
 
 @pytest.mark.parametrize(
     ("imported", "more"),
-    [("qtui.tui.app, qtui.tui.panels.memory.panel", ()), ("qtui.engine.estimator", ("textual",))],
+    [
+        ("qtui.tui.app, qtui.tui.panels.memory.panel", ()),
+        ("qtui.engine.estimator.child", ("textual",)),
+    ],
 )
 def test_nothing_heavy_is_loaded(imported: str, more: tuple[str, ...]) -> None:
     code = (

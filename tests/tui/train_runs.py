@@ -25,7 +25,7 @@ from qtui_core.live.snapshot import (
     State,
     StepTaken,
 )
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 MIB = 1 << 20
 #: What is measured of what was predicted.

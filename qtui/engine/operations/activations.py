@@ -33,7 +33,7 @@ from qtui_core.activations.text import Text, builtin_text, read_text
 from qtui_core.errors import UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.quant import PerModel, Scheme
-from qtui_core.quant.elements import Float32
+from qtui_core.quant.segments.elements import Float32
 
 CHANNELS_SENT = 16
 OUTPUTS_SENT = 8

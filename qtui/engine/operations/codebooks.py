@@ -10,15 +10,15 @@ from qtui.engine.protocol import Array
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import PerBlock, PerGroup, Scheme
-from qtui_core.quant.alphabet import alphabet_of
 from qtui_core.quant.bit_budget import bit_budget as budget_of
-from qtui_core.quant.codebook_verdict import Contender, verdict
-from qtui_core.quant.equal_bits import RESIZABLE, at_equal_bits, type_of_groups
+from qtui_core.quant.coding.alphabet import alphabet_of
+from qtui_core.quant.coding.nf4_construction import construct_nf4
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import decibels
-from qtui_core.quant.nf4_construction import construct_nf4
-from qtui_core.quant.occupancy import Occupancy
-from qtui_core.quant.scheme import Family
+from qtui_core.quant.scan.occupancy import Occupancy
+from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
+from qtui_core.quant.verdicts.equal_bits import RESIZABLE, at_equal_bits, type_of_groups
+from qtui_core.schemes.scheme import Family
 
 MOST_SCHEMES = 8
 

@@ -12,8 +12,8 @@ from qtui.engine.task import Task
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant import OutlierReport, find_beyond, find_outliers
-from qtui_core.quant.attribution import outlier_columns
-from qtui_core.quant.columns import (
+from qtui_core.quant.scan.attribution import outlier_columns
+from qtui_core.quant.scan.columns import (
     STANDS_OUT,
     ColumnStatistics,
     column_statistics,

@@ -12,7 +12,7 @@ from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
 from qtui_core.quant import explain as explain_reports
 from qtui_core.quant import histogram as histogram_of
-from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.segments.layout import matrix_shape
 
 OUTLIER_COLUMNS_SENT = 256
 

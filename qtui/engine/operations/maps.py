@@ -9,7 +9,7 @@ from qtui.engine.operations.session import Session, array, watched
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import MapKind, Pooling, Scheme, Window, tensor_map
-from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.segments.layout import matrix_shape
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

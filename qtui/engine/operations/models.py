@@ -9,7 +9,7 @@ from qtui.engine.operations.session import Session
 from qtui.engine.task import Result, Task
 from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import is_quantizable
-from qtui_core.memory.shape import ModelShape
+from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource
 from qtui_core.telemetry.device import read_devices
 

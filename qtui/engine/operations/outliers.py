@@ -21,17 +21,17 @@ from qtui.engine.operations.session import Session, Subject, watched
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
-from qtui_core.quant.attribution import (
+from qtui_core.quant.measure import decibels
+from qtui_core.quant.scan.attribution import (
     Attribution,
     Kept,
     attribute_error,
     keep_columns,
     suspects,
 )
-from qtui_core.quant.columns import ColumnStatistics, threshold_ladder
-from qtui_core.quant.decomposition_sweep import SweepPoint, decomposition_sweep
-from qtui_core.quant.granularities import granularity_error, schemes_by_granularity
-from qtui_core.quant.measure import decibels
+from qtui_core.quant.scan.columns import ColumnStatistics, threshold_ladder
+from qtui_core.quant.scan.decomposition_sweep import SweepPoint, decomposition_sweep
+from qtui_core.quant.verdicts.granularities import granularity_error, schemes_by_granularity
 
 COLUMNS_SENT = 64
 ROWS_SENT = 16

@@ -24,11 +24,11 @@ from qtui_core.quant import (
     measure,
     statistics,
 )
-from qtui_core.quant.elements import elements_of
-from qtui_core.quant.injection import Injected
-from qtui_core.quant.occupancy import Occupancy, code_occupancy
-from qtui_core.quant.parallel import fractions_of, thread_count
-from qtui_core.quant.process import Plan, first_passes, make_plan
+from qtui_core.quant.scan.injection import Injected
+from qtui_core.quant.scan.occupancy import Occupancy, code_occupancy
+from qtui_core.quant.segments.elements import elements_of
+from qtui_core.quant.segments.parallel import fractions_of, thread_count
+from qtui_core.quant.segments.process import Plan, first_passes, make_plan
 
 OUTLIER_SIGMA = 6.0
 CACHED_RESULTS = 64

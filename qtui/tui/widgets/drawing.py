@@ -17,7 +17,7 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
 from qtui.tui.depth import Depth
-from qtui.tui.widgets.ramps import (
+from qtui.tui.widgets.heatmap.ramps import (
     BLUE_ORANGE_256,
     BLUE_ORANGE_STOPS,
     CIVIDIS_256,

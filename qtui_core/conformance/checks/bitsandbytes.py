@@ -17,9 +17,9 @@ from qtui_core.conformance.checks.ours import numbers, quantized, side_of
 from qtui_core.conformance.checks.registry import check, probe
 from qtui_core.conformance.compare import Array, Sample, Side
 from qtui_core.conformance.convention import Convention
-from qtui_core.quant.codebook import LEVELS, unpack_nibbles
-from qtui_core.quant.double_quant import dynamic_map
-from qtui_core.quant.scheme import Scheme
+from qtui_core.quant.coding.codebook import LEVELS, unpack_nibbles
+from qtui_core.quant.coding.double_quant import dynamic_map
+from qtui_core.schemes.scheme import Scheme
 
 _COMPILED_LENGTH = 1000
 

@@ -19,8 +19,8 @@ from qtui_core.conformance.convention import Convention
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.formats.array import encode_array
 from qtui_core.quant import Scheme
-from qtui_core.quant.granularity import PerGroup, PerRow
-from qtui_core.quant.scheme import SCHEME_FORMATS, Family
+from qtui_core.schemes.granularity import PerGroup, PerRow
+from qtui_core.schemes.scheme import SCHEME_FORMATS, Family
 
 
 def _arguments(scheme: Scheme) -> QuantizationArgs:

@@ -23,8 +23,8 @@ from qtui_core.conformance.compare import Array, Sample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme
-from qtui_core.quant.double_quant import dynamic_map
-from qtui_core.quant.granularity import PerGroup, PerRow
+from qtui_core.quant.coding.double_quant import dynamic_map
+from qtui_core.schemes.granularity import PerGroup, PerRow
 
 
 def _block(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ def float8(convention: Convention) -> Iterator[Sample]:
 
 @check("torchao.nf4-levels")
 def nf4_levels(convention: Convention) -> Iterator[Sample]:
-    from qtui_core.quant.codebook import LEVELS
+    from qtui_core.quant.coding.codebook import LEVELS
 
     ours = LEVELS[Scheme.parse(convention.ours).format]
     theirs = _nf4(torch.from_numpy(data.matrices()["normal"])).nf4.float().numpy()

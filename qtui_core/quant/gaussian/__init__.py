@@ -14,18 +14,18 @@ from dataclasses import replace
 import numpy as np
 
 from qtui_core.formats import FloatFormat, get_format
-from qtui_core.quant.elements import ModelExtent
+from qtui_core.quant.coding.levels import plain_levels, shared_scale
 from qtui_core.quant.gaussian.casts import cast_mse
 from qtui_core.quant.gaussian.groups import fixed_mse, group_mse
 from qtui_core.quant.gaussian.moments import error_within
+from qtui_core.quant.gaussian.normal import upper_tail
 from qtui_core.quant.gaussian.shared_exponent import shared_exponent_mse
 from qtui_core.quant.gaussian.ternary import MEAN, magnitude_error, ternary_mse
 from qtui_core.quant.gaussian.two_level import two_level_mse
-from qtui_core.quant.granularity import PerModel
-from qtui_core.quant.layout import matrix_shape, run_lengths
-from qtui_core.quant.levels import plain_levels, shared_scale
-from qtui_core.quant.normal import upper_tail
-from qtui_core.quant.scheme import Family, Scheme
+from qtui_core.quant.segments.elements import ModelExtent
+from qtui_core.quant.segments.layout import matrix_shape, run_lengths
+from qtui_core.schemes.granularity import PerModel
+from qtui_core.schemes.scheme import Family, Scheme
 
 __all__ = ["gaussian_relative_mse", "stretched_relative_mse"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from qtui_core.formats import FloatFormat
 from qtui_core.quant.gaussian.moments import error_within
+from qtui_core.quant.gaussian.normal import density, interval_nodes
 from qtui_core.quant.gaussian.overflow import tail_error, without_overflow
-from qtui_core.quant.normal import density, interval_nodes
 
 #: A cast is integrated over this many octaves below σ; what is below carries 2^-48 of the
 #: error of the rest.

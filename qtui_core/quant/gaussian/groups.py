@@ -12,12 +12,12 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from qtui_core.quant.double_quant import round_to_map
+from qtui_core.quant.coding.double_quant import round_to_map
+from qtui_core.quant.coding.levels import Float64, asymmetric_levels, plain_levels, unit_levels
 from qtui_core.quant.gaussian.moments import error_at, error_within, level_moments
+from qtui_core.quant.gaussian.normal import absmax_nodes, min_max_nodes, upper_tail
 from qtui_core.quant.gaussian.overflow import without_overflow
-from qtui_core.quant.levels import Float64, asymmetric_levels, plain_levels, unit_levels
-from qtui_core.quant.normal import absmax_nodes, min_max_nodes, upper_tail
-from qtui_core.quant.scheme import Scheme
+from qtui_core.schemes.scheme import Scheme
 
 #: Panels of 8 nodes.
 ABSMAX_PANELS = 12

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qtui_core.quant.levels import Float64
-from qtui_core.quant.normal import density, distribution
+from qtui_core.quant.coding.levels import Float64
+from qtui_core.quant.gaussian.normal import density, distribution
 
 
 class Moments(NamedTuple):

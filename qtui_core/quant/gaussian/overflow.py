@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from qtui_core.quant.normal import density, interval_nodes, upper_tail
+from qtui_core.quant.gaussian.normal import density, interval_nodes, upper_tail
 
 #: Beyond this many σ there is nothing to float64.
 NOTHING_BEYOND = 38.0

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from qtui_core.quant.coding.levels import Float64, even_limit, plain_levels, shared_scale
 from qtui_core.quant.gaussian.moments import error_at, error_within
-from qtui_core.quant.levels import Float64, even_limit, plain_levels, shared_scale
-from qtui_core.quant.normal import absmax_between, absmax_range
-from qtui_core.quant.scheme import Scheme
+from qtui_core.quant.gaussian.normal import absmax_between, absmax_range
+from qtui_core.schemes.scheme import Scheme
 
 #: Panels of 8 nodes in each octave.
 PANELS = 3

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from qtui_core.quant.levels import Float64
-from qtui_core.quant.normal import density, distribution
+from qtui_core.quant.coding.levels import Float64
+from qtui_core.quant.gaussian.normal import density, distribution
 
 #: Mean and variance of |x| for x ~ N(0, 1).
 MEAN = math.sqrt(2 / math.pi)

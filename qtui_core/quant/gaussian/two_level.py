@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 
 from qtui_core.formats import E4M3
+from qtui_core.quant.coding.levels import Float64, element_values, plain_levels
 from qtui_core.quant.gaussian.moments import error_at, error_within
-from qtui_core.quant.levels import Float64, element_values, plain_levels
-from qtui_core.quant.normal import absmax_between, absmax_nodes, absmax_range
-from qtui_core.quant.scheme import Scheme
+from qtui_core.quant.gaussian.normal import absmax_between, absmax_nodes, absmax_range
+from qtui_core.schemes.scheme import Scheme
 
 #: Panels of 8 nodes for the largest element of the tensor.
 PANELS = 2

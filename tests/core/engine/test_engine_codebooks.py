@@ -14,7 +14,7 @@ from qtui.engine.client import EngineClient, Reply
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure
 from qtui_core.quant.bit_budget import bit_budget
-from qtui_core.quant.occupancy import code_occupancy
+from qtui_core.quant.scan.occupancy import code_occupancy
 
 NAME = "layers.0.proj.weight"
 SCHEMES = ["nf4:block64", "int4:group64:asym", "nvfp4"]

@@ -8,9 +8,9 @@ import pytest
 
 from qtui.engine.element import element_under_scheme, group_levels
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.elements import elements_of
-from qtui_core.quant.layout import matrix_shape
-from qtui_core.quant.process import make_plan
+from qtui_core.quant.segments.elements import elements_of
+from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.segments.process import make_plan
 
 SCHEMES = [
     "bf16:stochastic4",

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from qtui.engine import hardware
-from qtui.engine.estimator import build_operations
-from qtui.engine.hardware import gpus, measure, operations
-from qtui.engine.subjects import Estimates
+from qtui.engine.estimator import hardware
+from qtui.engine.estimator.child import build_operations
+from qtui.engine.estimator.hardware import gpus, measure, operations
+from qtui.engine.estimator.subjects import Estimates
 from qtui.engine.task import Cancelled, Task
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
 CONFIG = {
@@ -142,7 +142,7 @@ async def test_the_real_process_answers(model: str) -> None:
 
     from qtui.engine.client import EngineClient
 
-    client = EngineClient((sys.executable, "-P", "-m", "qtui.engine.estimator"))
+    client = EngineClient((sys.executable, "-P", "-m", "qtui.engine.estimator.child"))
     try:
         found = await client.request("gpus")
         assert isinstance(found.data["gpus"], list)
@@ -166,9 +166,9 @@ def test_the_gpu_that_is_measured_is_the_one_that_nvml_counts(
     import io
     import os
 
-    from qtui.engine import measuring
-    from qtui_core.training import rates
-    from qtui_core.training.placement import Gpu
+    from qtui.engine.calibration import measuring
+    from qtui_core.training.measuring import rates
+    from qtui_core.training.run.placement import Gpu
 
     found = (
         Gpu(0, "GPU-aaaa", "NVIDIA L4", None, None),

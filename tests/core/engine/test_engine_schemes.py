@@ -8,7 +8,7 @@ import pytest
 from qtui.engine.schemes import SIZES, describe_scheme, step_scheme
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
-from qtui_core.quant.scheme import ROUNDINGS, SCHEME_FORMATS
+from qtui_core.schemes.scheme import ROUNDINGS, SCHEME_FORMATS
 
 PARTS = (
     "format", "granularity", "size", "symmetry", "zero_point", "scale_rule", "rounding",

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from qtui_core.inspection.assignment import frontier
-from qtui_core.inspection.relaxation import GreedyPath, Option
+from qtui_core.inspection.sensitivity.assignment import frontier
+from qtui_core.inspection.sensitivity.relaxation import GreedyPath, Option
 
 
 def made(rng: random.Random, tensors: int, options: int, grain: int = 1) -> list[list[Option]]:

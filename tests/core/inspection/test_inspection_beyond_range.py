@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qtui.report.comparison import comparison_document
-from qtui.report.html import to_html
-from qtui.report.inspection import inspection_document
-from qtui.report.json_face import to_json
-from qtui.report.markdown import to_markdown
+from qtui.report.faces.html import to_html
+from qtui.report.faces.json_face import to_json
+from qtui.report.faces.markdown import to_markdown
+from qtui.report.inspection.comparison import comparison_document
+from qtui.report.inspection.document import inspection_document
 from qtui.tui.panels.quantize.data import ErrorNumbers, build
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.numbers import scheme_rows
 from qtui.tui.panels.quantize.outliers.data import Attribution, Granularities, GranularityRow
 from qtui.tui.panels.quantize.outliers.sentences import outlier_sentence
-from qtui.tui.widgets.heatgrid import HeatGrid
-from qtui_core.inspection.against import compare_models
+from qtui.tui.widgets.heatmap.grid import HeatGrid
+from qtui_core.inspection.against.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
-from qtui_core.inspection.weighing import weigh_by_weights
+from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme, measure
-from qtui_core.quant.codebook_verdict import Contender, verdict
-from qtui_core.quant.occupancy import code_occupancy
+from qtui_core.quant.scan.occupancy import code_occupancy
+from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
 
 NORMAL = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
 

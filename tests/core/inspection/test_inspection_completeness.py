@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from qtui.report.html import to_html
-from qtui.report.inspection import inspection_document
-from qtui.report.json_face import to_json
-from qtui.report.markdown import to_markdown
+from qtui.report.faces.html import to_html
+from qtui.report.faces.json_face import to_json
+from qtui.report.faces.markdown import to_markdown
+from qtui.report.inspection.document import inspection_document
 from qtui_core.inspection.census import census_only
 from qtui_core.inspection.completeness import check_completeness
-from qtui_core.memory.families import families, shape_of
-from qtui_core.memory.shape_modules import named_parameters
+from qtui_core.memory.shape.from_config import families, shape_of
+from qtui_core.memory.shape.modules import named_parameters
 from qtui_core.models import open_model
 
 TINY = {

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from qtui_core.inspection.difference import difference
-from qtui_core.inspection.difference_map import difference_map
+from qtui_core.inspection.against.difference import difference
+from qtui_core.inspection.against.difference_map import difference_map
 
 
 class Matrix:

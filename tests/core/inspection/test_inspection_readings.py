@@ -9,13 +9,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from qtui.engine.tensors import StoredTensor
-from qtui.report.inspection import inspection_document
-from qtui.report.markdown import to_markdown
-from qtui_core.inspection.against import compare_models
+from qtui.report.faces.markdown import to_markdown
+from qtui.report.inspection.document import inspection_document
+from qtui_core.inspection.against.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme
-from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.segments.layout import matrix_shape
 
 STACK, CONVOLUTION = "stacked matrices", "convolution"
 #: Name, shape, config, how it is to be read, and as which matrix.

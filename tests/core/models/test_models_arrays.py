@@ -16,10 +16,10 @@ from safetensors.numpy import save_file
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
-from qtui_core.models.arrays import RowReader, decoder, read_float32
+from qtui_core.models.files.arrays import RowReader, decoder, read_float32
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.segments.layout import matrix_shape
 
 CODES8 = np.arange(256, dtype=np.uint8)
 CODES16 = np.arange(1 << 16, dtype=np.uint16)
@@ -212,7 +212,7 @@ def test_headers_need_no_numpy_and_arrays_no_torch():
         "import sys\n"
         "from qtui_core.models import open_model\n"
         "assert not {'numpy', 'torch', 'huggingface_hub', 'safetensors'} & sys.modules.keys()\n"
-        "import qtui_core.models.arrays\n"
+        "import qtui_core.models.files.arrays\n"
         "assert not {'torch', 'huggingface_hub'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

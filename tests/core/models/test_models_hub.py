@@ -23,8 +23,9 @@ from huggingface_hub import constants, hf_hub_download
 from safetensors.numpy import save
 
 from qtui_core.errors import ModelError
-from qtui_core.models import open_model, remote
-from qtui_core.models.arrays import read_float32
+from qtui_core.models import open_model
+from qtui_core.models.files.arrays import read_float32
+from qtui_core.models.hub import remote
 
 
 def test_only_the_needed_rows_travel(hub):

@@ -12,8 +12,9 @@ from huggingface_hub import constants
 from safetensors.numpy import save
 
 from qtui_core.errors import ModelError
-from qtui_core.models import open_model, remote
-from qtui_core.models.hub import parse_hub_id
+from qtui_core.models import open_model
+from qtui_core.models.hub import remote
+from qtui_core.models.hub.repository import parse_hub_id
 
 
 def test_unknown_models(hub, tmp_path, monkeypatch):

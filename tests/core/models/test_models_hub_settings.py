@@ -12,7 +12,7 @@ import pytest
 from hub_models import BIG, SMALL, says
 from huggingface_hub import constants
 
-from qtui_core.models import hub_settings
+from qtui_core.models.hub import settings as hub_settings
 
 
 @pytest.fixture

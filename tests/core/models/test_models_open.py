@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
-from qtui_core.models.layout import natural_key
+from qtui_core.models.files.layout import natural_key
 from qtui_core.models.opening import DEMO_FOLDER
 
 

@@ -12,7 +12,7 @@ import torch
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
-from qtui_core.models.pickles import CONVERT_COMMAND, convert_command
+from qtui_core.models.files.pickles import CONVERT_COMMAND, convert_command
 
 PICKLE = b"\x80\x02."
 

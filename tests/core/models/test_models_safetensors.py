@@ -19,7 +19,7 @@ from safetensors.torch import save_file as save_torch
 
 from qtui_core.errors import ModelError
 from qtui_core.models import Role, open_model, row_elements, rows_of
-from qtui_core.models.safetensors import MAX_HEADER
+from qtui_core.models.files.safetensors import MAX_HEADER
 from qtui_core.models.tensors import DTYPE_BITS, READABLE_DTYPES
 
 A = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'

@@ -9,10 +9,10 @@ import pytest
 
 from qtui_core.errors import UsageError
 from qtui_core.models import open_model
-from qtui_core.models.arrays import read_float32
+from qtui_core.models.files.arrays import read_float32
 from qtui_core.quant import Scheme, bits_per_parameter, explain, find_outliers, measure, statistics
-from qtui_core.quant.codebook_verdict import Contender, verdict
-from qtui_core.quant.occupancy import code_occupancy
+from qtui_core.quant.scan.occupancy import code_occupancy
+from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
 
 SCHEMES = [
     Scheme.parse(text)

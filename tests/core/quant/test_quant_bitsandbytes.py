@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.codebook import FP4_LEVELS, NF4_LEVELS, CodebookCoder
-from qtui_core.quant.double_quant import NESTED_BLOCK, dynamic_map
+from qtui_core.quant.coding.codebook import FP4_LEVELS, NF4_LEVELS, CodebookCoder
+from qtui_core.quant.coding.double_quant import NESTED_BLOCK, dynamic_map
 
 torch = pytest.importorskip("torch")
 functional = pytest.importorskip("bitsandbytes.functional")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, bits_per_parameter, measure, statistics
-from qtui_core.quant.codebook_verdict import Contender, verdict
-from qtui_core.quant.equal_bits import at_equal_bits
-from qtui_core.quant.occupancy import code_occupancy
+from qtui_core.quant.scan.occupancy import code_occupancy
+from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
+from qtui_core.quant.verdicts.equal_bits import at_equal_bits
 
 #: Rows that groups of 64 and of 72 divide.
 SHAPE = (128, 576)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant.column_errors import column_errors
+from qtui_core.quant.scan.column_errors import column_errors
 
 
 class Streamed:

@@ -5,10 +5,10 @@ import pytest
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import find_outliers, statistics
-from qtui_core.quant.columns import column_statistics, threshold_ladder
-from qtui_core.quant.injection import ArrayRows
-from qtui_core.quant.layout import matrix_shape
-from qtui_core.quant.outliers import find_beyond
+from qtui_core.quant.scan.columns import column_statistics, threshold_ladder
+from qtui_core.quant.scan.injection import ArrayRows
+from qtui_core.quant.scan.outliers import find_beyond
+from qtui_core.quant.segments.layout import matrix_shape
 
 
 def planted(rows=600, columns=500):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from qtui_core.quant import Scheme, quantize
-from qtui_core.quant import compiled as module
-from qtui_core.quant.compiled import compiled_codes, quantize_compiled
+from qtui_core.quant.segments import compiled as module
+from qtui_core.quant.segments.compiled import compiled_codes, quantize_compiled
 
 pytestmark = pytest.mark.slow  # a kernel takes a second or two to compile
 

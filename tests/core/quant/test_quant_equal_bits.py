@@ -8,8 +8,8 @@ import pytest
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
 from qtui_core.quant.bit_budget import bit_budget
-from qtui_core.quant.equal_bits import TOLERANCE, at_equal_bits
-from qtui_core.quant.granularity import PerBlock, PerGroup
+from qtui_core.quant.verdicts.equal_bits import TOLERANCE, at_equal_bits
+from qtui_core.schemes.granularity import PerBlock, PerGroup
 
 LARGE = (4096, 4096)
 NF4_DQ = Fraction(4) + Fraction(65, 512) + Fraction(32, 4096 * 4096)

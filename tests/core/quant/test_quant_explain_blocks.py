@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
-from qtui_core.quant.alternatives import finer_schemes, same_bits
-from qtui_core.quant.case import make_case
-from qtui_core.quant.cause import find_cause
-from qtui_core.quant.scheme import SCHEME_FORMATS
+from qtui_core.quant.verdicts.alternatives import finer_schemes, same_bits
+from qtui_core.quant.verdicts.case import make_case
+from qtui_core.quant.verdicts.cause import find_cause
+from qtui_core.schemes.scheme import SCHEME_FORMATS
 
 SCHEMES = ["mxfp4", "mxfp6-e3m2:even", "mxfp8-e4m3", "mxint8:ceil", "nvfp4", "ternary", "e3m0"]
 

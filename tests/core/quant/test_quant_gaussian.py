@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
+from qtui_core.quant.coding.levels import levels_at_scale
 from qtui_core.quant.gaussian.groups import group_mse
-from qtui_core.quant.layout import run_lengths
-from qtui_core.quant.levels import levels_at_scale
+from qtui_core.quant.segments.layout import run_lengths
 
 SHAPE = (1024, 1024)
 CASTS = ["bf16", "fp16", "tf32"]

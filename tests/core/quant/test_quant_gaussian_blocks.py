@@ -12,7 +12,7 @@ from qtui_core.formats import decode, get_format
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure, quantize
 from qtui_core.quant.gaussian import shared_exponent, stretched_relative_mse
 from qtui_core.quant.gaussian.two_level import two_level_mse
-from qtui_core.quant.layout import run_lengths
+from qtui_core.quant.segments.layout import run_lengths
 
 RULES = ("floor", "ceil", "even", "rceil")
 FLOATS = ("mxfp4", "mxfp6-e3m2", "mxfp6-e2m3", "mxfp8-e4m3", "mxfp8-e5m2")

@@ -16,9 +16,9 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
-from qtui_core.quant.elements import elements_of
-from qtui_core.quant.injection import ArrayRows, Injected, Without
-from qtui_core.quant.layout import matrix_shape
+from qtui_core.quant.scan.injection import ArrayRows, Injected, Without
+from qtui_core.quant.segments.elements import elements_of
+from qtui_core.quant.segments.layout import matrix_shape
 
 SHAPES = [(), (7,), (1,), (40, 33), (3, 8, 20), (4, 3, 5, 5), (1, 50), (50, 1)]
 

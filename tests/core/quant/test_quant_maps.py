@@ -12,13 +12,13 @@ from qtui_core.quant import (
     Scheme,
     Window,
     error_map,
-    maps,
     measure,
     quantize,
     tensor_map,
 )
-from qtui_core.quant.layout import matrix_shape, scale_index
-from qtui_core.quant.parallel import Cancelled
+from qtui_core.quant.scan import maps
+from qtui_core.quant.segments.layout import matrix_shape, scale_index
+from qtui_core.quant.segments.parallel import Cancelled
 
 SHAPES = [(60, 100), (100, 60), (7, 5), (1, 400), (400, 1), (13, 997), (50, 3, 4), (33,), ()]
 SCHEMES = [
@@ -206,8 +206,8 @@ def test_a_reader_is_asked_for_the_rows_of_the_window_only(text, shape, monkeypa
 
 
 def test_plans_spare_the_first_pass():
-    from qtui_core.quant.elements import elements_of
-    from qtui_core.quant.process import make_plan
+    from qtui_core.quant.segments.elements import elements_of
+    from qtui_core.quant.segments.process import make_plan
 
     x, scheme = tensor((64, 50)), Scheme.parse("int8:tensor")
     plan = make_plan(elements_of(x), scheme)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from qtui_core.quant.normal import (
+from qtui_core.quant.gaussian.normal import (
     absmax_nodes,
     density,
     distribution,

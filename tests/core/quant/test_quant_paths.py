@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, error_map, measure, quantize, statistics
-from qtui_core.quant import elements as elements_module
-from qtui_core.quant.elements import elements_of
-from qtui_core.quant.layout import matrix_shape
-from qtui_core.quant.parallel import Scratch
-from qtui_core.quant.process import make_plan, prepare, round_trip
+from qtui_core.quant.segments import elements as elements_module
+from qtui_core.quant.segments.elements import elements_of
+from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.segments.process import make_plan, prepare, round_trip
 
 SCHEMES = [
     "nf4",

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from qtui_core.quant import Scheme, measure, quantize
-from qtui_core.quant import elements as elements_module
-from qtui_core.quant import grouping as grouping_module
-from qtui_core.quant.elements import elements_of
-from qtui_core.quant.layout import scale_index
-from qtui_core.quant.levels import levels_at_scale
-from qtui_core.quant.parallel import Scratch
-from qtui_core.quant.process import make_plan, prepare, round_trip
+from qtui_core.quant.coding.levels import levels_at_scale
+from qtui_core.quant.segments import elements as elements_module
+from qtui_core.quant.segments import grouping as grouping_module
+from qtui_core.quant.segments.elements import elements_of
+from qtui_core.quant.segments.layout import scale_index
+from qtui_core.quant.segments.parallel import Scratch
+from qtui_core.quant.segments.process import make_plan, prepare, round_trip
 
 SHAPE = (31, 70)
 EXTRA = [

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from qtui_core.quant import elements as elements_module
 from qtui_core.quant import statistics
-from qtui_core.quant.statistics import Moments
+from qtui_core.quant.scan.statistics import Moments
+from qtui_core.quant.segments import elements as elements_module
 
 
 def by_definition(x):

@@ -7,11 +7,16 @@ import pytest
 import torch
 
 from qtui_core.quant import Scheme, measure, quantize
-from qtui_core.quant.elements import elements_of, largest_word
-from qtui_core.quant.parallel import Cancelled
-from qtui_core.quant.plan import Plan
-from qtui_core.quant.process import make_plan
-from qtui_core.quant.word_table import LEAST_ELEMENTS, WORDS, depends_on_the_word, word_table
+from qtui_core.quant.segments.elements import elements_of, largest_word
+from qtui_core.quant.segments.parallel import Cancelled
+from qtui_core.quant.segments.process import make_plan
+from qtui_core.quant.segments.tensor_plan import Plan
+from qtui_core.quant.segments.word_table import (
+    LEAST_ELEMENTS,
+    WORDS,
+    depends_on_the_word,
+    word_table,
+)
 
 COLUMNS = 1024
 SCHEMES = ["e4m3", "e5m2", "e5m2:nosat", "e4m3:truncate", "e2m1:tensor", "int8:tensor",

@@ -134,7 +134,7 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Level:
-    """One level of NF4 on its way; see `qtui_core.quant.nf4_construction`."""
+    """One level of NF4 on its way; see `qtui_core.quant.coding.nf4_construction`."""
 
     code: int
     probability: float | None

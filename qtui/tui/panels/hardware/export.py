@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qtui.tui.panels.hardware.shown import Shown
-from qtui_core.memory.device_hierarchy import hierarchy
+from qtui_core.memory.devices.hierarchy import hierarchy
 
 
 def panel_data(shown: Shown, sentence: str) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 from qtui.engine.client import EngineClient
 from qtui.tui.panels.hardware.shown import Shown
 from qtui.tui.panels.memory.data import plan_of
-from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
-from qtui_core.memory.operation import Operation
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.compute.operation import Operation
+from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 

@@ -10,7 +10,7 @@ from qtui.tui.panels.hardware.shown import Shown
 from qtui.tui.panels.hardware.words import speed
 from qtui.tui.panels.memory.views import wrapped
 from qtui.tui.widgets.line import shortened
-from qtui_core.memory.device_hierarchy import MEMORY, MemoryLevel, hierarchy
+from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 
 #: Where texts behind the figures begin.
 _AFTER = 47

@@ -9,7 +9,7 @@ from qtui.tui.panels.hardware.shown import LETTERS, Shown
 from qtui.tui.panels.hardware.words import count, rate, ratio, seconds
 from qtui.tui.panels.memory.views import window, wrapped
 from qtui.tui.widgets.line import shortened
-from qtui_core.memory.operation import Placed
+from qtui_core.memory.compute.operation import Placed
 
 _NAME = 27
 

@@ -26,8 +26,8 @@ from qtui.tui.panels.hardware.sentences import sentence_of
 from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
 from qtui.tui.panels.viewed import ViewedPanel
 from qtui_core.errors import UsageError
-from qtui_core.memory.device_rates import DeviceFacts, MeasuredRate
-from qtui_core.memory.devices import find_device
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.telemetry.readings import DeviceReading
 
 #: Twice a second, while the panel is looked at.

@@ -8,7 +8,7 @@ from qtui.tui.panels.hardware.shown import Shown
 from qtui.tui.panels.hardware.words import rate, ratio, speed
 from qtui.tui.panels.memory.views import wrapped
 from qtui.tui.widgets.line import shortened
-from qtui_core.memory.device_rates import COPY, PRODUCT, MeasuredRate
+from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
 
 #: Columns: where figures end.
 _STATED, _RIDGE, _MEASURED, _SHARE = 19, 29, 43, 51

@@ -16,7 +16,7 @@ from qtui.tui.panels.train.dots import ACROSS, Stroke, Track, cells_of_track
 from qtui.tui.widgets.drawing import Glyphs
 from qtui.tui.widgets.line import shortened
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.operation import Placed, Roofs
+from qtui_core.memory.compute.operation import Placed, Roofs
 
 #: Columns before the picture, and of the list beside it where there is room.
 _LEFT: Final = 8

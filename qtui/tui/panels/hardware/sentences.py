@@ -6,9 +6,9 @@ from qtui.report.numbers import format_bytes, plural
 from qtui.tui.panels.hardware.live_view import NONE_HERE
 from qtui.tui.panels.hardware.shown import Shown, ViewName
 from qtui.tui.panels.hardware.words import rate, ratio, seconds, speed
-from qtui_core.memory.device_hierarchy import hierarchy
-from qtui_core.memory.device_rates import COPY, PRODUCT
-from qtui_core.memory.operation import Placed
+from qtui_core.memory.compute.operation import Placed
+from qtui_core.memory.devices.hierarchy import hierarchy
+from qtui_core.memory.devices.rates import COPY, PRODUCT
 
 
 def sentence_of(shown: Shown) -> str:

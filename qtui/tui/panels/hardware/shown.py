@@ -9,7 +9,9 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.device_rates import (
+from qtui_core.memory.compute.operation import Operation, Placed, Roofs, place
+from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory, find_device
+from qtui_core.memory.devices.rates import (
     COPY,
     PRODUCT,
     DeviceFacts,
@@ -17,9 +19,7 @@ from qtui_core.memory.device_rates import (
     device_of_facts,
     with_facts,
 )
-from qtui_core.memory.devices import DEVICES, Device, device_of_memory, find_device
-from qtui_core.memory.operation import Operation, Placed, Roofs, place
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
 #: What is shown on a machine without a GPU until another is chosen.

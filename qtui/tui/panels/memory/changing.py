@@ -15,8 +15,8 @@ from qtui.tui.panels.memory.plan_body import PlanBody
 from qtui.tui.panels.memory.planning import PlanningPanel
 from qtui.tui.panels.memory.shown import GpuChoice
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices import find_device, parse_memory
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.devices.finding import find_device, parse_memory
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 #: Changes that can be taken back.
 REMEMBERED = 100

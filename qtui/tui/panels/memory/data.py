@@ -10,8 +10,8 @@ from qtui.engine.protocol import Array
 from qtui.tui.panels.memory.parts import PARTS, PLACES
 from qtui.tui.panels.quantize.data import build
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.fit import Verdict
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.advice.fit import Verdict
+from qtui_core.memory.plan.run_plan import RunPlan
 
 #: How much is known: a first answer without the allocator, or all of it.
 Stage = Literal["first", "full"]

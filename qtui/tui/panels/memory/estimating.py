@@ -22,8 +22,8 @@ from qtui.tui.panels.memory.sentences import sentence_of
 from qtui.tui.panels.memory.shown import ViewName
 from qtui.tui.panels.memory.views import draw_gpus, draw_map, draw_savings, headline
 from qtui.tui.panels.quantize.shown import Phase
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.presets import CASES
+from qtui_core.memory.advice.cases import CASES
+from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Cells of the map come one by one, and an eye sees a few pictures a second.
 MAP_SECONDS = 0.15

@@ -17,7 +17,7 @@ from qtui.tui.panels.memory.data import (
 )
 from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, GpuChoice, Shown
 from qtui.tui.panels.quantize.data import build
-from qtui_core.memory.presets import CASES
+from qtui_core.memory.advice.cases import CASES
 
 
 class MemoryFeed:

@@ -8,7 +8,7 @@ from qtui.tui.panels.memory.form import FormField
 from qtui.tui.panels.memory.knobs import Knob, shown_knobs
 from qtui.tui.panels.memory.shown import Shown
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 GPU = "gpu"
 _USUAL = {field.name: field.default for field in fields(RunPlan)}

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan
-from qtui_core.memory.plan_choices import (
+from qtui_core.memory.plan.choices import (
     ALL_LINEAR,
     ATTENTION_KERNELS,
     KBIT_PREPARATIONS,
@@ -23,6 +22,7 @@ from qtui_core.memory.plan_choices import (
     parse_loss,
     parse_targets,
 )
+from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Fields that another method makes meaningless; they go back to what is usual for it.
 OF_METHOD: Final = ("quant", "kbit_prep", "autocast", "checkpointing", "adapter_dtype", "dtype")

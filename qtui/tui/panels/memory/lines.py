@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from qtui.report.memory_parts import Group, grouped
+from qtui.report.memory.parts import Group, grouped
 from qtui.report.numbers import format_bytes
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.memory.data import Answer, Around, FitLine

@@ -21,7 +21,7 @@ from qtui.tui.panels.memory.planning import ESTIMATE
 from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.viewed import ViewedPanel
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Views with lines, or cells, to choose from.
 LISTS = (ViewName.SAVINGS, ViewName.MAP, ViewName.GPUS, ViewName.CASES)

@@ -9,10 +9,10 @@ from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
-from qtui.report.memory_parts import GROUPS, PLACES, Group, place_of
+from qtui.report.memory.parts import GROUPS, PLACES, Group, place_of
 from qtui.tui.depth import Depth
 from qtui.tui.widgets.drawing import palette_color
-from qtui.tui.widgets.ramps import Triplet
+from qtui.tui.widgets.heatmap.ramps import Triplet
 from qtui_core.dataclass import dataclass
 
 __all__ = ["PARTS", "PLACES", "Part", "color_of", "fill", "ink", "letter", "part_of"]

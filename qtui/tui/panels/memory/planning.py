@@ -16,7 +16,7 @@ from qtui.tui.panels.memory.knobs import difference
 from qtui.tui.panels.memory.plan_body import PlanBody
 from qtui.tui.panels.memory.shown import GpuChoice, Shown, catalogue
 from qtui.tui.panels.quantize.shown import Phase
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable
 
 #: Someone who holds a key down wants the whole estimate of what they stop at.

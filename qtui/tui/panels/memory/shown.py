@@ -17,8 +17,8 @@ from qtui.tui.panels.memory.data import (
     ModelFacts,
 )
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.devices import DEVICES, Device, device_of_memory
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory
+from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Batches and sequences of the map.
 MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -17,7 +17,7 @@ from qtui.tui.panels.quantize.side import TensorSide
 from qtui.tui.panels.quantize.subject import WEIGHT, Subject
 from qtui.tui.panels.quantize.views import View, ViewTabs
 from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.heatmap import Heatmap
+from qtui.tui.widgets.heatmap.widget import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.task_title import TaskTitle
 from qtui.tui.widgets.tensor_list import TensorEntry

@@ -19,7 +19,7 @@ from qtui.tui.panels.quantize.data import (
 )
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.subject import WEIGHT, Subject
-from qtui.tui.widgets.heatgrid import HeatGrid
+from qtui.tui.widgets.heatmap.grid import HeatGrid
 from qtui.tui.widgets.histogram import HistogramData
 
 

@@ -24,7 +24,7 @@ from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.quantize.subject import INPUT, OUTPUT, WEIGHT
 from qtui.tui.panels.quantize.views import View, view_bindings
 from qtui.tui.panels.viewed import ViewedPanel
-from qtui.tui.widgets.heatmap import Heatmap
+from qtui.tui.widgets.heatmap.widget import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.scheme_bar import SchemeBar
 from qtui.tui.widgets.tensor_list import Order, TensorList

@@ -23,7 +23,7 @@ from qtui.tui.panels.train.kept import recordings
 from qtui.tui.panels.train.keys import HELP, TRAIN_BINDINGS
 from qtui.tui.panels.train.shown import ViewName
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan
 
 #: What can be typed besides values of the plan: what is asked, as the field says it.
 ASKED = {

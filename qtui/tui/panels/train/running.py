@@ -12,7 +12,7 @@ from typing import Any
 from textual import events, on
 
 from qtui.engine.client import EXIT_SECONDS
-from qtui.engine.run_client import WORKER, Control, RunClient
+from qtui.engine.run.client import WORKER, Control, RunClient
 from qtui.report.numbers import format_bytes
 from qtui.tui.config import log_file
 from qtui.tui.messages import DeviceSeen

@@ -6,7 +6,7 @@ import math
 from shlex import quote
 
 from qtui.report.numbers import format_bytes, format_value, plural
-from qtui.report.train_words import DOING
+from qtui.report.train.words import DOING
 from qtui.tui.panels.memory.lines import signed
 from qtui.tui.panels.memory.shown import Shown
 from qtui.tui.panels.train.levels import gap_text

@@ -22,7 +22,7 @@ from qtui_core.live.compare import (
 )
 from qtui_core.live.measured import measured
 from qtui_core.live.state import QUANTIZE, RunState
-from qtui_core.memory.record import Phase
+from qtui_core.memory.replay.record import Phase
 
 #: Where columns end on a narrow canvas, and how much further right on a wide one, where names are
 #: written out.

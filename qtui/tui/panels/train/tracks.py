@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from qtui.report.memory_parts import place_of
+from qtui.report.memory.parts import place_of
 from qtui.tui.panels.memory.data import Band, StackedCurve
 from qtui.tui.panels.memory.parts import PARTS
 from qtui.tui.panels.train.dots import ACROSS, Stroke, Track

@@ -19,8 +19,8 @@ from qtui.tui.panels.quantize.shown import Shown
 from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.panels.quantize.views import View
 from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.heatgrid import HeatScale, Window
-from qtui.tui.widgets.heatmap import Heatmap
+from qtui.tui.widgets.heatmap.grid import HeatScale, Window
+from qtui.tui.widgets.heatmap.widget import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 
 Seen = tuple[str, Subject]

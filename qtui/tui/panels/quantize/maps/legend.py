@@ -11,8 +11,8 @@ from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.data import Element
 from qtui.tui.widgets.drawing import Drawing
 from qtui.tui.widgets.drawn import DrawnLines
-from qtui.tui.widgets.heatgrid import HeatScale
-from qtui.tui.widgets.heatlegend import scale_segments
+from qtui.tui.widgets.heatmap.grid import HeatScale
+from qtui.tui.widgets.heatmap.legend import scale_segments
 
 GAP = 3
 

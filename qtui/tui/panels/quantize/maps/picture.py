@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtui.tui.widgets.heatgrid import HeatGrid, Window
+from qtui.tui.widgets.heatmap.grid import HeatGrid, Window
 from qtui_core.dataclass import dataclass
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtui.tui.widgets.heatgrid import Window
+from qtui.tui.widgets.heatmap.grid import Window
 
 # Elements that a window has at least on each side: fewer make no pattern.
 LEAST = 8

@@ -1,0 +1,1 @@
+"""What is measured of this machine, each in a process of its own."""

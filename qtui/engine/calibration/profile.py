@@ -1,0 +1,190 @@
+"""Makes a profile of a GPU: one process measures what it takes by itself, and a few real steps in
+processes of their own show what it takes with them. Imports no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from qtui.engine.run.client import WORKER, RunClient
+from qtui_core.children import child_environment
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.live.measured import measured
+from qtui_core.live.state import RunState, after
+from qtui_core.memory.devices.profile import MeasuredStep, Profile
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.telemetry.device import read_driver
+from qtui_core.training.run.placement import NoGpu, place
+
+#: Measures a GPU by itself.
+MEASURE: Final = (sys.executable, "-P", "-m", "qtui.engine.calibration.calibrating")
+#: Seconds for all: the whole takes under two minutes.
+BUDGET: Final = 110.0
+#: Steps of a run: from the second on a step has all that later ones have.
+STEPS: Final = 3
+#: Lines of a failed process that are told.
+_LINES: Final = 3
+_LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")
+
+#: The model of the grid: 162 million parameters with random values, made on the spot.
+CONFIG: Final[Mapping[str, Any]] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+#: The most telling first, as time may run out.
+GRID: Final = (
+    ("qlora, 2 x 512", RunPlan(method="qlora", batch=2, sequence=512)),
+    ("full, 2 x 512", RunPlan(method="full", batch=2, sequence=512)),
+    ("lora, 2 x 512", RunPlan(method="lora", batch=2, sequence=512)),
+    ("full, 8 x 512, checkpointing",
+     RunPlan(method="full", batch=8, sequence=512, checkpointing=True)),
+)  # fmt: skip
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Commands:
+    """The processes that measure, and the time there is; tests have others."""
+
+    measure: Sequence[str] = MEASURE
+    run: Sequence[str] = WORKER
+    budget: float = BUDGET
+
+
+def make_profile(
+    device: str, tell: Tell, commands: Commands | None = None, *, steps: bool = True
+) -> Profile:
+    """The profile of a GPU ("cuda" or "cuda:1"). `tell` gets a sentence before each part; without
+    `steps` no real step is run.
+
+    Raises NoGpu where there is none, QtuiError where it cannot be measured. A step that fails is
+    told in its place and ends nothing.
+    """
+    commands = commands or Commands()
+    began = time.monotonic()
+    try:
+        placement = place(device, os.environ)
+    except NoGpu as error:
+        # A run could take the CPU in its place.
+        why = str(error).partition(" Use --device")[0]
+        raise NoGpu(f"{why} A profile is of a GPU, so there is nothing to calibrate.") from error
+    tell(f"measuring {placement.device.name}: context, workspaces, allocator")
+    told = _ask([*commands.measure, device], commands.budget)
+    found, facts = told["found"], told["facts"]
+    rows: list[MeasuredStep] = []
+    if steps:
+        with _model() as model:
+            for name, plan in GRID:
+                left = commands.budget - (time.monotonic() - began)
+                tell(f"running {STEPS} steps: {name}")
+                rows.append(asyncio.run(_step(name, plan, model, device, commands.run, left)))
+    driver = read_driver()
+    return Profile(
+        device=facts["name"],
+        made=datetime.now().astimezone().isoformat(timespec="seconds"),
+        driver=None if driver is None else driver.version,
+        versions={name: version for name in _LIBRARIES if (version := _version(name))},
+        total_memory=facts["total_memory"],
+        capability=None if facts["capability"] is None else tuple(facts["capability"]),
+        steps=tuple(rows),
+        **found,
+    )
+
+
+def _ask(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=child_environment(),
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise QtuiError(
+            f"The GPU was not measured within {seconds:.0f} s; is another program using it?"
+        ) from error
+    if done.returncode or not done.stdout.strip():
+        last = " ".join(done.stderr.strip().splitlines()[-_LINES:]) or "without a word"
+        raise QtuiError(f"The measurement ended with code {done.returncode}: {last}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    if "error" in told:
+        kinds: dict[int, type[QtuiError]] = {2: UsageError, 3: ModelError, 4: NoGpu}
+        raise kinds.get(told["code"], QtuiError)(told["error"])
+    return told
+
+
+@contextmanager
+def _model() -> Iterator[str]:
+    """A folder with the configuration alone, which a run fills with random values."""
+    with tempfile.TemporaryDirectory(prefix="qtui-calibrate-") as folder:
+        path = Path(folder, "config.json")
+        path.write_text(json.dumps(CONFIG), encoding="utf-8")
+        yield str(path)
+
+
+async def _step(
+    name: str, plan: RunPlan, model: str, device: str, command: Sequence[str], seconds: float
+) -> MeasuredStep:
+    """A few steps of a plan, in the time that is left."""
+    if seconds <= 0:
+        return MeasuredStep(name, failure="There was no time left for it.")
+    request = {"model": model, "plan": asdict(plan), "steps": STEPS, "device": device}
+    state = RunState()
+    try:
+        async with asyncio.timeout(seconds):
+            async for told in RunClient(command).run(request):
+                state = after(state, told)
+    except TimeoutError:
+        return MeasuredStep(name, failure="It was not done in time.")
+    return row_of(name, state)
+
+
+def row_of(name: str, state: RunState) -> MeasuredStep:
+    """A run as a row of the grid."""
+    if state.status != "done" or state.header is None:
+        fault = state.fault.text if state.fault is not None else "The run told nothing."
+        return MeasuredStep(name, failure=fault)
+    predicted, found = state.header.predicted, measured(state)
+    return MeasuredStep(
+        name,
+        None if predicted is None else predicted.peak_allocated_bytes,
+        None if found.peak is None else found.peak.peak_allocated_bytes,
+        None if predicted is None else predicted.peak_reserved_bytes,
+        found.peak_reserved_bytes,
+        None if predicted is None else predicted.process_bytes,
+        found.process_bytes,
+        found.context_bytes,
+        found.step_seconds,
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,1 @@
+"""The child that estimates memory, and the questions that it answers."""

@@ -1,0 +1,108 @@
+"""Asks a process of its own (tracing.py) for the recording of real classes; imports no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from qtui_core.children import child_environment
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.memory.devices.device import Device
+from qtui_core.memory.estimate import Estimate, estimate_recording, plan_on
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.record import ALLOCATE, Component, Event, Label, Recording
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.packed import packing_of
+from qtui_core.memory.shape.packings import STORED
+
+#: Lines of a failed process that are told.
+_LINES = 3
+#: A trace takes seconds or minutes; this long it goes on after it was given up.
+_CHECK_SECONDS = 0.2
+
+
+def _never() -> None:
+    """A trace that nothing gives up."""
+
+
+def traced_estimate(
+    config: Mapping[str, Any],
+    shape: ModelShape | None,
+    plan: RunPlan,
+    device: Device | None = None,
+    check: Callable[[], None] = _never,
+) -> Estimate:
+    """The estimate of a run of `plan`, from a trace of the classes for `config`. `shape` is None
+    for a family that has none built in. Raises what `trace` and `check` do."""
+    stored = config.get("dtype") or config.get("torch_dtype")
+    if shape is not None:
+        stored = shape.dtype
+    packing = packing_of(config)
+    packed_as = None if packing is None else packing.quant
+    resolved = resolve(plan, None if stored is None else str(stored), packed_as)
+    if packing is not None and resolved.quant == STORED:
+        raise UsageError(
+            f"The checkpoint is stored as {packing.title}, and a trace runs classes with plain "
+            "weights; add --quant none to trace it unpacked, with --method inference, lora or full."
+        )
+    resolved = plan_on(resolved, device, shape)
+    recording = trace(config, resolved, check)
+    check()
+    return estimate_recording(recording, shape, resolved, device)
+
+
+def trace(
+    config: Mapping[str, Any], plan: RunPlan, check: Callable[[], None] = _never
+) -> Recording:
+    """The recording of a run of `plan` by the classes of the installed transformers and peft, over
+    tensors without values. `check` is called now and then; what it raises ends the process.
+
+    Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
+    trace or the process fails.
+    """
+    asked = json.dumps({"config": dict(config), "plan": asdict(plan)})
+    with subprocess.Popen(
+        # -P: no file beside the user is taken for a library.
+        [sys.executable, "-P", "-m", "qtui.engine.estimator.tracing"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(),
+    ) as process:
+        try:
+            output, errors = _answer_of(process, asked, check)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        last = " ".join(errors.strip().splitlines()[-_LINES:]) or "without a word"
+        raise QtuiError(f"The trace ended with code {process.returncode}: {last}")
+    answer = json.loads(output)
+    if "error" in answer:
+        kinds: dict[int, type[QtuiError]] = {2: UsageError, 3: ModelError}
+        raise kinds.get(answer["code"], QtuiError)(answer["error"])
+    return Recording(tuple(_read(event) for event in answer["events"]), answer["origin"])
+
+
+def _answer_of(
+    process: subprocess.Popen[str], asked: str, check: Callable[[], None]
+) -> tuple[str, str]:
+    text: str | None = asked
+    while True:
+        try:
+            return process.communicate(text, timeout=_CHECK_SECONDS)
+        except subprocess.TimeoutExpired:
+            text = None  # it is on its way
+            check()
+
+
+def _read(event: list[Any]) -> Event:
+    if event[0] != ALLOCATE:
+        return tuple(event)
+    kind, number, nbytes, what, component = event
+    return (kind, number, nbytes, Label(what, component and Component(component)))

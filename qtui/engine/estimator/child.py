@@ -1,0 +1,37 @@
+"""The estimator's child process: `python -m qtui.engine.estimator.child`.
+
+It answers what the Memory and the Hardware panel ask, as the engine answers other panels, and
+speaks as the engine does. It is a process of its own because estimates are plain Python: it needs
+no torch, so that it answers a moment after it was started, and no key waits for it or for the
+engine. With the argument "behind" it is the one for what may take long, and gives way to keys.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from qtui.engine.estimator import estimates as of_memory
+from qtui.engine.estimator import hardware as of_hardware
+from qtui.engine.estimator.subjects import Estimates
+from qtui.engine.task import Operation
+from qtui.engine.worker import main
+
+#: Niceness of the process for what may take long.
+BEHIND: Final = 5
+
+
+def build_operations() -> Mapping[str, Operation]:
+    """The operations by name, bound to one set of models."""
+    estimates = Estimates()
+    return {
+        name: Operation(partial(run, estimates), lane)
+        for name, (run, lane) in {**of_memory.OPERATIONS, **of_hardware.OPERATIONS}.items()
+    }
+
+
+if __name__ == "__main__":
+    # What a key waits for gives way to nothing; the rest to that, but somebody waits for it too.
+    main(build_operations, niceness=BEHIND if sys.argv[1:] == ["behind"] else 0)

@@ -1,0 +1,89 @@
+"""The screen's end of the estimator: two processes of it behind one client.
+
+What a key waits for is answered by one, and what may take long by the other. Threads of one process
+would take turns, and a curve of 10 ms would wait for an estimate of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from qtui.engine.client import (
+    SAME_AS_METHOD,
+    EngineClient,
+    EngineState,
+    ProgressCallback,
+    Reply,
+    StateListener,
+)
+
+#: What a key waits for; all else is asked of the second process.
+_QUICK: Final = ("first", "devices")
+_COMMAND: Final = (sys.executable, "-P", "-m", "qtui.engine.estimator.child")
+
+
+class EstimatorClient(EngineClient):
+    """As EngineClient: where one of the processes is lost, both are."""
+
+    def __init__(self, *, log: Path | None = None, on_state: StateListener | None = None) -> None:
+        super().__init__(_COMMAND, log=log, on_state=on_state)
+        self._behind = EngineClient((*_COMMAND, "behind"), log=log, on_state=self._behind_changed)
+
+    @property
+    def busy(self) -> bool:
+        return super().busy or self._behind.busy
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        kind: Any = SAME_AS_METHOD,
+        on_progress: ProgressCallback | None = None,
+    ) -> Reply:
+        options: dict[str, Any] = {"kind": kind, "on_progress": on_progress}
+        if method in _QUICK:
+            return await super().request(method, params, **options)
+        if method != "open":
+            return await self._behind.request(method, params, **options)
+        # Both have a look at a model that is opened, which may be another one by now.
+        reply, _ = await asyncio.gather(
+            super().request(method, params, **options),
+            self._behind.request(method, params, **options),
+        )
+        return reply
+
+    def cancel(self, kind: str) -> None:
+        super().cancel(kind)
+        self._behind.cancel(kind)
+
+    async def restart(self) -> None:
+        await super().restart()
+        await self._behind.restart()
+
+    def kill(self) -> None:
+        super().kill()
+        self._behind.kill()
+
+    def _silence_told(self) -> str:
+        lost = self._behind.state is EngineState.LOST
+        return super()._silence_told() or ("" if lost else self._behind.detail)
+
+    async def close(self) -> None:
+        await asyncio.gather(super().close(), self._behind.close())
+
+    def _lose(self, sentence: str) -> None:
+        super()._lose(sentence)
+        self._behind.kill()
+
+    def _behind_changed(self, state: EngineState, detail: str) -> None:
+        if self.state is EngineState.LOST:
+            return
+        if state is EngineState.LOST:
+            self._lose(detail)
+        else:
+            self._set_state(self.state, self._silence_told())

@@ -1,0 +1,121 @@
+"""Whose memory is estimated: models and worked cases, by the names that requests have for them.
+
+A subject is named by `model`, as the user typed it, or by `case`, one of the worked cases. Its
+shape is read once. Plans and devices come as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from qtui.engine.task import Task
+from qtui.profiles import calibrated
+from qtui.report.memory.build import Described, described
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.advice.cases import case_of
+from qtui_core.memory.devices.device import Calibration
+from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
+from qtui_core.memory.estimate import Estimate, estimate
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.models import open_model
+
+#: The estimates of as many plans are kept, for what is asked about them next.
+_KEPT = 4
+
+#: A subject's name, the plan, and the device's name, capacity and what was measured of it.
+Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
+
+
+@dataclass(frozen=True)
+class Subject(Described):
+    """A model and its shape. That is None for a family that has none built in; `why` says so."""
+
+    shape: ModelShape | None = None
+    why: str = ""
+
+    def known_shape(self) -> ModelShape:
+        """Raises UnknownFamily without one."""
+        if self.shape is None:
+            raise UnknownFamily(self.why)
+        return self.shape
+
+
+class Estimates:
+    """Shapes and estimates that were asked for, so that what follows does not begin anew."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[tuple[str, str], Subject] = {}
+        self._found: dict[Key, Estimate] = {}
+
+    def subject(self, params: Mapping[str, Any]) -> Subject:
+        """Raises ModelError for a model that cannot be had, UsageError for a configuration that
+        makes no sense."""
+        case, model = params.get("case") or "", str(params.get("model") or "")
+        key = ("case", case) if case else ("model", model)
+        if key not in self._subjects:
+            self._subjects[key] = _of_case(case) if case else _of_model(model)
+        return self._subjects[key]
+
+    def forget(self, model: str) -> None:
+        """The model may be another one by now."""
+        self._subjects.pop(("model", model), None)
+
+    def full(self, subject: Subject, plan: RunPlan, device: Device | None) -> Estimate:
+        """The whole estimate, remembered."""
+        place = (device.name, device.capacity_bytes, device.calibration) if device else None
+        key = (subject.name, plan, place)
+        found = self._found.pop(key, None)
+        if found is None or found.shape is not subject.shape:
+            found = estimate(subject.known_shape(), plan, device)
+        self._found[key] = found
+        while len(self._found) > _KEPT:
+            del self._found[next(iter(self._found))]
+        return found
+
+
+def _of_model(model: str) -> Subject:
+    with open_model(model) as source:
+        found = described(source)
+    shape, why = None, ""
+    try:
+        shape = found.read_shape()
+    except UnknownFamily as error:
+        why = str(error)
+    return Subject(**vars(found), shape=shape, why=why)
+
+
+def _of_case(key: str) -> Subject:
+    case = case_of(key)
+    shape = ModelShape.from_config(case.config)
+    return Subject(case.title, case.source, case.config, shape.architecture, False, shape=shape)
+
+
+def asked(estimates: Estimates, task: Task) -> tuple[Subject, RunPlan, Device | None]:
+    """The subject, plan and device that a task is about."""
+    plan = dict(task.params["plan"])
+    plan["lora_targets"] = tuple(plan["lora_targets"])
+    return estimates.subject(task.params), RunPlan(**plan), device_of(task.params.get("device"))
+
+
+def device_of(params: Mapping[str, Any] | None) -> Device | None:
+    """A device by its name in the catalogue; of this machine, with what is free on it."""
+    if params is None:
+        return None
+    name, capacity, label = params.get("name"), params.get("capacity"), params.get("label")
+    try:
+        if name or capacity is None:
+            found = calibrated(find_device(name or ""))
+        else:
+            found = device_of_memory(capacity)
+    except UsageError:
+        if capacity is None:
+            raise
+        found = device_of_memory(capacity)
+    if capacity is not None:
+        found = dataclasses.replace(found, allocatable=capacity)
+    return dataclasses.replace(found, name=label) if label else found

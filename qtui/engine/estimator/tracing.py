@@ -1,0 +1,61 @@
+"""A trace in a process of its own: `python -m qtui.engine.estimator.tracing`.
+
+Reads {"config", "plan"} as JSON from stdin and writes {"events", "origin"}, or {"error", "code"}
+with the sentence and its exit code, to what was stdout when it started; what libraries print goes
+to stderr. A trace changes torch for the whole process, so it shares none. It ends with the process
+that asked, whose trace nobody reads any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from qtui_core.errors import QtuiError
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.record import ALLOCATE, Event, Label
+
+#: Between two looks whether the process that asked is still there.
+_LOOK_SECONDS = 1.0
+
+
+def main() -> None:
+    """One trace."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with answer:
+        json.dump(_trace(json.load(sys.stdin)), answer)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+def _trace(asked: dict[str, Any]) -> dict[str, Any]:
+    from qtui_core.training.tracing.trace import record
+
+    fields = asked["plan"]
+    plan = RunPlan(**{**fields, "lora_targets": tuple(fields["lora_targets"])})
+    try:
+        recording = record(asked["config"], plan)
+    except QtuiError as error:
+        return {"error": str(error), "code": error.exit_code}
+    return {"events": [_written(event) for event in recording.events], "origin": recording.origin}
+
+
+def _written(event: Event) -> list[Any]:
+    if event[0] != ALLOCATE:
+        return list(event)
+    label: Label = event[3]
+    return [*event[:3], label.what, label.component and label.component.value]
+
+
+if __name__ == "__main__":
+    main()

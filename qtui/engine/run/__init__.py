@@ -1,0 +1,1 @@
+"""A training run in a child of its own, and the end of it that listens."""

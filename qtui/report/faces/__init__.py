@@ -1,0 +1,1 @@
+"""The faces of a document: text, JSON, Markdown and HTML."""

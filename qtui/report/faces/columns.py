@@ -1,0 +1,147 @@
+"""Lays out a table in plain cells of a terminal: nothing is lost when it is narrow.
+
+What does not fit beside the key columns is continued in a further part below, the key columns
+repeated; a cell too long for any part goes on in lines of its own. Key cells are shortened from the
+front, since tensor names differ at their ends, but not so far that two rows read alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from qtui.report.document import Column, Table
+from qtui.report.faces.cells import cell_len
+from qtui_core.dataclass import dataclass
+
+INDENT = 2
+GAP = 2
+#: A key column may take this share of the width before its cells are shortened.
+KEY_SHARE = 0.45
+#: Cells that stay for the other columns, whatever it takes to tell the keys apart.
+OTHERS = 22
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of columns that fits, as finished lines: the header, and for each row one or, where a
+    cell had to be folded, several."""
+
+    header: str
+    rows: tuple[tuple[str, ...], ...]
+    width: int
+
+
+def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[Part]:
+    """The parts of a table in lines of at most `width` cells, where its cells allow it."""
+    cells = [list(row) for row in rows]
+    sizes = [
+        max([cell_len(column.title), *(cell_len(row[i]) for row in cells)])
+        for i, column in enumerate(columns)
+    ]
+    keys = [i for i, column in enumerate(columns) if column.key]
+    room = width - INDENT
+    if sum(sizes) + GAP * (len(sizes) - 1) > room:
+        limit = max(12, int(room * KEY_SHARE / max(1, len(keys))))
+        if len(keys) == 1:
+            names = [row[keys[0]] for row in cells]
+            limit = _telling_apart(names, limit, max(limit, room - OTHERS))
+        for i in keys:
+            sizes[i] = min(sizes[i], limit)
+            for row in cells:
+                row[i] = shorten(row[i], sizes[i])
+    longest = max(12, room - sum(sizes[i] + GAP for i in keys))
+    sizes = [size if i in keys else min(size, longest) for i, size in enumerate(sizes)]
+    for chosen in _pack(sizes, keys, room):
+        if all(columns[i].key or columns[i].spare for i in chosen) and len(columns) > len(chosen):
+            continue
+        yield _part([columns[i] for i in chosen], [[r[i] for i in chosen] for r in cells],
+                    [sizes[i] for i in chosen])  # fmt: skip
+
+
+def _telling_apart(names: Sequence[str], least: int, most: int) -> int:
+    """The least width at which names that differ still do when shortened; `most` if none is."""
+    different = len(set(names))
+    low, high = least, most
+    while low < high:
+        middle = (low + high) // 2
+        if len({shorten(name, middle) for name in names}) == different:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _pack(sizes: Sequence[int], keys: Sequence[int], room: int) -> Iterator[list[int]]:
+    """Column indices by part: the keys, then as many others in order as fit; at least one."""
+    others = [i for i in range(len(sizes)) if i not in keys]
+    used = sum(sizes[i] + GAP for i in keys)
+    part: list[int] = []
+    free = room - used
+    for i in others:
+        if part and sizes[i] > free:
+            yield sorted([*keys, *part])
+            part, free = [], room - used
+        part.append(i)
+        free -= sizes[i] + GAP
+    yield sorted([*keys, *part])
+
+
+def _part(columns: Sequence[Column], rows: Sequence[Sequence[str]], sizes: Sequence[int]) -> Part:
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            " " * (size - cell_len(cell)) + cell
+            if column.numeric
+            else cell + " " * (size - cell_len(cell))
+            for cell, column, size in zip(cells, columns, sizes, strict=True)
+        )
+        return " " * INDENT + (" " * GAP).join(padded)
+
+    def lines(cells: Sequence[str]) -> tuple[str, ...]:
+        if not folds:
+            return (line(cells),)
+        folded = [fold(cell, size) for cell, size in zip(cells, sizes, strict=True)]
+        return tuple(line(each) for each in zip_longest(*folded, fillvalue=""))
+
+    folds = any(
+        cell_len(cell) > size for row in rows for cell, size in zip(row, sizes, strict=True)
+    )
+    header = line([c.title for c in columns])
+    return Part(header, tuple(lines(row) for row in rows), cell_len(header))
+
+
+def fold(text: str, size: int) -> list[str]:
+    """`text` in lines of at most `size` cells, cut between words and where a word is longer."""
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(joined) <= size:
+            lines[-1] = joined
+            continue
+        if lines[-1]:
+            lines.append("")
+        for character in word:
+            if lines[-1] and cell_len(lines[-1] + character) > size:
+                lines.append("")
+            lines[-1] += character
+    return lines
+
+
+def shorten(text: str, size: int) -> str:
+    """`text`, or its end behind an ellipsis, in at most `size` cells."""
+    if cell_len(text) <= size:
+        return text
+    # No character is wider than two cells or narrower than none: cut before measuring.
+    text = text[-4 * size :]
+    while cell_len(text) > size - 1:
+        text = text[1:]
+    return f"…{text}"
+
+
+def with_bars(table: Table, bars: Sequence[str]) -> tuple[list[Column], list[list[str]]]:
+    """Columns and rows with the drawn bars as a last column, where the table has them."""
+    columns, rows = list(table.columns), [list(row) for row in table.rows]
+    if bars:
+        columns.append(Column(table.bar_title, spare=True))
+        rows = [[*row, bar] for row, bar in zip(rows, bars, strict=True)]
+    return columns, rows

@@ -1,0 +1,92 @@
+"""The text face where there is no terminal: whole lines without colour, as
+qtui.report.faces.text writes them, but without rich, whose import alone takes longer than some reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TextIO
+
+from qtui.report.document import Document, Facts, HeatMap, Picture, Table
+from qtui.report.faces.cells import cell_len
+from qtui.report.faces.columns import GAP, INDENT, lay_out, with_bars
+from qtui.report.faces.heatmap import draw_lines
+
+#: A pipe has no width; tables there are as wide as their cells and are never folded.
+PIPE_WIDTH = 400
+BAR_CELLS = 16
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+#: What `--ascii` writes for the few characters beyond ASCII that reports use.
+_ASCII = str.maketrans(
+    {"–": "-", "—": "-", "×": "x", "−": "-", "≈": "~", "σ": "sigma", "…": "...", "·": ".",
+     "±": "+-", "²": "^2", "≤": "<=", "≥": ">=", "→": "->", "∞": "inf", "½": "1/2"}
+)  # fmt: skip
+
+
+def is_plain(stream: TextIO, color: str) -> bool:
+    """Whether nothing is coloured or folded there: no terminal, no colour asked for, and no width
+    that the reader at the other end set."""
+    wide = not os.environ.get("COLUMNS", "").isdecimal()
+    return wide and color in ("auto", "none") and not stream.isatty()
+
+
+def to_plain(document: Document, *, ascii: bool = False) -> str:
+    """The whole report."""
+    text = "".join(f"{line.rstrip()}\n" for line in _lines(document, ascii))
+    return to_ascii(text) if ascii else text
+
+
+def _lines(document: Document, ascii: bool) -> Iterator[str]:
+    yield document.title
+    for section in document.sections:
+        yield ""
+        yield section.title
+        for block in section.blocks:
+            if isinstance(block, Facts):
+                yield from _facts(block)
+            elif isinstance(block, Table):
+                yield from _table(block, ascii)
+            elif isinstance(block, HeatMap):
+                yield from (" " * INDENT + line for line in draw_lines(block, ascii=ascii))
+                yield from _note(block.note)
+            elif not isinstance(block, Picture):
+                yield " " * INDENT + block
+    yield ""
+    yield document.conclusion
+
+
+def _facts(facts: Facts) -> Iterator[str]:
+    width = max((cell_len(name) for name, _ in facts.pairs), default=0)
+    for name, value in facts.pairs:
+        yield " " * INDENT + name + " " * (width - cell_len(name) + GAP) + value
+
+
+def _table(table: Table, ascii: bool) -> Iterator[str]:
+    columns, rows = with_bars(table, [draw_bar(share, ascii) for share in table.bars])
+    for part in lay_out(columns, rows, PIPE_WIDTH):
+        yield ""
+        yield part.header
+        yield " " * INDENT + ("-" if ascii else "─") * (part.width - INDENT)
+        yield from (line for lines in part.rows for line in lines)
+    yield from _note(table.note)
+
+
+def _note(note: str) -> Iterator[str]:
+    if note:
+        yield ""
+        yield " " * INDENT + note
+
+
+def to_ascii(text: str) -> str:
+    """Only ASCII: known characters by their usual spelling, others as escapes."""
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def draw_bar(share: float, ascii: bool, cells: int = BAR_CELLS) -> str:
+    """A horizontal bar of `share` (0..1) of `cells` character cells."""
+    share = min(1.0, max(0.0, share))
+    if ascii:
+        return "#" * round(share * cells)
+    eighths = round(share * cells * 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")

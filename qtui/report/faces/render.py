@@ -1,0 +1,97 @@
+"""Chooses the face of a report and sends it to stdout or a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from qtui.report.document import Document, printable_document
+from qtui_core.errors import UsageError
+from qtui_core.files import Target
+
+FORMATS = ("text", "json", "markdown", "html")
+_SUFFIXES = {
+    ".json": "json", ".md": "markdown", ".html": "html", ".htm": "html", ".txt": "text", "": "text",
+}  # fmt: skip
+
+
+def choose_format(format: str | None, output: str | None) -> str:
+    """What was asked for, else what the suffix of the output file says, else text.
+
+    Raises UsageError for a suffix that says something else.
+    """
+    if format or output is None:
+        return format or "text"
+    suffix = Path(output).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UsageError(
+            f"{output!r} ends in {suffix}, which names no format: use .txt, .json, .md or .html, "
+            f"or say which with --format."
+        )
+    return _SUFFIXES[suffix]
+
+
+def write_report(
+    document: Document,
+    format: str,
+    target: Target | None = None,
+    *,
+    color: str = "auto",
+    ascii: bool = False,
+) -> None:
+    """To stdout, or to the file `target` as a whole or not at all.
+
+    Raises QtuiError when the file cannot be written.
+    """
+    if format != "json":  # which has escapes of its own
+        document = printable_document(document)
+    if target is not None:
+        target.write(_render(document, format, ascii))
+        return
+    if format == "text":
+        _write_text(document, sys.stdout, color, ascii or not _writes_unicode())
+    else:
+        if not _writes_unicode():
+            # The other faces are data and UTF-8 by definition, whatever the locale.
+            sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+        sys.stdout.write(_render(document, format, ascii))
+    sys.stdout.flush()
+
+
+def _writes_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
+
+
+def _render(document: Document, format: str, ascii: bool) -> str:
+    # Each face is imported when it is asked for: rich alone costs 20 ms.
+    if format == "json":
+        from qtui.report.faces.json_face import to_json
+
+        return to_json(document, ascii=ascii)
+    if format == "markdown":
+        from qtui.report.faces.markdown import to_markdown
+        from qtui.report.faces.plain import to_ascii
+
+        return to_ascii(to_markdown(document)) if ascii else to_markdown(document)
+    if format == "html":
+        from qtui.report.faces.html import to_html
+
+        page = to_html(document)
+        return page.encode("ascii", "xmlcharrefreplace").decode() if ascii else page
+    import io
+
+    buffer = io.StringIO()
+    _write_text(document, buffer, "none", ascii)
+    return buffer.getvalue()
+
+
+def _write_text(document: Document, stream: TextIO, color: str, ascii: bool) -> None:
+    from qtui.report.faces.plain import is_plain, to_plain
+
+    if is_plain(stream, color):
+        stream.write(to_plain(document, ascii=ascii))
+        return
+    from qtui.report.faces.text import write_text
+
+    write_text(document, stream, color=color, ascii=ascii)

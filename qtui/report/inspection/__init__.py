@@ -1,0 +1,1 @@
+"""The documents of `qtui inspect`: one model, two models, and sensitivity."""

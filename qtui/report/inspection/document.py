@@ -1,0 +1,413 @@
+"""The document of `qtui inspect`, built from an `Inspection`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qtui.report.document import Column, Document, Facts, Section, Table, Tone
+from qtui.report.inspection.data import inspection_data
+from qtui.report.numbers import (
+    format_bytes,
+    format_count,
+    format_decibels,
+    format_shape,
+    format_signed,
+    format_value,
+    plural,
+)
+from qtui_core.inspection import Inspection, SchemeTotal, TensorReport
+from qtui_core.inspection.report import Completeness
+from qtui_core.models import Reading, TensorInfo
+
+if TYPE_CHECKING:
+    from qtui_core.quant import ErrorReport
+
+#: Tensors a text report lists before it says where the rest is.
+TEXT_TENSORS = 60
+LISTED_OUTLIERS = 20
+
+
+def inspection_document(inspection: Inspection, *, all_tensors: bool) -> Document:
+    """`all_tensors` lists every tensor; else a long list is cut to the worst ones."""
+    census = inspection.census
+    model: list[Facts | Table] = [_model_facts(inspection)]
+    if census.dtypes:
+        model.append(_dtypes(inspection))
+    sections = [Section("Model", tuple(model))]
+    sections += _against_config(inspection.completeness, all_tensors)
+    if any(t.errors for t in inspection.tensors):
+        whole = sum(t.info.nbytes for t in inspection.tensors) == census.nbytes
+        title = "Schemes, whole model" if whole else "Schemes, the chosen tensors"
+        sections.append(Section(title, (_schemes(inspection),)))
+    if inspection.tensors:
+        sections.append(_tensor_section(inspection, all_tensors))
+    if inspection.measured:
+        sections += _outlier_section(inspection)
+    return Document(
+        title=f"qtui inspect {census.model}",
+        sections=tuple(sections),
+        conclusion=inspection.conclusion,
+        data=inspection_data(inspection),
+    )
+
+
+def _model_facts(inspection: Inspection) -> Facts:
+    census = inspection.census
+    pairs = [
+        ("source", f"{census.origin}: {census.location}"),
+        ("architecture", census.architecture or "not named"),
+    ]
+    if census.dtypes:
+        pairs += [
+            ("parameters", _both(f"{census.parameters:,}", format_count(census.parameters))),
+            ("bytes", _both(f"{census.nbytes:,}", format_bytes(census.nbytes))),
+            ("read", inspection.sample),
+        ]
+    if census.dtypes and inspection.completeness is not None:
+        pairs.append(("config.json implies", _implied(inspection.completeness)))
+    if census.quantization:
+        pairs.append(("already quantized", census.quantization))
+    return Facts(tuple(pairs))
+
+
+def _implied(found: Completeness) -> str:
+    """How the tensors compare with those that the configuration implies, in a few words."""
+    if found.unchecked:
+        return f"not checked: {found.unchecked}"
+    what = f"{found.implied:,} tensors of {found.architecture}"
+    if found.partly_of:
+        what += f", of which {found.partly_of} has more or another head"
+    counts = (
+        (found.missing, "missing"),
+        (found.misshapen, "of another shape"),
+        (found.unexpected, "there that are not implied"),
+    )
+    wrong = [f"{len(names):,} {word}" for names, word in counts if names]
+    return f"{what}: {', '.join(wrong) or 'all are there in their shapes'}"
+
+
+def _against_config(found: Completeness | None, all_tensors: bool) -> list[Section]:
+    """The tensors that are not what config.json implies."""
+    if found is None:
+        return []
+    pairs = [("missing", name) for name in found.missing]
+    pairs += [
+        (
+            "of another shape",
+            f"{m.name}: {format_shape(m.shape)}, implied {format_shape(m.implied)}",
+        )
+        for m in found.misshapen
+    ]
+    pairs += [("not implied", name) for name in found.unexpected]
+    if not all_tensors and len(pairs) > LISTED_OUTLIERS:
+        more = f"{len(pairs) - LISTED_OUTLIERS:,} more: --format json lists all"
+        pairs = [*pairs[:LISTED_OUTLIERS], ("and", more)]
+    return [Section("Beside config.json", (Facts(tuple(pairs)),))] if pairs else []
+
+
+def _both(exact: str, short: str) -> str:
+    """An exact number and its short form, where that is another."""
+    return exact if short.removesuffix(" B") == exact else f"{exact} ({short})"
+
+
+def _dtypes(inspection: Inspection) -> Table:
+    census = inspection.census
+    return Table(
+        columns=(
+            Column("dtype", key=True),
+            Column("tensors", numeric=True),
+            Column("parameters", numeric=True),
+            Column("bytes", numeric=True),
+        ),
+        rows=tuple(
+            (d.dtype, str(d.tensors), f"{d.parameters:,}", format_bytes(d.nbytes))
+            for d in census.dtypes
+        ),
+        bars=tuple(d.nbytes / census.nbytes if census.nbytes else 0.0 for d in census.dtypes),
+        bar_title="share of bytes",
+    )
+
+
+def _schemes(inspection: Inspection) -> Table:
+    kept = {s.scheme: 0.0 if s.overflowed else s.sqnr_db or 0.0 for s in inspection.schemes}
+    best = max(kept.values(), default=0.0)
+    beyond = any(s.saturated or s.overflowed for s in inspection.schemes)
+    return Table(
+        columns=(
+            Column("scheme", key=True),
+            Column("bits/param", numeric=True),
+            Column("bytes", numeric=True),
+            Column("relative MSE", numeric=True),
+            Column("SQNR dB", numeric=True),
+            *((Column("beyond range", numeric=True),) if beyond else ()),
+            Column("Gaussian dB", numeric=True),
+            Column("worst tensor"),
+        ),
+        rows=tuple(
+            (
+                s.scheme,
+                f"{s.bits_per_parameter:.3f}",
+                format_bytes(s.nbytes),
+                format_value(s.relative_mse, 3),
+                format_decibels(s.sqnr_db),
+                *((beyond_range(s.saturated, s.overflowed) or "0",) if beyond else ()),
+                format_decibels(s.gaussian_sqnr_db),
+                s.worst_tensor or "–",
+            )
+            for s in inspection.schemes
+        ),
+        bars=tuple(kept[s.scheme] / best if best > 0 else 0.0 for s in inspection.schemes),
+        bar_title="SQNR, model",
+        note=(
+            "Matrices quantized, norms and biases kept as stored; scales and zero points are "
+            "counted: 32 bits a scale, 8 in MX and NVFP4 and under dq. Relative MSE is the squared "
+            "error of all matrices over their energy, SQNR (signal to quantization noise ratio) "
+            "the same in dB; Gaussian: what Gaussian tensors of these shapes and energies would "
+            "give." + (f" {_BEYOND}" if beyond else "")
+        ),
+    )
+
+
+_BEYOND = (
+    "Beyond range: values of what was read that exceed the largest number of the format; clipped "
+    "became that number, lost became infinite or NaN and are left out of the decibels."
+)
+
+
+def beyond_range(saturated: int, overflowed: int) -> str:
+    """Values beyond the largest number of a format and what became of them; "" without any."""
+    counts = ((saturated, "clipped"), (overflowed, "lost"))
+    return ", ".join(f"{count:,} {word}" for count, word in counts if count)
+
+
+def _tensor_section(inspection: Inspection, all_tensors: bool) -> Section:
+    tensors = list(inspection.tensors)
+    title = "Tensors"
+    note = ""
+    if not all_tensors and len(tensors) > TEXT_TENSORS:
+        tensors = sorted(tensors, key=_first_sqnr)[:TEXT_TENSORS]
+        order = "with the most error" if inspection.measured else "first by name"
+        title = f"Tensors, the {TEXT_TENSORS} {order}"
+        note = (
+            f"{len(inspection.tensors) - TEXT_TENSORS} more: --format json, markdown or html "
+            f"lists all, --tensors GLOB chooses."
+        )
+    if not inspection.measured:
+        return Section(title, (_headers(tensors, note),))
+    tables = [_statistics(tensors, note)]
+    if inspection.schemes and any(t.errors for t in tensors):
+        tables.append(_errors(tensors, inspection.schemes))
+    return Section(title, tuple(tables))
+
+
+def _first_sqnr(tensor: TensorReport) -> float:
+    if tensor.errors and tensor.errors[0].overflowed:
+        return -math.inf
+    value = tensor.errors[0].sqnr_db if tensor.errors else None
+    return math.inf if value is None else value
+
+
+def reading_note(infos: Sequence[TensorInfo]) -> str:
+    """Which tensors of three dimensions and more are read as what matrix; "" without any."""
+    parts = []
+    for reading, rows in (
+        (Reading.CONVOLUTION, "convolutions, one row for each output channel"),
+        (Reading.STACK, "stacked matrices, one row for each row of each"),
+    ):
+        found = [i for i in infos if i.reading is reading]
+        if found:
+            named = [
+                f"{i.name} ({format_shape(i.shape)}) as {format_shape(i.matrix)}" for i in found[:2]
+            ]
+            more = f" and {len(found) - 2:,} more" if len(found) > 2 else ""
+            parts.append(f"Read as {rows}: {', '.join(named)}{more}.")
+    return " ".join(parts)
+
+
+_IDENTITY = (Column("tensor", key=True), Column("shape", numeric=True), Column("dtype"))
+
+
+def _identity(tensor: TensorReport) -> tuple[str, str, str]:
+    info = tensor.info
+    return info.name, format_shape(info.shape), info.dtype
+
+
+def _headers(tensors: Sequence[TensorReport], note: str) -> Table:
+    return Table(
+        columns=(*_IDENTITY, Column("parameters", numeric=True), Column("bytes", numeric=True)),
+        rows=tuple(
+            (*_identity(t), f"{t.info.parameters:,}", format_bytes(t.info.nbytes)) for t in tensors
+        ),
+        note=f"{reading_note([t.info for t in tensors])} {note}".strip(),
+    )
+
+
+def _statistics(tensors: Sequence[TensorReport], note: str) -> Table:
+    rows = []
+    for tensor in tensors:
+        stats = tensor.statistics
+        numbers = ("–",) * 5
+        if stats:
+            numbers = (
+                format_value(stats.mean, 2),
+                format_value(stats.std, 3),
+                format_value(stats.absmax if stats.finite else None, 3),
+                format_value(stats.kurtosis, 3),
+                f"{tensor.outliers.count:,}" if tensor.outliers else "–",
+            )
+        rows.append((*_identity(tensor), *numbers))
+    titles = ("mean", "std", "absmax", "kurtosis", ">6σ")
+    return Table(
+        columns=(*_IDENTITY, *(Column(title, numeric=True) for title in titles)),
+        rows=tuple(rows),
+        tones=tuple(_tone(t) for t in tensors),
+        note=" ".join(
+            part
+            for part in (
+                "Kurtosis 3 is Gaussian; more means heavier tails.",
+                reading_note([t.info for t in tensors]),
+                note,
+            )
+            if part
+        ),
+    )
+
+
+def _errors(tensors: Sequence[TensorReport], schemes: Sequence[SchemeTotal]) -> Table:
+    quantized = [t for t in tensors if t.errors]
+    beyond = any(e.saturated or e.overflowed for t in quantized for e in t.errors)
+    return Table(
+        columns=(Column("tensor", key=True), *(Column(s.scheme, numeric=True) for s in schemes)),
+        rows=tuple(
+            (
+                t.info.name,
+                *(_with_gap(e) for e in t.errors),
+            )
+            for t in quantized
+        ),
+        tones=tuple(_tone(t) for t in quantized),
+        note=(
+            "SQNR in dB, and how far above (+) or below (−) that of a Gaussian tensor of the "
+            "same shape it is." + (f" {_BEYOND}" if beyond else "")
+        ),
+    )
+
+
+def _with_gap(error: ErrorReport) -> str:
+    parts = (_decibels(error), beyond_range(error.saturated, error.overflowed))
+    return ", ".join(part for part in parts if part)
+
+
+def _decibels(error: ErrorReport) -> str:
+    if error.relative_mse is None:
+        return "–"  # nothing but zeros, or nothing finite
+    if error.sqnr_db is None:
+        return "the rest exact" if error.overflowed else "exact"
+    gap = None
+    if error.gaussian_sqnr_db is not None:
+        gap = error.sqnr_db - error.gaussian_sqnr_db
+    return f"{format_decibels(error.sqnr_db)} {format_signed(gap).replace('-', '−')}"
+
+
+def _tone(tensor: TensorReport) -> Tone:
+    stats = tensor.statistics
+    if stats is None or not tensor.errors:
+        return "dim"
+    if stats.nan or stats.inf or any(e.overflowed for e in tensor.errors):
+        return "bad"
+    gaps = [
+        e.gaussian_sqnr_db - e.sqnr_db
+        for e in tensor.errors
+        if e.sqnr_db is not None and e.gaussian_sqnr_db is not None
+    ]
+    return "warn" if gaps and max(gaps) >= 3.0 else ""
+
+
+def _is_whole(inspection: Inspection) -> bool:
+    return all(t.sampled_parameters in (0, t.info.elements) for t in inspection.tensors)
+
+
+def _outlier_columns(inspection: Inspection) -> list[Section]:
+    """Columns that hold several outliers, which is what makes them worth keeping in 16 bits."""
+    found = [
+        (column, tensor)
+        for tensor in inspection.tensors
+        if tensor.outliers and tensor.errors
+        for column in tensor.outliers.columns
+        if column.count >= 2
+    ]
+    if not found:
+        return []
+    found.sort(key=lambda pair: -pair[0].count)
+    rows = tuple(
+        (
+            tensor.info.name,
+            str(column.column),
+            f"{column.count:,}",
+            f"{column.count / tensor.outliers.count:.0%}" if tensor.outliers else "–",
+        )
+        for column, tensor in found[:LISTED_OUTLIERS]
+    )
+    table = Table(
+        columns=(
+            Column("tensor", key=True),
+            Column("column", numeric=True),
+            Column("values beyond 6σ", numeric=True),
+            Column("of the tensor's", numeric=True),
+        ),
+        rows=rows,
+        note=(
+            f"The fullest of {len(found):,} columns with two outliers or more."
+            if len(found) > len(rows)
+            else "All columns with two outliers or more."
+        ),
+    )
+    return [Section("Outlier columns", (table,))]
+
+
+def _outlier_section(inspection: Inspection) -> list[Section]:
+    found = [
+        (outlier, tensor)
+        for tensor in inspection.tensors
+        if tensor.outliers and tensor.errors
+        for outlier in tensor.outliers.top
+        if outlier.sigmas >= 6.0
+    ]
+    broken = [
+        (t.info.name, f"{t.statistics.nan:,} NaN, {t.statistics.inf:,} infinite")
+        for t in inspection.tensors
+        if t.statistics and (t.statistics.nan or t.statistics.inf)
+    ]
+    sections = []
+    if broken:
+        sections.append(Section("Values that are not finite", (Facts(tuple(broken)),)))
+    sections += _outlier_columns(inspection)
+    if found:
+        found.sort(key=lambda pair: -pair[0].sigmas)
+        sampled = "" if _is_whole(inspection) else ", in the sample"
+        total = sum(t.outliers.count for t in inspection.tensors if t.outliers and t.errors)
+        rows = tuple(
+            (
+                tensor.info.name,
+                str(outlier.row),
+                str(outlier.column),
+                format_value(outlier.value),
+                f"{outlier.sigmas:.1f}",
+            )
+            for outlier, tensor in found[:LISTED_OUTLIERS]
+        )
+        table = Table(
+            columns=(
+                Column("tensor", key=True),
+                Column("row", numeric=True),
+                Column("column", numeric=True),
+                Column("value", numeric=True),
+                Column("sigmas", numeric=True),
+            ),
+            rows=rows,
+            note=f"The largest of {plural(total, 'value')} of matrices beyond 6 sigma{sampled}.",
+        )
+        sections.append(Section("Outliers", (table,)))
+    return sections

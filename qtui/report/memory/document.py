@@ -1,0 +1,283 @@
+"""The document of `qtui memory`, and the section of memory in `qtui inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
+from qtui.report.memory.compute import compute_facts
+from qtui.report.memory.data import MemoryReport, memory_data
+from qtui.report.memory.explain import explain_sections
+from qtui.report.memory.words import conclude_memory
+from qtui.report.numbers import format_bytes, format_count, plural
+from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
+from qtui_core.memory.advice.fit import Fit, Largest
+from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.plan.rules import learned_positions
+from qtui_core.memory.plan.text import grouped
+
+_TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
+
+
+def memory_document(report: MemoryReport, *, explain: bool, picture: bool = False) -> Document:
+    """`explain` adds every term with its formula, its numbers and its source; `picture` the curve,
+    for the face that can show one."""
+    estimate = report.estimate
+    drawn: tuple[Block, ...] = ()
+    if picture:
+        from qtui.report.memory.picture import curve_picture
+
+        drawn = (curve_picture(estimate.curve),)
+    sections = [
+        Section("Plan", (_plan(report),)),
+        Section("At the peak", (_levels(estimate), _components(estimate))),
+        Section("By phase", (_phases(estimate), *drawn)),
+    ]
+    if explain:
+        sections += explain_sections(estimate)
+    if report.largest is not None:
+        sections.append(Section("The largest that fits", (_largest(report.largest, estimate),)))
+    if report.fits:
+        sections.append(Section("What it fits on", (_fits(report.fits, estimate),)))
+    if report.compute is not None:
+        sections.append(Section("Compute", (compute_facts(report, report.compute),)))
+    sections.append(Section("What would save memory", tuple(_advice(report))))
+    sections.append(Section("When memory runs out", (_cures(report),)))
+    if report.notes:
+        sections.append(Section("Notes", tuple(report.notes)))
+    return Document(
+        f"qtui memory {report.model}",
+        tuple(sections),
+        conclude_memory(report),
+        memory_data(report),
+    )
+
+
+def with_memory(document: Document, report: MemoryReport) -> Document:
+    """The report of an inspection with the memory of a plan in it: plan, peak and phases."""
+    estimate = report.estimate
+    section = Section(
+        "Memory of a run",
+        (
+            conclude_memory(report),
+            _plan(report),
+            _levels(estimate),
+            _components(estimate),
+            _phases(estimate),
+        ),
+    )
+    return replace(
+        document,
+        sections=(*document.sections, section),
+        data={**document.data, "memory": memory_data(report)},
+    )
+
+
+def without_memory(document: Document, reason: str) -> Document:
+    """The report of an inspection with the reason why it says nothing of memory."""
+    section = Section("Memory of a run", (f"Not estimated: {reason}",))
+    return replace(document, sections=(*document.sections, section))
+
+
+def _plan(report: MemoryReport) -> Facts:
+    estimate = report.estimate
+    model, shape = report.architecture, estimate.shape
+    count = report.parameters
+    if shape is not None and count is not None:
+        layers = plural(len(shape.encoder) + len(shape.layers), "layer")
+        model += f", {count:,} parameters ({format_count(count)}), {layers}"
+    origin = "a tape of the step" if estimate.origin == "tape" else "a trace of the real classes"
+    return Facts(
+        (
+            ("model", model),
+            *grouped(estimate.plan),
+            ("estimated from", origin),
+        )
+    )
+
+
+def _levels(estimate: Estimate) -> Facts:
+    pairs = [
+        ("resident", f"{both(estimate.resident_bytes)}, {_stays(estimate)}"),
+        ("live tensors, peak", both(estimate.peak_live_bytes)),
+        ("allocated, peak", both(estimate.peak_allocated_bytes)),
+    ]
+    if estimate.peak_reserved_bytes is not None:
+        reserved = both(estimate.peak_reserved_bytes)
+        if estimate.retries:
+            times = plural(estimate.retries, "time")
+            reserved += f"; out of memory {times}, the allocator gives back its cache and goes on"
+        pairs.append(("reserved, peak", reserved))
+    process = both(estimate.process_bytes)
+    if estimate.uncertainty_bytes:
+        process += f", give or take {format_bytes(estimate.uncertainty_bytes)}"
+    where = estimate.peak_phase
+    if estimate.peak_operation:
+        where += f": {estimate.peak_operation}"
+    return Facts((*pairs, ("process", process), ("the peak is in", where)))
+
+
+def _stays(estimate: Estimate) -> str:
+    """The phase between steps has more: the inputs, and of an inference the cache."""
+    turn = "step" if estimate.plan.trains else "prompt"
+    return f"what stays from {turn} to {turn}"
+
+
+def both(nbytes: int) -> str:
+    """Bytes exactly, and as people read them."""
+    return f"{nbytes:,} ({format_bytes(nbytes)})"
+
+
+def _components(estimate: Estimate) -> Table:
+    peak = estimate.peak_allocated_bytes
+    return Table(
+        columns=(
+            Column("component", key=True),
+            Column("bytes", numeric=True),
+            Column("", numeric=True),
+            Column("share", numeric=True),
+            Column("known"),
+        ),
+        rows=tuple(
+            (
+                term.name,
+                f"{term.bytes:,}",
+                format_bytes(term.bytes),
+                f"{term.bytes / peak:.1%}" if peak else "–",
+                term.basis,
+            )
+            for term in estimate.components
+        ),
+        bars=tuple(term.bytes / peak if peak else 0.0 for term in estimate.components),
+        bar_title="of the peak",
+    )
+
+
+def _phases(estimate: Estimate) -> Table:
+    peak = max((phase.allocated_bytes for phase in estimate.phases), default=0)
+    return Table(
+        columns=(
+            Column("phase", key=True),
+            Column("bytes", numeric=True),
+            Column("", numeric=True),
+            Column("most at"),
+        ),
+        rows=tuple(
+            (
+                phase.name,
+                f"{phase.allocated_bytes:,}",
+                format_bytes(phase.allocated_bytes),
+                phase.operation or "–",
+            )
+            for phase in estimate.phases
+        ),
+        tones=tuple("warn" if p.name == estimate.peak_phase else "" for p in estimate.phases),
+        bars=tuple(p.allocated_bytes / peak if peak else 0.0 for p in estimate.phases),
+        bar_title="most allocated",
+    )
+
+
+def _fits(fits: Sequence[Fit], estimate: Estimate) -> Table:
+    return Table(
+        columns=(
+            Column("GPU", key=True),
+            Column("memory", numeric=True),
+            Column("verdict"),
+            Column("left", numeric=True),
+        ),
+        rows=tuple(
+            (
+                fit.gpu,
+                format_bytes(fit.capacity_bytes),
+                fit.verdict,
+                signed_bytes(fit.headroom_bytes),
+            )
+            for fit in fits
+        ),
+        tones=tuple(_TONES[fit.verdict] for fit in fits),
+        bars=tuple(
+            min(1.0, (fit.capacity_bytes - fit.headroom_bytes) / fit.capacity_bytes) for fit in fits
+        ),
+        bar_title="used",
+        note=(
+            "tight: the tensors fit, and what the allocator keeps or the uncertainty of "
+            f"{format_bytes(estimate.uncertainty_bytes)} may not. Where no GPU was named, and of "
+            "others than that one, what the allocator keeps is taken to be the same on all; --gpu "
+            "replays it on one."
+        ),
+    )
+
+
+def signed_bytes(nbytes: int) -> str:
+    return f"{'−' if nbytes < 0 else ''}{format_bytes(abs(nbytes))}"
+
+
+def _largest(largest: Largest, estimate: Estimate) -> Facts:
+    gpu = largest.gpu
+    if largest.value is None:
+        return Facts(((largest.option, f"not even {largest.step} fits on {gpu}"),))
+    value = f"{largest.value:,} on {gpu}"
+    shape = estimate.shape
+    longest = None if shape is None else shape.max_positions
+    if largest.option == "--seq" and shape is not None and longest is not None:
+        if largest.value > longest:
+            value += f"; the model was made for {longest:,} positions"
+        elif largest.value + estimate.plan.generate == learned_positions(shape):
+            value += f"; the model has learned no more than {longest:,} positions"
+    return Facts(((largest.option, value), ("the process then takes", both(largest.process_bytes))))
+
+
+def _advice(report: MemoryReport) -> list[Block]:
+    if not report.weighed:
+        return ["Not known: a trace is of one plan."]
+    if not report.advice:
+        return ["No single change of the plan would save a part of the peak worth naming."]
+    peak = report.estimate.peak_allocated_bytes
+    return [
+        Table(
+            columns=(
+                Column("change", key=True),
+                Column("saves", numeric=True),
+                Column("peak then in"),
+                Column("costs"),
+            ),
+            rows=tuple(_advised(advice) for advice in report.advice),
+            bars=tuple(advice.saves_bytes / peak for advice in report.advice),
+            bar_title="of the peak",
+            note="Each by itself, from an estimate of the changed plan.",
+        )
+    ]
+
+
+def _advised(advice: Advice) -> tuple[str, ...]:
+    return advice.change, format_bytes(advice.saves_bytes), advice.peak_phase, advice.cost
+
+
+def _cures(report: MemoryReport) -> Table:
+    return Table(
+        columns=(
+            Column("where", key=True),
+            Column("needs", numeric=True),
+            Column("cure"),
+            Column("saves there", numeric=True),
+            Column("how it shows"),
+        ),
+        rows=tuple(
+            (cure.kind, format_bytes(cure.needs_bytes), *_cure(cure, report), cure.symptom)
+            for cure in report.cures
+        ),
+        note="The change that saves most there and trains the same, where there is one.",
+    )
+
+
+def _cure(cure: Cure, report: MemoryReport) -> tuple[str, str]:
+    """What to change, and the bytes it saves; segments that were not tried save what the allocator
+    keeps at most."""
+    if cure.change:
+        return cure.change, format_bytes(cure.saves_bytes)
+    estimate = report.estimate
+    native = estimate.plan.segments == "native"
+    if cure.kind == FRAGMENTATION and native and not tries_segments(estimate):
+        return "--segments expandable", f"at most {format_bytes(cure.needs_bytes)}"
+    return "nothing in the plan" if report.weighed else "not known", "–"

@@ -1,0 +1,184 @@
+"""What the reader of a report of memory should know of how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.devices.device import Calibration
+from qtui_core.memory.devices.workspaces import parse_version
+from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.plan.rules import not_built_in
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.targets import rank_on
+from qtui_core.memory.plan.text import OPTIONS, written
+from qtui_core.memory.shape.model_shape import ModelShape, Moe
+from qtui_core.memory.shape.modules import named_modules
+from qtui_core.memory.shape.packings import STORED
+from qtui_core.memory.step.on_device import has_flash, holds_logits_back, logits_copy_bytes
+from qtui_core.models.tensors import DESCRIBED_IN
+
+if TYPE_CHECKING:
+    from qtui.report.memory.build import Described
+
+
+def notes_of(model: Described, found: Estimate, asked: RunPlan | None) -> Iterator[str]:
+    """The notes on an estimate. `asked` is the plan as it was asked for, where that is known."""
+    shape, plan = found.shape, found.plan
+    if shape is None or not_built_in(shape, plan):
+        yield "Changes are not weighed: a trace is of one plan."
+    if shape is not None:
+        yield from shape.notes
+        longest = shape.max_positions
+        if longest is not None and plan.sequence + plan.generate > longest:
+            yield f"The sequence is longer than the {longest:,} positions the model was made for."
+    stated = stated_dtype(model.config) if shape is None else shape.dtype
+    if asked is not None and asked.dtype is None and not stated:
+        yield (
+            f"{model.config.get(DESCRIBED_IN, 'config.json')} does not say which type "
+            f"the weights are of, and {plan.dtype} is taken; of many older models they are "
+            "float32: --dtype fp32 is then what loads."
+        )
+    if shape is not None:
+        yield from _unquantized_experts(shape, plan)
+        yield from _idle_targets(shape, plan)
+    if asked is not None:
+        yield from _without_effect(asked, plan)
+    yield from _logits_copy(shape, plan)
+    if plan.gpus > 1:
+        from qtui_core.memory.plan.sharing import sharing_notes
+
+        yield from sharing_notes(found)
+    if model.config.get("auto_map"):
+        yield (
+            "The model brings code of its own, which is never executed; the estimate is of the "
+            f"class of transformers for {model.config.get('model_type')!r}."
+        )
+    if model.quantized and (shape is None or shape.packing is None):
+        yield (
+            "The checkpoint is quantized already; the estimate is of its unquantized original, "
+            "stored as the plan says."
+        )
+    known = None if found.device is None else found.device.calibration
+    if known is not None and found.device is not None:
+        yield (
+            f"{found.device.name} is calibrated: context and workspaces were measured here on "
+            f"{known.made}. {_since(known, plan)}".rstrip()
+        )
+    if plan.attention == "efficient" and not has_flash(found.device):
+        name = "This GPU" if found.device is None else found.device.name
+        yield f"{name} has no flash attention: sdpa takes the efficient kernel there."
+
+
+def _logits_copy(shape: ModelShape | None, plan: RunPlan) -> Iterator[str]:
+    """What of the range of the process a cross entropy in place makes."""
+    nbytes = logits_copy_bytes(shape, plan)
+    if not nbytes:
+        return
+    counted = "is counted" if holds_logits_back(shape, plan) else "is not counted"
+    yield (
+        f"With --loss {plan.loss} the allocator may keep one float32 copy of the logits, "
+        f"{nbytes:,} bytes, that the step does not use. It {counted} here, and is part of the "
+        "range of the process either way: runs of Mistral-7B and Llama-3-8B on an A100 with "
+        "transformers 4.44 to 4.48 kept it; Mistral-7B with 4.43 and PowerLM-3b (Granite) with "
+        "4.45 did not. What decides is not known."
+    )
+
+
+def stated_dtype(config: Mapping[str, Any]) -> object:
+    """What config.json says of the type of the weights; "auto" says nothing."""
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return None if stated == "auto" else stated
+
+
+def _unquantized_experts(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
+    """Of weights that the reader takes to be quantized and that are not (`is_quantized`)."""
+    stacked = sum(
+        prod(parameter.shape)
+        for layer in (*shape.encoder, *shape.layers)
+        if isinstance(layer.mlp, Moe)
+        for parameter in layer.mlp.stacked
+    )
+    if plan.quantized and plan.quant != STORED and stacked:
+        yield (
+            f"The experts, {stacked / shape.parameters:.0%} of the parameters, are not quantized: "
+            "the classes keep those of a layer stacked in one tensor, and bitsandbytes packs "
+            "linear layers."
+        )
+
+
+def _idle_targets(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
+    """Names that no adapter is put on for, though others are: peft passes over them in silence."""
+    if not plan.adapts or len(plan.lora_targets) < 2:
+        return
+    modules = [*named_modules(shape)]
+    if shape.head is not None:
+        modules.append((shape.head.name, shape.head))
+    names = {name for name, _ in modules}
+
+    def ranks(targets: tuple[str, ...]) -> list[int]:
+        changed = replace(plan, lora_targets=targets)
+        return [rank_on(shape, changed, name, module) for name, module in modules]
+
+    for target in plan.lora_targets:
+        if any(name == target or name.endswith(f".{target}") for name in names):
+            continue
+        others = tuple(each for each in plan.lora_targets if each != target)
+        try:
+            idle = ranks(others) == ranks(plan.lora_targets)
+        except UsageError:  # the others want it beside them: it is the name of experts
+            continue
+        if idle:
+            yield f"No module is named {target}: it gets no adapter, and peft would not say so."
+
+
+def _trains(plan: RunPlan) -> bool:
+    return plan.trains
+
+
+def _adapts(plan: RunPlan) -> bool:
+    return plan.adapts
+
+
+_NO_ADAPTERS: Final = "only lora and qlora have adapters"
+#: Option -> what a plan must be for it to count, and why it does not in others.
+_COUNTS: Final[dict[str, tuple[Callable[[RunPlan], bool], str]]] = {
+    "--generate": (lambda plan: not plan.trains, "a step of training generates nothing"),
+    "--accumulation": (_trains, "an inference has no gradients to accumulate"),
+    "--quant-storage": (
+        lambda plan: plan.four_bits and plan.zero == 3,
+        "it decides what --zero 3 shards of 4-bit weights",
+    ),
+    "--checkpointing": (_trains, "an inference keeps nothing for a backward pass"),
+    "--reentrant": (lambda plan: plan.checkpointing is True, "nothing is checkpointed"),
+    "--autocast-dtype": (lambda plan: plan.autocast is True, "autocast is off"),
+    "--optimizer": (_trains, "an inference has no optimizer"),
+    "--loss": (_trains, "an inference has no loss"),
+    "--loop": (_trains, "an inference has no backward pass"),
+    "--lora-rank": (_adapts, _NO_ADAPTERS),
+    "--lora-targets": (_adapts, _NO_ADAPTERS),
+    "--lora-dropout": (_adapts, _NO_ADAPTERS),
+    "--adapter-dtype": (_adapts, _NO_ADAPTERS),
+}
+
+
+def _without_effect(asked: RunPlan, plan: RunPlan) -> Iterator[str]:
+    """What was asked for and is nothing to the method."""
+    usual = RunPlan()
+    for option, (counts, why) in _COUNTS.items():
+        value, default = (getattr(each, OPTIONS[option]) for each in (asked, usual))
+        if value not in (default, False) and not counts(plan):
+            yield f"{written(option, asked)} changes nothing: {why}."
+
+
+def _since(known: Calibration, plan: RunPlan) -> str:
+    """What of a calibration does not hold for a plan."""
+    if known.torch != parse_version(plan.torch):
+        version = ".".join(map(str, known.torch))
+        return f"Workspaces are those of torch {plan.torch}: it was measured with {version}."
+    if known.context is None:
+        return "The driver did not tell the context, which is a published figure."
+    return ""

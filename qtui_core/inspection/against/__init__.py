@@ -1,0 +1,1 @@
+"""Two checkpoints of the same weights, held against each other."""

@@ -1,0 +1,242 @@
+"""The same weights in two checkpoints: what the second made of the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.inspection.against.conclude import conclude_comparison
+from qtui_core.inspection.against.difference import Difference, difference
+from qtui_core.inspection.against.difference_map import difference_map
+from qtui_core.inspection.against.pairing import Pair, Pairing, open_pair, pair_weights
+from qtui_core.inspection.against.report import Comparison, PairReport, WorstMap
+from qtui_core.inspection.census import take_census
+from qtui_core.inspection.inspect import Progress
+from qtui_core.inspection.rows import strips_of
+from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, RowSample, sample_rows
+from qtui_core.models import ModelSource, row_elements, rows_of
+from qtui_core.packed.views import Rows
+from qtui_core.quant import Scheme, measure
+
+#: Cells of the map of the worst weight.
+MAP_ROWS, MAP_COLUMNS = 16, 48
+#: Dtypes whose values float32 does not hold: equal there is not equal.
+_WIDER = frozenset({"F64", "I64", "U64", "I32", "U32"})
+
+
+def compare_models(
+    a: ModelSource,
+    b: ModelSource,
+    *,
+    full: bool = False,
+    pattern: str | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Every weight that both models have, decoded, and how far b's is from a's.
+
+    Args:
+        a, b: open models; a is what errors are measured against.
+        full: read every element; else a bounded, evenly spread sample of rows of each.
+        pattern: shell pattern of names, in either model.
+        progress: called as chunks are done.
+
+    Memory is bounded by two samples or, with `full`, by chunks of half a million elements; a
+    weight that its library only decodes as a whole takes that once.
+
+    Raises:
+        ModelError: no weight matches, or none that does could be read.
+        UsageError: nothing matches `pattern`, or a library that decodes is not installed.
+    """
+    pairing = pair_weights(a, b, pattern)
+    remote = "hub" in (a.origin, b.origin)
+    limit = None if full else REMOTE_LIMIT if remote else LOCAL_LIMIT
+    strips = strips_of("hub" if remote else a.origin)
+    total = sum(p.info.elements for p in pairing.pairs)
+    reports: list[PairReport] = []
+    unread: list[tuple[str, str]] = []
+    done = 0
+    for pair in pairing.pairs:
+
+        def advance(share: float, pair: Pair = pair, done: int = done) -> None:
+            if progress:
+                progress(done + round(share * pair.info.elements), total, pair.name)
+
+        advance(0.0)
+        sample = sample_rows(rows_of(pair.info), row_elements(pair.info), limit, strips)
+        try:
+            reports.append(_compare_pair(a, b, pair, sample, advance))
+        except UsageError:
+            raise  # A library is missing, which every other weight would say again.
+        except QtuiError as error:
+            unread.append((pair.name, str(error)))
+        advance(1.0)
+        done += pair.info.elements
+    if unread and not reports:
+        more = f" {len(unread) - 1:,} more weights fail likewise." if len(unread) > 1 else ""
+        raise ModelError(f"{unread[0][1]}{more}")
+    ranked = sorted(reports, key=_badness, reverse=True)
+    return _summarise(a, b, pairing, ranked, unread, _map_of_worst(a, b, ranked, limit, strips))
+
+
+def _compare_pair(
+    a: ModelSource,
+    b: ModelSource,
+    pair: Pair,
+    sample: RowSample,
+    advance: Callable[[float], None],
+) -> PairReport:
+    rows_a, rows_b = open_pair(a, b, pair)
+    held: Rows = rows_a if sample.is_whole else _Kept(rows_a)
+    found = difference(held, rows_b, sample.strips, lambda share: advance(0.7 * share))
+    if found.identical and pair.a.method in _WIDER:
+        found = _recheck(a, b, pair, sample, found)
+    scheme, rounded = None, None
+    if pair.b.scheme is not None and not pair.a.quantized and len(pair.info.shape) >= 2:
+        values = held.sample() if isinstance(held, _Kept) else rows_a
+        scheme, rounded = _plain_rounding(pair.b.scheme, values, advance)
+    return PairReport(
+        pair=pair,
+        difference=found,
+        scheme=scheme,
+        scheme_relative_mse=rounded,
+    )
+
+
+class _Kept:
+    """Rows that are kept as they are read, to be looked at again: a sample."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.shape = rows.shape
+        self._rows = rows
+        self._parts: list[np.ndarray] = []
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        part = self._rows.rows(start, stop)
+        self._parts.append(part)
+        return part
+
+    def sample(self) -> np.ndarray:
+        """Everything read so far, in that order: float32 `[rows, columns]`."""
+        return np.concatenate(self._parts)
+
+
+def _plain_rounding(
+    text: str, values: Rows | np.ndarray, advance: Callable[[float], None]
+) -> tuple[str | None, float | None]:
+    """The scheme as it is written in full, and its relative MSE; None for a scheme that this
+    version has no coder for."""
+    try:
+        scheme = Scheme.parse(text)
+        report = measure(values, scheme, progress=lambda share: advance(0.7 + 0.3 * share))
+    except UsageError:
+        return None, None
+    return str(scheme), report.relative_mse
+
+
+def _recheck(
+    a: ModelSource, b: ModelSource, pair: Pair, sample: RowSample, found: Difference
+) -> Difference:
+    """Equal as float32; of wider numbers the stored bytes decide."""
+    if pair.b.method != pair.a.method:
+        return replace(found, identical=False)
+    same = all(
+        a.read_rows(pair.a.stored, *strip) == b.read_rows(pair.b.stored, *strip)
+        for strip in sample.strips
+    )
+    return replace(found, identical=same)
+
+
+def _badness(report: PairReport) -> tuple[int, float]:
+    """Orders weights: values that are not finite, then relative error; identical ones last."""
+    found = report.difference
+    if found.nonfinite:
+        return (2, found.lost or 0.0)
+    if found.relative_mse is None:
+        return (1, math.inf) if found.mse else (0, 0.0)
+    return (1, found.relative_mse)
+
+
+def _map_of_worst(
+    a: ModelSource,
+    b: ModelSource,
+    ranked: Sequence[PairReport],
+    limit: int | None,
+    strips: int,
+) -> WorstMap | None:
+    worst = next((r for r in ranked if r.difference.mse and len(r.pair.info.shape) >= 2), None)
+    if worst is None:
+        return None
+    info = worst.pair.info
+    sample = sample_rows(rows_of(info), row_elements(info), limit, strips)
+    rows_a, rows_b = open_pair(a, b, worst.pair)
+    return WorstMap(
+        worst.pair.name, difference_map(rows_a, rows_b, sample.strips, MAP_ROWS, MAP_COLUMNS)
+    )
+
+
+def _summarise(
+    a: ModelSource,
+    b: ModelSource,
+    pairing: Pairing,
+    ranked: Sequence[PairReport],
+    unread: Sequence[tuple[str, str]],
+    worst_map: WorstMap | None,
+) -> Comparison:
+    matrices = [r for r in ranked if len(r.pair.info.shape) >= 2]
+    # Norms hold much energy and are seldom quantized: they would flatter the matrices.
+    counted = matrices if any(r.error for r in matrices) else ranked
+    parameters = sum(r.pair.info.elements for r in ranked)
+    rounded = [r for r in ranked if r.scheme_relative_mse is not None and r.power]
+    comparison = Comparison(
+        a=take_census(a),
+        b=take_census(b),
+        pairs=tuple(ranked),
+        only_a=pairing.only_a,
+        only_b=pairing.only_b,
+        shapes=pairing.shapes,
+        unread=tuple(unread),
+        notes=pairing.notes,
+        sample=_describe_sample(ranked),
+        relative_mse=_weighted(counted, lambda r: r.difference.relative_mse),
+        bits_a=_bits(ranked, parameters, of_b=False),
+        bits_b=_bits(ranked, parameters, of_b=True),
+        rounded=len(rounded),
+        rounded_relative_mse=_weighted(rounded, lambda r: r.scheme_relative_mse),
+        stored_relative_mse=_weighted(rounded, lambda r: r.difference.relative_mse),
+        worst_map=worst_map,
+        conclusion="",
+    )
+    return replace(comparison, conclusion=conclude_comparison(comparison))
+
+
+def _bits(reports: Sequence[PairReport], parameters: int, *, of_b: bool) -> float:
+    """Bits per parameter of all pairs in one model; of an expert, its share of its tensor."""
+    bits = sum(
+        (r.pair.b if of_b else r.pair.a).bits_per_parameter * r.pair.info.elements for r in reports
+    )
+    return bits / parameters if parameters else 0.0
+
+
+def _weighted(
+    reports: Sequence[PairReport], of: Callable[[PairReport], float | None]
+) -> float | None:
+    """Relative errors summed as energy."""
+    power = sum(r.power for r in reports)
+    return sum((of(r) or 0.0) * r.power for r in reports) / power if power else None
+
+
+def _describe_sample(reports: Sequence[PairReport]) -> str:
+    read = sum(r.difference.count for r in reports)
+    there = sum(r.pair.info.elements for r in reports)
+    if read == there:
+        return f"Every element of the weights in both was read: {read:,}."
+    cut = sum(1 for r in reports if r.difference.count < r.pair.info.elements)
+    large = "1 weight" if cut == 1 else f"{cut:,} weights"
+    return (
+        f"A sample: {read:,} of {there:,} elements ({read / there:.2g} of all), whole rows spread "
+        f"evenly over {large} too large to read in full; --full reads all."
+    )

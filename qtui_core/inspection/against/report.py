@@ -1,0 +1,110 @@
+"""The result of comparing two checkpoints, as data."""
+
+from __future__ import annotations
+
+from qtui_core.dataclass import dataclass
+from qtui_core.inspection.against.difference import Difference
+from qtui_core.inspection.against.difference_map import DifferenceMap
+from qtui_core.inspection.against.pairing import Pair
+from qtui_core.inspection.report import Census
+from qtui_core.quant.measure import decibels
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """One weight in both models.
+
+    Attributes:
+        difference: of b from a, over the rows that were read.
+        scheme: the scheme that rounds a to the levels b is stored in, without calibration;
+            None where there is none, or a is quantized itself.
+        scheme_relative_mse: what that would do to a.
+    """
+
+    pair: Pair
+    difference: Difference
+    scheme: str | None = None
+    scheme_relative_mse: float | None = None
+
+    @property
+    def scheme_sqnr_db(self) -> float | None:
+        return decibels(self.scheme_relative_mse)
+
+    @property
+    def gain_db(self) -> float | None:
+        """By how much b is better than plain rounding of a: positive is better."""
+        if self.scheme_sqnr_db is None or self.difference.sqnr_db is None:
+            return None
+        return self.difference.sqnr_db - self.scheme_sqnr_db
+
+    @property
+    def power(self) -> float:
+        """Sum of squares of the weight in a, the sample standing for the whole."""
+        return self.difference.mean_square * self.pair.info.elements
+
+    @property
+    def error(self) -> float:
+        """Sum of squared differences, the sample standing for the whole."""
+        return self.difference.mse * self.pair.info.elements
+
+
+@dataclass(frozen=True)
+class WorstMap:
+    """Where the weight of that name differs."""
+
+    name: str
+    map: DifferenceMap
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two checkpoints compared.
+
+    Attributes:
+        a, b: what each is made of.
+        pairs: weights in both that were read, the largest relative error first.
+        only_a, only_b: names without a partner.
+        shapes: (name, shape in a, shape in b) of those that differ in it.
+        unread: (name, reason) of weights in both whose values could not be had.
+        notes: what to bear in mind.
+        sample: what was read, as a sentence.
+        relative_mse: of all matrices, weighted by the energy of a (of all pairs where no matrix
+            differs); None where a is zero.
+        bits_a, bits_b: bits per parameter of the pairs.
+        rounded: how many pairs have a figure for plain rounding, and over those
+        rounded_relative_mse, stored_relative_mse: its error, and that of b.
+        worst_map: of the first pair that differs and is a matrix.
+        conclusion: one sentence.
+    """
+
+    a: Census
+    b: Census
+    pairs: tuple[PairReport, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    shapes: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    unread: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    sample: str
+    relative_mse: float | None
+    bits_a: float
+    bits_b: float
+    rounded: int
+    rounded_relative_mse: float | None
+    stored_relative_mse: float | None
+    worst_map: WorstMap | None
+    conclusion: str
+
+    @property
+    def sqnr_db(self) -> float | None:
+        return decibels(self.relative_mse)
+
+    @property
+    def gain_db(self) -> float | None:
+        """By how much b is better than plain rounding to its levels would be."""
+        plain, stored = decibels(self.rounded_relative_mse), decibels(self.stored_relative_mse)
+        return None if plain is None or stored is None else stored - plain
+
+    @property
+    def identical(self) -> int:
+        return sum(1 for r in self.pairs if r.difference.identical)

@@ -1,0 +1,107 @@
+"""Which scheme for which tensor: the least total error in a budget, and what each byte buys."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qtui_core.errors import UsageError
+from qtui_core.inspection.conclude import choose_total
+from qtui_core.inspection.report import Inspection
+from qtui_core.inspection.sensitivity.assignment import Frontier, frontier
+from qtui_core.inspection.sensitivity.conclude import conclude_sensitivity
+from qtui_core.inspection.sensitivity.report import (
+    AS_STORED,
+    FrontierPoint,
+    Sensitivity,
+    TensorChoice,
+    UniformPoint,
+)
+from qtui_core.inspection.sensitivity.weighing import Weighing
+from qtui_core.quant.measure import decibels
+
+#: Points of the frontier that are kept of it, for a curve.
+CURVE_POINTS = 160
+#: How much larger than the recommended scheme for all tensors the budget is unless one is given:
+#: with as many bytes and no more there may be no bits to give to the tensors that deserve them.
+ROOM = 1.1
+
+
+def default_budget(inspection: Inspection) -> int:
+    """A tenth more bytes than the one scheme for all tensors takes that an inspection
+    recommends."""
+    measured = [t for t in inspection.schemes if t.relative_mse is not None]
+    best = choose_total(measured, sum(t.info.nbytes for t in inspection.tensors))
+    return int(ROOM * best.nbytes)
+
+
+def assign_schemes(weighing: Weighing, budget: int) -> Sensitivity:
+    """The assignment of least error within `budget` bytes of the whole model.
+
+    Raises UsageError where not even the smallest options fit.
+    """
+    found = frontier([t.options for t in weighing.tensors])
+    best = found.best_within(budget - weighing.kept_bytes)
+    if best is None:
+        least = int(found.nbytes[0]) + weighing.kept_bytes
+        raise UsageError(
+            f"A budget of {budget:,} byte{'s' * (budget != 1)} "
+            f"({8 * budget / weighing.parameters:.2f} bits per parameter) cannot be met: these "
+            f"schemes make the tensors no smaller than {least:,} bytes "
+            f"({8 * least / weighing.parameters:.2f}). "
+            "Name a smaller scheme, or raise the budget."
+        )
+    choices = tuple(
+        TensorChoice(
+            tensor.name,
+            tensor.parameters,
+            tensor.schemes[index],
+            tensor.options[index].nbytes,
+            tensor.options[index].error,
+        )
+        for tensor, index in zip(weighing.tensors, best.chosen, strict=True)
+    )
+    point = _point(weighing, best.nbytes, best.error)
+    uniform = _uniform(weighing, found)
+    curve = _curve(weighing, found)
+    return Sensitivity(
+        by=weighing.by,
+        budget=budget,
+        point=point,
+        bound=best.bound,
+        exact=best.bound == best.error,
+        choices=choices,
+        frontier=curve,
+        uniform=uniform,
+        unweighed=weighing.unweighed,
+        tokens=weighing.tokens,
+        conclusion=conclude_sensitivity(weighing, point, choices, uniform, curve),
+    )
+
+
+def _point(weighing: Weighing, nbytes: int, error: float) -> FrontierPoint:
+    total = nbytes + weighing.kept_bytes
+    bits = 8 * total / weighing.parameters if weighing.parameters else 0.0
+    return FrontierPoint(total, bits, error, decibels(error))
+
+
+def _curve(weighing: Weighing, found: Frontier) -> tuple[FrontierPoint, ...]:
+    """Points of the frontier at about equal distances in bytes, both ends among them."""
+    wanted = np.linspace(found.nbytes[0], found.nbytes[-1], CURVE_POINTS)
+    at = np.unique(np.searchsorted(found.nbytes, wanted, side="right") - 1)
+    return tuple(_point(weighing, int(found.nbytes[i]), float(found.error[i])) for i in at)
+
+
+def _uniform(weighing: Weighing, found: Frontier) -> tuple[UniformPoint, ...]:
+    points = []
+    schemes = weighing.tensors[0].schemes[:-1] if weighing.tensors else ()
+    for index, scheme in enumerate(schemes):
+        options = [t.options[index] for t in weighing.tensors]
+        nbytes, error = sum(o.nbytes for o in options), sum(o.error for o in options)
+        own = _point(weighing, nbytes, error)
+        best = found.best_within(nbytes)
+        assigned = own
+        # A frontier that was thinned may have lost even this assignment.
+        if best is not None and best.error < error:
+            assigned = _point(weighing, best.nbytes, best.error)
+        points.append(UniformPoint(scheme or AS_STORED, own, assigned))
+    return tuple(points)

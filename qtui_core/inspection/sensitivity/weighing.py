@@ -1,0 +1,127 @@
+"""What each way to store a tensor costs in bytes and in error, made ready to be added up.
+
+Weighed by weights, the error of a tensor is its squared error, and the total is relative to the
+energy of all matrices, as in the totals of an inspection. Weighed by outputs, it is the squared
+error of the layer's output over the square of that output, on the inputs that a calibration text
+gave the layer; the total is the mean over the layers. Neither is the loss of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.inspection.layer_errors import LayerErrors
+from qtui_core.inspection.report import Inspection, TensorReport
+from qtui_core.inspection.sensitivity.relaxation import Option
+from qtui_core.quant import PerModel, Scheme
+
+
+@dataclass(frozen=True)
+class TensorOptions:
+    """The ways to store one tensor: schemes (None leaves it as stored) with bytes and the share
+    that each adds to the total error."""
+
+    name: str
+    parameters: int
+    schemes: tuple[str | None, ...]
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """What errors are counted by: "weights" or "outputs". `kept_bytes` are those of tensors no
+    scheme applies to; `unweighed` names tensors of whose layer no finite input was seen, which
+    count by their weights instead; `nonfinite` values that were read of the tensors count in no
+    error. `tokens`, of outputs: the fewest and the most that a layer was weighed on."""
+
+    by: str
+    tensors: tuple[TensorOptions, ...]
+    kept_bytes: int
+    parameters: int
+    unweighed: tuple[str, ...] = ()
+    nonfinite: int = 0
+    tokens: tuple[int, int] | None = None
+
+
+def refuse_shared_scales(schemes: Sequence[Scheme]) -> None:
+    """Raises UsageError for a scheme whose scale belongs to the whole model: tensors with
+    schemes of their own do not share one."""
+    for scheme in schemes:
+        if isinstance(scheme.granularity, PerModel):
+            raise UsageError(
+                f"{scheme} shares one scale among all tensors, so it cannot be given to some of "
+                f"them: write {scheme.format}:tensor."
+            )
+
+
+def weigh_by_weights(inspection: Inspection) -> Weighing:
+    """Options from the errors that an inspection measured."""
+    quantized = [t for t in inspection.tensors if t.errors]
+    total = sum(t.energy for t in quantized) or 1.0
+
+    def error_of(tensor: TensorReport, index: int) -> float:
+        return (tensor.errors[index].relative_mse or 0.0) * tensor.energy / total
+
+    return _weighing("weights", inspection, error_of, lambda t: t.energy / total)
+
+
+def weigh_by_outputs(inspection: Inspection, layers: Mapping[str, LayerErrors]) -> Weighing:
+    """Options whose errors are those of the layers' outputs.
+
+    Args:
+        inspection: of the same tensors and schemes.
+        layers: tensor name -> the errors of its layer, in the order of the schemes. A tensor
+            without them counts by its weights: of an embedding the rows themselves are the
+            output.
+    """
+    quantized = [t for t in inspection.tensors if t.errors]
+    relative: dict[str, Sequence[float]] = {
+        t.info.name: [e.relative_mse or 0.0 for e in t.errors] for t in quantized
+    }
+    relative |= {name: found.relative_mse for name, found in layers.items()}
+    tokens = [found.tokens for found in layers.values()]
+
+    def error_of(tensor: TensorReport, index: int) -> float:
+        return relative[tensor.info.name][index] / len(quantized)
+
+    weighing = _weighing("outputs", inspection, error_of, lambda _: 1 / len(quantized))
+    return replace(
+        weighing,
+        unweighed=tuple(t.info.name for t in quantized if t.info.name not in layers),
+        tokens=(min(tokens), max(tokens)) if tokens else None,
+    )
+
+
+def _weighing(
+    by: str,
+    inspection: Inspection,
+    error_of: Callable[[TensorReport, int], float],
+    lost_of: Callable[[TensorReport], float],
+) -> Weighing:
+    options = []
+    kept = nonfinite = 0
+    for tensor in inspection.tensors:
+        info = tensor.info
+        if not tensor.errors:
+            kept += info.nbytes
+            continue
+        if tensor.statistics:
+            nonfinite += tensor.statistics.nan + tensor.statistics.inf
+        # Infinity and NaN spoil whatever they touch: such an option keeps nothing of the tensor.
+        found = [
+            Option(e.bytes, error_of(tensor, i) if not e.overflowed else lost_of(tensor))
+            for i, e in enumerate(tensor.errors)
+        ]
+        options.append(
+            TensorOptions(
+                name=info.name,
+                parameters=info.parameters,
+                schemes=(*(str(e.scheme) for e in tensor.errors), None),
+                options=(*found, Option(info.nbytes, 0.0)),
+            )
+        )
+    parameters = sum(t.info.parameters for t in inspection.tensors)
+    return Weighing(by, tuple(options), kept, parameters, nonfinite=nonfinite)

@@ -1,0 +1,308 @@
+"""What each change of a plan would save, by estimating the changed plan; and the cure for each
+kind of running out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.dtypes import FLOATING
+from qtui_core.memory.plan.run_plan import RunPlan, chunk_of, resolve
+from qtui_core.memory.plan.text import change
+from qtui_core.memory.replay.allocator import AllocatorSettings
+from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.replay.record import Phase
+from qtui_core.memory.shape.model_shape import Attention, ModelShape
+
+if TYPE_CHECKING:
+    from qtui_core.memory.estimate import Estimate
+
+#: The peaks of a plan of the model at hand.
+Estimator = Callable[[RunPlan], Peaks]
+
+#: What a change must save to be worth a line: one part in this many of the peak.
+_WORTH: Final = 500
+
+#: Expandable segments are tried where that takes no longer than all other changes together: a run
+#: of few events, or where the allocator keeps much, one part in this many.
+_KEPT_WORTH: Final = 10
+_FEW_EVENTS: Final = 45_000
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change, and what it does.
+
+    Attributes:
+        change: what to type.
+        plan: with the change.
+        saves_bytes: of the peak of allocated bytes; of reserved bytes for `--segments`.
+        cost: what it costs.
+        peak_phase: where the peak is then.
+        saves_by_phase: of the most that is allocated in each phase.
+    """
+
+    change: str
+    plan: RunPlan
+    saves_bytes: int
+    cost: str
+    peak_phase: str
+    saves_by_phase: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A kind of running out of memory: how it shows, what helps, and by how many bytes of what is
+    needed there. `change` is empty where nothing in the plan helps."""
+
+    kind: str
+    symptom: str
+    needs_bytes: int
+    change: str
+    saves_bytes: int
+
+
+def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
+    """What saves memory, the most first. Changes that cannot be made, or save nothing to speak of,
+    are left out, and there is none for a model without a shape."""
+    if estimate.shape is None:
+        return ()
+    base = estimator(estimate.plan)
+    found = []
+    for changes, cost in candidates(estimate.shape, estimate.plan):
+        try:
+            plan = resolve(
+                replace(estimate.plan, **changes), estimate.shape.dtype, estimate.shape.packed_as
+            )
+            changed = estimator(plan)
+        except UsageError:
+            continue  # Impossible together with the rest of the plan: no advice.
+        by_phase = {
+            name: most - changed.by_phase.get(name, 0) for name, most in base.by_phase.items()
+        }
+        words = change(estimate.plan, plan)
+        saved = base.bytes - changed.bytes
+        found.append(Advice(words, plan, saved, cost, changed.phase, by_phase))
+    found.sort(key=lambda advice: -advice.saves_bytes)
+    return tuple(found)
+
+
+def worthwhile(advice: Sequence[Advice], peak: int) -> tuple[Advice, ...]:
+    """Those that save a part of the peak that is worth a line."""
+    return tuple(a for a in advice if a.saves_bytes * _WORTH >= peak)
+
+
+def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+    """(fields to change, what that costs) of all changes that might save memory."""
+    if plan.trains:
+        yield from _of_a_step(shape, plan)
+        yield from _of_states(shape, plan)
+    else:
+        if shape.packing is not None:
+            yield from _of_packing(shape, plan)
+        elif plan.quant is None:
+            yield {"quant": "nf4-dq"}, "accuracy of 4-bit weights; dequantizing takes time"
+            yield {"quant": "int8"}, "accuracy of 8-bit weights; slower products"
+        if plan.generate:
+            yield {"generate": plan.generate // 2}, "half the answer"
+    if plan.batch > 1:
+        yield from _smaller_batch(plan)
+    if plan.sequence > 256:
+        yield {"sequence": plan.sequence // 2}, "half the context"
+    if plan.attention == "eager" and not _needs_eager(shape):
+        yield {"attention": "sdpa"}, "nothing: the same result, and faster"
+    if plan.attention in ("eager", "efficient") and plan.padding_mask:
+        yield {"attention": "sdpa", "padding_mask": False}, "packed sequences instead of padded"
+    elif plan.padding_mask and plan.attention == "sdpa":
+        yield {"padding_mask": False}, "packed sequences instead of padded ones"
+    if plan.dtype == "fp32" and not plan.adapts:
+        yield {"dtype": "bf16", "autocast": False}, "precision of bfloat16 throughout"
+    yield from _of_sharding(plan)
+
+
+def _of_a_step(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+    if not plan.checkpointing:
+        yield {"checkpointing": True}, "about a third more compute"
+    causal = not shape.is_encoder and not shape.encoder
+    if plan.loss != "tiled" and causal:
+        yield {"loss": "tiled"}, "nothing in the result; a little time (TRL from 1.15 on)"
+    if chunk_of(plan.loss) is None and causal:
+        yield {"loss": "chunked:256"}, "nothing in the result; a little time (TRL to 1.12)"
+    if plan.loss != "fused" and causal:
+        yield {"loss": "fused"}, "a kernel to install (Liger)"
+    if plan.loop != "trainer":
+        yield {"loop": "trainer"}, "nothing: `del outputs` before loss.backward()"
+    if plan.accumulation > 1 and plan.method == "full":
+        yield {"accumulation": 1}, "a smaller batch in all"
+    if plan.dtype == "fp32" and not plan.autocast:
+        yield {"autocast": True}, "products in 16 bits"
+
+
+def _of_packing(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+    """What a quantized checkpoint, which is quantized no further, can be changed in."""
+    if not plan.quantized:
+        yield {"quant": shape.packed_as}, "nothing that the checkpoint has not already cost"
+
+
+def _of_states(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+    if plan.optimizer == "adamw":
+        yield {"optimizer": "adamw-fused"}, "nothing: the same result, and faster"
+    if plan.optimizer in ("adamw", "adamw-fused", "paged-adamw"):
+        yield {"optimizer": "adamw8bit"}, "states in 8 bits"
+    if not plan.optimizer.startswith("paged") and plan.optimizer != "sgd":
+        yield (
+            {"optimizer": "paged-adamw8bit"},
+            "states in 8 bits, paged to the host when it is full",
+        )
+    if plan.method == "full":
+        yield {"method": "lora"}, "trains low-rank adapters and not the weights"
+    if plan.method in ("full", "lora") and shape.packing is not None:
+        cost = "trains adapters over the weights as the checkpoint stores them"
+        yield {"method": "qlora", "quant": shape.packed_as, "kbit_prep": None}, cost
+    elif plan.method in ("full", "lora"):
+        yield (
+            {
+                "method": "qlora",
+                "quant": "nf4-dq",
+                "kbit_prep": "all",
+                "autocast": True,
+                "checkpointing": True,
+            },
+            "trains adapters over 4-bit weights",
+        )
+    if plan.quant in ("nf4", "fp4") and shape.packing is None:
+        yield {"quant": f"{plan.quant}-dq"}, "hardly any accuracy"
+    if plan.quant == "int8" and shape.packing is None:
+        yield {"quant": "nf4-dq"}, "accuracy of 4-bit weights"
+    if plan.kbit_prep == "all":
+        yield {"kbit_prep": "norms"}, "embeddings and head stay in 16 bits"
+    if plan.kbit_prep in ("all", "norms"):
+        left = "embeddings, head, " if plan.kbit_prep == "all" else ""
+        yield {"kbit_prep": "none"}, f"{left}norms and residual stream stay in 16 bits"
+    if plan.adapts:
+        if plan.lora_rank > 8:
+            yield {"lora_rank": 8}, "adapters of a lower rank"
+        if plan.lora_dropout:
+            yield {"lora_dropout": 0.0}, "no dropout before adapters"
+        if plan.adapter_dtype == "fp32":
+            yield {"adapter_dtype": "bf16"}, "adapters lose updates that are small beside them"
+
+
+def _smaller_batch(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+    half = plan.batch // 2
+    if not plan.trains:
+        yield {"batch": half}, "half as many at once"
+    elif plan.batch % 2 == 0:
+        yield (
+            {"batch": half, "accumulation": plan.accumulation * 2},
+            "nothing in the result; smaller products are a little slower",
+        )
+    if plan.trains and plan.batch > 2:
+        yield (
+            {"batch": 1, "accumulation": plan.accumulation * plan.batch},
+            "nothing in the result; small products are slower",
+        )
+
+
+def _of_sharding(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
+    gathers = "weights are gathered for every layer, forward and backward"
+    if plan.data_parallel > 1 and plan.four_bits and plan.quant_storage not in FLOATING:
+        yield {"zero": 3, "quant_storage": "bf16"}, gathers
+    elif plan.data_parallel > 1 and plan.zero < 3:
+        yield {"zero": 3}, gathers
+    if plan.data_parallel > 1 and plan.trains and plan.zero < 2:
+        yield {"zero": 2}, "gradients are scattered to their owners"
+
+
+def _needs_eager(shape: ModelShape) -> bool:
+    return any(
+        isinstance(layer.attention, Attention) and layer.attention.softcap
+        for layer in shape.layers[:2]
+    )
+
+
+#: Where it runs out -> how that shows.
+_SYMPTOMS: Final = {
+    Phase.LOAD: "torch.OutOfMemoryError in from_pretrained",
+    Phase.PREPARE: "torch.OutOfMemoryError in prepare_model_for_kbit_training or get_peft_model",
+    Phase.FORWARD: "torch.OutOfMemoryError inside a layer, in the first forward pass",
+    Phase.LOSS: "torch.OutOfMemoryError in cross_entropy, or in the first steps of backward()",
+    Phase.BACKWARD: "torch.OutOfMemoryError in backward(), inside a layer",
+    Phase.OPTIMIZER: "torch.OutOfMemoryError in optimizer.step(), most often in the first step",
+}
+FRAGMENTATION: Final = "fragmentation"
+_FRAGMENTED: Final = (
+    'torch.OutOfMemoryError that says "reserved by PyTorch but unallocated" is large, after steps '
+    "that went well"
+)
+
+
+def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
+    """For each place where a run can run out of memory, the change that saves most there and
+    trains the same; one that trains something else where no other helps."""
+    found = []
+    for phase in estimate.phases:
+        symptom = _SYMPTOMS.get(Phase(phase.name))
+        if symptom is None:
+            continue
+        best = _best(estimate.plan, advice, phase.name, phase.allocated_bytes)
+        found.append(
+            Cure(
+                phase.name,
+                symptom,
+                phase.allocated_bytes,
+                best.change if best else "",
+                best.saves_by_phase[phase.name] if best else 0,
+            )
+        )
+    if estimate.peak_reserved_bytes is not None:
+        found.append(_of_fragmentation(estimate, estimate.peak_reserved_bytes))
+    return tuple(found)
+
+
+def _of_fragmentation(estimate: Estimate, reserved: int) -> Cure:
+    """What the allocator keeps beyond what is allocated, and what segments that grow would save of
+    it, where that is tried."""
+    kept, saved = reserved - estimate.peak_allocated_bytes, 0
+    if estimate.plan.segments == "native" and tries_segments(estimate):
+        saved = max(0, reserved - estimate.reserved_with(AllocatorSettings("expandable")))
+    change = "--segments expandable" if saved else ""
+    return Cure(FRAGMENTATION, _FRAGMENTED, kept, change, saved)
+
+
+def tries_segments(estimate: Estimate) -> bool:
+    """Whether the run is replayed with expandable segments, to say what they would save."""
+    reserved = estimate.peak_reserved_bytes or 0
+    much = (reserved - estimate.peak_allocated_bytes) * _KEPT_WORTH > reserved
+    return much or len(estimate.events) <= _FEW_EVENTS
+
+
+def _best(plan: RunPlan, advice: Sequence[Advice], phase: str, needs: int) -> Advice | None:
+    helping = [a for a in advice if a.saves_by_phase.get(phase, 0) * _WORTH >= needs]
+    same = [a for a in helping if keeps_training(plan, a.plan)]
+    return max(same or helping, key=lambda a: a.saves_by_phase[phase], default=None)
+
+
+def keeps_training(before: RunPlan, after: RunPlan) -> bool:
+    """Whether two plans train the same parameters on as many tokens a step."""
+    return (
+        before.method == after.method
+        and before.sequence == after.sequence
+        and before.lora_rank == after.lora_rank
+        and before.batch * before.accumulation == after.batch * after.accumulation
+    )
+
+
+__all__ = [
+    "FRAGMENTATION",
+    "Advice",
+    "Cure",
+    "advise",
+    "candidates",
+    "cures",
+    "tries_segments",
+    "worthwhile",
+]

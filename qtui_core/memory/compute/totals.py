@@ -1,0 +1,273 @@
+"""How many operations a step takes, and how short it cannot be.
+
+An operation is a multiplication or an addition. A product of matrices takes two for each parameter
+and token; its backward pass twice as many, half for the gradient of its input and half for that of
+its weight. That is C = 6ND of a full step: N parameters in products, D tokens (Kaplan et al. 2020,
+arXiv 2001.08361, section 2.1). Weights that are frozen have no gradient, which makes 4ND; layers
+that are computed again add 2ND. Attention adds what grows with the square of the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.devices.device import Device
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.targets import rank_on
+from qtui_core.memory.shape.model_shape import (
+    Attention,
+    LatentAttention,
+    Layer,
+    Linear,
+    ModelShape,
+    Module,
+    Moe,
+    Parameter,
+)
+from qtui_core.memory.shape.modules import modules_of_layer
+
+#: Products over the pairs of positions: two in the forward pass (scores, values). The backward pass
+#: has five, the scores being computed again, where they were not kept (FlashAttention-2,
+#: arXiv 2307.08691, section 3.1), and four where they were.
+_PRODUCTS_FORWARD = 2
+_PRODUCTS_BACKWARD = 5
+_PRODUCTS_BACKWARD_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Operations of one step, all micro batches together.
+
+    Attributes:
+        matrix_parameters: N: parameters that multiply a token, of experts those that work on it,
+            a tied output layer too; embeddings are looked up and not among them.
+        trained_parameters: those of N that get a gradient, and the adapters.
+        tokens: D, of the step.
+        forward, recompute, backward: operations; attention is the part of all three that grows
+            with the square of the sequence.
+        dtype: the type that the products are computed in.
+    """
+
+    matrix_parameters: int
+    trained_parameters: int
+    tokens: int
+    forward: int
+    recompute: int
+    backward: int
+    attention: int
+    dtype: str
+
+    @property
+    def total(self) -> int:
+        return self.forward + self.recompute + self.backward
+
+    def seconds_on(self, device: Device) -> float:
+        """A bound: no step is shorter, at the highest rate the vendor states for the type. Real
+        ones are two to five times as long. fp32 is taken as fp32, not as TF32.
+
+        Raises UsageError where the device has no units for the type.
+        """
+        return self.total / device.rate(self.dtype)
+
+
+def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
+    """The operations of a step of a resolved plan.
+
+    Left out are norms, activations, the softmax and the optimizer, which are not products and
+    limited by bandwidth. Taken whole though a run may spare it: the gradient of the first layer's
+    input, which nothing needs where no parameter before it is trained; and the last product of a
+    layer that is computed again, before which the checkpoint of torch stops.
+    """
+    tokens = plan.tokens * max(1, plan.accumulation)
+    layers = [*_products_of_layers(shape, plan)]
+    outside = [*_products_outside(shape, plan)]
+    products = layers + outside
+    pairs = sum(pairs_of(layer, plan) for layer in shape.encoder)
+    decoding = in_decoder(shape, plan)
+    pairs += sum(pairs_of(layer, decoding, plan.sequence) for layer in shape.layers)
+    attention_forward = _PRODUCTS_FORWARD * pairs * max(1, plan.accumulation)
+    times = max(1, plan.accumulation)
+    forward = 2 * times * sum(p.tokens * (p.parameters + p.adapters) for p in products)
+    forward += attention_forward
+    recompute = backward = attention_backward = attention_again = 0
+    if plan.trains:
+        kept = plan.attention == "eager"
+        ratio = _PRODUCTS_BACKWARD_KEPT if kept else _PRODUCTS_BACKWARD
+        attention_backward = attention_forward * ratio // _PRODUCTS_FORWARD
+        backward = (
+            2 * tokens * sum((1 + p.trained) * p.parameters + 2 * p.adapters for p in products)
+            + attention_backward
+        )
+        if plan.checkpointing:
+            attention_again = attention_forward
+            recompute = 2 * tokens * sum(p.parameters + p.adapters for p in layers)
+            recompute += attention_again
+    return Compute(
+        matrix_parameters=sum(p.parameters for p in products),
+        trained_parameters=sum(p.trained * p.parameters + p.adapters for p in products),
+        tokens=tokens,
+        forward=forward,
+        recompute=recompute,
+        backward=backward,
+        attention=attention_forward + attention_again + attention_backward,
+        dtype=plan.autocast_dtype if plan.autocast else plan.dtype or "bf16",
+    )
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A weight that multiplies tokens: its parameters, of adapters on it, whether it is trained
+    itself, and how many tokens of a micro batch there are."""
+
+    parameters: int
+    adapters: int
+    trained: bool
+    tokens: int
+
+
+def _products_of_layers(shape: ModelShape, plan: RunPlan) -> Iterator[_Product]:
+    for prefix, layers, working in (
+        (shape.encoder_prefix, shape.encoder, plan),
+        (shape.layer_prefix, shape.layers, in_decoder(shape, plan)),
+    ):
+        for index, layer in enumerate(layers):
+            for module in modules_of_layer(layer):
+                tokens = plan.tokens if of_encoded(layer, module) else working.tokens
+                name = f"{prefix}.{index}.{module.name}"
+                yield from _product(shape, plan, name, module, layer, tokens)
+
+
+def in_decoder(shape: ModelShape, plan: RunPlan) -> RunPlan:
+    """The plan by which the layers of a decoder work: of the prompt of an inference that an encoder
+    is given they see one token of each sequence, the first."""
+    return replace(plan, sequence=1) if shape.encoder and not plan.trains else plan
+
+
+def of_encoded(layer: Layer, module: Module) -> bool:
+    """Whether a module of a decoder works on what the encoder gave: keys and values of the
+    attention to it."""
+    cross = layer.cross
+    return isinstance(cross, Attention) and module in (cross.key, cross.value)
+
+
+def _products_outside(shape: ModelShape, plan: RunPlan) -> Iterator[_Product]:
+    modules: list[Module] = [*shape.embedding_modules, *shape.head_modules]
+    if shape.head is not None:
+        modules.append(shape.head)
+    for module in modules:
+        yield from _product(shape, plan, module.name, module, None, in_decoder(shape, plan).tokens)
+
+
+def _product(
+    shape: ModelShape,
+    plan: RunPlan,
+    name: str,
+    module: Module,
+    layer: Layer | None,
+    tokens: int,
+) -> Iterator[_Product]:
+    """The product of a module: a linear layer, or the experts that work on one token."""
+    trained = plan.method == "full"
+    rank = rank_on(shape, plan, name, module)
+    if isinstance(module, Linear):
+        adapters = rank * (module.inputs + module.outputs)
+        yield _Product(module.inputs * module.outputs, adapters, trained, tokens)
+    elif isinstance(module, Parameter) and layer is not None and isinstance(layer.mlp, Moe):
+        moe = layer.mlp
+        if module in moe.stacked:
+            experts, *sizes = module.shape
+            # A stack of biases `[experts, outputs]` multiplies nothing.
+            if len(sizes) == 2:
+                parameters = prod(sizes) * moe.top_k * experts // moe.experts
+                yield _Product(parameters, rank * sum(sizes) * moe.top_k, trained, tokens)
+        elif module == moe.router:
+            yield _Product(prod(module.shape), 0, trained, tokens)
+
+
+def pairs_of(layer: Layer, plan: RunPlan, encoded: int | None = None) -> int:
+    """Operations of one product over the pairs of positions that a micro batch attends to, the
+    mean of scores and values, in one layer. `encoded` are tokens of each sequence that an encoder
+    gave, where they are not as many as the layer's.
+
+    Of causal attention a kernel computes half, or the window; eager attention computes all.
+    """
+    attention = layer.attention
+    sequence = plan.sequence
+    if isinstance(attention, LatentAttention):
+        width = attention.heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
+        window, causal = None, True
+    else:
+        width = 2 * attention.heads * attention.head_dim
+        window, causal = attention.window, attention.causal
+    seen = sequence * sequence
+    if plan.attention != "eager":
+        if causal:
+            seen = sequence * (sequence + 1) // 2
+        if window is not None and window < sequence:
+            seen = min(seen, sequence * window)
+    total = plan.batch * seen * width
+    if isinstance(layer.cross, Attention):
+        cross = layer.cross
+        keys = sequence if encoded is None else encoded
+        total += plan.batch * sequence * keys * 2 * cross.heads * cross.head_dim
+    return total
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A product on a device: what it moves and computes at least, and which of the two limits it.
+
+    Attributes:
+        operations: 2mnk.
+        bytes: of the two matrices and the result, each moved once.
+        intensity: operations a byte; ridge: the intensity from which the device computes at its
+            highest rate.
+        attainable: operations a second, at most.
+        seconds: at least.
+    """
+
+    operations: int
+    bytes: int
+    intensity: float
+    ridge: float
+    attainable: float
+    seconds: float
+
+    @property
+    def limit(self) -> str:
+        """ "compute" or "memory"."""
+        return "compute" if self.intensity >= self.ridge else "memory"
+
+
+def roofline(
+    m: int,
+    n: int,
+    k: int,
+    device: Device,
+    dtype: str,
+    *,
+    input_bits: float = 16,
+    weight_bits: float = 16,
+    output_bits: float = 16,
+) -> Roofline:
+    """The roofline of `[m, k]` times `[k, n]` (Williams, Waterman, Patterson 2009): m tokens, k
+    inputs, n outputs, elements of so many bits, computed in `dtype`.
+
+    Raises UsageError where the device has no units for the type.
+    """
+    operations = 2 * m * n * k
+    moved = round((m * k * input_bits + k * n * weight_bits + m * n * output_bits) / 8)
+    rate = device.rate(dtype)
+    intensity = operations / moved
+    attainable = min(rate, intensity * device.bandwidth)
+    return Roofline(
+        operations,
+        moved,
+        intensity,
+        rate / device.bandwidth,
+        attainable,
+        operations / attainable,
+    )

@@ -1,0 +1,1 @@
+"""GPUs as data: what each holds, how fast it is, and what CUDA takes on it."""

@@ -1,0 +1,127 @@
+"""GPUs, found by the names that people type and drivers report."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.devices.catalog import DEVICES
+from qtui_core.memory.devices.device import Device, Multiprocessor
+
+#: Words of names that tell no device from another.
+_COMMON = frozenset(
+    ("nvidia", "amd", "geforce", "tesla", "quadro", "instinct", "gpu", "generation", "rtx")
+)
+
+
+def find_device(name: str) -> Device:
+    """The device of a name, leniently: in any case, with or without vendor, "GeForce", "Tesla",
+    spaces and dashes, as the driver reports it or as people say it ("4090", "a100-80", "H100").
+
+    A name that leaves several open takes the first of the catalogue that it fits, which is the
+    commonest. Raises UsageError for an unknown one, offering the nearest.
+    """
+    known: dict[str, Device] = {}
+    for device in DEVICES:
+        for label in (device.name, *device.aliases):
+            known.setdefault(_key(label), device)
+    key = _key(name)
+    if key in known:
+        return known[key]
+    words = _words(name)
+    for device in DEVICES:
+        if words and any(words <= _words(label) for label in (device.name, *device.aliases)):
+            return device
+    # Only a name that is not found pays for loading this.
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, known, n=4, cutoff=0.5)
+    offered = list(dict.fromkeys(known[match].name for match in near))
+    if not words:  # "RTX" is a part of many names
+        text = name.strip().lower()
+        offered = [device.name for device in DEVICES if text and text in device.name.lower()][:6]
+    near_it = f"Near it: {', '.join(offered)}."
+    if not offered:
+        near_it = f"It has {', '.join(device.name for device in DEVICES[:6])}, and others."
+    raise UsageError(
+        f"There is no GPU {shortened(name)!r} in the catalogue. {near_it} "
+        "For another one, give its memory instead, as in --vram 24GiB."
+    )
+
+
+def shortened(text: str) -> str:
+    """What was typed, no more of it than is read."""
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _words(name: str) -> frozenset[str]:
+    """The words of a name that tell devices apart; "80GB" is "80", "RTX4090" is "rtx", "4090"."""
+    text = re.sub(r"(?<=\d)\s*gi?b\b", "", name.lower())
+    text = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", text)
+    words = re.findall(r"[a-z0-9]+", text)
+    return frozenset(words) - _COMMON
+
+
+def _key(name: str) -> str:
+    return " ".join(sorted(_words(name)))
+
+
+#: Bytes between which an amount of memory is that of a GPU and no slip of the keyboard.
+_LEAST: Final = 1 << 20
+_MOST: Final = 1 << 50
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of an amount of memory: "24GiB", "24 GB", "81559 MiB", "40g", or a plain number of
+    GiB. GB is taken as GiB, as vendors of GPUs mean it, nearly.
+
+    Raises UsageError for what is none.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
+    if match is None:
+        raise UsageError(
+            f"{shortened(text)!r} is no amount of memory; write it with its unit, as in 24GiB or "
+            "81559MiB."
+        )
+    unit = match[2] or ("" if "b" in text.lower() else "g")
+    amount = float(match[1]) * (1 << _UNITS[unit])
+    if not _LEAST <= amount <= _MOST:
+        raise UsageError(
+            f"{shortened(text)!r} is not the memory of a GPU, which is between 1 MiB and 1 PiB; "
+            "write it with its unit, as in 24GiB. A plain number is of GiB."
+        )
+    return int(amount)
+
+
+def device_of_memory(nbytes: int) -> Device:
+    """A GPU of which nothing is known but the bytes that processes can have on it."""
+    power, unit = (30, "GiB") if nbytes >= 1 << 30 else (20, "MiB")
+    amount = nbytes / (1 << power)
+    return Device(
+        name=f"GPU with {amount:.2f}".rstrip("0").rstrip(".") + f" {unit}",
+        vendor="",
+        architecture="",
+        capability=None,
+        multiprocessors=0,
+        multiprocessor=Multiprocessor(0, 0, 0),
+        boost_mhz=0,
+        memory_gb=round(nbytes / 10**9),
+        total=None,
+        allocatable=nbytes,
+        bandwidth=0,
+        l2=0,
+        rates={},
+        source="as given",
+    )
+
+
+__all__ = [
+    "DEVICES",
+    "Device",
+    "Multiprocessor",
+    "device_of_memory",
+    "find_device",
+    "parse_memory",
+]

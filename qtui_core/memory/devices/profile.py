@@ -1,0 +1,125 @@
+"""A profile of one GPU: what `qtui calibrate` measured of it, as it is written to a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, field
+from statistics import median
+from typing import Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError
+from qtui_core.memory.devices.device import Calibration
+from qtui_core.memory.devices.workspaces import parse_version
+
+#: Of the file. One that a later version wrote is refused with a sentence.
+SCHEMA_VERSION: Final = 1
+
+
+class ProfileError(QtuiError):
+    """A profile cannot be read."""
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A step of the grid: its plan in a few words, and bytes at each level, estimated without a
+    profile and measured. None is what nobody could say; `failure` is a sentence where the run
+    failed."""
+
+    name: str
+    estimated_allocated: int | None = None
+    allocated: int | None = None
+    estimated_reserved: int | None = None
+    reserved: int | None = None
+    estimated_process: int | None = None
+    process: int | None = None
+    context: int | None = None
+    seconds: float | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured of a device, and with what.
+
+    Attributes:
+        device: as its driver names it; total_memory, capability: as CUDA tells them.
+        made: when, ISO 8601 with its zone.
+        driver, versions: of the driver; of torch and other libraries by name.
+        context_first: bytes of the process beside what torch reserved after the first tensor, and
+            context_products, after products and their backward pass; None where the driver does
+            not tell. `context_basis` says how the process was told from others.
+        workspace_forward, workspace_training: as in Calibration.
+        segments: bytes the allocator reserved for one tensor, by the bytes of that tensor.
+        allocator: the settings of the allocator, as torch tells them.
+        steps: the grid.
+    """
+
+    device: str
+    made: str
+    driver: str | None
+    versions: Mapping[str, str]
+    total_memory: int | None
+    capability: tuple[int, int] | None
+    context_first: int | None
+    context_products: int | None
+    context_basis: str
+    workspace_forward: int
+    workspace_training: int
+    segments: Mapping[str, int] = field(default_factory=dict)
+    allocator: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[MeasuredStep, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def contexts(self) -> tuple[int, ...]:
+        """Every measurement of the context, in bytes."""
+        known = [self.context_first, self.context_products, *(each.context for each in self.steps)]
+        return tuple(value for value in known if value is not None)
+
+    @property
+    def calibration(self) -> Calibration:
+        """What an estimate takes of it: the middle of the contexts after steps, which have loaded
+        the kernels of a step, else that after products."""
+        after_steps = [each.context for each in self.steps if each.context is not None]
+        context = round(median(after_steps)) if after_steps else self.context_products
+        return Calibration(
+            made=self.made[:10],
+            torch=parse_version(self.versions.get("torch", "")),
+            context=context,
+            context_low=min(self.contexts, default=0),
+            context_high=max(self.contexts, default=0),
+            workspace_forward=self.workspace_forward,
+            workspace_training=self.workspace_training,
+        )
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+def profile_of(text: str) -> Profile:
+    """The profile of a file's text.
+
+    Raises ProfileError for what is none, or one of a later version.
+    """
+    again = "Run qtui calibrate again."
+    try:
+        data = json.loads(text)
+        version = data["schema_version"]
+        if version != SCHEMA_VERSION:
+            raise ProfileError(
+                f"It is of version {version}, and this qtui reads version {SCHEMA_VERSION}. {again}"
+            )
+        steps = tuple(MeasuredStep(**step) for step in data.pop("steps"))
+        capability = data.pop("capability")
+        found = Profile(
+            **data, steps=steps, capability=None if capability is None else tuple(capability)
+        )
+        calibration = found.calibration
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ProfileError(f"It is no profile of a GPU ({error}). {again}") from error
+    numbers = (calibration.workspace_forward, calibration.workspace_training, *found.contexts)
+    if any(not isinstance(number, int) or number < 0 for number in numbers):
+        raise ProfileError(f"It has a size that is no number of bytes. {again}")
+    return found

@@ -1,0 +1,223 @@
+"""What a run takes besides its tensors: workspaces of cuBLAS, which torch counts as allocated, and
+the context and modules of CUDA, which only the driver counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.devices.device import Calibration, Device
+
+MIB: Final = 1 << 20
+
+#: ":4096:2:16:8" in the notation of CUBLAS_WORKSPACE_CONFIG, two of 4 MiB and eight of 16 KiB.
+DEFAULT_WORKSPACE: Final = 8_519_680
+#: What cuBLAS recommends from Hopper on.
+LARGE_WORKSPACE: Final = 32 * MIB
+#: hipBLAS on gfx94x and gfx95x.
+_INSTINCT_WORKSPACE: Final = 128 * MIB
+#: Default of CUBLASLT_WORKSPACE_SIZE.
+_LT_WORKSPACE: Final = MIB
+
+#: First torch, by compute capability major, that takes the large workspace; pull requests 89027,
+#: 175344 and 189312 of pytorch. The one of Blackwell was merged in February 2026, which 2.11 may
+#: or may not have; here it has not.
+_LARGE_SINCE: Final = {9: (2, 0), 10: (2, 12), 12: (2, 12), 11: (2, 14)}
+#: First torch that gives workspaces back after each product, unless TORCH_CUBLAS_WORKSPACE_CACHE
+#: is set; pull request 194311. Its documentation is that of 2.15; 2.14 may have it.
+_NOT_KEPT_SINCE: Final = (2, 15)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Bytes that were measured elsewhere, with the range they were found in."""
+
+    bytes: int
+    low: int
+    high: int
+    source: str
+
+    @property
+    def uncertainty(self) -> int:
+        """The farther end of the range."""
+        return max(self.high - self.bytes, self.bytes - self.low)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Workspaces of cuBLAS.
+
+    Attributes:
+        each: bytes of one.
+        threads: that multiply matrices and so have one each: forward passes are run by the thread
+            of the program, backward passes by that of autograd, each with a handle of its own.
+        kept: whether they stay allocated between products.
+        lt_each: bytes a thread has for cuBLASLt besides, where layers have biases, in versions
+            that do not share the workspace with it; an upper bound.
+        source: where the sizes are from.
+    """
+
+    each: int
+    threads: int
+    kept: bool
+    lt_each: int
+    source: str
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that stay allocated between products."""
+        return self.each * self.threads if self.kept else 0
+
+    @property
+    def calibrated(self) -> Calibrated:
+        """The same with its range: from one thread's to those with cuBLASLt's."""
+        low = self.each if self.kept else 0
+        high = (self.each + self.lt_each) * self.threads
+        return Calibrated(self.bytes, low, high, self.source)
+
+
+def cublas_workspace(
+    torch: str, device: Device | None = None, *, trains: bool = True, config: str | None = None
+) -> Workspace:
+    """The workspaces of a run with a version of torch ("2.13") on a device; without one, of GPUs
+    before Hopper.
+
+    `config` is CUBLAS_WORKSPACE_CONFIG, if set. Source: parseChosenWorkspaceSize and
+    setWorkspaceForHandle in aten/src/ATen/cuda/CublasHandlePool.cpp. That there are two in training
+    is from reading; 21 published runs on A100 agree with two of 8,519,680 bytes to 0.24 %.
+
+    Raises UsageError for a version or configuration that does not parse.
+    """
+    version = parse_version(torch)
+    known = None if device is None or config is not None else device.calibration
+    if known is not None and known.torch == version:
+        return _measured_workspace(known, trains)
+    source = f"CublasHandlePool.cpp of torch {version[0]}.{version[1]}"
+    if config is not None:
+        each = parse_workspace_config(config)
+        source = "CUBLAS_WORKSPACE_CONFIG"
+    elif device is not None and device.vendor == "AMD":
+        each = _INSTINCT_WORKSPACE if device.architecture == "CDNA 3" else LARGE_WORKSPACE
+    else:
+        major = device.capability[0] if device is not None and device.capability else 8
+        since = _LARGE_SINCE.get(major)
+        each = LARGE_WORKSPACE if since and version >= since else DEFAULT_WORKSPACE
+    kept = version < _NOT_KEPT_SINCE or (device is not None and device.vendor == "AMD")
+    return Workspace(each, 2 if trains else 1, kept, min(_LT_WORKSPACE, each), source)
+
+
+def _measured_workspace(known: Calibration, trains: bool) -> Workspace:
+    """As it was found here. The first product makes the workspace of its thread, so that what a
+    backward pass adds is those of other threads."""
+    each = known.workspace_forward or known.workspace_training
+    threads = round(known.workspace_training / each) if trains and each else 1
+    return Workspace(each or DEFAULT_WORKSPACE, max(1, threads), each > 0, 0, known.source)
+
+
+def parse_workspace_config(config: str) -> int:
+    """Bytes that ":SIZE:COUNT[:SIZE:COUNT...]" with sizes in KiB asks for.
+
+    Raises UsageError for another form, for which torch warns and takes its default.
+    """
+    if re.fullmatch(r"(:\d+:\d+)+", config.strip()) is None:
+        raise UsageError(
+            f"CUBLAS_WORKSPACE_CONFIG {config!r} is not of the form :SIZE:COUNT with sizes in KiB, "
+            "as in :4096:8."
+        )
+    numbers = [int(number) for number in config.strip().split(":")[1:]]
+    return sum(size * 1024 * count for size, count in zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def parse_version(torch: str) -> tuple[int, int]:
+    """(major, minor) of a version such as "2.13" or "2.13.0+cu130". Raises UsageError."""
+    match = re.match(r"(\d+)\.(\d+)", torch.strip())
+    if match is None:
+        raise UsageError(f"{torch!r} is no version of torch; write it as in 2.13.")
+    return int(match[1]), int(match[2])
+
+
+#: Context and modules of a process, what NVML counts and torch does not. Published, in MiB: 274
+#: with modules loaded as they are needed against 636 at once (pytorch pull request 86509), about
+#: 300 (issue 107667), about 400 (109888), 426 on an RTX 6000 Ada with torch 2.10 and CUDA 13.0
+#: (unsloth-zoo pull request 1053). It grows with the kernels that are used. No figures that can be
+#: trusted were found for H100 and later.
+_CONTEXT: Final = Calibrated(
+    450 * MIB, 270 * MIB, 640 * MIB, "published processes, 274 to 636 MiB; measure with the driver"
+)
+_CONTEXT_ADA: Final = Calibrated(
+    426 * MIB, 270 * MIB, 640 * MIB, "one process on an RTX 6000 Ada, torch 2.10 with CUDA 13.0"
+)
+#: What the driver counted of runs on an A100 beyond simulated segments: 521 to 529 MiB in seven
+#: with LoRA or full fine-tuning, 453 MiB with 4-bit weights, in one session (fms-a100_80gb_liger
+#: 102, 104 to 106, 108 to 110; 112, 116), and 1628 to 1754 MiB in another (fms-a100_80gb 8, 32, 34,
+#: 56, 58), all with torch 2.4. What the second session held besides is not known.
+_CONTEXT_A100: Final = Calibrated(
+    523 * MIB, 453 * MIB, 1754 * MIB, "two sessions on an A100 SXM4 80GB with torch 2.4"
+)
+#: The same 140.875 MiB after a training step in 69 runs on a T4, in two sessions with torch 2.10
+#: (CUDA 12.8) and 2.14 (CUDA 13.0); 104.875 MiB before the first kernel (measurements that
+#: fitcheck-llm 0.3.1 ships, cuda_context_mib; tests/memory/measured holds 57 of them).
+_CONTEXT_T4: Final = Calibrated(
+    147_718_144, 104 * MIB, 141 * MIB, "69 runs on a T4, torch 2.10 and 2.14"
+)
+
+_CONTEXTS: Final = {
+    "A100 SXM4 80GB": _CONTEXT_A100,
+    "RTX 6000 Ada": _CONTEXT_ADA,
+    "T4": _CONTEXT_T4,
+}
+
+
+#: What NCCL takes for each group of GPUs that talk to each other, by how many they are: buffers of
+#: its channels, which neither torch nor the context counts. Measured on 4 A100 with NVLink, with an
+#: all-reduce in every group of them: 544 MiB in groups of two, 688 MiB in larger ones (issue 964 of
+#: NVIDIA/nccl). Elsewhere 110 MiB (issue 34, PCIe, NCCL 1) to 1.6 GiB (issue 864); all-to-all takes
+#: several times as much (issue 1685).
+_NCCL_PAIR: Final = 544 * MIB
+_NCCL_LARGER: Final = 688 * MIB
+_NCCL_LOW: Final = 110 * MIB
+_NCCL_HIGH: Final = 1638 * MIB
+
+
+def nccl_bytes(groups: Sequence[int]) -> Calibrated:
+    """What the communicators of NCCL take of a GPU that is in groups of these many GPUs."""
+    found = sum(_NCCL_PAIR if size == 2 else _NCCL_LARGER for size in groups)
+    return Calibrated(
+        found,
+        _NCCL_LOW * len(groups),
+        _NCCL_HIGH * len(groups),
+        "all-reduce on 4 A100 with NVLink, NVIDIA/nccl issue 964",
+    )
+
+
+def context_bytes(device: Device | None = None) -> Calibrated:
+    """What the context and the modules of CUDA take of a device in a process."""
+    if device is None:
+        return _CONTEXT
+    known = device.calibration
+    if known is not None and known.context is not None:
+        return Calibrated(known.context, known.context_low, known.context_high, known.source)
+    return _CONTEXTS.get(device.name, _CONTEXT)
+
+
+def outside_torch(device: Device | None = None, groups: Sequence[int] = ()) -> Calibrated:
+    """What a process takes of a device besides what torch reserves: context, modules and, where
+    GPUs talk to each other, NCCL."""
+    context, nccl = context_bytes(device), nccl_bytes(groups)
+    return Calibrated(
+        context.bytes + nccl.bytes,
+        context.low + nccl.low,
+        context.high + nccl.high,
+        f"{context.source}; {nccl.source}" if groups else context.source,
+    )
+
+
+def process_bytes(reserved: int, device: Device | None = None) -> Calibrated:
+    """What the driver counts for a process that reserves `reserved` bytes at most."""
+    context = context_bytes(device)
+    return Calibrated(
+        reserved + context.bytes, reserved + context.low, reserved + context.high, context.source
+    )

@@ -1,0 +1,1 @@
+"""The bytes of an estimate as formulas that a person can read."""

@@ -1,0 +1,224 @@
+"""Reserved bytes: a recording replayed through the caching allocator of torch.
+
+What is asked for is less than what is allocated (blocks are whole multiples of 512 bytes, and a
+large one may keep up to 1 MiB that is not worth cutting off), and that is less than what is
+reserved (segments that have been taken from the device and are not given back).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.replay.allocator_blocks import LARGE_SEGMENT, MIB
+from qtui_core.memory.replay.allocator_expandable import ExpandableAllocator
+from qtui_core.memory.replay.allocator_native import CachingAllocator, DeviceFull
+from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
+from qtui_core.memory.replay.program import Step
+from qtui_core.memory.replay.record import EMPTY_CACHE, HAND_BACK, HOLD_BACK, PHASE, Event
+
+#: Memory that caching_allocator_warmup of transformers leaves to others, at least.
+_WARM_UP_MARGIN: Final = 1.2 * (1 << 30)
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """Of PYTORCH_CUDA_ALLOC_CONF, and of the device. Bytes.
+
+    Attributes:
+        segments: "native" takes each segment by cudaMalloc, "expandable" grows one by pages
+            (expandable_segments:True).
+        capacity: what the device can give to the allocator: its memory without context, modules
+            and other processes. None never fails.
+        max_split: max_split_size_mb; blocks of this size and larger are not split. None splits all.
+        max_non_split_rounding: max_non_split_rounding_mb, how much larger than asked for such a
+            block may be.
+        large_segment: large_segment_size_mb, of the segments for 1 to 10 MiB, and of the pages of
+            expandable segments.
+
+    Raises UsageError for a max_split that torch refuses: it must be larger than large_segment.
+    """
+
+    segments: Literal["native", "expandable"] = "native"
+    capacity: int | None = None
+    max_split: int | None = None
+    max_non_split_rounding: int = LARGE_SEGMENT
+    large_segment: int = LARGE_SEGMENT
+
+    def __post_init__(self) -> None:
+        if self.max_split is not None and self.max_split <= self.large_segment:
+            raise UsageError(
+                f"max_split_size of {self.max_split / MIB:g} MiB is too small: torch takes no less "
+                f"than its large segments, which are {self.large_segment / MIB:g} MiB."
+            )
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Bytes at the levels of torch.cuda.memory_stats, and the number of segments.
+
+    Attributes:
+        allocated: of the blocks that are in use (max_memory_allocated is its peak).
+        reserved: of segments (max_memory_reserved).
+        segments: taken by cudaMalloc; expandable segments are not counted, as in torch.
+    """
+
+    allocated: int
+    reserved: int
+    segments: int
+
+
+@dataclass(frozen=True)
+class PhaseLevels:
+    """A phase: its name, the peak of each level in it, reset at its begin, and what was left."""
+
+    name: str
+    peak: Levels
+    end: Levels
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """Where the run ended: the event that asked for `bytes`, in which phase, and how it stood."""
+
+    event: int
+    bytes: int
+    phase: str
+    levels: Levels
+
+
+@dataclass(frozen=True)
+class AllocatorRun:
+    """What a replay found.
+
+    Attributes:
+        phases: in order, each time one begins; what comes before the first is the phase "".
+        retries: times that cudaMalloc failed and all that was cached was given back.
+        out_of_memory: where the run ended for lack of memory, if it did.
+    """
+
+    phases: tuple[PhaseLevels, ...]
+    retries: int
+    out_of_memory: OutOfMemory | None = None
+
+    @property
+    def peak(self) -> Levels:
+        """The most of each level in the whole run."""
+        return self.peak_since(0)
+
+    @property
+    def end(self) -> Levels:
+        """The levels after the last event."""
+        return self.phases[-1].end
+
+    @property
+    def lasting_reserved(self) -> int:
+        """Reserved bytes that a run goes on with: where the device was full for a moment and all
+        that was cached was given back, those at the end, or what the next step will need again;
+        else the most."""
+        return max(self.end.reserved, self.peak.allocated) if self.retries else self.peak.reserved
+
+    def peak_since(self, phase: int) -> Levels:
+        """The most of each level from the phase of that index on; those of the last step say what
+        a run holds that goes on, where reserved bytes include what its load left."""
+        peaks = [phase.peak for phase in self.phases[phase:]]
+        return Levels(
+            max(peak.allocated for peak in peaks),
+            max(peak.reserved for peak in peaks),
+            max(peak.segments for peak in peaks),
+        )
+
+
+def simulate(events: Sequence[Event], settings: AllocatorSettings | None = None) -> AllocatorRun:
+    """Replays events (`qtui_core.memory.replay.record`) through the allocator.
+
+    The peaks of each phase are what torch.cuda.max_memory_allocated, max_memory_reserved and so on
+    give after torch.cuda.reset_peak_memory_stats() at its begin. An allocation of no bytes takes
+    none, as in torch. Raises ValueError for a buffer that is freed before it is allocated.
+    """
+    settings = settings or AllocatorSettings()
+    kind = ExpandableAllocator if settings.segments == "expandable" else CachingAllocator
+    allocator = kind(
+        capacity=settings.capacity,
+        max_split=settings.max_split,
+        max_non_split_rounding=settings.max_non_split_rounding,
+        large_segment=settings.large_segment,
+    )
+    replay = _Replay(allocator)
+    out_of_memory = replay.run(repeated_events(events))
+    replay.end_phase()
+    return AllocatorRun(tuple(replay.phases), allocator.retries, out_of_memory)
+
+
+class _Replay:
+    """Gives the allocator what calls do, one after the other."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.phases: list[PhaseLevels] = []
+        self._allocator = allocator
+        self._phase = ""
+        # The blocks of each call, by ordinal.
+        self._tables: list[list[Any]] = []
+
+    def run(self, events: RepeatedEvents) -> OutOfMemory | None:
+        """Replays all events, or up to the one that the device had no memory for."""
+        malloc, free = self._allocator.malloc, self._allocator.free
+        tables = self._tables
+        for number, call in enumerate(events.calls):
+            program = call.program
+            own: list[Any] = [None] * program.allocations
+            tables.append(own)
+            owners = [tables[owner] for owner in call.owners]
+            owners.append(own)  # which is the last, or OWN
+            for size, owner, ordinal in program.moves:
+                if size > 0:
+                    try:
+                        own[ordinal] = malloc(size)
+                    except DeviceFull:
+                        return self._out_of_memory(events, number, ordinal)
+                elif size == 0:
+                    free(owners[owner][ordinal])
+                else:
+                    event = events.starts[number] + owner
+                    self._other(event, program.steps[owner], owners)
+        return None
+
+    def end_phase(self) -> None:
+        """Notes the levels of the phase that is over."""
+        peak = Levels(*self._allocator.peaks())
+        self.phases.append(PhaseLevels(self._phase, peak, Levels(*self._allocator.levels())))
+
+    def _other(self, number: int, step: Step, owners: Sequence[Sequence[Any]]) -> None:
+        """What is neither an allocation nor a free, at the event of that number."""
+        kind, owner, ordinal, _, event = step
+        if kind == PHASE:
+            if number:
+                self.end_phase()
+            self._phase = str(event[1])
+            self._allocator.begin_peaks()
+        elif kind == EMPTY_CACHE:
+            self._allocator.empty_cache()
+        elif kind == HOLD_BACK:
+            self._allocator.hold_back(owners[owner][ordinal])
+        elif kind == HAND_BACK:
+            self._allocator.hand_back()
+
+    def _out_of_memory(self, events: RepeatedEvents, call: int, ordinal: int) -> OutOfMemory:
+        buffer = events.calls[call].program.buffers[ordinal]
+        levels = Levels(*self._allocator.levels())
+        return OutOfMemory(events.starts[call] + buffer.start, buffer.asked, self._phase, levels)
+
+
+def warm_up_bytes(weight_bytes: int, device_bytes: int | None = None) -> int:
+    """Bytes of the one tensor that `from_pretrained` of transformers allocates and lets go of
+    before it loads weights of `weight_bytes`, unrounded and summed, to a device.
+
+    The weights are then cut from its segment. Source: caching_allocator_warmup in
+    transformers/modeling_utils.py (5.x) for a process that has nothing reserved before; it takes
+    float16 elements, and leaves 1.2 GiB of the device free. Write it to a recording as an
+    allocation and its free, at the begin of the load.
+    """
+    most = weight_bytes if device_bytes is None else device_bytes - _WARM_UP_MARGIN
+    return max(0, int(min(weight_bytes, most) // 2) * 2)

@@ -1,0 +1,261 @@
+"""Events of a recording of which layers repeat: programs, called for one layer after the other.
+
+Only programs are kept. Who reads event after event gets them written out, once; who does the same
+for all layers of a kind (allocator, timeline) goes from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple, overload
+
+from qtui_core.memory.replay.folding import Fold
+from qtui_core.memory.replay.program import OWN, Program, Step
+from qtui_core.memory.replay.record import (
+    ALLOCATE,
+    FREES,
+    LAYER,
+    OUTSIDE,
+    Event,
+    Label,
+)
+from qtui_core.memory.replay.sections import Place, Section, cut
+
+
+class Call(NamedTuple):
+    """A program, done once.
+
+    Attributes:
+        program: what is done.
+        layer: among all layers, that it is done for; OUTSIDE for none.
+        owners: numbers of the calls whose buffers it frees.
+    """
+
+    program: Program
+    layer: int
+    owners: tuple[int, ...]
+
+
+class RepeatedEvents(Sequence[Event]):
+    """The events of calls, in order. Ids count buffers from 1, call by call, unless the events were
+    there before the calls.
+
+    Attributes:
+        calls: in order.
+    """
+
+    def __init__(self, calls: Sequence[Call], events: Sequence[Event] | None = None) -> None:
+        self.calls = calls
+        self._events = events
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The number of the first event of each call, and how many there are."""
+        return list(accumulate((len(c.program.steps) for c in self.calls), initial=0))
+
+    @property
+    def written(self) -> Sequence[Event]:
+        """The events themselves, written out when they are first asked for."""
+        if self._events is None:
+            self._events = self._write()
+        return self._events
+
+    def _write(self) -> Sequence[Event]:
+        found: list[Event] = []
+        bases: list[int] = []
+        count = 1
+        for call in self.calls:
+            bases.append(count)
+            found += _events_of(call, [*(bases[owner] for owner in call.owners), count])
+            count += call.program.allocations
+        return tuple(found)
+
+    def inserted(
+        self, call: int, after: int, nbytes: int, label: Label, *, freed: bool = False
+    ) -> RepeatedEvents:
+        """The same with one more buffer, allocated after a step of a call, and `freed` at once or
+        never."""
+        old = self.calls[call]
+        changed = old._replace(program=old.program.inserted(after, nbytes, label, freed=freed))
+        return RepeatedEvents([*self.calls[:call], changed, *self.calls[call + 1 :]])
+
+    def without(self, kind: int) -> RepeatedEvents:
+        """The same without events of a kind that neither allocates nor frees."""
+        return RepeatedEvents(
+            [
+                call._replace(program=call.program.without(kind))
+                if any(step[0] == kind for step in call.program.steps)
+                else call
+                for call in self.calls
+            ]
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        return self.written[index]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.written)
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+
+def repeated_events(events: Sequence[Event]) -> RepeatedEvents:
+    """Events as calls, where they are not yet: each section is called once.
+
+    Raises ValueError for events that are no history: a buffer freed that is not alive.
+    """
+    if isinstance(events, RepeatedEvents):
+        return events
+    try:
+        sections, places = cut(events)
+        caller = Caller((), places)
+        for section in sections:
+            caller.call(section, 0, last=True)
+    except KeyError as error:
+        raise ValueError(f"buffer {error} is freed before it is allocated") from None
+    found = RepeatedEvents(caller.calls, events)
+    freed: set[tuple[int, int]] = set()
+    for start, call in zip(found.starts, found.calls, strict=False):
+        for step, owner, ordinal in call.program.frees:
+            buffer = (call.owners[owner], ordinal)
+            if buffer in freed:
+                raise ValueError(f"event {start + step} frees a buffer that is not alive")
+            freed.add(buffer)
+    return found
+
+
+def _events_of(call: Call, bases: Sequence[int]) -> list[Event]:
+    """The events of a call; `bases` are the first ids of its owners and, last, its own."""
+    own = bases[OWN]
+    events: list[Event] = [
+        (ALLOCATE, own + x, y, z)
+        if kind == ALLOCATE
+        else (kind, bases[owner] + x)
+        if kind in FREES
+        else z
+        for kind, owner, x, y, z in call.program.steps
+    ]
+    if events and events[0][0] == LAYER:
+        events[0] = (LAYER, call.layer, events[0][2])
+    return events
+
+
+def rows_of(folds: Sequence[Fold]) -> dict[int, Fold]:
+    """The row of each layer that is built."""
+    return {layer: row for row in folds for layer in range(row.start, row.start + row.built)}
+
+
+def is_near(rows: dict[int, Fold], section: Section, place: Section) -> bool:
+    """Whether what `section` frees of `place` is of a layer so many layers up or down, and not of
+    one certain layer: so it is where one of both stands for others, and the other is no further
+    off than the pattern is long."""
+    row = rows.get(place.layer)
+    if row is None or rows.get(section.layer) is not row:
+        return False
+    low = row.start + row.template
+    return abs(place.layer - section.layer) <= row.period and any(
+        low <= layer < low + row.period for layer in (place.layer, section.layer)
+    )
+
+
+#: Whose buffer a section frees: (sweep, layers up from its own, True), (sweep, number among all
+#: layers, False), or (OUTSIDE, identity of a section outside of layers, False).
+_Owner = tuple[int, int, bool]
+
+
+class _Compiled(NamedTuple):
+    """Programs of a section: what the last layer that it stands for does, and the others, who do
+    not free what all share; and whose buffers are freed."""
+
+    last: Program
+    others: Program
+    owners: tuple[_Owner, ...]
+
+
+class Caller:
+    """Writes calls of sections.
+
+    Attributes:
+        calls: so far.
+    """
+
+    def __init__(self, folds: Sequence[Fold], places: dict[Any, Place]) -> None:
+        self.calls: list[Call] = []
+        self._places = places
+        # Calls by sweep and number among all layers, or by OUTSIDE and identity of the section.
+        self._found: dict[tuple[int, int], int] = {}
+        self._compiled: dict[int, _Compiled] = {}
+        self._numbers: dict[int, int] = {}
+        self._rows = rows_of(folds)
+        added = 0
+        for row in folds:
+            for layer in range(row.built):
+                after = row.added if layer >= row.template + row.period else 0
+                self._numbers[row.start + layer] = row.start + layer + added + after
+            added += row.added
+
+    def call(self, section: Section, copy: int, *, last: bool) -> None:
+        """Calls a section for the layer `copy` periods after its own; `last` is whether it is not
+        called again."""
+        layer = section.layer
+        number = self._numbers.get(layer, layer)
+        if copy:
+            number += copy * self._rows[layer].period
+        self._found[_key(section, number)] = len(self.calls)
+        compiled = self._compiled.get(id(section))
+        if compiled is None:
+            compiled = self._compiled[id(section)] = self._compile(section)
+        found = self._found
+        owners = tuple(
+            [
+                found[sweep, number + place] if alike else found[sweep, place]
+                for sweep, place, alike in compiled.owners
+            ]
+        )
+        program = compiled.last if last else compiled.others
+        self.calls.append(Call(program, number, owners))
+
+    def _compile(self, section: Section) -> _Compiled:
+        owners: dict[_Owner, int] = {}
+        steps: list[Step] = []
+        shared: set[int] = set()
+        ordinal = 0
+        if section.direction:
+            steps.append((LAYER, 0, 0, 0, (LAYER, section.layer, section.direction)))
+        for event in section.events:
+            kind = event[0]
+            if kind == ALLOCATE:
+                steps.append((ALLOCATE, OWN, ordinal, event[2], event[3]))
+                ordinal += 1
+            elif kind in FREES:
+                place, other, nbytes = self._places[event[1]]
+                if place is section:
+                    steps.append((kind, OWN, other, nbytes, None))
+                    continue
+                near = is_near(self._rows, section, place)
+                if not near:
+                    shared.add(len(steps))
+                if near:
+                    owner = (place.sweep, place.layer - section.layer, True)
+                else:
+                    number = self._numbers.get(place.layer, place.layer)
+                    owner = (*_key(place, number), False)
+                slot = owners.setdefault(owner, len(owners))
+                steps.append((kind, slot, other, nbytes, None))
+            else:
+                steps.append((kind, 0, 0, 0, event))
+        program = others = Program(steps, ordinal)
+        if shared and self._rows:
+            others = Program([s for n, s in enumerate(steps) if n not in shared], ordinal)
+        return _Compiled(program, others, tuple(owners))
+
+
+def _key(section: Section, number: int) -> tuple[int, int]:
+    return (OUTSIDE, id(section)) if section.layer == OUTSIDE else (section.sweep, number)

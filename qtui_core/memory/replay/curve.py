@@ -1,0 +1,145 @@
+"""The curve of a run: what is alive against event number, by component, and where it peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.calls import RepeatedEvents
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event
+from qtui_core.memory.replay.timeline import STACK, Span, Timeline, read_timeline
+
+#: Points a drawn curve has: more than a wide terminal has dots for.
+POINTS: Final = 512
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A curve to draw: at each of `positions` (event numbers, rising), `bytes` has one row for
+    each of `components`, to be stacked in that order. Between two positions lies a stretch of
+    events of which the drawn one holds the most."""
+
+    positions: tuple[int, ...]
+    components: tuple[Component, ...]
+    bytes: tuple[tuple[int, ...], ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        """Bytes alive at each position."""
+        return tuple(map(sum, zip(*self.bytes, strict=True)))
+
+
+def draw(timeline: Timeline, start: int = 0, points: int = POINTS) -> Curve:
+    """The curve from event `start` on, in at most `points` points.
+
+    The events are cut in as many stretches as there are points, and each shows its fullest event:
+    no peak is lost.
+    """
+    live = timeline.live
+    count = len(live) - start
+    if count <= 0:
+        return Curve((), (), (), ())
+    points = min(points, count)
+    cuts = [start + i * count // points for i in range(points + 1)]
+    positions = []
+    for low, high in pairwise(cuts):
+        part = live[low:high]
+        positions.append(low + part.index(max(part)))
+    rows: dict[Component, list[int]] = {}
+    for born, died, size, component in timeline.lives:
+        if died <= start:
+            continue
+        # The first position at or after an event lies in that event's stretch or the next.
+        first = _first_at(positions, born, start, count, points)
+        last = _first_at(positions, died, start, count, points)
+        if first < last:
+            row = rows.setdefault(component, [0] * (points + 1))
+            row[first] += size
+            row[last] -= size
+    components = tuple(c for c in STACK if c in rows)
+    return Curve(
+        tuple(positions),
+        components,
+        tuple(tuple(_running(rows[c])) for c in components),
+        tuple(Span(s.name, max(s.start, start), s.stop) for s in timeline.spans if s.stop > start),
+    )
+
+
+def _first_at(positions: list[int], number: int, start: int, count: int, points: int) -> int:
+    if number <= start:
+        return 0
+    if number >= start + count:
+        return points
+    # The stretch i holds start + i * count // points <= number.
+    index = ((number - start + 1) * points - 1) // count
+    return index if positions[index] >= number else index + 1
+
+
+def _running(changes: list[int]) -> list[int]:
+    sums, total = [], 0
+    for change in changes[:-1]:
+        total += change
+        sums.append(total)
+    return sums
+
+
+def peaks_by_phase(spans: Sequence[Span], levels: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """For each phase in order of appearance, the most of `levels` (one an event) in any of its
+    spans, and the event after which it was first reached."""
+    found: dict[str, tuple[int, int]] = {}
+    for span in spans:
+        part = levels[span.start : span.stop]
+        most = max(part)
+        if span.name not in found or most > found[span.name][0]:
+            found[span.name] = (most, span.start + part.index(most))
+    return found
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most bytes alive in each phase, without what they are."""
+
+    by_phase: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """The most of all."""
+        return max(self.by_phase.values(), default=0)
+
+    @property
+    def phase(self) -> str:
+        """Where that is, the first such phase."""
+        return max(self.by_phase, key=lambda name: self.by_phase[name], default="")
+
+
+def read_peaks(events: Sequence[Event]) -> Peaks:
+    """The peaks alone, without the lives of buffers: what changes of a plan are compared by."""
+    if isinstance(events, RepeatedEvents):
+        timeline = read_timeline(events)
+        found: dict[str, int] = {}
+        for span, (live, _) in zip(timeline.spans, timeline.tops, strict=True):
+            found[span.name] = max(live, found.get(span.name, 0))
+        return Peaks(found)
+    sizes: dict[object, int] = {}
+    by_phase: dict[str, int] = {}
+    live = most = 0
+    phase = ""
+    for event in events:
+        kind = event[0]
+        if kind == ALLOCATE:
+            size = sizes[event[1]] = -(-event[2] // 512) * 512
+            live += size
+            if live > most:
+                most = live
+        elif kind == FREE:
+            live -= sizes[event[1]]
+        elif kind == PHASE:
+            by_phase[phase] = max(most, by_phase.get(phase, 0))
+            phase, most = str(event[1]), live
+    by_phase[phase] = max(most, by_phase.get(phase, 0))
+    if not by_phase[""]:
+        del by_phase[""]
+    return Peaks(by_phase)

@@ -1,0 +1,123 @@
+"""The tape format: what is allocated and freed, in order. The estimate writes it from a shape, the
+trace from a real model on fake tensors; allocator, curve and report read it.
+
+A recording is a list of events, plain tuples because there are tens of thousands of them:
+
+    (ALLOCATE, id, bytes, label)     bytes as asked for, before any rounding
+    (FREE, id)
+    (PHASE, name)                    a phase begins
+    (LAYER, index, direction)        work on layer `index` begins, FORWARD or BACKWARD; index -1 is
+                                     what comes before, between and after layers
+    (OPERATION, name, module)        the operation that the following events belong to
+    (EMPTY_CACHE,)                   torch.cuda.empty_cache(): the allocator gives back what no one
+                                     uses; nothing that is alive changes
+
+and two that only the allocator is given:
+
+    (HOLD_BACK, id)                  the buffer counts as freed, and no one else gets its memory
+    (HAND_BACK,)                     until now, or until the device is full
+
+Ids are unique in a recording. What is alive when the step begins (weights, optimizer states) is
+allocated in the phases "load", "prepare" and "optimizer" of the step before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qtui_core.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from qtui_core.memory.shape.model_shape import ModelShape
+
+ALLOCATE: Final = 0
+FREE: Final = 1
+PHASE: Final = 2
+LAYER: Final = 3
+OPERATION: Final = 4
+EMPTY_CACHE: Final = 5
+HOLD_BACK: Final = 6
+HAND_BACK: Final = 7
+#: Events after which a buffer is alive no more.
+FREES: Final = (FREE, HOLD_BACK)
+
+FORWARD: Final = "forward"
+BACKWARD: Final = "backward"
+OUTSIDE: Final = -1
+
+Event = tuple[Any, ...]
+
+
+class Phase(StrEnum):
+    """Phases of a run, in order. The last five are a step."""
+
+    LOAD = "load"
+    PREPARE = "prepare"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    BETWEEN = "between steps"
+
+
+class Component(Enum):
+    """What bytes are for."""
+
+    WEIGHTS = "weights"
+    QUANTIZATION = "quantization constants"
+    ADAPTERS = "adapters"
+    BUFFERS = "buffers"
+    OPTIMIZER = "optimizer states"
+    WORKSPACES = "workspaces"
+    INPUTS = "inputs"
+    GRADIENTS = "gradients"
+    ACTIVATIONS = "activations"
+    LOSS = "loss"
+    CACHE = "key-value cache"
+    TEMPORARIES = "temporaries"
+
+
+class Label(NamedTuple):
+    """What an allocation is. `component` is None where its lifetime decides: what a forward pass
+    leaves for the backward pass is an activation, what a backward pass leaves for the optimizer a
+    gradient, the rest temporaries."""
+
+    what: str
+    component: Component | None = None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Events of a run from its load through its steps.
+
+    Attributes:
+        events: in order.
+        origin: "tape" or "trace".
+        part: of the model that is on the GPU; None where that is not known.
+    """
+
+    events: Sequence[Event]
+    origin: str
+    part: ModelShape | None = None
+
+
+def rounded(nbytes: int) -> int:
+    """Bytes that the allocator of CUDA takes for a tensor: whole 512 (kMinBlockSize in
+    c10/core/AllocatorConfig.h)."""
+    return -(-nbytes // 512) * 512
+
+
+def live_peak(events: Iterable[Event]) -> int:
+    """The most bytes alive at once, each allocation rounded."""
+    live = peak = 0
+    sizes: dict[int, int] = {}
+    for event in events:
+        if event[0] == ALLOCATE:
+            size = sizes[event[1]] = rounded(event[2])
+            live += size
+            peak = max(peak, live)
+        elif event[0] == FREE:
+            live -= sizes.pop(event[1])
+    return peak

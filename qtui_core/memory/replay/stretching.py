@@ -1,0 +1,157 @@
+"""From a recording of few layers to one of all: what those that repeat do is called for each.
+
+In each sweep over the layers (sections.py) the sections of the layers that stand for others are
+called again. A buffer is known by its sweep, its layer, and which allocation of that section it is;
+a section that frees a buffer of the layer before it does so in every call. What all layers share,
+made outside of them or in a layer far off, is freed by the last that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from qtui_core.memory.replay.calls import Caller, RepeatedEvents, is_near, repeated_events, rows_of
+from qtui_core.memory.replay.folding import Fold
+from qtui_core.memory.replay.record import ALLOCATE, FREE, OUTSIDE, PHASE, Event
+from qtui_core.memory.replay.sections import Section, cut
+
+
+class NotPeriodic(Exception):
+    """Layers that should be alike are not: more of them have to be built."""
+
+
+def stretch(events: Sequence[Event], folds: Sequence[Fold]) -> RepeatedEvents:
+    """The events of all layers, from those of the layers that were built.
+
+    Raises NotPeriodic where layers that should be alike allocate differently.
+    """
+    if not any(row.copies for row in folds):
+        return repeated_events(events)
+    sections, places = cut(events)
+    _check(sections, folds)
+    caller = Caller(folds, places)
+    for group, copies in _groups(sections, folds):
+        rising = len(group) < 2 or group[0].layer < group[-1].layer
+        if copies and len(group) == 1:
+            rising = _rises(sections, group[0])
+        order = range(copies + 1) if rising else range(copies, -1, -1)
+        for copy in order:
+            for section in group:
+                caller.call(section, copy, last=copy == order[-1])
+    return RepeatedEvents(caller.calls)
+
+
+def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[str, int]]:
+    """(phase, most bytes alive in it) of all layers, each buffer rounded, for each phase as it
+    comes. No event is copied. Raises NotPeriodic as `stretch` does."""
+    sizes: dict[int, int] = {}
+    live = peak = 0
+    phase = ""
+    for group, copies in repeated(events, folds):
+        before = top = live
+        for section in group:
+            for event in section.events:
+                kind = event[0]
+                if kind == ALLOCATE:
+                    size = sizes[event[1]] = -(-event[2] // 512) * 512
+                    live += size
+                    if live > top:
+                        top = live
+                elif kind == FREE:
+                    live -= sizes[event[1]]
+                elif kind == PHASE:
+                    if phase:
+                        yield phase, max(peak, top)
+                    phase = str(event[1])
+                    peak = before = top = live
+        gained = copies * (live - before)
+        peak = max(peak, top, top + gained)
+        live += gained
+    if phase:
+        yield phase, peak
+
+
+def repeated(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[list[Section], int]]:
+    """Sections in order, those that are repeated together, with the number of copies. What they
+    free of what all layers share comes after them, once. Raises NotPeriodic as `stretch` does."""
+    sections, places = cut(events)
+    _check(sections, folds)
+    rows = rows_of(folds)
+    for group, copies in _groups(sections, folds):
+        if not copies:
+            yield group, 0
+            continue
+        after: list[Event] = []
+        own: list[Section] = []
+        for section in group:
+            far = [
+                event
+                for event in section.events
+                # What a section frees of its own is near, and is nearly all.
+                if event[0] == FREE
+                and (place := places[event[1]][0]) is not section
+                and not is_near(rows, section, place)
+            ]
+            if far:
+                once = set(far)
+                near = [event for event in section.events if event not in once]
+                section = Section(section.sweep, section.layer, "", near, section.allocations)
+            own.append(section)
+            after += far
+        yield own, copies
+        if after:
+            yield [Section(OUTSIDE, OUTSIDE, "", after)], 0
+
+
+def _groups(
+    sections: Sequence[Section], folds: Sequence[Fold]
+) -> Iterator[tuple[list[Section], int]]:
+    """Sections that are repeated together, with the number of copies; others alone, with none."""
+    copies_of = {
+        layer: row
+        for row in folds
+        if row.copies
+        for layer in range(row.start + row.template, row.start + row.template + row.period)
+    }
+    group: list[Section] = []
+    row: Fold | None = None
+    for section in sections:
+        own = copies_of.get(section.layer)
+        if group and (own is not row or section.sweep != group[-1].sweep):
+            assert row is not None
+            yield group, row.copies
+            group = []
+        row = own
+        if own is None:
+            yield [section], 0
+        else:
+            group.append(section)
+    if group and row is not None:
+        yield group, row.copies
+
+
+def _rises(sections: Sequence[Section], of: Section) -> bool:
+    """Whether the sweep of a section goes up the layers."""
+    sweep = [section.layer for section in sections if section.sweep == of.sweep]
+    return sweep[0] <= sweep[-1]
+
+
+def _check(sections: Iterable[Section], folds: Sequence[Fold]) -> None:
+    """Raises NotPeriodic where the layer before the repeated ones does not allocate like the last
+    of them, or the one after like the first."""
+    pairs = {}
+    for row in folds:
+        if row.copies:
+            first = row.start + row.template
+            pairs[first - 1] = first + row.period - 1
+            pairs[first + row.period] = first
+    wanted = {*pairs, *pairs.values()}
+    found = {(s.sweep, s.layer): s for s in sections if s.layer in wanted}
+    for (sweep, layer), section in found.items():
+        like = found.get((sweep, pairs.get(layer, layer)))
+        if like is not None and _sizes(section) != _sizes(like):
+            raise NotPeriodic(f"layers {layer} and {like.layer} allocate differently")
+
+
+def _sizes(section: Section) -> list[int]:
+    return [event[2] for event in section.events if event[0] == ALLOCATE]

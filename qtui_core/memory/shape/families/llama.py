@@ -1,0 +1,178 @@
+"""Llama 1 to 3, and families that differ from it in biases, a window, fused products or scales:
+Mistral, Phi-3, Granite, StableLM. Defaults are those of transformers 5.23."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from qtui_core.memory.shape.config_reader import Config
+from qtui_core.memory.shape.families.decoder import (
+    Defaults,
+    attention,
+    decoder,
+    gated_mlp,
+    norm_pair,
+    read_sizes,
+)
+from qtui_core.memory.shape.families.rotary import rotated
+from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, ModelShape, Norm
+
+_LLAMA: Final = Defaults(
+    hidden=4096, intermediate=11008, layers=32, heads=32, vocabulary=32000, positions=2048
+)
+_MISTRAL: Final = replace(_LLAMA, intermediate=14336, kv_heads=8, positions=4096 * 32)
+_PHI3: Final = Defaults(
+    hidden=3072, intermediate=8192, layers=32, heads=32, vocabulary=32064, positions=4096
+)
+_STABLELM: Final = Defaults(
+    hidden=2560,
+    intermediate=6912,
+    layers=32,
+    heads=32,
+    kv_heads=32,
+    vocabulary=50304,
+    positions=4096,
+)
+
+
+def llama(config: Config) -> ModelShape:
+    sizes = read_sizes(config, _LLAMA, whole_heads=True)
+    bias = config.flag("attention_bias", False)
+    layer = Layer(
+        attention=attention(sizes, bias=bias, out_bias=bias),
+        mlp=gated_mlp(sizes, bias=config.flag("mlp_bias", False)),
+        norms=norm_pair(sizes),
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="LlamaForCausalLM",
+        defaults=_LLAMA,
+    )
+
+
+def mistral(config: Config) -> ModelShape:
+    sizes = read_sizes(config, _MISTRAL)
+    layer = Layer(
+        attention=attention(sizes, window=config.optional_size("sliding_window", 4096)),
+        mlp=gated_mlp(sizes),
+        norms=norm_pair(sizes),
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="MistralForCausalLM",
+        defaults=_MISTRAL,
+    )
+
+
+def phi3(config: Config) -> ModelShape:
+    """Queries, keys and values come from one product, gate and up from another."""
+    sizes = read_sizes(config, _PHI3)
+    rotary = rotated(config, sizes.head_dim, "partial_rotary_factor", 1.0)
+    dropout = config.probability("resid_pdrop")
+    layer = Layer(
+        attention=Attention(
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            head_dim=sizes.head_dim,
+            fused=Linear("self_attn.qkv_proj", sizes.hidden, sizes.queries + 2 * sizes.keys),
+            out=Linear("self_attn.o_proj", sizes.queries, sizes.hidden),
+            rotary_dims=rotary,
+            window=config.optional_size("sliding_window"),
+            dropout=sizes.attention_dropout,
+            residual_dropout=dropout,
+            style="phi3",
+        ),
+        mlp=Mlp(
+            fused=Linear("mlp.gate_up_proj", sizes.hidden, 2 * sizes.intermediate),
+            down=Linear("mlp.down_proj", sizes.intermediate, sizes.hidden),
+            activation=sizes.activation,
+            dropout=dropout,
+            style="phi3",
+        ),
+        norms=norm_pair(sizes),
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="Phi3ForCausalLM",
+        defaults=_PHI3,
+        rotary_dims=rotary,
+    )
+
+
+def granite(config: Config) -> ModelShape:
+    """Llama with factors at the embedding, at each sum and at the logits, which are multiplied
+    even where they are one."""
+    sizes = read_sizes(config, _LLAMA)
+    bias = config.flag("attention_bias", False)
+    layer = Layer(
+        attention=attention(sizes, bias=bias, out_bias=bias),
+        mlp=gated_mlp(sizes, bias=config.flag("mlp_bias", False)),
+        norms=norm_pair(sizes),
+        residual_scale=True,
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="GraniteForCausalLM",
+        defaults=_LLAMA,
+        embedding_scale=True,
+        logit_scale=True,
+    )
+
+
+def stablelm(config: Config) -> ModelShape:
+    """Layer norms with bias, a quarter of each head rotated; some with norms for each head of
+    queries and keys, some with attention and feed-forward part side by side."""
+    sizes = read_sizes(config, _STABLELM, whole_heads=True)
+    sizes = replace(sizes, head_dim=sizes.hidden // sizes.heads)
+    rotary = rotated(config, sizes.head_dim, "partial_rotary_factor", 0.25)
+    parallel = config.flag("use_parallel_residual", False)
+    attend = attention(
+        sizes,
+        bias=config.flag("use_qkv_bias", False),
+        rotary_dims=rotary,
+        style="stablelm",
+    )
+    if config.flag("qk_layernorm", False):
+        attend = replace(
+            attend,
+            head_norms=tuple(
+                Norm(f"self_attn.{side}_layernorm.norms.{head}", sizes.head_dim, "layer")
+                for side, heads in (("q", sizes.heads), ("k", sizes.kv_heads))
+                for head in range(heads)
+            ),
+        )
+    norms = tuple(replace(norm, bias=True) for norm in norm_pair(sizes, "layer"))
+    layer = Layer(
+        attention=attend,
+        mlp=replace(gated_mlp(sizes), dropout=config.probability("hidden_dropout")),
+        norms=norms[:1] if parallel else norms,
+        arrangement="parallel" if parallel else "pre",
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="StableLmForCausalLM",
+        defaults=_STABLELM,
+        final_norm=Norm("model.norm", sizes.hidden, "layer", bias=True),
+        rotary_dims=rotary,
+    )
+
+
+FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
+    "llama": llama,
+    "mistral": mistral,
+    "phi3": phi3,
+    "granite": granite,
+    "stablelm": stablelm,
+}

@@ -1,0 +1,206 @@
+"""Mixtures of experts: Mixtral, GraniteMoe (PowerLM, PowerMoE), Llama 4. Defaults are those of
+transformers 5.23."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from qtui_core.memory.shape.config_reader import (
+    LARGEST_COUNT,
+    Config,
+    kinds_of_layers,
+)
+from qtui_core.memory.shape.families.decoder import (
+    Defaults,
+    attention,
+    decoder,
+    gated_mlp,
+    norm_pair,
+    of_text,
+    read_sizes,
+    routed,
+)
+from qtui_core.memory.shape.model_shape import Layer, ModelShape, Moe, Norm, Parameter
+
+_MIXTRAL: Final = Defaults(
+    hidden=4096,
+    intermediate=14336,
+    layers=32,
+    heads=32,
+    kv_heads=8,
+    vocabulary=32000,
+    positions=4096 * 32,
+)
+_GRANITE_MOE: Final = Defaults(
+    hidden=4096, intermediate=11008, layers=32, heads=32, vocabulary=32000
+)
+_LLAMA4: Final = Defaults(
+    hidden=5120,
+    intermediate=8192,
+    layers=48,
+    heads=40,
+    kv_heads=8,
+    head_dim=128,
+    vocabulary=202048,
+    positions=4096 * 32,
+)
+
+
+def mixtral(config: Config) -> ModelShape:
+    sizes = read_sizes(config, _MIXTRAL)
+    layer = Layer(
+        attention=attention(sizes, window=config.optional_size("sliding_window")),
+        mlp=routed(
+            config,
+            sizes,
+            experts=config.size(("num_local_experts", "num_experts"), 8, most=LARGEST_COUNT),
+            top_k=config.size("num_experts_per_tok", 2, most=LARGEST_COUNT),
+            width=sizes.intermediate,
+            prefix="mlp",
+            router="gate",
+            style="mixtral",
+            normalized=True,
+        ),
+        norms=norm_pair(sizes),
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="MixtralForCausalLM",
+        defaults=_MIXTRAL,
+    )
+
+
+def granitemoe(config: Config) -> ModelShape:
+    """Granite's factors around a mixture of experts."""
+    sizes = read_sizes(config, _GRANITE_MOE)
+    bias = config.flag("attention_bias", False)
+    layer = Layer(
+        attention=attention(sizes, bias=bias, out_bias=bias),
+        mlp=routed(
+            config,
+            sizes,
+            experts=config.size("num_local_experts", 8, most=LARGEST_COUNT),
+            top_k=config.size("num_experts_per_tok", 2, most=LARGEST_COUNT),
+            width=sizes.intermediate,
+            prefix="block_sparse_moe",
+            router="router",
+            style="granitemoe",
+            normalized=True,
+        ),
+        norms=norm_pair(sizes),
+        residual_scale=True,
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="GraniteMoeForCausalLM",
+        defaults=_GRANITE_MOE,
+        embedding_scale=True,
+        logit_scale=True,
+    )
+
+
+def llama4_text(config: Config) -> ModelShape:
+    """Every expert works on every token, weighted by its score; a shared expert besides. Most
+    layers rotate queries and keys and see one chunk of the sequence; each fourth does neither."""
+    sizes = read_sizes(config, _LLAMA4)
+    bias = config.flag("attention_bias", False)
+    rotating = config.indices("no_rope_layers") or _but_each(
+        config.size("no_rope_layer_interval", 4, most=LARGEST_COUNT), sizes.layers
+    )
+    if len(rotating) != sizes.layers:
+        raise config.refuse(
+            f"no_rope_layers speaks of {len(rotating):,} layers, num_hidden_layers is "
+            f"{sizes.layers:,}."
+        )
+    kinds = kinds_of_layers(
+        config,
+        sizes.layers,
+        ("chunked_attention" if rotates else "full_attention" for rotates in rotating),
+    )
+    chunk = config.optional_size("attention_chunk_size", 8192)
+    unit_norm = config.flag("use_qk_norm", True)
+    tuned = config.flag("attn_temperature_tuning", True)
+    plain = attention(sizes, bias=bias, out_bias=bias, style="llama4")
+    experts = _llama4_experts(config)
+    dense = gated_mlp(
+        sizes, intermediate=config.size("intermediate_size_mlp", 16384), prefix="feed_forward"
+    )
+    step = config.size("interleave_moe_layer_step", 1, most=LARGEST_COUNT)
+    named = config.indices("moe_layers")
+    sparse = range(step - 1, sizes.layers, step) if named is None else named
+    return decoder(
+        config,
+        sizes,
+        (
+            Layer(
+                attention=replace(
+                    plain,
+                    positions="rope" if rotates else "none",
+                    rotary_dims=sizes.head_dim if rotates else 0,
+                    unit_norm=bool(rotates) and unit_norm,
+                    window=chunk if kind == "chunked_attention" else None,
+                    chunked=kind == "chunked_attention",
+                    style="llama4" if rotates or not tuned else "llama4-tuned",
+                ),
+                mlp=experts if index in sparse else dense,
+                norms=norm_pair(sizes, "rms-weight-last"),
+            )
+            for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=True))
+        ),
+        architecture="Llama4ForCausalLM",
+        defaults=_LLAMA4,
+        final_norm=Norm("model.norm", sizes.hidden, "rms-weight-last"),
+        rotary_kind="complex",
+    )
+
+
+def llama4(config: Config) -> ModelShape:
+    """The language model of a multimodal Llama 4; what sees images is not counted."""
+    return of_text(config, "llama4_text", llama4_text)
+
+
+def _llama4_experts(config: Config) -> Moe:
+    """Experts whose weights stand the other way round, `[experts, inputs, outputs]`.
+
+    The router is a linear layer by descent, but gives two results: neither an adapter nor a
+    quantized layer can take its place, so it is a parameter here.
+    """
+    sizes = read_sizes(config, _LLAMA4)
+    experts = config.size("num_local_experts", 16, most=LARGEST_COUNT)
+    top_k = config.size("num_experts_per_tok", 1, most=LARGEST_COUNT)
+    if top_k > experts:
+        raise config.refuse(f"{top_k:,} experts are chosen for a token out of {experts:,}.")
+    width = sizes.intermediate
+    return Moe(
+        experts=experts,
+        top_k=top_k,
+        hidden=sizes.hidden,
+        intermediate=width,
+        router=Parameter("feed_forward.router.weight", (experts, sizes.hidden)),
+        stacked=(
+            Parameter("feed_forward.experts.gate_up_proj", (experts, sizes.hidden, 2 * width)),
+            Parameter("feed_forward.experts.down_proj", (experts, width, sizes.hidden)),
+        ),
+        activation=sizes.activation,
+        shared=gated_mlp(sizes, prefix="feed_forward.shared_expert"),
+        style="llama4",
+    )
+
+
+def _but_each(period: int, layers: int) -> tuple[int, ...]:
+    """1 for all layers but each `period`-th."""
+    return tuple(int((index + 1) % period != 0) for index in range(layers))
+
+
+FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
+    "mixtral": mixtral,
+    "granitemoe": granitemoe,
+    "llama4": llama4,
+    "llama4_text": llama4_text,
+}

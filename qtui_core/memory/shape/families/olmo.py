@@ -1,0 +1,81 @@
+"""OLMo 1 and 2. Defaults are those of transformers 5.23."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from qtui_core.memory.shape.config_reader import Config
+from qtui_core.memory.shape.families.decoder import (
+    Defaults,
+    attention,
+    decoder,
+    gated_mlp,
+    norm_pair,
+    read_sizes,
+)
+from qtui_core.memory.shape.model_shape import Layer, ModelShape, Norm
+
+_OLMO: Final = Defaults(hidden=4096, intermediate=11008, layers=32, heads=32, vocabulary=50304)
+
+
+def olmo(config: Config) -> ModelShape:
+    """Layer norms without weights; tables of positions stay in float32."""
+    sizes = read_sizes(config, _OLMO)
+    bias = config.flag("attention_bias", False)
+    layer = Layer(
+        attention=replace(
+            attention(sizes, bias=bias, out_bias=bias, style="olmo"),
+            clip=config.number("clip_qkv", None) is not None,
+        ),
+        mlp=gated_mlp(sizes),
+        norms=tuple(replace(norm, weight=False) for norm in norm_pair(sizes, "layer-fp32")),
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="OlmoForCausalLM",
+        defaults=_OLMO,
+        final_norm=Norm("model.norm", sizes.hidden, "layer-fp32", weight=False),
+        rotary_kind="float32",
+    )
+
+
+def olmo2(config: Config) -> ModelShape:
+    """Norms after attention and feed-forward part, and over all heads of queries and of keys."""
+    sizes = read_sizes(config, _OLMO)
+    bias = config.flag("attention_bias", False)
+    kind = "rms-cast-last"
+    layer = Layer(
+        attention=attention(
+            sizes,
+            bias=bias,
+            out_bias=bias,
+            query_norm=Norm("self_attn.q_norm", sizes.queries, kind),
+            key_norm=Norm("self_attn.k_norm", sizes.keys, kind),
+            style="olmo",
+        ),
+        mlp=gated_mlp(sizes),
+        norms=(
+            Norm("post_attention_layernorm", sizes.hidden, kind),
+            Norm("post_feedforward_layernorm", sizes.hidden, kind),
+        ),
+        arrangement="post",
+    )
+    return decoder(
+        config,
+        sizes,
+        (layer,) * sizes.layers,
+        architecture="Olmo2ForCausalLM",
+        defaults=_OLMO,
+        final_norm=Norm("model.norm", sizes.hidden, kind),
+        rotary_kind="float32",
+    )
+
+
+FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
+    "olmo": olmo,
+    "olmo2": olmo2,
+}

@@ -1,0 +1,341 @@
+"""What of a model decides its memory: its modules, their sizes, and how a layer puts them together.
+
+Made from config.json by `families`, one small function for each family of models. Names are those
+of the parameters in transformers, so that adapters and exceptions from quantization can be chosen
+by name and a test can compare every parameter with the real class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from math import prod
+from typing import Literal
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.shape.packings import Layout, Packing
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix product. `weight` is `[outputs, inputs]`, or `[inputs, outputs]` where `transposed`
+    (Conv1D of GPT-2). `bias_apart` is whether the bias is added after the product, as an operation
+    of its own (Falcon). `layout` is how the checkpoint stores the weight, None in its own type."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = False
+    transposed: bool = False
+    bias_apart: bool = False
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalization over the last `size` elements.
+
+    Attributes:
+        kind: "rms" computes in float32 and casts back before the weight (Llama); "rms-cast-last"
+            multiplies the weight in float32 and casts after (OLMo 2); "rms-one-plus" multiplies
+            one plus the weight, both in float32, and casts after (Gemma); "rms-weight-last" is
+            "rms" with the weight as second factor (Llama 4); "layer" is the layer norm kernel of
+            torch; "layer-fp32" casts to float32 around it (OLMo 1); "layer-plain" is written out
+            in float32, without bias (Cohere); "rms-promoted" multiplies the input as it is by
+            the inverse root in float32 and casts to a 16-bit weight's type (T5); other kinds are
+            named by the family that needs them.
+        weight, bias: whether it has them.
+        shape: of the weight, where it is not `[size]`.
+    """
+
+    name: str
+    size: int
+    kind: str = "rms"
+    weight: bool = True
+    bias: bool = False
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A table `[rows, columns]` that is looked up."""
+
+    name: str
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that is of no module above: `[shape]`, for example the stacked experts of a
+    mixture `[experts, outputs, inputs]`, which no library quantizes as a linear layer. `layout` is
+    as a linear layer has it."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention over the sequence.
+
+    Attributes:
+        heads, kv_heads, head_dim: of queries, of keys and values, elements of each.
+        query, key, value: the projections; None where they are one, which is then `fused`.
+        fused: queries, keys and values in one product.
+        out: the projection back.
+        query_norm, key_norm: norms of queries and keys, if any; over a head, or where their size
+            is that of all heads together, over all of them.
+        head_norms: a norm for each head of queries, then for each of keys (StableLM 2 12B).
+        unit_norm: whether queries and keys are scaled to length one after the rotation, without a
+            weight (Llama 4).
+        positions: how positions enter.
+        rotary_dims: of a head, how many are rotated ("rope").
+        window: positions a query sees back; None for all.
+        softcap: whether scores are capped by a tanh (Gemma 2), which takes eager attention.
+        eager: whether the class knows no kernel of torch, so that "sdpa" is eager (Gemma 2).
+        table: which of the pairs of tables of positions it takes.
+        chunked: whether `window` is a chunk of the sequence that queries see nothing outside of
+            (Llama 4).
+        clip: whether queries, keys and values are clipped in place (OLMo 1).
+        causal: whether later positions are hidden.
+        dropout: of the scores, in training; residual_dropout of the projection's result.
+        style: the family whose code it is, where the order of operations differs from Llama's.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    out: Linear
+    query: Linear | None = None
+    key: Linear | None = None
+    value: Linear | None = None
+    fused: Linear | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    positions: Literal["rope", "alibi", "relative", "learned", "none"] = "rope"
+    rotary_dims: int = 0
+    window: int | None = None
+    softcap: bool = False
+    causal: bool = True
+    dropout: float = 0.0
+    residual_dropout: float = 0.0
+    style: str = "llama"
+    extra: tuple[Parameter | Embedding, ...] = ()
+    head_norms: tuple[Norm, ...] = ()
+    unit_norm: bool = False
+    eager: bool = False
+    table: int = 0
+    chunked: bool = False
+    clip: bool = False
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek V2, V3): queries, keys and values from low ranks.
+
+    `query_down` and `query_norm` are None where queries are projected at once by `query_up`.
+    A head of queries and keys is nope_dim + rope_dim elements long, one of values value_dim.
+    `interleaved` is whether pairs that are rotated together lie side by side.
+    """
+
+    heads: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    query_up: Linear
+    latent_down: Linear
+    latent_norm: Norm
+    latent_up: Linear
+    out: Linear
+    query_down: Linear | None = None
+    query_norm: Norm | None = None
+    dropout: float = 0.0
+    interleaved: bool = True
+    style: str = "deepseek_v3"
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """The feed-forward part. With `gate`, down(act(gate(x)) * up(x)); with `fused`, gate and up
+    in one product; with neither, down(act(up(x))).
+
+    `activation` is the name in config.json (silu, gelu, gelu_new, gelu_pytorch_tanh, relu...).
+    """
+
+    down: Linear
+    up: Linear | None = None
+    gate: Linear | None = None
+    fused: Linear | None = None
+    activation: str = "silu"
+    dropout: float = 0.0
+    style: str = "llama"
+
+
+@dataclass(frozen=True)
+class Moe:
+    """A mixture of experts: `router` scores all, `top_k` of `experts` work on each token.
+
+    Attributes:
+        stacked: the parameters of all experts, stacked, in the order of the class.
+        intermediate: width of one expert.
+        shared: what works on every token besides, and shared_gate, its gate, if any.
+        extra: other parameters and buffers-as-parameters of the router.
+        normalized: whether the weights of the chosen experts are divided by their sum.
+        groups, chosen_groups: where experts are chosen from the best groups alone (DeepSeek), how
+            many groups there are, and of these the best; 0 where all are in question.
+    """
+
+    experts: int
+    top_k: int
+    hidden: int
+    intermediate: int
+    router: Linear | Parameter
+    stacked: tuple[Parameter, ...]
+    activation: str = "silu"
+    shared: Mlp | None = None
+    shared_gate: Linear | None = None
+    extra: tuple[Parameter, ...] = ()
+    style: str = "mixtral"
+    normalized: bool = False
+    groups: int = 0
+    chosen_groups: int = 0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: norms, attention, feed-forward, and how they are put together.
+
+    Attributes:
+        arrangement: "pre" (norm, attention, add, norm, mlp, add), "parallel" (attention and mlp
+            both of the layer's input), "sandwich" (norms before and after each: Gemma 2, 3),
+            "post" (norms of what each gives: OLMo2), "post-add" (norms of the sums: BERT).
+        norms: in the order they are used.
+        cross: attention to an encoder; its norm is the one between the others in `norms` (T5
+            decoders).
+        normed_residual: whether what is added to is the normed input (a variant of BLOOM).
+    """
+
+    attention: Attention | LatentAttention
+    mlp: Mlp | Moe
+    norms: tuple[Norm, ...]
+    arrangement: Literal["pre", "parallel", "sandwich", "post", "post-add"] = "pre"
+    residual_scale: bool = False
+    dropout: float = 0.0
+    cross: Attention | None = None
+    normed_residual: bool = False
+
+
+Module = Linear | Norm | Embedding | Parameter
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model as the estimate sees it.
+
+    Attributes:
+        family: model_type of config.json.
+        architecture: the class of transformers that was meant, e.g. "LlamaForCausalLM".
+        hidden, vocabulary: sizes.
+        embeddings: token embedding first, then those of positions and types.
+        layers: in order; `layer_prefix` and the index are before the names of their modules, as
+            in "model.layers.3.self_attn.q_proj".
+        final_norm: before the head, if any.
+        head: the product that gives logits; None where there is none (an encoder alone).
+        tied: whether the head's weight is the token embedding's.
+        head_modules: modules between the last layer and the head (BERT's transform, say).
+        embedding_modules: norms and projections between embedding and first layer.
+        embedding_scale: whether embeddings are multiplied by a constant; logit_scale, logits by
+            one; logit_softcap, logits capped by a tanh.
+        embedding_scales_itself: whether the module of the embedding does it (Gemma), and not the
+            model after it (Granite).
+        embedding_dropout: of what enters the first layer.
+        rotary_dims: elements of the tables of cosines; 0 where there are none.
+        rotary_tables: how many pairs of tables there are (Gemma 3: one a kind of layer).
+        rotary_kind: "cast" to the type of the model (Llama), "float32" (OLMo), "interleaved" where
+            each frequency stands twice in a row (Cohere), "complex" numbers (Llama 4).
+        buffers: bytes of what is neither parameter nor activation (inverse frequencies, masks).
+        encoder: layers of an encoder before the decoder (T5), with `encoder_prefix`.
+        dtype: the type the checkpoint is stored in, as config.json says; None where it does not.
+        max_positions: the longest sequence it was made for.
+        is_encoder: whether it is bidirectional, with a head for masked tokens or none.
+        final_dropout: of what the final norm gives (T5).
+        head_scale: whether what enters the head is multiplied by a constant (T5 1.0).
+        head_activation: of the first of `head_modules` (BERT's transform and pooler).
+        head_bias: the parameter that is the head's bias, where it is one of `head_modules`.
+        fp32_in_fp16: ends of the names of modules that transformers keeps in float32 when it loads
+            the rest in float16 (`_keep_in_fp32_modules`).
+        known: "derived" where the headers of the weights contradict it (headers.py).
+        described_in: what it was read from, in the words of a sentence.
+        packing: how the checkpoint stores quantized layers, None where it is not quantized.
+    """
+
+    family: str
+    architecture: str
+    hidden: int
+    vocabulary: int
+    embeddings: tuple[Embedding, ...]
+    layers: tuple[Layer, ...]
+    layer_prefix: str
+    final_norm: Norm | None
+    head: Linear | None
+    tied: bool
+    head_modules: tuple[Module, ...] = ()
+    embedding_modules: tuple[Module, ...] = ()
+    embedding_scale: bool = False
+    embedding_scales_itself: bool = False
+    logit_scale: bool = False
+    logit_softcap: bool = False
+    embedding_dropout: float = 0.0
+    rotary_dims: int = 0
+    rotary_tables: int = 1
+    rotary_kind: Literal["cast", "float32", "interleaved", "complex"] = "cast"
+    buffers: tuple[int, ...] = ()
+    encoder: tuple[Layer, ...] = ()
+    encoder_prefix: str = ""
+    encoder_norm: Norm | None = None
+    dtype: str | None = None
+    max_positions: int | None = None
+    is_encoder: bool = False
+    final_dropout: float = 0.0
+    head_scale: bool = False
+    head_activation: str = ""
+    head_bias: str = ""
+    fp32_in_fp16: tuple[str, ...] = ()
+    known: Literal["exact", "derived"] = "exact"
+    described_in: str = "config.json"
+    packing: Packing | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @staticmethod
+    def from_config(config: object) -> ModelShape:
+        """The shape that a config.json (parsed) describes.
+
+        Raises UsageError for a configuration that lacks what is needed or contradicts itself, and
+        UnknownFamily for a family without a shape.
+        """
+        from qtui_core.memory.shape.from_config import shape_of
+
+        return shape_of(config)
+
+    @property
+    def packed_as(self) -> str | None:
+        """The way to store weights (`RunPlan.quant`) that the checkpoint has; None for a plain
+        one."""
+        return None if self.packing is None else self.packing.quant
+
+    @property
+    def told(self) -> bool:
+        """Whether it is known how the checkpoint stores every weight."""
+        packing = self.packing
+        if packing is None or (packing.told and packing.experts != "untold"):
+            return True
+        mixed = any(isinstance(layer.mlp, Moe) and layer.mlp.stacked for layer in self.layers)
+        return packing.told and not mixed
+
+    @property
+    def parameters(self) -> int:
+        """Parameters, those of tied weights once."""
+        from qtui_core.memory.shape.modules import named_parameters
+
+        return sum(prod(shape) for _, shape in named_parameters(self))

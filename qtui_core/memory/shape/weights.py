@@ -1,0 +1,221 @@
+"""What of a model stands still during a run: every tensor of weights, constants, adapters and
+buffers, with its type and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.targets import check_targets, depends_on_layer
+from qtui_core.memory.replay.record import Component
+from qtui_core.memory.shape.adapters import adapter_of
+from qtui_core.memory.shape.model_shape import (
+    Embedding,
+    Layer,
+    Linear,
+    ModelShape,
+    Module,
+    Norm,
+    Parameter,
+)
+from qtui_core.memory.shape.modules import modules_of_layer, named_modules, parameters_of
+from qtui_core.memory.shape.packings import NOT_REPLACED, STORED
+from qtui_core.memory.shape.storage import Kind, StoredTensor, constant, from_checkpoint, packed
+
+#: What is loaded as float32 where float16 is asked for (_keep_in_fp32_modules).
+_KEPT_FROM_FP16: Final = {"t5": ("wo",)}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tensors that stand together: those of a layer, once for all layers that are alike, or those
+    outside the layers.
+
+    Attributes:
+        prefixes: of the layers, as "model.layers.0"; one empty text outside the layers.
+        tensors: of one of them, names without the prefix.
+    """
+
+    prefixes: tuple[str, ...]
+    tensors: tuple[StoredTensor, ...]
+
+
+def blocks_of(shape: ModelShape, plan: RunPlan) -> tuple[Block, ...]:
+    """All tensors of the model under a resolved plan, outside the layers first.
+
+    Raises UsageError where no module is of the names that are to get adapters.
+    """
+    check_targets(shape, plan)
+    outside = Block(("",), tuple(_outside(shape, plan)))
+    return (
+        outside,
+        *_layer_blocks(shape, plan, shape.encoder_prefix, shape.encoder),
+        *_layer_blocks(shape, plan, shape.layer_prefix, shape.layers),
+    )
+
+
+def tensors_of(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
+    """Every tensor of `blocks_of` with its full name."""
+    for block in blocks_of(shape, plan):
+        for prefix in block.prefixes:
+            for tensor in block.tensors:
+                full = f"{prefix}.{tensor.name}" if prefix else tensor.name
+                yield tensor._replace(name=full)
+
+
+def allocated_by_component(blocks: Iterable[Block]) -> dict[Component, int]:
+    """Bytes, each tensor rounded as the allocator does."""
+    totals: dict[Component, int] = {}
+    for block in blocks:
+        for tensor in block.tensors:
+            held = tensor.allocated * len(block.prefixes)
+            totals[tensor.component] = totals.get(tensor.component, 0) + held
+    return totals
+
+
+def is_quantized(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> bool:
+    """Whether the weight of a module with this full name is packed.
+
+    Linear layers and Conv1D are by bitsandbytes, but for the output layer, what is tied to the
+    embedding, and the exceptions of the family (transformers/quantizers/base.py,
+    get_keys_to_not_convert). Stacked experts are no linear layers. What a checkpoint stores packed
+    its own settings say.
+    """
+    if shape.packing is not None and plan.quantized:
+        return isinstance(module, Linear | Parameter) and module.layout is not None
+    return (
+        plan.quantized
+        and isinstance(module, Linear)
+        and not (shape.head is not None and name.endswith(shape.head.name))
+        and not name.endswith(NOT_REPLACED.get(shape.family, ()))
+    )
+
+
+def _layer_blocks(
+    shape: ModelShape, plan: RunPlan, prefix: str, layers: tuple[Layer, ...]
+) -> Iterator[Block]:
+    alike: list[tuple[Layer, list[str]]] = []
+    places: dict[int, list[str]] = {}
+    for index, layer in enumerate(layers):
+        if id(layer) not in places or depends_on_layer(plan):
+            for other, others in alike:
+                if other == layer and not depends_on_layer(plan):
+                    places[id(layer)] = others
+                    break
+            else:
+                places[id(layer)] = []
+                alike.append((layer, places[id(layer)]))
+        places[id(layer)].append(f"{prefix}.{index}")
+    for layer, prefixes in alike:
+        first = prefixes[0]
+        tensors = [
+            tensor
+            for module in modules_of_layer(layer)
+            for tensor in _module(shape, plan, f"{first}.{module.name}", module)
+        ]
+        yield Block(
+            tuple(prefixes),
+            tuple(t._replace(name=t.name.removeprefix(f"{first}.")) for t in tensors),
+        )
+
+
+def _outside(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
+    for name, module in named_modules(replace(shape, layers=(), encoder=())):
+        yield from _module(shape, plan, name, module)
+    if shape.head is not None and shape.tied:
+        yield from adapter_of(shape, plan, shape.head.name, shape.head)
+    for index, nbytes in enumerate(shape.buffers):
+        yield StoredTensor(
+            f"buffer.{index}",
+            (nbytes,),
+            "uint8",
+            Component.BUFFERS,
+            "buffer",
+            requires_grad=False,
+            loaded="uint8",
+            prepared="uint8",
+        )
+    nested = plan.quant is not None and plan.quant.endswith("-dq")
+    if nested and any(is_quantized(shape, plan, *named) for named in named_modules(shape)):
+        # The one table that the copies in every nested state are made of (name2qmap).
+        yield constant("bitsandbytes.dynamic_map", (256,), "fp32")
+
+
+def _module(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> Iterator[StoredTensor]:
+    quantized = is_quantized(shape, plan, name, module)
+    for suffix, sizes in parameters_of(module):
+        full = f"{name}.{suffix}" if suffix else _bare(name, module)
+        if quantized and suffix != "bias" and plan.quant == STORED:
+            assert isinstance(module, Linear | Parameter)
+            assert module.layout is not None
+            assert plan.dtype is not None
+            yield from from_checkpoint(name if suffix else full, module.layout, sizes, plan.dtype)
+        elif quantized and suffix == "weight":
+            assert isinstance(module, Linear)
+            assert plan.quant is not None
+            sizes = (module.outputs, module.inputs)
+            packing = plan.quant if shape.packing is not None else ""
+            yield from packed(full, sizes, plan.quant, plan.quant_storage, packing)
+        else:
+            yield _parameter(shape, plan, full, sizes, module, quantized)
+    yield from adapter_of(shape, plan, name, module)
+
+
+def _bare(name: str, module: Module) -> str:
+    """Name of a parameter without a module, which `named_modules` gives under that of another
+    where it is the bias of a tied head."""
+    return name if name.endswith(module.name) else module.name
+
+
+def _parameter(
+    shape: ModelShape,
+    plan: RunPlan,
+    name: str,
+    sizes: tuple[int, ...],
+    module: Module,
+    quantized: bool,
+) -> StoredTensor:
+    """A parameter in a floating type. `quantized` is whether it is the bias of a quantized
+    weight."""
+    assert plan.dtype is not None
+    kept = name.removesuffix(".weight").endswith(_KEPT_FROM_FP16.get(shape.family, ()))
+    loaded = "fp32" if kept and plan.dtype == "fp16" else plan.dtype
+    kind = _KINDS[type(module)]
+    raised = plan.kbit_prep == "all" or (plan.kbit_prep == "norms" and kind == "norm")
+    prepared = "fp32" if raised else loaded
+    return StoredTensor(
+        name,
+        sizes,
+        _bias_in_steps(plan, loaded) if quantized else prepared,
+        Component.WEIGHTS,
+        kind,
+        requires_grad=plan.method == "full" and not _untrained(plan, kind),
+        loaded=loaded,
+        prepared=prepared,
+    )
+
+
+def _untrained(plan: RunPlan, kind: Kind) -> bool:
+    """Whether a parameter gets no gradient in a full fine-tuning: weights of norms under fused
+    kernels (backward of Fast_RMS_Layernorm), which the optimizer then passes over."""
+    return kind == "norm" and plan.kernels == "fused"
+
+
+def _bias_in_steps(plan: RunPlan, loaded: str) -> str:
+    """Type of a bias from the first forward pass on: that of the layer's input, which a 4-bit
+    layer first casts to its compute type (bitsandbytes nn/modules.py, Linear4bit.forward and
+    Linear8bitLt.forward). Raised norms make inputs float32."""
+    if plan.quant == "int8" and plan.kbit_prep != "none":
+        return "fp32"
+    return loaded
+
+
+_KINDS: Final[dict[type, Kind]] = {
+    Linear: "linear",
+    Norm: "norm",
+    Embedding: "embedding",
+    Parameter: "parameter",
+}

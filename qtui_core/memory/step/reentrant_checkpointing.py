@@ -1,0 +1,48 @@
+"""Gradient checkpointing of the older kind (torch.utils.checkpoint, use_reentrant=True): what the
+Trainer of transformers 4 does unless it is told otherwise.
+
+A region runs without gradients, and keeps its input alone. In the backward pass it runs again, to
+its end, from that input cut off from what came before; then a backward pass of its own runs through
+it, while its output is held. Unlike the newer kind it does not stop early, and nothing is let go
+before its node has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qtui_core.memory.tape.autograd import propagate
+from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
+
+
+def checkpoint_reentrant(tape: Tape, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function(x)`, of which only `x` is kept for the backward pass (CheckpointFunction)."""
+    if not tape.grad:
+        return function(x)
+    elements, dtype, autocast = x.elements, x.dtype, tape.autocast
+
+    def backward(gradient: Tensor) -> Gradients:
+        leaf = Tensor(elements, dtype, tape.held[0], requires_grad=True)
+        output = _again(tape, function, leaf, autocast)
+        assert output.node is not None
+        propagate(tape, output.node, gradient)
+        return (leaf.grad,)
+
+    node = tape.node("CheckpointFunction", (x,), backward)
+    tape.save(node, x)
+    before, tape.grad = tape.grad, False
+    result = function(x)
+    tape.grad = before
+    return tape.output(node, result)
+
+
+def _again(
+    tape: Tape, function: Callable[[Tensor], Tensor], leaf: Tensor, autocast: str | None
+) -> Tensor:
+    """The region run with gradients, under the autocast it ran under, with a cache of casts of its
+    own."""
+    before = tape.grad, tape.path, tape.autocast, tape.casts
+    tape.grad, tape.path, tape.autocast, tape.casts = True, "", autocast, {}
+    output = function(leaf)
+    tape.grad, tape.path, tape.autocast, tape.casts = before
+    return output

@@ -1,0 +1,305 @@
+"""A run on the tape: weights are loaded, prepared, and worked on for some steps."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
+from qtui_core.memory.replay.folding import Fold, fold
+from qtui_core.memory.replay.record import EMPTY_CACHE, Component, Event, Label, Phase, Recording
+from qtui_core.memory.replay.stretching import NotPeriodic, peak_levels, stretch
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.storage import StoredTensor
+from qtui_core.memory.step.assemble import Batch, Model, forward
+from qtui_core.memory.step.optimizer import (
+    State,
+    passes_one_by_one,
+    passing_temporaries,
+    shared_states,
+    states_of,
+    step_temporaries,
+)
+from qtui_core.memory.step.pipeline import Stage, received
+from qtui_core.memory.tape.autograd import backward
+from qtui_core.memory.tape.blocks.attention.cache import Cache, has_cache
+from qtui_core.memory.tape.operations.pointwise import scale
+from qtui_core.memory.tape.tape import Buffer, Tape, Tensor
+
+IDS: Final = Label("input_ids", Component.INPUTS)
+PADDING: Final = Label("attention_mask", Component.INPUTS)
+#: Micro batches of a step that are recorded: the second finds gradients and what a loop by hand
+#: still holds of the first, the third finds the allocator as all later ones do.
+MICRO_BATCHES: Final = 3
+#: Layers built on either side of those that stand for others, until they are found to be alike.
+_MARGINS: Final = (1, 2)
+
+TEMPORARY: Final = Component.TEMPORARIES
+ROOTS: Final = Label("_foreach_sqrt", TEMPORARY)
+
+Read = TypeVar("Read")
+
+
+def record_step(shape: ModelShape, plan: RunPlan, steps: int = 2) -> Recording:
+    """The events of a run of `steps` steps, from its load on. The plan leaves nothing open
+    (plan.resolve).
+
+    The states of the optimizer exist from the second step on, so that is the first like all later
+    ones. Only as many layers are built as show the pattern; the others do what these do.
+    """
+    with _no_garbage():
+        for margin in _MARGINS:
+            folded = fold(shape, margin)
+            events = record_all(folded.shape, plan, steps).events
+            try:
+                return Recording(stretch(events, folded.folds), "tape")
+            except NotPeriodic:
+                continue
+        return record_all(shape, plan, steps)
+
+
+def record_peaks(shape: ModelShape, plan: RunPlan) -> tuple[tuple[str, int], ...]:
+    """(phase, most bytes alive in it, each buffer rounded) for the phases of a run, in order. The
+    step is one like all but the first; events of layers that are not built are not made."""
+    return record_repeated(shape, plan, lambda events, folds: tuple(peak_levels(events, folds)))
+
+
+def record_repeated(
+    shape: ModelShape,
+    plan: RunPlan,
+    read: Callable[[Sequence[Event], Sequence[Fold]], Read],
+    *,
+    names: bool = False,
+) -> Read:
+    """What `read` makes of the events of the layers that were built and of how others are copies of
+    them; it may raise NotPeriodic, and is then given more layers. The step is one like all but the
+    first.
+
+    Without `names` there are no operations among the events, which takes less time.
+
+    Of a script two steps are there, for the first leaves to the second what it holds.
+    """
+    steps = 2 if plan.loop == "script" else 1
+    with _no_garbage():
+        for margin in _MARGINS:
+            folded = fold(shape, margin)
+            events = record_all(folded.shape, plan, steps, steady=True, names=names).events
+            try:
+                return read(events, folded.folds)
+            except NotPeriodic:
+                continue
+        return read(record_all(shape, plan, steps, steady=True, names=names).events, ())
+
+
+def record_all(
+    shape: ModelShape,
+    plan: RunPlan,
+    steps: int = 2,
+    *,
+    steady: bool = False,
+    names: bool = True,
+) -> Recording:
+    """The events of such a run with every layer built. `steady` is whether the states of the
+    optimizer are there before the first step, `names` whether operations are among the events."""
+    tape = Tape(names=names)
+    model = Model(shape, plan)
+    _load(tape, model)
+    held = _train(tape, model, steps, steady) if plan.trains else _infer(tape, model)
+    recording = Recording(tuple(tape.events), "tape")
+    del held  # what the run still holds at its end is not freed in it
+    return recording
+
+
+def _load(tape: Tape, model: Model) -> None:
+    tape.phase(Phase.LOAD)
+    for weights in model.sweep(tape):
+        weights.load(tape)
+    tape.phase(Phase.PREPARE)
+    for weights in model.sweep(tape):
+        weights.raise_types(tape)
+    if model.plan.kbit_prep == "all":
+        tape.events.append((EMPTY_CACHE,))  # prepare_model_for_kbit_training of peft
+    for weights in model.sweep(tape):
+        weights.adapt(tape)
+
+
+def _unpack(tape: Tape, model: Model) -> None:
+    """What the first forward pass unpacks for good, before it does anything else."""
+    groups = (model.outside, *model.layers)
+    if any(s.loaded_shape is not None for weights in groups for s in weights.stored):
+        tape.phase(Phase.FORWARD)
+        for weights in model.sweep(tape):
+            weights.unpack(tape)
+
+
+def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
+    """Steps as the Trainer does them, or written by hand: there the last outputs, and with them
+    the graph, live until the step returns or, in a script, until new ones take their name. Returns
+    what is held at the end."""
+    plan = model.plan
+    batch = _batch(tape, plan)
+    optimizer = _Optimizer(model)
+    if steady:
+        optimizer.begin(tape)
+    outputs: tuple[Tensor | Cache | None, ...] | None = None
+    stage = Stage(tape, model, batch) if plan.pipeline_parallel > 1 else None
+    _unpack(tape, model)
+    for _ in range(steps):
+        if stage is not None:
+            stage.step(tape)
+        for _ in range(min(plan.accumulation, MICRO_BATCHES) if stage is None else 0):
+            tape.phase(Phase.FORWARD)
+            tape.enter_autocast(plan.autocast_dtype if plan.autocast else None)
+            # The Trainer asks for no cache, and checkpointing allows none; else the class makes one
+            # in training too.
+            cached = plan.loop != "trainer" and not plan.checkpointing and has_cache(model.shape)
+            cache = Cache() if cached else None
+            loss, others = forward(tape, model, batch, cache)
+            if chunk_of(plan.loss):
+                cache = None  # its output has the loss alone
+            outputs = None if plan.loop == "trainer" else (loss, *others, cache)
+            del others, cache
+            tape.leave_autocast()
+            assert loss is not None
+            if plan.accumulation > 1:
+                loss = scale(tape, loss)  # loss / accumulation
+            tape.phase(Phase.BACKWARD)
+            backward(tape, loss)
+            del loss
+        tape.phase(Phase.OPTIMIZER)
+        optimizer.step(tape)
+        for weights in model.sweep(tape):
+            for _, tensor in weights.trained():
+                tensor.grad = None
+        if plan.loop != "script":
+            outputs = None
+        tape.phase(Phase.BETWEEN)
+    return batch, optimizer, outputs, stage
+
+
+def _infer(tape: Tape, model: Model) -> object:
+    """A prefill, which gives the first token; and where more are generated, the forward pass for
+    the last of these, of the token before it and a cache of all before that. Returns what is held
+    at the end.
+
+    The cache grows by a token at a time (DynamicCache): of each layer the old tensor and the new
+    one are there together while one is copied into the other.
+    """
+    plan = model.plan
+    tape.grad = False
+    tape.training = False
+    prompt = received(tape, model, _batch(tape, plan))
+    _unpack(tape, model)
+    cache = None
+    if has_cache(model.shape):
+        cache = Cache(cross=Cache() if model.shape.encoder else None)
+    tape.phase(Phase.FORWARD)
+    _pass_forward(tape, model, prompt, cache)
+    if plan.generate > 1 and cache is not None:
+        tape.phase(Phase.FORWARD)
+        cache.lengthen(tape, cache.length + plan.generate - 2)
+        _pass_forward(tape, model, received(tape, model, _last_token(tape, plan)), cache)
+    tape.phase(Phase.BETWEEN)
+    return prompt, cache
+
+
+def _pass_forward(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -> None:
+    tape.enter_autocast(model.plan.autocast_dtype if model.plan.autocast else None)
+    forward(tape, model, batch, cache)
+    tape.leave_autocast()
+
+
+def _last_token(tape: Tape, plan: RunPlan) -> Batch:
+    """What the last forward pass of an inference is given: a token of each sequence, and the mask
+    of all before it and itself."""
+    ids = tape.new(plan.batch, "int64", IDS)
+    seen = plan.batch * (plan.sequence + plan.generate - 1)
+    return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
+
+
+def _batch(tape: Tape, plan: RunPlan) -> Batch:
+    """Token ids, which are the labels too, and the mask of padded sequences."""
+    ids = tape.new(plan.tokens, "int64", IDS)
+    padding = tape.new(plan.tokens, "int64", PADDING) if plan.padding_mask else None
+    return Batch(ids, ids, padding)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Without the collector of cycles: tapes have none, and it would walk over tens of thousands of
+    events again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Optimizer:
+    """The states of an optimizer, made in its first step, and what each step takes meanwhile."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.begun = False
+        self.states: list[Buffer] = []
+
+    def step(self, tape: Tape) -> None:
+        """`optimizer.step()`."""
+        if not self.begun:
+            self.begin(tape)
+        before: list[list[Buffer]] = []
+        for dtype in dict.fromkeys(stored.dtype for stored in self._trained()):
+            made = [
+                [
+                    Buffer(tape.events, temporary.bytes, ROOTS)
+                    for temporary in step_temporaries(
+                        [s for s, _ in weights.trained() if s.dtype == dtype], self.model.plan
+                    )
+                ]
+                for weights in self.model.sweep(tape)
+            ]
+            self._release(tape, before)
+            before = made
+            del made
+        self._release(tape, before)
+        if passes_one_by_one(self.model.plan):
+            self._pass(tape)
+
+    def _pass(self, tape: Tape) -> None:
+        """Updates tensors one after the other."""
+        for weights in self.model.sweep(tape):
+            for stored, _ in weights.trained():
+                passing = [
+                    Buffer(tape.events, temporary.bytes, Label(temporary.name, TEMPORARY))
+                    for temporary in passing_temporaries(stored, self.model.plan)
+                ]
+                passing.clear()
+
+    def begin(self, tape: Tape) -> None:
+        """Makes the states."""
+        self.begun = True
+        plan = self.model.plan
+        self._keep(tape, shared_states(self._trained(), plan))
+        for weights in self.model.sweep(tape):
+            for stored, _ in weights.trained():
+                self._keep(tape, states_of(stored, plan))
+
+    def _keep(self, tape: Tape, states: Iterable[State]) -> None:
+        for state in states:
+            if not state.paged:
+                label = Label(state.name, Component.OPTIMIZER)
+                self.states.append(Buffer(tape.events, state.bytes, label))
+
+    def _release(self, tape: Tape, buffers: list[list[Buffer]]) -> None:
+        """Lets go of what belongs to each group of weights, in their order."""
+        if any(buffers):
+            for own, _ in zip(buffers, self.model.sweep(tape), strict=True):
+                own.clear()
+
+    def _trained(self) -> Iterator[StoredTensor]:
+        for weights in (self.model.outside, *self.model.layers):
+            yield from (stored for stored, _ in weights.trained())

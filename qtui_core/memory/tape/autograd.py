@@ -1,0 +1,185 @@
+"""The backward pass: nodes in the order of the autograd engine of torch.
+
+The rules (torch/csrc/autograd: engine.cpp, input_buffer.cpp, functions/accumulate_grad.h):
+- The node created last runs first; the gradient of a leaf is taken over at once, without a copy
+  unless somebody else holds it.
+- The gradients a node takes live until it has returned and its results have been brought to the
+  size and type of its inputs; what it saved, until then too. What a checkpoint recomputed for it is
+  let go when it returns.
+- A second gradient for the same tensor is added in place where the first is held by nobody else
+  and is no view; else a sum is allocated.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from sys import getrefcount
+from typing import Final
+
+from qtui_core.memory.replay.record import BACKWARD, LAYER, OPERATION, OUTSIDE, Label
+from qtui_core.memory.step.checkpointing import take
+from qtui_core.memory.tape.tape import Node, Tape, Tensor
+
+SUM: Final = Label("sum")
+ADD: Final = Label("add")
+CLONE: Final = Label("clone")
+CAST: Final = Label("_to_copy")
+ONES: Final = Label("ones_like")
+
+#: References to a gradient that only its slot holds: the slot, the local that names it, and the
+#: argument of getrefcount; and to its buffer: the tensor and that argument.
+_OWN_TENSOR: Final = 3
+_OWN_BUFFER: Final = 2
+
+#: Gradients that have arrived, one for each output of a node.
+Slots = list[Tensor | None]
+
+
+class _Pass:
+    """One backward pass: what waits for what, and what has arrived."""
+
+    __slots__ = ("arrived", "pending", "ready")
+
+    def __init__(self, root: Node, first: Tensor) -> None:
+        self.pending = _dependencies(root)
+        self.arrived: dict[Node | Tensor, Slots] = {root: [first]}
+        self.ready: list[tuple[int, Node]] = [(-root.sequence, root)]
+
+
+def backward(tape: Tape, loss: Tensor, gradient: Tensor | None = None) -> None:
+    """`loss.backward()`: leaves that need a gradient have it in `grad` after. `gradient` is that of
+    an output that is no loss, which others hold."""
+    root = loss.node
+    if root is None:
+        return
+    before, tape.grad = (tape.grad, tape.path), False
+    if gradient is None:
+        tape.operation("ones_like")
+        gradient = tape.new(1, loss.dtype, ONES)
+    propagate(tape, root, gradient)
+    del gradient  # torch.autograd.backward holds the first gradient until the end
+    tape.grad, tape.path = before
+    if tape.layer != OUTSIDE:
+        tape.leave_layer(BACKWARD)
+
+
+def propagate(tape: Tape, root: Node, first: Tensor) -> None:
+    """Runs all nodes from `root` on, whose output has the gradient `first`. A node that runs a
+    region again calls this from inside a backward pass."""
+    before, tape.grad = (tape.grad, tape.path), False
+    events = tape.events
+    state = _Pass(root, first)
+    del root, first
+    layer = tape.layer
+    while state.ready:
+        node = heappop(state.ready)[1]
+        if node.layer != layer:
+            layer = tape.layer = node.layer
+            events.append((LAYER, layer, BACKWARD))
+        tape.path = node.module
+        if tape.names:
+            events.append((OPERATION, f"{node.name}_backward", node.module))
+        _visit(tape, state, node)
+    tape.grad, tape.path = before
+
+
+def _dependencies(root: Node) -> dict[Node | Tensor, int]:
+    """How many gradients each node and leaf has to wait for."""
+    pending: dict[Node | Tensor, int] = {}
+    unseen = [root]
+    while unseen:
+        for edge in unseen.pop().edges:
+            if edge is not None:
+                target = edge[0]
+                if target in pending:
+                    pending[target] += 1
+                else:
+                    pending[target] = 1
+                    if type(target) is Node:
+                        unseen.append(target)
+    return pending
+
+
+def _visit(tape: Tape, state: _Pass, node: Node) -> None:
+    """Runs one node and hands its results on."""
+    results = _run(tape, node, state.arrived.pop(node))
+    pending, arrived = state.pending, state.arrived
+    leaves: list[Tensor] = []
+    for position, edge in enumerate(node.edges):
+        if edge is None:
+            continue
+        target, index, _, _ = edge
+        gradient = results[position]
+        results[position] = None
+        waiting = arrived.get(target)
+        if waiting is None:
+            outputs = target.outputs if type(target) is Node else 1
+            waiting = arrived[target] = [None] * outputs
+        if gradient is not None:
+            if waiting[index] is None:
+                waiting[index] = gradient
+            else:
+                _accumulate(tape, waiting, index)
+            gradient = None
+        pending[target] -= 1
+        if not pending[target]:
+            if type(target) is Node:
+                heappush(state.ready, (-target.sequence, target))
+            elif type(target) is Tensor:
+                leaves.append(target)
+    waiting = None
+    for leaf in leaves:
+        _take_over(tape, leaf, arrived.pop(leaf))
+
+
+def _run(tape: Tape, node: Node, slots: Slots) -> Slots:
+    """The gradients of a node's inputs, from those of its outputs, which live until then."""
+    region = node.region
+    if region is None:
+        tape.held = node.saved  # type: ignore[assignment]
+        results = _call(node, slots)
+    else:
+        tape.held = take(tape, region, node.saved)  # type: ignore[arg-type, assignment]
+        del region
+        results = _call(node, slots)
+    tape.held = []
+    for position, edge in enumerate(node.edges):
+        if edge is None:
+            results[position] = None
+            continue
+        gradient = results[position]
+        if gradient is None:
+            continue
+        if gradient.elements > edge[2]:
+            gradient = results[position] = tape.new(edge[2], gradient.dtype, SUM)
+        if gradient.dtype != edge[3]:
+            results[position] = tape.new(edge[2], edge[3], CAST)
+    node.saved = []
+    node.region = None
+    return results
+
+
+def _call(node: Node, slots: Slots) -> Slots:
+    if node.outputs > 1:
+        return list(node.backward(slots))
+    gradient = slots[0]
+    return [None] * len(node.edges) if gradient is None else list(node.backward(gradient))
+
+
+def _accumulate(tape: Tape, waiting: Slots, index: int) -> None:
+    """Adds a second gradient to the one that waits."""
+    first = waiting[index]
+    assert first is not None
+    alone = getrefcount(first) == _OWN_TENSOR and getrefcount(first.buffer) == _OWN_BUFFER
+    if first.view or not alone:
+        waiting[index] = tape.new(first.elements, first.dtype, ADD)
+
+
+def _take_over(tape: Tape, leaf: Tensor, slots: Slots) -> None:
+    """Gives a leaf its gradient (AccumulateGrad): added in place to one it has."""
+    gradient = slots.pop()
+    if gradient is None or leaf.grad is not None:
+        return
+    if getrefcount(gradient) > _OWN_TENSOR - 1:
+        gradient = tape.new(gradient.elements, gradient.dtype, CLONE)
+    leaf.grad = gradient

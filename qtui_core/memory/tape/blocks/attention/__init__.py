@@ -1,0 +1,1 @@
+"""Attention on the tape: projections, positions, masks, caches and kernels."""

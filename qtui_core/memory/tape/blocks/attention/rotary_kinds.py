@@ -1,0 +1,107 @@
+"""Rotary positions of families that compute them otherwise than Llama: in float32 (OLMo, Cohere),
+with complex numbers (Llama 4)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.memory.replay.record import Label
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.tape.blocks.attention.rotary import rotate, tables
+from qtui_core.memory.tape.operations.pointwise import add, mul, neg
+from qtui_core.memory.tape.operations.views import cat, part, transposed
+from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
+
+POSITIONS: Final = Label("_to_copy")
+FREQUENCIES: Final = Label("mul")
+CONJUGATE: Final = Label("clone")
+ONES: Final = Label("ones_like")
+POLAR: Final = Label("polar")
+SCALED: Final = Label("mul")
+
+Pair = tuple[Tensor, Tensor]
+
+
+def tables_of(tape: Tape, shape: ModelShape, length: int, dtype: str) -> tuple[Pair, ...]:
+    """The tables of positions of a model whose hidden states have type `dtype`; of complex ones
+    both of a pair are the same. No pair where nothing is rotated."""
+    dims = shape.rotary_dims
+    if not dims:
+        return ()
+    if shape.rotary_kind == "complex":
+        table = _complex_table(tape, length, dims)
+        return ((table, table),)
+    if shape.rotary_kind == "float32":
+        dtype = "fp32"
+    return tuple(tables(tape, length, dims, dtype) for _ in range(shape.rotary_tables))
+
+
+def rotate_and_cast(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of OLMo: the tables are float32, and so are the results until both have
+    been made."""
+    given = q.dtype, k.dtype
+    q_embed, k_embed = rotate(tape, q, k, cosines, sines)
+    return tape.to(q_embed, given[0]), tape.to(k_embed, given[1])
+
+
+def rotate_in_float32(tape: Tape, q: Tensor, k: Tensor, cosines: Tensor, sines: Tensor) -> Pair:
+    """apply_rotary_pos_emb of Cohere: queries and keys in float32, pairs of neighbours rotated."""
+    given = q.dtype
+    q = tape.to(q, "fp32")
+    k = tape.to(k, "fp32")
+    q_embed = add(tape, mul(tape, q, cosines), mul(tape, _turned(tape, q), sines))
+    k_embed = add(tape, mul(tape, k, cosines), mul(tape, _turned(tape, k), sines))
+    return tape.to(q_embed, given), tape.to(k_embed, given)
+
+
+def rotate_complex(
+    tape: Tape, q: Tensor, k: Tensor, table: Tensor, copied: tuple[bool, bool]
+) -> Pair:
+    """apply_rotary_emb of Llama 4: two float32 elements are one complex number. `copied` is whose
+    gradients come heads first, so that they have to be copied to be seen as such."""
+    given = q.dtype, k.dtype
+    q_complex = tape.to(q, "fp32")
+    k_complex = tape.to(k, "fp32")
+    q_out = _times(tape, q_complex, table)
+    k_out = _times(tape, k_complex, table)
+    if copied[0]:
+        q_out = transposed(tape, q_out)
+    if copied[1]:
+        k_out = transposed(tape, k_out)
+    return tape.to(q_out, given[0]), tape.to(k_out, given[1])
+
+
+def _times(tape: Tape, x: Tensor, table: Tensor) -> Tensor:
+    """The product of complex numbers. Its gradient is that with the conjugate of the table, which
+    is made first."""
+    elements, numbers = x.elements, table.elements
+
+    def backward(gradient: Tensor) -> Gradients:
+        _conjugate = tape.new(numbers, "fp32", CONJUGATE)
+        return (tape.new(elements, "fp32", SCALED),)
+
+    node = tape.node("mul", (x,), backward)
+    tape.save(node, table)
+    return tape.output(node, tape.new(elements, "fp32", SCALED))
+
+
+def _turned(tape: Tape, x: Tensor) -> Tensor:
+    """rotate_half of Cohere: `stack([-x2, x1], dim=-1).flatten(-2)` of every second element."""
+    first = part(tape, x, x.elements // 2)
+    second = part(tape, x, x.elements // 2)
+    return cat(tape, neg(tape, second), first)
+
+
+def _complex_table(tape: Tape, length: int, dims: int) -> Tensor:
+    """Llama4TextRotaryEmbedding.forward: `[length, dims / 2]` complex numbers of 8 bytes, counted
+    as twice as many of float32."""
+    tape.operation("polar")
+    positions = tape.new(length, "fp32", POSITIONS)
+    freqs = tape.new(length * dims // 2, "fp32", FREQUENCIES)
+    del positions
+    ones = tape.new(length * dims // 2, "fp32", ONES)
+    freqs_cis = tape.new(length * dims, "fp32", POLAR)
+    del ones
+    freqs_cis = tape.new(length * dims, "fp32", SCALED)
+    del freqs
+    return freqs_cis

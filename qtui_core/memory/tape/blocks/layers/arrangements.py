@@ -1,0 +1,45 @@
+"""Which function runs a layer: by the style of its attention where the class has an order of its
+own, else by its arrangement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from qtui_core.memory.shape.model_shape import Layer
+from qtui_core.memory.tape.blocks.layers import bloom, layer, side_by_side
+from qtui_core.memory.tape.blocks.linear.state import Pass
+from qtui_core.memory.tape.blocks.linear.weights import Weights
+from qtui_core.memory.tape.tape import Tape, Tensor
+
+Runner = Callable[[Tape, Weights, Layer, Tensor, Pass], Tensor]
+
+_BY_ARRANGEMENT: Final[dict[str, Runner]] = {
+    "pre": layer.pre,
+    "sandwich": layer.sandwich,
+    "post": layer.post,
+    "parallel": layer.parallel,
+}
+
+_BY_STYLE: Final[dict[str, Runner]] = {
+    "bloom": bloom.layer,
+    "falcon": side_by_side.falcon,
+    "falcon_grouped": side_by_side.falcon,
+    "phi3": layer.phi3,
+    "stablelm": layer.stablelm,
+    "llama4": layer.llama4,
+    "llama4-tuned": layer.llama4,
+    "gpt2": side_by_side.gpt2,
+    "gpt_bigcode": side_by_side.gpt2,
+    "gpt_neox": side_by_side.gpt_neox,
+    "phi": side_by_side.phi,
+    "opt": side_by_side.opt,
+    "bert": side_by_side.bert,
+}
+
+
+def run_layer(tape: Tape, weights: Weights, spec: Layer, state: Pass, hidden: Tensor) -> Tensor:
+    """What the layer makes of `hidden`."""
+    style = spec.attention.style
+    runner = _BY_STYLE.get(style) or _BY_ARRANGEMENT[spec.arrangement]
+    return runner(tape, weights, spec, hidden, state)

@@ -1,0 +1,213 @@
+"""The weights of a layer, or of what is outside the layers, as tensors on the tape."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.plan.rules import UNPACKED
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.record import Component, Label
+from qtui_core.memory.shape.model_shape import Embedding, Linear, Norm, Parameter
+from qtui_core.memory.shape.packings import STORED
+from qtui_core.memory.shape.storage import BLOCK, StoredTensor
+from qtui_core.memory.tape.tape import Tape, Tensor
+
+SOURCE: Final = Label("weight before it is quantized")
+UNPACKED_CODES: Final = Label("unpack_from_int32")
+
+#: Name that peft gives the one adapter of a model.
+_ADAPTER = "default"
+
+
+@dataclass
+class LinearWeights:
+    """What stands behind one linear layer.
+
+    Attributes:
+        weight: as stored: packed where it is quantized.
+        bias: if any.
+        quant: how the weight is stored: by bitsandbytes (plan_choices.QUANTS), or the kind of a
+            checkpoint's layout; None where it is in a floating type.
+        down, up: the two matrices of the adapter (lora_A, lora_B), None without one.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    quant: str | None = None
+    down: Tensor | None = None
+    up: Tensor | None = None
+
+
+class Weights:
+    """Tensors by their names inside a layer, or by their full names outside of layers.
+
+    Attributes:
+        plan: of the run; nothing of it is left open.
+        stored: what each tensor is, in the order they are made.
+        tensors: those that exist.
+    """
+
+    def __init__(self, plan: RunPlan, stored: tuple[StoredTensor, ...]) -> None:
+        self.plan = plan
+        self.stored = stored
+        self.tensors: dict[str, Tensor] = {}
+        self._linears: dict[str, LinearWeights] = {}
+        # What stays packed in the steps, by the name of its module.
+        self._codes = {
+            each.name.rpartition(".")[0]: each
+            for each in stored
+            if each.packing and each.loaded_shape is None
+        }
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def operand(self, name: str) -> Tensor:
+        """A stacked weight as a product takes it: kernels of FP8 take it as it is stored."""
+        weight = self.tensors[name]
+        if weight.dtype != "fp8":
+            return weight
+        assert self.plan.dtype is not None
+        return Tensor(weight.elements, self.plan.dtype, weight.buffer)
+
+    def find(self, name: str) -> Tensor | None:
+        """The tensor of that name, None where there is none."""
+        return self.tensors.get(name)
+
+    def load(self, tape: Tape) -> None:
+        """from_pretrained: every tensor of the checkpoint in the type it is loaded in, in the order
+        of the modules. Where some are quantized all are read to the GPU in the order of their
+        names (transformers core_model_loading.py, convert_and_load_state_dict_in_model), and each
+        is quantized before the next."""
+        loaded = [stored for stored in self.stored if stored.loaded is not None]
+        if self.plan.quant in (None, UNPACKED, STORED):
+            for stored in loaded:
+                assert stored.loaded is not None
+                self._make(tape, stored, stored.loaded, stored.loaded_elements)
+            return
+        for weight, *constants in sorted(_with_constants(loaded), key=_by_name):
+            self._read(tape, weight, constants)
+
+    def raise_types(self, tape: Tape) -> None:
+        """k-bit preparation, a tensor at a time."""
+        for stored in self.stored:
+            if stored.loaded is not None and stored.prepared != stored.loaded:
+                self._make(tape, stored, stored.prepared)
+
+    def unpack(self, tape: Tape) -> None:
+        """What the first forward pass unpacks for good, tensor by tensor: the codes one by one,
+        then the weight, before what was packed is let go (decompress of compressed-tensors)."""
+        for stored in self.stored:
+            if stored.loaded_shape is not None:
+                codes = (
+                    tape.new(stored.elements, "int8", UNPACKED_CODES) if stored.packing else None
+                )
+                self._make(tape, stored, stored.dtype)
+                del codes
+
+    def adapt(self, tape: Tape) -> None:
+        """Adapters are put on."""
+        for stored in self.stored:
+            if stored.loaded is None:
+                self._make(tape, stored, stored.prepared)
+
+    def linear(self, spec: Linear, weight: str = "", bias: str = "") -> LinearWeights:
+        """What stands behind a linear layer, by its name; `weight` and `bias` are the names of its
+        parameters where these are not its own (a tied head)."""
+        name = spec.name
+        found = self._linears.get(name)
+        if found is None:
+            codes = self._codes.get(name)
+            usual = f"{name}.weight" if codes is None else codes.name
+            stored = self.tensors[weight or usual]
+            quant = self.plan.quant if stored.dtype in ("uint8", "int8") else None
+            found = self._linears[name] = LinearWeights(
+                weight=stored,
+                bias=self.find(bias or f"{name}.bias"),
+                quant=quant if codes is None else codes.packing,
+                down=self.find(f"{name}.lora_A.{_ADAPTER}.weight"),
+                up=self.find(f"{name}.lora_B.{_ADAPTER}.weight"),
+            )
+        return found
+
+    def adapter(self, spec: Parameter | Embedding) -> tuple[Tensor, Tensor] | None:
+        """The two matrices of the adapter over a parameter or an embedding, A and B."""
+        names = ("lora_A", "lora_B"), f".{_ADAPTER}.weight"
+        if isinstance(spec, Embedding):
+            names = ("lora_embedding_A", "lora_embedding_B"), f".{_ADAPTER}"
+        (first, second), ending = names
+        down = self.find(f"{spec.name}.{first}{ending}")
+        up = self.find(f"{spec.name}.{second}{ending}")
+        return None if down is None or up is None else (down, up)
+
+    def weight(self, spec: Norm | Embedding) -> Tensor | None:
+        """The weight of a norm or an embedding, None where it has none."""
+        return self.tensors.get(f"{spec.name}.weight")
+
+    def bias(self, spec: Norm) -> Tensor | None:
+        """The bias of a norm, None where it has none."""
+        return self.tensors.get(f"{spec.name}.bias")
+
+    def trained(self) -> list[tuple[StoredTensor, Tensor]]:
+        """What needs gradients, in order."""
+        return [(s, self.tensors[s.name]) for s in self.stored if s.requires_grad]
+
+    def _read(self, tape: Tape, weight: StoredTensor, constants: list[StoredTensor]) -> None:
+        """A tensor in its own type, or quantized from one that is let go after (quantize_4bit of
+        bitsandbytes, int8_vectorwise_quant): its maxima, then itself, then other constants."""
+        assert weight.loaded is not None
+        assert self.plan.dtype is not None
+        if not constants or weight.packing:
+            for stored in (weight, *constants):  # as the checkpoint has it
+                assert stored.loaded is not None
+                self._make(tape, stored, stored.loaded)
+            return
+        halves = 1 if weight.loaded == "int8" else 2
+        source = tape.new(weight.elements * halves, self.plan.dtype, SOURCE)
+        maxima = None
+        if len(constants) > 2:  # nested: the maxima are quantized themselves
+            maxima = tape.new(source.elements // BLOCK, "fp32", SOURCE)
+            constants = [weight, *constants]
+        else:
+            constants = [constants[0], weight, *constants[1:]]
+        for stored in constants:
+            self._make(tape, stored, stored.prepared)
+        del source, maxima
+
+    def _make(
+        self, tape: Tape, stored: StoredTensor, dtype: str, elements: int | None = None
+    ) -> None:
+        label = Label(stored.name, stored.component)
+        # Nobody freezes the parameters of a model that only infers: they ask for gradients, which
+        # are not computed there, but by which autocast keeps their casts.
+        asks = stored.requires_grad or (not self.plan.trains and dtype == "fp32")
+        size = stored.elements if elements is None else elements
+        self.tensors[stored.name] = tape.leaf(size, dtype, label, trained=asks)
+
+
+def _with_constants(loaded: list[StoredTensor]) -> list[list[StoredTensor]]:
+    """Each tensor with the constants of its quantization, which follow it."""
+    groups: list[list[StoredTensor]] = []
+    for stored in loaded:
+        constant = stored.component is Component.QUANTIZATION
+        if constant and groups and groups[-1][0].dtype in ("uint8", "int8"):
+            module = groups[-1][0].name.removesuffix("weight")
+            if stored.name.startswith(module):
+                groups[-1].append(stored)
+                continue
+        groups.append([stored])
+    return groups
+
+
+def _by_name(group: list[StoredTensor]) -> list[tuple[int, str]]:
+    """dot_natural_key of transformers: numbers before words, as numbers."""
+    parts = group[0].name.split(".")
+    return [(int(part), "") if part.isdigit() else (1 << 62, part) for part in parts]
+
+
+def retype(tape: Tape, x: Tensor, dtype: str, label: Label) -> None:
+    """`parameter.data = parameter.data.to(dtype)`: the same leaf with other bytes."""
+    if x.dtype != dtype:
+        x.buffer = tape.new(x.elements, dtype, label).buffer
+        x.dtype = dtype

@@ -1,0 +1,1 @@
+"""The loss of a language model on the tape, whole or in pieces."""

@@ -1,0 +1,67 @@
+"""The head and the loss, by `RunPlan.loss`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from qtui_core.memory.replay.record import Component, Label
+from qtui_core.memory.tape.operations.fused import cross_entropy_in_place
+from qtui_core.memory.tape.operations.loss import cross_entropy
+from qtui_core.memory.tape.operations.pointwise import clone
+from qtui_core.memory.tape.operations.views import part
+from qtui_core.memory.tape.tape import Tape, Tensor
+
+LOGITS: Final = Label("logits", Component.LOSS)
+UPCAST: Final = Label("logits in float32", Component.LOSS)
+LABELS: Final = Label("labels", Component.INPUTS)
+
+
+def causal_loss(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """ForCausalLMLoss of transformers 5: logits in float32, labels padded and shifted."""
+    logits = tape.to(logits, "fp32", UPCAST)
+    tape.operation("constant_pad_nd")
+    tokens = labels.elements
+    labels = tape.new(tokens + batch, "int64", LABELS)
+    shifted = tape.new(tokens, "int64", LABELS)
+    return cross_entropy(tape, logits, shifted)
+
+
+def causal_loss_4_48(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """ForCausalLMLoss of transformers 4.48: besides, all logits but the last of each sequence are
+    copied to lie together."""
+    logits = tape.to(logits, "fp32", UPCAST)
+    tokens = labels.elements
+    vocabulary = logits.elements // tokens
+    kept = tokens - batch
+    shifted_logits = clone(tape, part(tape, logits, kept * vocabulary))
+    tape.operation("clone")
+    shifted = tape.new(kept, "int64", LABELS)
+    return cross_entropy(tape, shifted_logits, shifted)
+
+
+def loss_in_place(tape: Tape, logits: Tensor, labels: Tensor, batch: int) -> Tensor:
+    """The loss of transformers 4 with Unsloth's cross entropy, from logits of any type
+    (FastForCausalLMLoss of fms-acceleration)."""
+    logits = tape.to(logits, "fp32", UPCAST)
+    tokens = labels.elements
+    vocabulary = logits.elements // tokens
+    kept = tokens - batch
+    shifted_logits = clone(tape, part(tape, logits, kept * vocabulary))
+    tape.operation("clone")
+    shifted = tape.new(kept, "int64", LABELS)
+    return cross_entropy_in_place(tape, shifted_logits, shifted)
+
+
+def plain_loss(tape: Tape, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of BertForMaskedLM and T5ForConditionalGeneration: logits in the type they have,
+    labels as they are."""
+    return cross_entropy(tape, logits, labels)
+
+
+#: Losses from logits by `RunPlan.loss`, but for that of the installed transformers.
+LOSSES: Final[dict[str, Callable[[Tape, Tensor, Tensor, int], Tensor]]] = {
+    "stock-4.48": causal_loss_4_48,
+    "in-place": loss_in_place,
+    "in-place-4.48": loss_in_place,
+}

@@ -1,0 +1,151 @@
+"""Attention kernels of torch on CUDA, and the softmax of scores."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.dtypes import SIZES
+from qtui_core.memory.replay.record import Component, Label
+from qtui_core.memory.tape.operations.views import repeat
+from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
+
+FLASH: Final = Label("_scaled_dot_product_flash_attention")
+FLASH_BACKWARD: Final = Label("_scaled_dot_product_flash_attention_backward")
+EFFICIENT: Final = Label("_scaled_dot_product_efficient_attention")
+EFFICIENT_BACKWARD: Final = Label("_scaled_dot_product_efficient_attention_backward")
+RANDOM_STATE: Final = Label("philox seed and offset", Component.TEMPORARIES)
+WORKSPACE: Final = Label("attention backward workspace", Component.TEMPORARIES)
+SOFTMAX: Final = Label("_softmax")
+SOFTMAX_BACKWARD: Final = Label("_softmax_backward_data")
+SOFTMAX_PRODUCT: Final = Label("gradient times softmax", Component.TEMPORARIES)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Sizes of an attention: sequences, queries and keys a sequence, heads, elements a head."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int = 0
+
+    @property
+    def of_value(self) -> int:
+        """Elements of a head of values."""
+        return self.value_dim or self.head_dim
+
+
+def up(value: int, multiple: int) -> int:
+    """The least multiple that is no smaller."""
+    return -(-value // multiple) * multiple
+
+
+def flash(tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads) -> Tensor:
+    """Flash attention: saves q, k, v, the result, the logarithms of the sums (float32, one a query
+    and head) and the state of the random generator. Keys and values are not expanded to all heads
+    before its backward kernel (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp,
+    mha_fwd and mha_bwd)."""
+    dtype = q.dtype
+    batch, heads = sizes.batch, sizes.heads
+    q_size, k_size, v_size = q.elements, k.elements, v.elements
+    rows = up(sizes.queries, 128)
+    width = up(sizes.head_dim, 32 if sizes.head_dim <= 128 else 64)
+    grouped = sizes.kv_heads != heads
+    expanded = batch * sizes.keys * heads * sizes.head_dim
+
+    def backward(gradient: Tensor) -> Gradients:
+        of_q = tape.new(q_size, dtype, FLASH_BACKWARD)
+        of_k = tape.new(k_size, dtype, FLASH_BACKWARD)
+        of_v = tape.new(v_size, dtype, FLASH_BACKWARD)
+        _softmax_d = tape.new(batch * heads * rows, "fp32", WORKSPACE)
+        _dq_accum = tape.new(batch * rows * heads * width, "fp32", WORKSPACE)
+        if grouped:
+            _dk_expanded = tape.new(expanded, dtype, WORKSPACE)
+            _dv_expanded = tape.new(expanded, dtype, WORKSPACE)
+        return of_q, of_k, of_v
+
+    node = tape.node("_scaled_dot_product_flash_attention", (q, k, v), backward)
+    output = tape.new(batch * heads * sizes.queries * sizes.of_value, dtype, FLASH)
+    sums = tape.new(batch * heads * sizes.queries, "fp32", FLASH)
+    state = tape.new(2, "int64", RANDOM_STATE)
+    unused = tape.new(1, "int64", RANDOM_STATE)
+    tape.save(node, q, k, v, output, sums, state, unused)
+    return tape.output(node, output)
+
+
+def efficient(
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, sizes: Heads, mask: Tensor | None
+) -> Tensor:
+    """Memory-efficient attention (attention_backward.cu), for float32 and under a mask. Keys and
+    values are those of all heads; `mask`, additive, is saved too. Where the mask needs a gradient
+    (the biases of T5) it is made for every head, with rows of whole 16 elements. Logarithms of the
+    sums are made only where a gradient will be (should_compute_logsumexp in attention.cpp)."""
+    dtype = q.dtype
+    of_pairs = 0
+    if mask is not None and mask.requires_grad:
+        of_pairs = sizes.batch * sizes.heads * sizes.queries * up(sizes.keys, 16)
+    mask_size = 0 if mask is None else mask.elements
+    if sizes.kv_heads != sizes.heads:
+        k = repeat(tape, k, sizes.heads // sizes.kv_heads)
+        v = repeat(tape, v, sizes.heads // sizes.kv_heads)
+    pairs = sizes.batch * sizes.heads
+    queries = sizes.queries
+    q_size, k_size, v_size = q.elements, k.elements, v.elements
+    workspace = pairs * up(queries, 64) * up(sizes.head_dim, 64)
+    half = SIZES[dtype] == 2
+
+    def backward(gradient: Tensor) -> Gradients:
+        of_q = tape.new(q_size, dtype, EFFICIENT_BACKWARD)
+        of_k = tape.new(k_size, dtype, EFFICIENT_BACKWARD)
+        of_v = tape.new(v_size, dtype, EFFICIENT_BACKWARD)
+        of_mask = None
+        if of_pairs:
+            of_mask = tape.alias(tape.new(of_pairs, dtype, EFFICIENT_BACKWARD), mask_size)
+        if half:
+            _delta = tape.new(pairs * queries, "fp32", WORKSPACE)
+            _accumulators = tape.new(workspace, "fp32", WORKSPACE)
+        else:
+            product = tape.new(q_size, dtype, WORKSPACE)
+            delta = tape.new(pairs * queries, "fp32", WORKSPACE)
+            del product
+            _contiguous = tape.new(pairs * queries, "fp32", WORKSPACE)
+            del delta
+        return of_q, of_k, of_v, of_mask
+
+    node = tape.node("_scaled_dot_product_efficient_attention", (q, k, v, mask), backward)
+    output = tape.new(pairs * queries * sizes.of_value, dtype, EFFICIENT)
+    sums = None if node is None else tape.new(pairs * up(queries, 32), "fp32", EFFICIENT)
+    seed = tape.new(1, "int64", RANDOM_STATE)
+    offset = tape.new(1, "int64", RANDOM_STATE)
+    tape.save(node, q, k, v, mask, output, sums, seed, offset)
+    return tape.output(node, output)
+
+
+def softmax(tape: Tape, x: Tensor, *, plain: bool = False) -> Tensor:
+    """`F.softmax(x, dtype=torch.float32)`; saves its result. float16 is read as it is, other types
+    are cast first (Tensor softmax in ATen/native/SoftMax.cpp). A `plain` one names no type and is
+    of its input's, float32 under autocast, on whose list it is.
+
+    The kernel of the backward pass multiplies gradient and result beforehand, in memory of its own
+    (softmax_backward_cuda_out in ATen/native/cuda/SoftMax.cu).
+    """
+    if plain:
+        x = tape.cast_high(x)
+    elif x.dtype != "fp16":
+        x = tape.to(x, "fp32")
+    elements, dtype = x.elements, x.dtype
+    result = dtype if plain else "fp32"
+
+    def backward(gradient: Tensor) -> Gradients:
+        of_x = tape.new(elements, dtype, SOFTMAX_BACKWARD)
+        _product = tape.new(elements, result, SOFTMAX_PRODUCT)
+        return (of_x,)
+
+    node = tape.node("_softmax", (x,), backward)
+    output = tape.new(elements, result, SOFTMAX)
+    tape.save(node, output)
+    return tape.output(node, output)

@@ -1,0 +1,1 @@
+"""Files of weights and configurations: their headers, their places, and their rows."""

@@ -1,0 +1,227 @@
+"""Which files of a folder or a repository are the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
+from qtui_core.models.files.jsontext import load_object
+from qtui_core.models.files.pickles import PICKLE_SUFFIXES, convert_command, weight_pickles
+from qtui_core.models.files.safetensors import Header
+from qtui_core.models.quoting import listed, quoted
+from qtui_core.models.tensors import TensorInfo
+
+CONFIG = "config.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+GGUF_SUFFIX = ".gguf"
+
+_SHARD = re.compile(r"(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors")
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """Attributes:
+    files: the safetensors files that make up the model, or none with an index.
+    index: the index that names them instead.
+    missing: when there are neither: why, as a sentence.
+    """
+
+    files: tuple[str, ...] = ()
+    index: str | None = None
+    missing: str | None = None
+
+
+def choose_weights(names: Iterable[str], where: str, folder: Path | None = None) -> WeightFiles:
+    """The weights among the files of a folder or repository.
+
+    In this order: `model.safetensors`, its index, `consolidated.safetensors`, the only index
+    of another name, the only other safetensors file, one complete set of shards.
+
+    Args:
+        names: paths relative to the model; only those at its top count.
+        where: what they are the contents of, for messages: "the folder 'x'".
+        folder: where that is on this machine, if it is on it.
+
+    Raises:
+        ModelError: several files compete and nothing says which is meant, or a file is one
+            shard of a set that is not all there.
+    """
+    top = sorted(n for n in names if "/" not in n)
+    files = [n for n in top if n.endswith(SUFFIX)]
+    indexes = [n for n in top if n.endswith(INDEX_SUFFIX)]
+    if SINGLE in files:
+        return WeightFiles((SINGLE,))
+    if INDEX in indexes:
+        return WeightFiles(index=INDEX)
+    if "consolidated.safetensors" in files:
+        return WeightFiles(("consolidated.safetensors",))
+    if len(indexes) == 1:
+        return WeightFiles(index=indexes[0])
+    if len(files) == 1 and not _SHARD.fullmatch(files[0]):
+        return WeightFiles((files[0],))
+    if files:
+        return WeightFiles(_shards(files, where))
+    return WeightFiles(missing=_why_none(top, where, folder))
+
+
+def _shards(files: Sequence[str], where: str) -> tuple[str, ...]:
+    subject = f"{where[0].upper()}{where[1:]}"
+    matches = [match for match in map(_SHARD.fullmatch, files) if match]
+    series = {(m[1], int(m[3])) for m in matches}
+    if len(series) != 1 or len(matches) < len(files):
+        raise ModelError(
+            f"{subject} holds {len(files)} safetensors files ({listed(list(files))}) and no index "
+            f"that says which belong together. Open one of them by its path."
+        )
+    ((stem, count),) = series
+    shards: dict[int, str] = {}
+    for match in matches:
+        other = shards.setdefault(int(match[2]), match[0])
+        if other != match[0]:
+            raise ModelError(
+                f"{subject} holds two files for shard {int(match[2])} of {count:,}: "
+                f"{quoted(other)} and {quoted(match[0])}. Remove the one that is not of this model."
+            )
+    first = 0 if 0 in shards else 1  # a few tools count from 0
+    stray = [name for number, name in shards.items() if not first <= number < first + count]
+    if stray:
+        raise ModelError(
+            f"{subject} holds {quoted(stray[0])}, a shard beyond the last of {count:,}; its files "
+            f"do not belong together."
+        )
+    if len(shards) < count:
+        digits = len(matches[0][2])
+        absent = (n for n in range(first, first + count) if n not in shards)
+        names = [f"{stem}-{n:0{digits}}-of-{matches[0][3]}{SUFFIX}" for n in islice(absent, 3)]
+        more = count - len(shards) - len(names)
+        raise ModelError(
+            f"{subject} holds {len(shards):,} of {count:,} shards; missing: {listed(names)}"
+            f"{f' and {more:,} more' if more else ''}."
+        )
+    return tuple(files)
+
+
+def _why_none(names: Sequence[str], where: str, folder: Path | None) -> str:
+    pickles = weight_pickles(names)
+    if pickles:
+        here = "Convert" if folder else "Download and convert"
+        paths = [str(folder / n) if folder else n for n in pickles]
+        return (
+            f"The weights in {where} are pickles ({listed(pickles)}); loading a pickle runs "
+            f"code from the file, so qtui does not open it. {here} each once, where you trust "
+            f"it: {convert_command(paths)}"
+        )
+    gguf = [n for n in names if n.lower().endswith(GGUF_SUFFIX)]
+    if gguf:
+        here = "Open" if folder else "Download and open"
+        path = folder / gguf[0] if folder else gguf[0]
+        return (
+            f"The weights in {where} are GGUF ({listed(gguf)}). {here} one by its path, for "
+            f"example {quoted(path)}."
+        )
+    return f"There are no weights ({SUFFIX}) in {where}."
+
+
+def refuse_file(path: str) -> ModelError | None:
+    """The reason a single file of this name is not opened, if there is one."""
+    lowered = path.lower()
+    if lowered.endswith(PICKLE_SUFFIXES):
+        return ModelError(
+            f"{quoted(path)} is a pickle: loading it runs code from the file, so qtui does not "
+            f"open it. Convert it once, where you trust it: "
+            f"{convert_command([path])}"
+        )
+    return None
+
+
+def read_index(raw: bytes, name: str) -> dict[str, str]:
+    """The weight map of a shard index: tensor name -> file name.
+
+    Raises:
+        ModelError: malformed, or naming a file that is not a safetensors file inside the
+            model: an index is downloaded, and must not choose files elsewhere.
+    """
+    what = f"The index {quoted(name)}"
+    weight_map = load_object(raw, what, unique=True).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{what} has no weight_map, so it names no shards.")
+    files: dict[str, str] = {}
+    for tensor, file in weight_map.items():
+        if not isinstance(file, str):
+            raise ModelError(f"{what} is malformed: weight_map must map text to text.")
+        if not file:
+            raise ModelError(
+                f"{what} names no file for tensor {quoted(tensor)}: its name is empty."
+            )
+        if file not in files:
+            if fault := _fault(file):
+                raise ModelError(f"{what} names {quoted(file)}, {fault}.")
+            files[file] = PurePosixPath(file).as_posix()  # without "./" and doubled slashes
+    return {tensor: files[file] for tensor, file in weight_map.items()}
+
+
+def _fault(name: str) -> str | None:
+    """Why a file that an index names is not opened, on any system; None when it may be."""
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    elsewhere = posix.is_absolute() or windows.drive or windows.root or "://" in name
+    if elsewhere or ".." in windows.parts:
+        return "which is outside the model's folder; it is not followed"
+    if not name.isprintable():
+        return "a file name with control characters; it is not followed"
+    if "\\" in name:
+        return "a file name with a backslash; folders are written with / in an index"
+    if not name.endswith(SUFFIX):
+        return "which is not a safetensors file"
+    return None
+
+
+def merge_headers(
+    headers: Sequence[Header], weight_map: Mapping[str, str] | None, index: str | None
+) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    """All tensors of a model in natural order of their names (layer 2 before layer 10), and
+    the metadata of all its files.
+
+    Raises:
+        ModelError: a tensor is in two files, or not in the file the index says.
+    """
+    tensors: dict[str, TensorInfo] = {}
+    metadata: dict[str, str] = {}
+    for header in headers:
+        for info in header.tensors:
+            other = tensors.setdefault(info.name, info)
+            if other is not info:
+                raise ModelError(
+                    f"Tensor {quoted(info.name)} is in two shards: {quoted(other.file)} and "
+                    f"{quoted(info.file)}."
+                )
+        for key, value in header.metadata.items():
+            metadata.setdefault(key, value)
+    for name, file in (weight_map or {}).items():
+        if name not in tensors or tensors[name].file != file:
+            raise ModelError(
+                f"The index {quoted(index)} says tensor {quoted(name)} is in {quoted(file)}, "
+                f"but it is not."
+            )
+    ordered = sorted(tensors, key=natural_key)
+    return {name: tensors[name] for name in ordered}, metadata
+
+
+def natural_key(name: str) -> tuple[object, ...]:
+    """Sorts digits inside a name as numbers. Never converts them: a name may hold more digits
+    than Python turns into an int."""
+    parts = re.split(r"([0-9]+)", name)
+    key: list[object] = []
+    for i, part in enumerate(parts):
+        if i % 2:
+            digits = part.lstrip("0")
+            key.append((len(digits), digits, len(part)))
+        else:
+            key.append(part)
+    return tuple(key)

@@ -1,0 +1,141 @@
+"""Files on this machine: small ones read whole, tensor files mapped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import threading
+from pathlib import Path
+
+from qtui_core.errors import ModelError
+from qtui_core.models.files.safetensors import PREFIX, Header, header_length, parse_header
+from qtui_core.models.quoting import quoted
+
+#: The longest config.json or shard index that is read, bytes.
+MAX_TEXT = 100_000_000
+#: Mapped bytes handed out before the pages are given back. A mapped page counts as memory
+#: of the process until then, so reading a whole model would look like holding it.
+RELEASE_AFTER = 256 << 20
+
+
+def regular_file_size(path: Path) -> int:
+    """Bytes of a regular file.
+
+    Raises:
+        ModelError: it is missing, not to be read, or a folder, pipe or device (opening a
+            pipe could wait forever).
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise ModelError(f"{quoted(path)} is {kind}; a file was expected.")
+    return status.st_size
+
+
+def unreadable(path: Path, error: OSError) -> ModelError:
+    """The sentence for a path the operating system refuses."""
+    reason = (error.strerror or type(error).__name__).lower()
+    return ModelError(f"{quoted(path)} cannot be read: {reason}.")
+
+
+def read_text_file(path: Path) -> bytes:
+    """All bytes of a configuration or index. Raises ModelError, also when absurdly large."""
+    size = regular_file_size(path)
+    if size > MAX_TEXT:
+        raise ModelError(f"{quoted(path)} has {size:,} bytes; no configuration is that long.")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def read_header(path: Path, name: str) -> Header:
+    """Header of the safetensors file at `path`, its tensors filed under `name`.
+
+    Raises:
+        ModelError: the file cannot be read, or its header is not true of it.
+    """
+    size = regular_file_size(path)
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(PREFIX + 16)
+            length = header_length(start, name, size)
+            stream.seek(PREFIX)
+            raw = stream.read(length)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if len(raw) != length:
+        raise ModelError(f"{quoted(name)} became shorter while it was read.")
+    return parse_header(raw, name, size)
+
+
+class LocalFile:
+    """A tensor file, mapped when first read. Safe to read from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._map: mmap.mmap | None = None
+        self._lock = threading.Lock()
+        self._since_release = 0
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._path
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Bytes [begin, end), a view of the mapping: nothing is copied, and nothing is
+        loaded before it is looked at.
+
+        Raises:
+            ModelError: the file is gone, or shorter than its header said.
+        """
+        with self._lock:
+            if self._map is None:
+                self._map = self._open()
+            mapped = self._map
+            self._since_release += end - begin
+            if self._since_release > RELEASE_AFTER and hasattr(mmap, "MADV_DONTNEED"):
+                # Only drops this process's page-table entries: views stay valid, and what is
+                # looked at again comes back from the page cache.
+                mapped.madvise(mmap.MADV_DONTNEED)
+                self._since_release = 0
+            if end > self._length(mapped):
+                raise ModelError(f"{quoted(self._path)} became shorter after it was opened.")
+            return memoryview(mapped)[begin:end]
+
+    def _length(self, mapped: mmap.mmap) -> int:
+        """Bytes that can be looked at now. A look beyond the end of a file ends the process, so
+        a file that was cut off since must be noticed before a view of it is handed out."""
+        try:
+            return min(len(mapped), mapped.size())  # of the mapping, and of the file today
+        except OSError as error:
+            raise unreadable(self._path, error) from error
+
+    def close(self) -> None:
+        """Unmap, or leave that to the last view of it that is still in use."""
+        with self._lock:
+            mapped, self._map = self._map, None
+        if mapped is not None:
+            try:
+                mapped.close()
+            except BufferError:
+                # Somebody still looks at rows of it; the mapping goes when they let go.
+                return
+
+    def _open(self) -> mmap.mmap:
+        regular_file_size(self._path)
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            try:
+                return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"{quoted(self._path)} cannot be mapped into memory: {error}."
+            ) from error

@@ -1,0 +1,1 @@
+"""Models on the hub: what a repository holds, its files by byte range, and its errors."""

@@ -1,0 +1,99 @@
+"""The codes of a scheme one by one: bit pattern, level, and whether anything can get it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.formats import get_format
+from qtui_core.quant.coding.codebook import LEVELS
+from qtui_core.quant.coding.levels import Float64, element_values
+from qtui_core.schemes.scheme import Family, Scheme
+
+#: Codes of more bits are too many to be counted one by one on a screen.
+MAX_BITS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Alphabet:
+    """The codes of a format in ascending order of what they stand for, -0 before +0.
+
+    Attributes:
+        codes: int64 `[K]`, bit patterns; integers in two's complement.
+        levels: float64 `[K]`, in units of the extent of a group: of its absmax, or for
+            asymmetric integers -1 for the low end of the range and 1 for the high end. NaN and
+            infinities where a pattern stands for these.
+        reachable: bool `[K]`, False for a pattern that no finite element gets: the lowest of a
+            restricted integer, the second zero of bitsandbytes' FP4, NaN, infinity.
+        top: what a level of 1 is in units of the scale that is stored; negative for the rule
+            "signed", whose scale has the sign opposite to that of the extreme element.
+    """
+
+    codes: npt.NDArray[np.int64]
+    levels: Float64
+    reachable: npt.NDArray[np.bool_]
+    top: float
+
+    @property
+    def edges(self) -> Float64:
+        """Where one reachable level ends and the next begins, midpoints, -inf and inf at the
+        ends: `[reachable + 1]`. Between the two zeros the edge is zero."""
+        values = self.levels[self.reachable]
+        middles = (values[1:] + values[:-1]) / 2
+        return np.concatenate([[-np.inf], middles, [np.inf]])
+
+
+@lru_cache(maxsize=64)
+def alphabet_of(scheme: Scheme) -> Alphabet:
+    """The codes of a scheme.
+
+    Raises UsageError for a format of more than 8 bits.
+    """
+    bits = scheme.bits
+    if bits > MAX_BITS:
+        raise UsageError(
+            f"{scheme.format} has {2**bits:,} codes, too many to show one by one: formats of up "
+            f"to {MAX_BITS} bits can be shown, for example nf4, int4 or e2m1."
+        )
+    patterns = np.arange(2**bits)
+    match scheme.family:
+        case Family.CODEBOOK:
+            values, top = LEVELS[scheme.format].astype(np.float64), 1.0
+            # Both patterns of zero decode to it; the encoder gives the first.
+            reachable = ~(np.signbit(values) & (values == 0))
+        case Family.INTEGER:
+            values, top, reachable = _integers(scheme, patterns)
+        case Family.TERNARY:
+            # Two bits of which one pattern is never used.
+            values = np.where(patterns >= 2, patterns - 4, patterns).astype(np.float64)
+            top, reachable = 1.0, values >= -1
+        case _:
+            assert scheme.element is not None
+            values = element_values(get_format(scheme.element))
+            reachable = np.isfinite(values)
+            top = float(values[reachable].max())
+    levels = np.where(values == 0, values, values / top)  # a zero keeps its sign
+    order = np.lexsort((~np.signbit(levels), levels))
+    return Alphabet(patterns[order], levels[order], reachable[order], top)
+
+
+def _integers(
+    scheme: Scheme, patterns: npt.NDArray[np.int64]
+) -> tuple[Float64, float, npt.NDArray[np.bool_]]:
+    half = len(patterns) // 2
+    everything = np.ones(len(patterns), bool)
+    if not scheme.symmetric:
+        middle = half - 0.5
+        return patterns.astype(np.float64) - middle, middle, everything
+    values = np.where(patterns >= half, patterns - 2 * half, patterns).astype(np.float64)
+    match scheme.scale_rule:
+        case "full":
+            return values, half - 0.5, everything
+        case "signed":
+            # The extreme element has the lowest code.
+            return values, -float(half), everything
+    return values, half - 1.0, values > -half

@@ -1,0 +1,99 @@
+"""What every family of formats can do to a segment of grouped elements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.dataclass import dataclass
+from qtui_core.quant.segments.elements import Float32
+from qtui_core.quant.segments.grouping import Extent
+from qtui_core.quant.segments.layout import Layout
+from qtui_core.quant.segments.parallel import Scratch
+
+Codes = npt.NDArray[Any]
+
+#: Smallest normal float32. Scales are kept at or above it, as torchao does, so that their
+#: reciprocal is finite; groups whose values are smaller still become zeros.
+SMALLEST_NORMAL = np.float32(2.0**-126)
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class GroupScales:
+    """`scale` float32 `[groups]`, what a level is multiplied by; for asymmetric integers
+    `zero_point` `[groups]`, uint8, or float32 in the tensor's unit; where a scale is itself
+    stored as a small float, its `code` uint8 `[groups]`; `inverse` float32 `[groups]`, what
+    elements are multiplied by where that is not 1 / scale."""
+
+    scale: Float32
+    zero_point: npt.NDArray[Any] | None = None
+    code: npt.NDArray[np.uint8] | None = None
+    inverse: Float32 | None = None
+
+
+NO_SCALES = GroupScales(np.empty(0, np.float32))
+
+
+class Coder(ABC):
+    """Turns elements into codes and back, given the scales of their groups.
+
+    Elements are finite: in the place of a NaN the caller puts 0 and of an infinity the largest
+    float32 of its sign, and overwrites the code where the format has one for it. All arrays
+    are flat and of one segment.
+    """
+
+    extent: ClassVar[Extent | None]
+    code_dtype: np.dtype[Any]
+    nan_code: int | None = None
+    #: Codes of +inf and -inf.
+    infinity_codes: tuple[int, int] | None = None
+    #: Largest finite value of the format before scaling.
+    largest: float = LARGEST
+    #: Smallest normal number of a float format before scaling.
+    smallest_normal: np.float32 = SMALLEST_NORMAL
+    #: A group whose extent is below this gets the scale of this extent, or zeros.
+    smallest_extent: float = 0.0
+    #: The format scales are stored in, where that is not float32.
+    scale_format: ClassVar[str | None] = None
+    #: The scale of the tensor that the scales of the groups are multiplied by, where there is one.
+    tensor_scale: float | None = None
+
+    @abstractmethod
+    def scales(self, extents: Float32, size: int) -> GroupScales:
+        """Scales of groups of these extents, `[extent.width, groups]`, which hold `size`
+        elements together."""
+
+    @abstractmethod
+    def encode(
+        self, layout: Layout, x: Float32, scales: GroupScales, codes: Codes, scratch: Scratch
+    ) -> None:
+        """Codes of the elements, written to `codes` (`code_count(x.size)` of them)."""
+
+    @abstractmethod
+    def decode(
+        self, layout: Layout, codes: Codes, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        """Values of the codes, written to `out` (one for each element)."""
+
+    def round_trip(
+        self, layout: Layout, x: Float32, scales: GroupScales, out: Float32, scratch: Scratch
+    ) -> None:
+        """What `decode` gives for the codes of `encode`, possibly without making them."""
+        codes = scratch.take("codes", self.code_count(x.size), self.code_dtype)
+        self.encode(layout, x, scales, codes, scratch)
+        self.decode(layout, codes, scales, out, scratch)
+
+    def code_count(self, elements: int) -> int:
+        """Length of the array of codes of so many elements."""
+        return elements
+
+
+def keep_finite(out: Float32, scales: GroupScales) -> None:
+    """Takes products that overflowed back to the largest float32. Only scales so large that a
+    level times the scale may overflow cost a pass over `out`."""
+    if scales.scale.size and float(np.abs(scales.scale).max()) > LARGEST / 2**17:
+        np.clip(out, -LARGEST, LARGEST, out=out)

@@ -1,0 +1,149 @@
+"""The values a group can represent, for drawing them and for computing expected errors."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.formats import FloatFormat, Format, decode, get_format
+from qtui_core.quant.coding.codebook import LEVELS
+from qtui_core.schemes.scheme import Family, Scheme
+
+Float64 = npt.NDArray[np.float64]
+
+
+def levels(scheme: Scheme, low: float = -1.0, high: float = 1.0) -> Float64:
+    """The values a group can represent whose smallest element is `low` and whose largest is
+    `high`, float64, ascending, without duplicates; scales in full precision, those that can be
+    powers of two only as such.
+
+    With the default range these are the levels of a group of absmax 1; `signed` then takes
+    +1 for the extreme element, whose side of zero has one level more. The scale of a ternary
+    group is a mean magnitude, which a range does not tell: it is that of elements spread evenly
+    over the range. Empty for formats of more than 8 bits, whose levels are too many to draw.
+    """
+    if scheme.family is Family.CAST:
+        return np.empty(0)
+    if scheme.float_zero_point:
+        return np.unique(np.linspace(low, high, 2**scheme.bits))
+    if not scheme.symmetric:
+        return asymmetric_levels(scheme.bits, np.array([low]), np.array([high]))[0]
+    extreme = low if abs(low) > abs(high) else high
+    if scheme.scale_rule != "signed":
+        extreme = abs(extreme)
+    match scheme.family:
+        case Family.TERNARY:
+            return np.unique(unit_levels(scheme) * _even_mean(low, high))
+        case Family.MICROSCALING:
+            return np.unique(plain_levels(scheme) * shared_scale(scheme, extreme))
+    return np.unique(unit_levels(scheme) * extreme)
+
+
+def levels_at_scale(scheme: Scheme, scale: float, zero_point: float | None = None) -> Float64:
+    """The values that a group with this stored scale (and zero point) represents, float64,
+    ascending; empty for a cast."""
+    if scheme.family is Family.CAST:
+        return np.empty(0)
+    if zero_point is not None:
+        steps = np.arange(2**scheme.bits, dtype=np.float64)
+        if scheme.float_zero_point:
+            return (steps - 2 ** (scheme.bits - 1)) * scale + zero_point
+        return (steps - zero_point) * scale
+    return np.sort(plain_levels(scheme) * scale)
+
+
+@cache
+def plain_levels(scheme: Scheme) -> Float64:
+    """Levels of a symmetric scheme before the scale, float64, ascending, zero once."""
+    half = 2 ** (scheme.bits - 1)
+    match scheme.family:
+        case Family.CODEBOOK:
+            return _frozen(np.unique(LEVELS[scheme.format].astype(np.float64)))
+        case Family.TERNARY:
+            return _frozen(np.array([-1.0, 0.0, 1.0]))
+        case Family.INTEGER:
+            lowest = 1 - half if scheme.scale_rule == "absmax" else -half
+            return _frozen(np.arange(lowest, half, dtype=np.float64))
+    assert scheme.element is not None
+    values = element_values(get_format(scheme.element))
+    return _frozen(np.unique(values[np.isfinite(values)]))
+
+
+@cache
+def unit_levels(scheme: Scheme) -> Float64:
+    """Levels of a symmetric scheme in units of the extent of the group that its scale is made
+    from, float64, ascending, zero once: the absmax, the extreme element for `signed`, the mean
+    magnitude for ternary. Of a scale that is a power of two, as if it could be any number."""
+    plain = plain_levels(scheme)
+    match scheme.family:
+        case Family.CODEBOOK | Family.TERNARY:
+            return plain
+        case Family.INTEGER if scheme.scale_rule == "full":
+            return _frozen(plain / (2 ** (scheme.bits - 1) - 0.5))
+        case Family.INTEGER if scheme.scale_rule == "signed":
+            return _frozen(np.sort(plain / plain[0]))
+    return _frozen(plain / plain[-1])
+
+
+@cache
+def element_values(fmt: Format) -> Float64:
+    """What each code of a format of at most 8 bits stands for, `[2^bits]`, NaN and infinities
+    among them. The code of MXINT8 that quantizing leaves unused, -2, is NaN here."""
+    values = np.array([decode(fmt, code).to_float() for code in range(fmt.code_count)])
+    if not isinstance(fmt, FloatFormat):
+        values[fmt.sign_bit] = np.nan
+    return _frozen(values)
+
+
+def shared_scale(scheme: Scheme, absmax: float) -> float:
+    """The power of two that a microscaling scheme makes of an absmax, as `scale_codes` does for
+    float32, without the limits of E8M0. 1 for zero."""
+    if absmax == 0:
+        return 1.0
+    largest = plain_levels(scheme)[-1]
+    fraction, exponent = math.frexp(absmax)  # 0.5 <= fraction < 1
+    match scheme.scale_rule:
+        case "rceil":
+            fraction, exponent = math.frexp(absmax / largest)
+            return math.ldexp(1.0, exponent - (fraction == 0.5))
+        case "ceil":
+            exponent -= fraction == 0.5
+        case "even":
+            exponent += (fraction >= even_limit(scheme)) - 1
+        case _:
+            exponent -= 1
+    return math.ldexp(1.0, exponent - math.frexp(largest)[1] + 1)
+
+
+def even_limit(scheme: Scheme) -> float:
+    """The fraction in [0.5, 1) from which the rule `even` rounds an absmax up to the next power
+    of two: half a step of the element's mantissa below it."""
+    assert scheme.element is not None
+    fmt = get_format(scheme.element)
+    mantissa = fmt.mantissa_bits if isinstance(fmt, FloatFormat) else fmt.bits - 2
+    return 1 - 2.0 ** -(mantissa + 2)
+
+
+def asymmetric_levels(bits: int, low: Float64, high: Float64) -> Float64:
+    """Levels of asymmetric integers for ranges `low`, `high` of any shape: one axis more, of
+    2^bits. The zero point is rounded, so the ends of the range are hit to half a step."""
+    low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+    steps = 2**bits - 1
+    scale = np.maximum((high - low) / steps, np.finfo(np.float64).tiny)
+    zero_point = np.clip(np.rint(-low / scale), 0, steps)
+    return (np.arange(steps + 1) - zero_point[..., None]) * scale[..., None]
+
+
+def _even_mean(low: float, high: float) -> float:
+    """The mean magnitude of numbers spread evenly from `low` to `high`."""
+    if low == high:
+        return abs(low)
+    return abs(high * abs(high) - low * abs(low)) / (2 * (high - low))
+
+
+def _frozen(values: Float64) -> Float64:
+    values.flags.writeable = False
+    return values

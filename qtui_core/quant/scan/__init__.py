@@ -1,0 +1,1 @@
+"""What is read off a tensor under a scheme: errors, statistics, maps, columns, outliers."""

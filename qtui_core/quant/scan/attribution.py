@@ -1,0 +1,188 @@
+"""Which columns the error of a tensor is due to.
+
+There are two shares, and they answer different questions. A column's *own* share is the part of
+the squared error that sits in its elements. Its *caused* share is the part that would vanish if
+the column were kept in 16 bits: an outlier is itself the best quantized element of its group,
+while its neighbours lose their precision to the scale it sets. So the caused share of an outlier
+column may be all of the error, where its own share is next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.quant.measure import decibels
+from qtui_core.quant.scan.column_errors import ColumnErrors, column_errors
+from qtui_core.quant.scan.columns import ColumnStatistics
+from qtui_core.quant.scan.injection import Without
+from qtui_core.quant.scan.outliers import FEW_COLUMNS, OutlierReport, crowded_columns
+from qtui_core.quant.segments.elements import ModelExtent, TensorLike
+from qtui_core.schemes.scheme import Scheme
+
+Float64 = npt.NDArray[np.float64]
+
+#: Each column that is tried is quantized for: the whole tensor, once more.
+MAX_TRIED = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """The squared error of a scheme on a tensor by where it sits.
+
+    Attributes:
+        scheme: what was done.
+        errors: the sums by column and by row.
+        squared_error, squared: sums over all finite elements, of (x - dequantized x)² and x².
+    """
+
+    scheme: Scheme
+    errors: ColumnErrors
+    squared_error: float
+    squared: float
+
+    @property
+    def own_shares(self) -> Float64:
+        """The part of the squared error in each column, `[columns]`; sums to 1, all 0 where
+        there is no error."""
+        return _shares(self.errors.squared_error, self.squared_error)
+
+    @property
+    def row_shares(self) -> Float64:
+        """The part of the squared error in each row, `[rows]`."""
+        return _shares(self.errors.row_squared_error, self.squared_error)
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Signal to quantization noise in dB; None without noise or signal."""
+        return decibels(self.squared_error / self.squared) if self.squared else None
+
+    def own_share(self, columns: Sequence[int]) -> float:
+        """The part of the squared error in these columns together."""
+        return float(self.own_shares[np.unique(np.array(columns, np.int64))].sum())
+
+    def most_error(self, count: int) -> tuple[int, ...]:
+        """The columns with the most error in them, most first, none without any."""
+        order = np.argsort(-self.errors.squared_error, kind="stable")[:count]
+        return tuple(int(column) for column in order if self.errors.squared_error[column] > 0)
+
+    def most_error_rows(self, count: int) -> tuple[int, ...]:
+        """The same of rows."""
+        order = np.argsort(-self.errors.row_squared_error, kind="stable")[:count]
+        return tuple(int(row) for row in order if self.errors.row_squared_error[row] > 0)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a scheme would do if some columns were kept in 16 bits.
+
+    Attributes:
+        columns: which.
+        own_share: of the squared error, in those columns as things are.
+        caused_share: of the squared error, gone once they are kept: 1 - squared_error / the
+            squared error as things are. Slightly negative where the others happen to lie worse
+            on their new levels; 0 where there is no error to begin with.
+        squared_error: of the other columns, whose scales then leave the kept ones out. The
+            rounding of the kept columns to 16 bits is not counted: in float16 at most 2^-22 of
+            their squares, but for elements beyond 65504 or below 2^-14.
+        sqnr_db: of the whole tensor then; None without noise or signal.
+    """
+
+    columns: tuple[int, ...]
+    own_share: float
+    caused_share: float
+    squared_error: float
+    sqnr_db: float | None
+
+
+def attribute_error(
+    x: TensorLike,
+    scheme: Scheme,
+    *,
+    model_absmax: ModelExtent | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> Attribution:
+    """Where the squared error is. Arguments, passes and errors as `measure`."""
+    errors = column_errors(
+        x,
+        scheme,
+        model_absmax=model_absmax,
+        progress=progress,
+        cancelled=cancelled,
+        threads=threads,
+    )
+    return Attribution(
+        scheme, errors, float(errors.squared_error.sum()), float(errors.squared.sum())
+    )
+
+
+def keep_columns(
+    x: TensorLike,
+    attribution: Attribution,
+    columns: Sequence[int],
+    *,
+    model_absmax: ModelExtent | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> Kept:
+    """What the scheme of an attribution would do to the same tensor with `columns` kept in 16
+    bits: it is done without them, so that they are in no scale, and the error of the others is
+    added up. Arguments, passes and errors as `measure`."""
+    kept = np.unique(np.array(columns, np.int64))
+    without = column_errors(
+        Without(x, [int(column) for column in kept]),
+        attribution.scheme,
+        model_absmax=model_absmax,
+        progress=progress,
+        cancelled=cancelled,
+        threads=threads,
+    )
+    before = attribution.squared_error
+    left = float(np.delete(without.squared_error, kept).sum())
+    return Kept(
+        columns=tuple(int(column) for column in kept),
+        own_share=attribution.own_share(columns),
+        caused_share=1 - left / before if before else 0.0,
+        squared_error=left,
+        sqnr_db=decibels(left / attribution.squared) if attribution.squared else None,
+    )
+
+
+def suspects(attribution: Attribution, columns: ColumnStatistics, count: int) -> tuple[int, ...]:
+    """Columns worth trying: in turn the largest by magnitude, which set the scales of others,
+    and those with the most error in them, `count` in all.
+
+    Raises UsageError for more than MAX_TRIED.
+    """
+    if not 0 <= count <= MAX_TRIED:
+        raise UsageError(f"At most {MAX_TRIED} columns are tried one by one; {count} is too many.")
+    large = [c.column for c in columns.largest(count) if c.absmax]
+    wrong = attribution.most_error(count)
+    found: dict[int, None] = {}
+    for place in range(count):
+        for order in (large, wrong):
+            if place < len(order):
+                found[order[place]] = None
+    return tuple(found)[:count]
+
+
+def outlier_columns(columns: ColumnStatistics, outliers: OutlierReport) -> tuple[int, ...]:
+    """The columns to blame, if any: those whose magnitude stands out from the median column's,
+    else those that hold more six-sigma elements than chance would put there, where these are
+    few columns with most of the outliers. Largest, or most crowded, first."""
+    found = tuple(c.column for c in columns.standing_out())
+    if not found:
+        crowded, _ = crowded_columns(outliers)
+        found = tuple(c.column for c in outliers.columns[:crowded])
+    return found if len(found) <= max(1.0, FEW_COLUMNS * columns.absmax.size) else ()
+
+
+def _shares(sums: Float64, total: float) -> Float64:
+    return sums / total if total else np.zeros_like(sums)

@@ -1,0 +1,188 @@
+"""Columns that stand out from the others: the input features of a layer that carry far more
+than the rest, in its weight or in what flows into it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.dataclass import dataclass
+from qtui_core.quant.segments.elements import Segment, TensorLike, elements_of
+from qtui_core.quant.segments.layout import rectangles
+from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+
+#: A column stands out where its largest magnitude, or its root mean square, is more than this
+#: many times that of the median column. Of Gaussian columns of MIN_ROWS elements one in 10^7
+#: does, and fewer of longer ones; of shorter ones many would.
+STANDS_OUT = 4.0
+MIN_ROWS = 4
+
+
+@dataclass(frozen=True)
+class ColumnMagnitude:
+    """How large a column is.
+
+    Attributes:
+        absmax, rms: largest magnitude and root mean square of its finite elements.
+        absmax_ratio, rms_ratio: to that of the median column; infinite beside a median of 0,
+            and 1 where both are 0.
+    """
+
+    column: int
+    absmax: float
+    rms: float
+    absmax_ratio: float
+    rms_ratio: float
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnStatistics:
+    """Magnitudes of all columns of a tensor seen as a matrix, float64 `[columns]`, over their
+    finite elements; 0 for a column that has none. Medians are 0 without columns. `rows` is how
+    long the columns are."""
+
+    rows: int
+    absmax: npt.NDArray[np.float64]
+    rms: npt.NDArray[np.float64]
+    median_absmax: float
+    median_rms: float
+
+    def magnitude(self, column: int) -> ColumnMagnitude:
+        """The numbers of one column."""
+        absmax, rms = float(self.absmax[column]), float(self.rms[column])
+        return ColumnMagnitude(
+            column,
+            absmax,
+            rms,
+            _ratio(absmax, self.median_absmax),
+            _ratio(rms, self.median_rms),
+        )
+
+    def largest(self, count: int) -> tuple[ColumnMagnitude, ...]:
+        """The columns of the largest absmax, that is of the largest ratio to the median's;
+        among equals the larger rms, then the lower index, comes first."""
+        order = np.lexsort((np.arange(self.absmax.size), -self.rms, -self.absmax))[:count]
+        return tuple(self.magnitude(int(column)) for column in order)
+
+    def standing_out(self, ratio: float = STANDS_OUT) -> tuple[ColumnMagnitude, ...]:
+        """The columns whose absmax or rms is more than `ratio` times that of the median
+        column, the largest absmax first. None where the median column is zero: then most
+        columns are, and being another number says nothing. None of fewer than MIN_ROWS rows,
+        whose columns differ as single numbers do."""
+        if not self.median_absmax or self.rows < MIN_ROWS:
+            return ()
+        beyond = (self.absmax > ratio * self.median_absmax) | (self.rms > ratio * self.median_rms)
+        return tuple(c for c in self.largest(self.absmax.size) if beyond[c.column])
+
+    def at_least(self, threshold: float) -> tuple[ColumnMagnitude, ...]:
+        """The columns with an element of at least this magnitude, which LLM.int8() keeps in 16
+        bits (Dettmers et al. 2022, threshold 6.0), the largest absmax first. Compared as
+        float32, as the elements are."""
+        with np.errstate(over="ignore"):
+            count = int(np.count_nonzero(self.absmax >= np.float32(threshold)))
+        return self.largest(count)
+
+
+def threshold_ladder(columns: ColumnStatistics) -> tuple[float, ...]:
+    """Thresholds, descending, from one that no column reaches down to one that an eighth of the
+    columns do, which costs about 1.5 bits per parameter beside 4-bit codes: each lets in 1, 2, 3,
+    4, 6, 8, 12, 16, ... columns, and is the shortest decimal that does. Columns as large as each
+    other come in together. Empty for a tensor of zeros."""
+    absmax = np.unique(columns.absmax)[::-1]
+    if not absmax.size or absmax[0] <= 0:
+        return ()
+    ladder = [_shortest(float(absmax[0]), math.inf)]
+    wanted = 1
+    for larger, smaller in pairwise([*absmax.tolist(), 0.0]):
+        count = int(np.count_nonzero(columns.absmax >= larger))
+        if count > max(1, columns.absmax.size // 8):
+            break
+        if count >= wanted:
+            ladder.append(_shortest(smaller, larger))
+            while wanted <= count:
+                wanted += max(1, 1 << (wanted.bit_length() - 2)) if wanted > 1 else 1
+    return tuple(ladder)
+
+
+def _shortest(above: float, up_to: float) -> float:
+    """The number of fewest digits in (above, up_to], as float32 compares."""
+    middle = math.sqrt(above * up_to) if math.isfinite(up_to) and above > 0 else above * 1.5
+    middle = middle or up_to
+    with np.errstate(over="ignore", under="ignore"):
+        for digits in range(1, 10):
+            found = float(f"{middle:.{digits}g}")
+            if above < float(np.float32(found)) <= up_to:
+                return found
+    return up_to
+
+
+def column_statistics(
+    x: TensorLike,
+    *,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> ColumnStatistics:
+    """Largest magnitude and root mean square of each column of what `quantize` takes, read
+    once; three numbers a column are held. Raises as `measure` does."""
+    elements = elements_of(x)
+    columns = elements.matrix[1]
+    absmax, squared = np.zeros(columns), np.zeros(columns)
+    finite = np.full(columns, elements.matrix[0], np.int64)
+
+    def summed(segment: Segment, scratch: Scratch) -> list[_Part]:
+        with np.errstate(all="ignore"):
+            values = segment.float32()
+            magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
+            holes = None
+            if magnitude.size and not np.isfinite(magnitude.max()):
+                holes = ~np.isfinite(magnitude)
+                magnitude[holes] = 0
+            parts = []
+            for first, last, left, right in rectangles(segment.start, values.size, columns):
+                begin = first * columns + left - segment.start
+                shape = (last - first, right - left)
+                cut = slice(begin, begin + shape[0] * shape[1])
+                part = magnitude[cut].reshape(shape)
+                missing = holes[cut].reshape(shape).sum(axis=0) if holes is not None else 0
+                squares = np.einsum("ij,ij->j", part, part, dtype=np.float64)
+                parts.append(_Part(slice(left, right), part.max(axis=0), squares, missing))
+        return parts
+
+    for parts in map_segments(
+        summed,
+        elements.segments(),
+        threads=thread_count(elements.count, threads),
+        advance=fractions_of(progress, elements.count),
+        cancelled=cancelled,
+    ):
+        for part in parts:
+            np.maximum(absmax[part.where], part.absmax, out=absmax[part.where])
+            squared[part.where] += part.squared
+            finite[part.where] -= part.missing
+    rms = np.sqrt(squared / np.maximum(finite, 1))
+    return ColumnStatistics(
+        elements.matrix[0],
+        absmax,
+        rms,
+        median_absmax=float(np.median(absmax)) if columns else 0.0,
+        median_rms=float(np.median(rms)) if columns else 0.0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    where: slice
+    absmax: npt.NDArray[np.float32]
+    squared: npt.NDArray[np.float64]
+    missing: npt.NDArray[np.int64] | int
+
+
+def _ratio(value: float, median: float) -> float:
+    if median:
+        return value / median
+    return float("inf") if value else 1.0

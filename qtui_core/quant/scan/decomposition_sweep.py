@@ -1,0 +1,163 @@
+"""What LLM.int8() decomposition keeps, costs and gains, threshold by threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qtui_core.dataclass import dataclass
+from qtui_core.quant.coding.decomposition import decompose
+from qtui_core.quant.measure import report_of
+from qtui_core.quant.scan.columns import column_statistics
+from qtui_core.quant.scan.segment_error import NO_ERROR, SegmentError, segment_error
+from qtui_core.quant.segments.elements import (
+    Elements,
+    Float32,
+    Segment,
+    TensorLike,
+    converted,
+    elements_of,
+)
+from qtui_core.quant.segments.grouping import merge_extents
+from qtui_core.quant.segments.layout import layout_of
+from qtui_core.quant.segments.parallel import (
+    Scratch,
+    fractions_of,
+    map_segments,
+    progress_of,
+    thread_count,
+)
+from qtui_core.quant.segments.process import Plan, extents_of, first_passes, make_coder
+from qtui_core.schemes.scheme import Scheme
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A scheme with one outlier threshold on a tensor.
+
+    Attributes:
+        threshold: in the tensor's unit.
+        columns: how many are kept in 16 bits.
+        bits_per_parameter, bytes: storage, kept columns and scales counted.
+        relative_mse, sqnr_db: as in `ErrorReport`.
+    """
+
+    threshold: float
+    columns: int
+    bits_per_parameter: float
+    bytes: int
+    relative_mse: float | None
+    sqnr_db: float | None
+
+
+def decomposition_sweep(
+    x: TensorLike,
+    scheme: Scheme,
+    thresholds: Sequence[float],
+    *,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> tuple[SweepPoint, ...]:
+    """`measure` of the scheme with each outlier threshold, in the order of `thresholds`.
+
+    Reads the tensor two times, three with a scale per tensor, however many thresholds there are;
+    thresholds that keep the same share their work.
+
+    Raises:
+        Cancelled: `cancelled()` was true.
+        UsageError: `x` is not a tensor of real numbers, a threshold is not above 0, or the scheme
+            has no outlier columns.
+    """
+    schemes = [replace(scheme, outlier_threshold=float(t)) for t in thresholds]
+    if not schemes:
+        return ()
+    elements = elements_of(x)
+    count = thread_count(elements.count, threads)
+    reads = 1 + first_passes(schemes[0], elements.shape)
+    advance = fractions_of(progress, reads * elements.count)
+    absmax = column_statistics(
+        elements,
+        progress=progress_of(advance, elements.count),
+        cancelled=cancelled,
+        threads=count,
+    ).absmax
+    layout = layout_of(scheme.granularity, elements.shape)
+    by_what: dict[tuple[int, float], Plan] = {}
+    keys = []
+    for one in schemes:
+        assert one.outlier_threshold is not None
+        found = decompose(one.granularity, one.outlier_threshold, absmax)
+        kept = 0 if found is None else int(found.columns.size)
+        which = one.outlier_threshold if found is not None and found.by_element else 0.0
+        keys.append((kept, which))
+        by_what.setdefault(keys[-1], Plan(one, make_coder(one), layout, decomposition=found))
+    plans = list(by_what.values())
+    if reads > 2:
+        plans = _with_scales(plans, elements, count, advance, cancelled)
+
+    def errors(segment: Segment, scratch: Scratch) -> list[SegmentError]:
+        once = converted(segment)
+        return [segment_error(plan, once, scratch) for plan in plans]
+
+    totals = [NO_ERROR] * len(plans)
+    for found_errors in map_segments(
+        errors,
+        elements.segments(plans[0].multiple),
+        threads=count,
+        advance=advance,
+        cancelled=cancelled,
+    ):
+        totals = [a + b for a, b in zip(totals, found_errors, strict=True)]
+    reports = {
+        key: report_of(elements, plan, None, total)
+        for key, plan, total in zip(by_what, plans, totals, strict=True)
+    }
+    return tuple(
+        SweepPoint(
+            threshold=float(threshold),
+            columns=reports[key].outlier_columns,
+            bits_per_parameter=reports[key].bits_per_parameter,
+            bytes=reports[key].bytes,
+            relative_mse=reports[key].relative_mse,
+            sqnr_db=reports[key].sqnr_db,
+        )
+        for threshold, key in zip(thresholds, keys, strict=True)
+    )
+
+
+def _with_scales(
+    plans: list[Plan],
+    elements: Elements,
+    threads: int,
+    advance: Callable[[int], None] | None,
+    cancelled: Callable[[], bool] | None,
+) -> list[Plan]:
+    """The plans with their scales of the whole tensor, all found in one reading."""
+
+    def extents(segment: Segment, scratch: Scratch) -> list[Float32]:
+        scratch.start = segment.start
+        with np.errstate(all="ignore"):
+            values = segment.float32()
+            return [extents_of(plan, values, scratch) for plan in plans]
+
+    merged: list[Float32 | None] = [None] * len(plans)
+    for found in map_segments(
+        extents,
+        elements.segments(plans[0].multiple),
+        threads=threads,
+        advance=advance,
+        cancelled=cancelled,
+    ):
+        for i, (plan, part) in enumerate(zip(plans, found, strict=True)):
+            assert plan.coder.extent is not None
+            merged[i] = merge_extents(plan.coder.extent, merged[i], part)
+    with np.errstate(all="ignore"):
+        return [
+            plan
+            if extent is None
+            else replace(plan, fixed=plan.coder.scales(np.nan_to_num(extent), elements.count))
+            for plan, extent in zip(plans, merged, strict=True)
+        ]

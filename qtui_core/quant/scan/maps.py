@@ -1,0 +1,215 @@
+"""Where in a tensor something is, small enough to draw: a grid laid over a window of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.quant.scan.map_kinds import MapKind, check_kind, quantity
+from qtui_core.quant.scan.pooling import Grid, Int64, Part, Pooling, Window
+from qtui_core.quant.segments.elements import (
+    SEGMENT,
+    Elements,
+    Float32,
+    ModelExtent,
+    Segment,
+    TensorLike,
+    elements_of,
+)
+from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.segments.process import Plan, first_passes, make_plan
+from qtui_core.schemes.scheme import Scheme
+
+#: Two plans whose segments have a common multiple up to this are cut at it; beyond it the ends
+#: of segments are computed twice, so that memory stays bounded.
+LARGEST_COMMON_MULTIPLE = 4 * SEGMENT
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """A grid laid over a window of a tensor.
+
+    Attributes:
+        cells: float32 `[r, c]`, at most as many as asked for and never more than the window
+            has rows and columns; NaN where there is nothing of the kind.
+        rows, columns: int64 `[r, c]`, the element of the tensor (seen as a matrix) that a cell
+            points at: the one in its middle under NEAREST, else the one of the largest
+            magnitude, the first on a tie.
+        row_edges, column_edges: int64 `[r + 1]`, `[c + 1]`: cell [i, j] covers rows
+            row_edges[i] to row_edges[i + 1] - 1 of the tensor, and columns likewise.
+    """
+
+    kind: MapKind
+    pooling: Pooling
+    cells: Float32
+    rows: Int64
+    columns: Int64
+    row_edges: Int64
+    column_edges: Int64
+
+
+def tensor_map(
+    x: TensorLike,
+    kind: MapKind,
+    schemes: Sequence[Scheme],
+    rows_out: int,
+    columns_out: int,
+    *,
+    window: Window | None = None,
+    pooling: Pooling | None = None,
+    plans: Sequence[Plan] | None = None,
+    model_absmax: ModelExtent | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> TensorMap:
+    """What `kind` says of the elements of a window, pooled to at most `rows_out` by
+    `columns_out` cells.
+
+    Args:
+        x: as `quantize` takes it. Read once within the rows of the window and the groups that
+            reach into it, and in full before that where a scheme needs it (a scale of the
+            whole tensor, say).
+        schemes: as many as the kind is about (`kind.schemes`).
+        window: the whole tensor when None.
+        pooling: MAX when None, and NEAREST for codes, which have nothing else.
+        plans: of the schemes for this tensor, as `make_plan` gives them; nothing is then read
+            before the window.
+        model_absmax, progress, cancelled, threads: as for `measure`.
+
+    Raises UsageError for a window outside the tensor, a kind that the schemes have not, and
+    what `quantize` refuses; Cancelled.
+    """
+    check_kind(kind, schemes)
+    pooling = pooling or (Pooling.NEAREST if kind is MapKind.CODE else Pooling.MAX)
+    if kind is MapKind.CODE and pooling is not Pooling.NEAREST:
+        raise UsageError(
+            f"Codes are names of levels, and names have no {pooling}: a map of codes shows the "
+            f"element in the middle of each cell (nearest)."
+        )
+    elements = elements_of(x)
+    window = _checked(window, elements)
+    area = (window.row_stop - window.row_start) * elements.matrix[1]
+    count = thread_count(area, threads)
+    first = 0
+    if plans is None:
+        first = sum(first_passes(s, elements.shape, model_absmax) for s in schemes)
+    advance = fractions_of(progress, first * elements.count + area)
+    if plans is None:
+        with np.errstate(all="ignore"):
+            plans = [
+                make_plan(
+                    elements, scheme, model_absmax,
+                    threads=thread_count(elements.count, threads),
+                    advance=advance, cancelled=cancelled,
+                )
+                for scheme in schemes
+            ]  # fmt: skip
+    grid = Grid(window, elements.matrix[1], rows_out, columns_out, pooling)
+    chosen = tuple(plans)
+
+    def pooled(segment: Segment, scratch: Scratch) -> list[Part]:
+        assert isinstance(segment, _Piece)
+        # Threads do not inherit the error state of their caller.
+        with np.errstate(all="ignore"):
+            values = quantity(kind, chosen, segment.parts, segment.first, segment.last, scratch)
+            return grid.pool(values, segment.first, scratch)
+
+    for parts in map_segments(
+        pooled,
+        _pieces(elements, window, chosen),
+        threads=count,
+        advance=advance,
+        cancelled=cancelled,
+    ):
+        grid.add(parts)
+    cells, rows, columns = grid.finished()
+    return TensorMap(kind, pooling, cells, rows, columns, grid.row_edges, grid.column_edges)
+
+
+def error_map(
+    x: TensorLike,
+    scheme: Scheme,
+    rows_out: int,
+    columns_out: int,
+    *,
+    model_absmax: ModelExtent | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> TensorMap:
+    """|error| of a scheme over the whole tensor, the largest of each cell. Arguments and errors
+    as `tensor_map`."""
+    return tensor_map(
+        x,
+        MapKind.ERROR,
+        (scheme,),
+        rows_out,
+        columns_out,
+        model_absmax=model_absmax,
+        progress=progress,
+        cancelled=cancelled,
+        threads=threads,
+    )
+
+
+def _checked(window: Window | None, elements: Elements) -> Window:
+    rows, columns = elements.matrix
+    if window is None:
+        return Window(0, rows, 0, columns)
+    inside = (
+        0 <= window.row_start < window.row_stop <= rows
+        and 0 <= window.column_start < window.column_stop <= columns
+    )
+    if not inside:
+        raise UsageError(
+            f"Rows {window.row_start} to {window.row_stop} and columns {window.column_start} to "
+            f"{window.column_stop} (the last not included) are no part of a tensor of "
+            f"{rows} x {columns}."
+        )
+    return window
+
+
+@dataclass(frozen=True)
+class _Piece(Segment):
+    """Elements [first, last) of the flattened tensor, and around them what each plan needs:
+    one range of `bounds` for each."""
+
+    first: int
+    last: int
+    bounds: tuple[tuple[int, int], ...]
+
+    @property
+    def parts(self) -> list[Segment]:
+        """The segment of each plan."""
+        return [
+            Segment(start, self.raw[start - self.start : stop - self.start], self.convert)
+            for start, stop in self.bounds
+        ]
+
+
+def _pieces(elements: Elements, window: Window, plans: tuple[Plan, ...]) -> Iterator[_Piece]:
+    """The rows of the window, about a SEGMENT at a time."""
+    columns = elements.matrix[1]
+    if 0 in window.size:
+        return
+    start, stop = window.row_start * columns, window.row_stop * columns
+    multiples = [plan.multiple for plan in plans] or [1]
+    common = math.lcm(*multiples)
+    unit = common if common <= LARGEST_COMMON_MULTIPLE else max(multiples)
+    step = max(1, SEGMENT // unit) * unit
+    cuts = [start, *range((start // step + 1) * step, stop, step), stop]
+    places = []
+    for first, last in pairwise(cuts):
+        bounds = tuple(
+            (first // m * m, min(elements.count, -(-last // m) * m)) for m in multiples
+        )  # fmt: skip
+        places.append((first, last, bounds))
+    ranges = elements.ranges((min(b)[0], max(end for _, end in b)) for *_, b in places)
+    for (first, last, bounds), segment in zip(places, ranges, strict=True):
+        yield _Piece(segment.start, segment.raw, segment.convert, first, last, bounds)

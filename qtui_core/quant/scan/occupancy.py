@@ -1,0 +1,272 @@
+"""How often each code of a scheme is used, and how values lie between the ends of their group.
+
+A code that is never used is a sixteenth of the levels thrown away; an entropy well below the
+bits of a code says by how much the codes could be compressed, or the levels better placed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.dataclass import dataclass
+from qtui_core.quant.coding.alphabet import Alphabet, alphabet_of
+from qtui_core.quant.coding.levels import Float64
+from qtui_core.quant.gaussian.codes import expected_code_shares, expected_shares
+from qtui_core.quant.scan.segment_error import sum_of_squares
+from qtui_core.quant.segments.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
+from qtui_core.quant.segments.grouping import group_views
+from qtui_core.quant.segments.layout import Layout
+from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.segments.process import (
+    Plan,
+    Prepared,
+    encode,
+    first_passes,
+    make_plan,
+    prepare,
+)
+from qtui_core.schemes.granularity import PerModel
+from qtui_core.schemes.scheme import Family, Scheme
+
+Int64 = npt.NDArray[np.int64]
+
+DENSITY_BINS = 192
+
+
+@dataclass(frozen=True, eq=False)
+class Occupancy:
+    """The codes a tensor takes under a scheme, over its finite elements.
+
+    Arrays are in ascending order of the levels, -0 before +0.
+
+    Attributes:
+        codes: int64 `[K]`, bit patterns; K is 2^bits.
+        levels: float64 `[K]`, as `Alphabet` gives them: in units of the absmax of a group.
+        reachable: bool `[K]`, False for patterns that no element can get.
+        counts: int64 `[K]`, elements with that code.
+        expected: float64 `[K]`, the share of each code in a Gaussian tensor of this shape;
+            None where that is not known.
+        density: int64 `[bins]`, elements by their place between -1 and 1 in their group, which
+            is what the levels are to follow; those beyond count at the ends.
+        expected_density: float64 `[bins]`, the shares of a Gaussian tensor, or None.
+        beyond: elements more than their scale can hold, outside the outermost levels.
+        nonfinite: NaN and infinities, which are not counted anywhere else.
+    """
+
+    scheme: Scheme
+    shape: tuple[int, ...]
+    codes: Int64
+    levels: Float64
+    reachable: npt.NDArray[np.bool_]
+    counts: Int64
+    expected: Float64 | None
+    density: Int64
+    expected_density: Float64 | None
+    beyond: int
+    nonfinite: int
+
+    @property
+    def total(self) -> int:
+        """Elements counted."""
+        return int(self.counts.sum())
+
+    @property
+    def entropy_bits(self) -> float | None:
+        """-sum p log2 p of the codes: the bits a code would need if it were compressed as well
+        as is possible without regard to its neighbours. None without elements."""
+        return entropy(self.counts / self.total) if self.total else None
+
+    @property
+    def expected_entropy_bits(self) -> float | None:
+        """The entropy for a Gaussian tensor."""
+        return None if self.expected is None else entropy(self.expected)
+
+    @property
+    def unused(self) -> Int64:
+        """Codes that this tensor could use and does not."""
+        return self.codes[self.reachable & (self.counts == 0)]
+
+    @property
+    def unreachable(self) -> Int64:
+        """Codes that the convention never uses, whatever the tensor."""
+        return self.codes[~self.reachable]
+
+    @property
+    def values(self) -> tuple[Float64, Int64]:
+        """Distinct levels and their counts: the two zeros are one. Patterns that no element
+        can get are left out."""
+        levels, inverse = np.unique(self.levels[self.reachable] + 0.0, return_inverse=True)
+        counts = np.zeros(len(levels), np.int64)
+        np.add.at(counts, inverse, self.counts[self.reachable])
+        return levels, counts
+
+
+def entropy(shares: Float64) -> float:
+    """-sum p log2 p, in bits; shares of 0 add nothing."""
+    p = shares[shares > 0]
+    return float(-(p * np.log2(p)).sum()) + 0.0
+
+
+def code_occupancy(
+    x: TensorLike,
+    scheme: Scheme,
+    *,
+    bins: int = DENSITY_BINS,
+    model_absmax: ModelExtent | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> Occupancy:
+    """Counts the codes of a tensor under a scheme of up to 8 bits, without keeping them.
+
+    Arguments as `measure`; `bins` is how finely the places of values are counted. Reads the
+    tensor as often as `measure` does.
+
+    Raises:
+        Cancelled: `cancelled()` was true.
+        UsageError: `x` is not a tensor of real numbers, or the format has more than 8 bits.
+    """
+    alphabet = alphabet_of(scheme)
+    elements = elements_of(x)
+    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
+    advance = fractions_of(progress, passes * elements.count)
+    count = thread_count(elements.count, threads)
+    with np.errstate(all="ignore"):
+        plan = make_plan(
+            elements, scheme, model_absmax, threads=count, advance=advance, cancelled=cancelled
+        )
+    patterns, density = np.zeros(2**scheme.bits, np.int64), np.zeros(bins, np.int64)
+    beyond = nonfinite = 0
+    squared = 0.0
+    for part in map_segments(
+        lambda segment, scratch: _count(plan, alphabet, bins, segment, scratch),
+        elements.segments(plan.multiple),
+        threads=count,
+        advance=advance,
+        cancelled=cancelled,
+    ):
+        patterns += part.patterns
+        density += part.density
+        beyond += part.beyond
+        nonfinite += part.nonfinite
+        squared += part.squared
+    sigma = math.sqrt(squared / max(1, int(patterns.sum()))) or 1.0
+    expected = expected_density = None
+    if not (isinstance(scheme.granularity, PerModel) and model_absmax is not None):
+        expected = expected_code_shares(scheme, elements.shape, sigma=sigma)
+        edges = np.linspace(-1, 1, bins + 1)
+        edges[0], edges[-1] = -np.inf, np.inf
+        expected_density = expected_shares(scheme, elements.shape, edges, sigma=sigma)
+    return Occupancy(
+        scheme=scheme,
+        shape=elements.shape,
+        codes=alphabet.codes,
+        levels=alphabet.levels,
+        reachable=alphabet.reachable,
+        counts=patterns[alphabet.codes],
+        expected=expected,
+        density=density,
+        expected_density=expected_density,
+        beyond=beyond,
+        nonfinite=nonfinite,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Counts:
+    """Counts of one segment; `patterns` by bit pattern; `squared` is the sum of the squares
+    where the scale depends on the size of the elements."""
+
+    patterns: Int64
+    density: Int64
+    beyond: int
+    nonfinite: int
+    squared: float
+
+
+def _count(
+    plan: Plan, alphabet: Alphabet, bins: int, segment: Segment, scratch: Scratch
+) -> _Counts:
+    with np.errstate(all="ignore"):
+        prepared = prepare(plan, segment, scratch)
+        codes = _patterns(plan, prepared, scratch)
+        place = _places(plan, alphabet, prepared, scratch)
+    nonfinite = 0
+    counted = _kept_apart(plan, segment)
+    if prepared.nonfinite is not None:
+        nonfinite = int(np.count_nonzero(prepared.nonfinite))
+        counted = ~prepared.nonfinite if counted is None else counted & ~prepared.nonfinite
+    if counted is not None:
+        codes, place = codes[counted], place[counted]
+    squared = 0.0
+    if plan.scheme.family is Family.MICROSCALING:
+        x = prepared.x
+        if prepared.nonfinite is not None:
+            x = np.where(prepared.nonfinite, np.float32(0), x)
+        squared = sum_of_squares(x, prepared.absmax, scratch)
+    beyond = 0
+    if plan.scheme.symmetric:
+        # A place is off by a rounding or two where the extreme itself is.
+        beyond = int(np.count_nonzero(np.abs(place) > 1 + 1e-5))
+    place += np.float32(1)
+    place *= np.float32(bins / 2)
+    np.clip(place, 0, bins - 1, out=place)
+    return _Counts(
+        np.bincount(codes, minlength=len(alphabet.codes)),
+        np.bincount(place.astype(np.int32), minlength=bins),
+        beyond,
+        nonfinite,
+        squared,
+    )
+
+
+def _kept_apart(plan: Plan, segment: Segment) -> npt.NDArray[np.bool_] | None:
+    """A mask of the elements that are not in a column kept in 16 bits; None where all are."""
+    if plan.decomposition is None:
+        return None
+    quantized = np.ones(segment.size, np.float32)
+    plan.decomposition.fill(quantized, segment.start, 0.0)
+    return quantized != 0
+
+
+def _patterns(plan: Plan, prepared: Prepared, scratch: Scratch) -> npt.NDArray[np.uint8]:
+    """The bit pattern of each element."""
+    size = prepared.x.size
+    coder = plan.coder
+    codes = scratch.take("codes", coder.code_count(size), coder.code_dtype)
+    encode(plan, prepared, codes, scratch)
+    if plan.scheme.family is Family.CODEBOOK:
+        patterns = scratch.take("patterns", 2 * codes.size, np.uint8)
+        np.right_shift(codes, 4, out=patterns[::2])
+        np.bitwise_and(codes, 15, out=patterns[1::2])
+        return patterns[:size]
+    patterns = codes.view(np.uint8)
+    if plan.scheme.bits < 8:
+        patterns &= np.uint8(2**plan.scheme.bits - 1)
+    return patterns
+
+
+def _places(plan: Plan, alphabet: Alphabet, prepared: Prepared, scratch: Scratch) -> Float32:
+    """Where each element lies between the outermost levels of its group, -1 to 1."""
+    place: Float32 = scratch.take("place", prepared.x.size, np.float32)
+    scales = prepared.scales
+    layout: Layout = plan.layout
+    top = np.float32(alphabet.top)
+    # Not by its reciprocal, which is infinite for the smallest: a zero would be no number then.
+    reach = np.where(scales.scale == 0, np.float32(np.inf), scales.scale * top)
+    shift: npt.NDArray[np.floating] | None = None
+    if plan.scheme.float_zero_point:
+        # A number of the tensor's unit that stands for the code 2^(bits - 1).
+        assert scales.zero_point is not None
+        shift = np.float32(0.5) / top - scales.zero_point / reach
+    elif scales.zero_point is not None:
+        shift = scales.zero_point.astype(np.float32) / top - np.float32(1)
+    for (x, out), (by, added) in group_views(layout, (prepared.x, place), (reach, shift)):
+        np.divide(x, by, out=out)
+        if added is not None:
+            out += added
+    return place

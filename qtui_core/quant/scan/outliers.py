@@ -1,0 +1,253 @@
+"""Elements far from the rest, and the columns they sit in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.quant.scan.statistics import TensorStatistics, statistics
+from qtui_core.quant.segments.elements import Segment, TensorLike, elements_of
+from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+
+#: A column is crowded when fewer than this many would hold as many outliers by chance, ...
+CHANCE = 0.01
+#: ... and columns are to blame when they are few of all and hold most of the outliers.
+FEW_COLUMNS, MOST_OUTLIERS = 0.05, 0.5
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """Element [row, column] of the tensor seen as a matrix; `sigmas` is its distance from
+    the mean in standard deviations, positive."""
+
+    row: int
+    column: int
+    value: float
+    sigmas: float
+
+
+@dataclass(frozen=True)
+class ColumnCount:
+    """How many outliers a column has."""
+
+    column: int
+    count: int
+
+
+@dataclass(frozen=True)
+class OutlierReport:
+    """Elements further than `sigma` standard deviations from the mean, or those of a magnitude
+    of at least `threshold`.
+
+    Attributes:
+        sigma: how far is far, by standard deviations of the tensor; None where it was asked
+            for a magnitude.
+        share: of the finite elements, 0 to 1.
+        energy_share: of the sum of squares, 0 to 1.
+        top: the furthest, furthest first.
+        columns: every column that has outliers, the one with most first. Empty for a tensor
+            of one row, where a column is an element.
+        column_total: columns of the tensor.
+        threshold: how far is far, in the unit of the tensor, from zero; None where it was
+            asked for standard deviations.
+    """
+
+    sigma: float | None
+    count: int
+    share: float
+    energy_share: float
+    top: tuple[Outlier, ...]
+    columns: tuple[ColumnCount, ...]
+    column_total: int
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class _Far:
+    """What is far: more than `limit` away from `centre`, or at least so far."""
+
+    centre: float
+    limit: float
+    inclusive: bool
+
+    @property
+    def preselected(self) -> float:
+        """A little lower than the limit: float32 preselects, float64 decides. The centre is off
+        by up to half of its last place in float32."""
+        return max(0.0, self.limit * (1 - 1e-5) - abs(self.centre) * 2.0**-23)
+
+    def beyond(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        distance = np.abs(value - self.centre)
+        found: npt.NDArray[np.bool_]
+        found = distance >= self.limit if self.inclusive else distance > self.limit
+        return found
+
+
+@dataclass(frozen=True)
+class _Found:
+    index: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+
+
+def find_outliers(
+    x: TensorLike,
+    stats: TensorStatistics | None = None,
+    sigma: float = 6.0,
+    top: int = 10,
+    *,
+    usual: TensorStatistics | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> OutlierReport:
+    """Outliers of what `quantize` takes, read once (twice without its `statistics`).
+
+    `usual` are the statistics whose mean and standard deviation sigmas are counted in, where those
+    are not the tensor's own: of a tensor before an outlier was put into it.
+
+    Memory: one number for each column, and the outliers of the segments at work. Raises as
+    `measure` does.
+    """
+    if stats is None:
+        stats = statistics(x, cancelled=cancelled, threads=threads)
+    usual = usual or stats
+    if not usual.std or usual.mean is None:
+        return OutlierReport(sigma, 0, 0.0, 0.0, (), (), elements_of(x).matrix[1])
+    far = _Far(usual.mean, sigma * usual.std, inclusive=False)
+    found = _find(x, far, stats, usual, top, progress, cancelled, threads)
+    return replace(found, sigma=sigma)
+
+
+def find_beyond(
+    x: TensorLike,
+    threshold: float,
+    stats: TensorStatistics | None = None,
+    top: int = 10,
+    *,
+    usual: TensorStatistics | None = None,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> OutlierReport:
+    """The finite elements of a magnitude of at least `threshold`: what LLM.int8() calls the
+    outliers of an activation, at 6.0 (Dettmers et al. 2022). The columns of the report are
+    those it keeps in 16 bits. The threshold is compared as float32, as the elements are.
+
+    `usual` is as for `find_outliers`, which reads, holds and raises alike; UsageError for a
+    threshold that is no magnitude.
+    """
+    with np.errstate(over="ignore"):
+        limit = float(np.float32(threshold))
+    if not (math.isfinite(threshold) and limit > 0):
+        raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
+    if stats is None:
+        stats = statistics(x, cancelled=cancelled, threads=threads)
+    far = _Far(0.0, limit, inclusive=True)
+    found = _find(x, far, stats, usual or stats, top, progress, cancelled, threads)
+    return replace(found, threshold=threshold)
+
+
+def _find(
+    x: TensorLike,
+    far: _Far,
+    stats: TensorStatistics,
+    usual: TensorStatistics,
+    top: int,
+    progress: Callable[[float], None] | None,
+    cancelled: Callable[[], bool] | None,
+    threads: int | None,
+) -> OutlierReport:
+    elements = elements_of(x)
+    rows, columns = elements.matrix
+    per_column = np.zeros(columns if rows > 1 else 0, np.int64)
+    count, energy = 0, 0.0
+    furthest = _Found(np.empty(0, np.int64), np.empty(0))
+    preselected = far.preselected
+
+    def search(segment: Segment, scratch: Scratch) -> _Found | None:
+        with np.errstate(all="ignore"):
+            values = segment.float32()
+            if not values.size:
+                return None
+            distance = np.subtract(
+                values,
+                np.float32(far.centre),
+                out=scratch.take("distance", values.size, np.float32),
+            )
+            np.abs(distance, out=distance)
+            if distance.max() < preselected:
+                return None
+            index = np.flatnonzero((distance >= preselected) & np.isfinite(values))
+            value = values[index].astype(np.float64)
+            beyond = far.beyond(value)
+            return _Found(index[beyond] + segment.start, value[beyond])
+
+    for found in map_segments(
+        search,
+        elements.segments(),
+        threads=thread_count(elements.count, threads),
+        advance=fractions_of(progress, elements.count),
+        cancelled=cancelled,
+    ):
+        if found is None or not found.index.size:
+            continue
+        count += found.index.size
+        energy += float(np.square(found.value).sum())
+        if per_column.size:
+            hit, times = np.unique(found.index % columns, return_counts=True)
+            per_column[hit] += times
+        furthest = _keep_furthest(furthest, found, far.centre, top)
+    order = np.argsort(-per_column, kind="stable")[: np.count_nonzero(per_column)]
+    mean, std = usual.mean or 0.0, usual.std or 0.0
+    return OutlierReport(
+        sigma=None,
+        count=count,
+        share=count / stats.finite if count else 0.0,
+        energy_share=min(1.0, energy / (stats.mean_square * stats.finite)) if count else 0.0,
+        top=tuple(
+            Outlier(*divmod(int(i), columns), float(v), abs(float(v) - mean) / std if std else 0.0)
+            for i, v in zip(furthest.index, furthest.value, strict=True)
+        ),
+        columns=tuple(ColumnCount(int(c), int(per_column[c])) for c in order),
+        column_total=columns,
+    )
+
+
+def crowded_columns(report: OutlierReport) -> tuple[int, float]:
+    """How many columns have more outliers than chance would put there, and the share of the
+    outliers they hold; (0, 0.0) where those are not few columns with most of the outliers.
+
+    Outliers that fall anywhere give a column a Poisson number of them, so K outliers usually
+    sit in about K columns and that says nothing about the columns.
+    """
+    mean = report.count / max(1, report.column_total)
+    crowded = [
+        c.count
+        for c in report.columns
+        if c.count >= 3 and report.column_total * poisson_tail(mean, c.count) < CHANCE
+    ]
+    held = sum(crowded) / max(1, report.count)
+    few = len(crowded) <= max(1.0, FEW_COLUMNS * report.column_total)
+    return (len(crowded), held) if few and held >= MOST_OUTLIERS else (0, 0.0)
+
+
+def poisson_tail(mean: float, count: int) -> float:
+    """An upper bound, tight far out, of the probability that a Poisson number of this mean is
+    at least `count`: its first term, and a geometric series for the others. 1 near the mean."""
+    if count <= mean + 1:
+        return 1.0
+    first = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1))
+    return min(1.0, first / (1 - mean / (count + 1)))
+
+
+def _keep_furthest(kept: _Found, found: _Found, mean: float, top: int) -> _Found:
+    index = np.concatenate([kept.index, found.index])
+    value = np.concatenate([kept.value, found.value])
+    order = np.lexsort((index, -np.abs(value - mean)))[:top]
+    return _Found(index[order], value[order])

@@ -1,0 +1,188 @@
+"""What a tensor is like, in one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from qtui_core.dataclass import dataclass
+from qtui_core.quant.segments.elements import Float32, Segment, TensorLike, elements_of
+from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+
+#: The sum of the fourth powers of a segment's distances to the mean, at most twice these
+#: magnitudes, stays inside float32: 2^19 (2 x 5e7)^4 = 5e37.
+SAFE_MAGNITUDES = (1e-8, 5e7)
+#: Below this variance fourth powers vanish in float32, whatever the magnitudes.
+SAFE_VARIANCE = 1e-16
+
+
+@dataclass(frozen=True)
+class TensorStatistics:
+    """Statistics over the finite elements of a tensor; None where there are none.
+
+    Attributes:
+        count: elements; `nan`, `inf` and `zeros` are counted among them, `finite` is the rest
+            without NaN and infinities.
+        std: population standard deviation.
+        absmax: largest magnitude, 0.0 where no element is finite.
+        kurtosis: fourth central moment over the square of the second: 3 for a normal
+            distribution, 1.8 for a uniform one; None for constant tensors.
+    """
+
+    count: int
+    finite: int
+    nan: int
+    inf: int
+    zeros: int
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    absmax: float
+    kurtosis: float | None
+
+    @property
+    def mean_square(self) -> float:
+        """Mean of the squares, 0.0 where no element is finite."""
+        if self.mean is None or self.std is None:
+            return 0.0
+        return self.mean**2 + self.std**2
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Central moments of so many numbers: sums of the powers of their distance to the mean."""
+
+    count: int = 0
+    mean: float = 0.0
+    second: float = 0.0
+    third: float = 0.0
+    fourth: float = 0.0
+
+    def merged(self, other: Moments) -> Moments:
+        """Moments of both sets together. Chan, Golub, LeVeque 1979; Pébay 2008 for the third
+        and fourth."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        a, b = self.count, other.count
+        n = a + b
+        delta = other.mean - self.mean
+        shift = delta / n
+        cross = delta * shift * a * b
+        return Moments(
+            count=n,
+            mean=self.mean + b * shift,
+            second=self.second + other.second + cross,
+            third=self.third
+            + other.third
+            + cross * shift * (a - b)
+            + 3 * shift * (a * other.second - b * self.second),
+            fourth=self.fourth
+            + other.fourth
+            + cross * shift * shift * (a * a - a * b + b * b)
+            + 6 * shift * shift * (a * a * other.second + b * b * self.second)
+            + 4 * shift * (a * other.third - b * self.third),
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    moments: Moments
+    low: float
+    high: float
+    nan: int
+    inf: int
+    zeros: int
+
+
+def statistics(
+    x: TensorLike,
+    *,
+    progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    threads: int | None = None,
+) -> TensorStatistics:
+    """Statistics of what `quantize` takes, read once.
+
+    Sums are float32 inside a segment and float64 between them. Raises as `measure` does.
+    """
+    elements = elements_of(x)
+    found = map_segments(
+        _part,
+        elements.segments(),
+        threads=thread_count(elements.count, threads),
+        advance=fractions_of(progress, elements.count),
+        cancelled=cancelled,
+    )
+    moments = Moments()
+    low, high = math.inf, -math.inf
+    nan = inf = zeros = 0
+    for part in found:
+        moments = moments.merged(part.moments)
+        low, high = min(low, part.low), max(high, part.high)
+        nan, inf, zeros = nan + part.nan, inf + part.inf, zeros + part.zeros
+    n = moments.count
+    kurtosis = None
+    if n and moments.second > 0:
+        # Divided first, so that squares of huge or tiny variances stay in range.
+        kurtosis = moments.fourth / moments.second / moments.second * n
+    return TensorStatistics(
+        count=elements.count,
+        finite=n,
+        nan=nan,
+        inf=inf,
+        zeros=zeros,
+        min=low if n else None,
+        max=high if n else None,
+        mean=moments.mean if n else None,
+        std=math.sqrt(moments.second / n) if n else None,
+        absmax=max(abs(low), abs(high)) if n else 0.0,
+        kurtosis=kurtosis if kurtosis is not None and math.isfinite(kurtosis) else None,
+    )
+
+
+def _part(segment: Segment, scratch: Scratch) -> _Part:
+    with np.errstate(all="ignore"):
+        x = segment.float32()
+        low, high = float(x.min()), float(x.max())
+        nan = inf = 0
+        if not (math.isfinite(low) and math.isfinite(high)):
+            nan = int(np.count_nonzero(np.isnan(x)))
+            inf = int(np.count_nonzero(np.isinf(x)))
+            x = x[np.isfinite(x)]
+            low = float(x.min(initial=math.inf))
+            high = float(x.max(initial=-math.inf))
+        zeros = x.size - int(np.count_nonzero(x))
+        return _Part(_moments(x, max(abs(low), abs(high)), scratch), low, high, nan, inf, zeros)
+
+
+def _moments(x: Float32, absmax: float, scratch: Scratch) -> Moments:
+    n = x.size
+    if n == 0:
+        return Moments()
+    safe = absmax == 0 or SAFE_MAGNITUDES[0] <= absmax <= SAFE_MAGNITUDES[1]
+    if safe:
+        centre = x.sum() / np.float32(n)
+        d = np.subtract(x, centre, out=scratch.take("d", n, np.float32))
+        square = np.square(d, out=scratch.take("square", n, np.float32))
+        second = float(square.sum())
+        safe = absmax == 0 or second > n * SAFE_VARIANCE
+    if not safe:
+        centre = x.mean(dtype=np.float64)
+        d = x.astype(np.float64) - centre
+        square = np.square(d)
+        second = float(square.sum())
+    first = float(d.sum())
+    third = float(np.multiply(d, square, out=d).sum())
+    fourth = float(np.square(square, out=square).sum())
+    # The centre is the mean up to rounding; move the moments by the difference.
+    e = first / n
+    return Moments(
+        count=n,
+        mean=float(centre) + e,
+        second=max(0.0, second - n * e * e),
+        third=third - 3 * e * second + 2 * n * e**3,
+        fourth=max(0.0, fourth - 4 * e * third + 6 * e * e * second - 3 * n * e**4),
+    )

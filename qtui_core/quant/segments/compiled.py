@@ -1,0 +1,252 @@
+"""Quantization kernels compiled by torch: the bytes of the plain path in half the time.
+
+They exist for what is quantized most: the 4-bit codebooks, symmetric integers and scaled floats,
+nearest rounding, scales of consecutive elements or of the whole tensor, values in memory in
+float32 or bfloat16. Compiling needs torch and a C++ compiler and takes seconds, so it is done on
+request only. torch is imported when the first kernel is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.errors import QtuiError
+from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.coding.codebook import LEVELS, SMALLEST_ABSMAX, CodebookCoder
+from qtui_core.quant.coding.coder import SMALLEST_NORMAL, Codes
+from qtui_core.quant.coding.double_quant import quantize_scales
+from qtui_core.quant.coding.floats import FLOAT32_BIAS, FLOAT32_MANTISSA
+from qtui_core.quant.quantized import QuantizedTensor, quantize
+from qtui_core.quant.segments.elements import Float32, TensorLike, elements_of
+from qtui_core.quant.segments.layout import Runs, Whole, layout_of, scale_shape
+from qtui_core.quant.segments.parallel import thread_count
+from qtui_core.quant.segments.process import make_plan
+from qtui_core.schemes.scheme import SCHEME_FORMATS, Family, Scheme
+
+Tensor = Any  # torch.Tensor; this module can be imported without torch
+Kernel = Callable[..., Any]
+
+#: Elements of bfloat16 that are widened at a time: 4 MB of float32.
+PIECE = 1 << 20
+
+_FAMILIES = (Family.CODEBOOK, Family.INTEGER, Family.FLOAT)
+
+
+def quantize_compiled(x: TensorLike, scheme: Scheme) -> QuantizedTensor:
+    """What `quantize` gives, to the bit, by a compiled kernel where there is one for the case and
+    by `quantize` itself where there is none.
+
+    Raises QtuiError when the kernel cannot be compiled, and as `quantize` does.
+    """
+    elements = elements_of(x)
+    values = elements.in_memory
+    found = None if values is None else compiled_codes(values, scheme, elements.shape)
+    if found is None:
+        return quantize(x, scheme)
+    codes, scale = found
+    nested = None
+    if scheme.double_quantization:
+        plan = make_plan(elements, scheme, threads=thread_count(elements.count, None))
+        nested = quantize_scales(scale, plan.offset or 0.0, scheme.nested_block)
+        scale = nested.dequantize()
+    packed = scheme.family is Family.CODEBOOK
+    return QuantizedTensor(
+        scheme=scheme,
+        shape=elements.shape,
+        codes=codes.reshape(-1, 1) if packed else codes.reshape(elements.shape),
+        scales=scale.reshape(scale_shape(scheme.granularity, elements.shape)),
+        zero_points=None,
+        nested=nested,
+        nonfinite=0,
+    )
+
+
+def compiled_codes(
+    values: npt.NDArray[Any], scheme: Scheme, shape: tuple[int, ...]
+) -> tuple[Codes, Float32] | None:
+    """Codes and scales (absmax for a codebook) of a flat tensor; None where no kernel has the
+    case, which is then the plain path's.
+
+    Args:
+        values: float32 `[n]`, or uint16 `[n]`, which are the words of bfloat16.
+        scheme: what to do; double quantization of the scales is the caller's.
+        shape: of the tensor.
+
+    Raises QtuiError when the kernel cannot be compiled.
+    """
+    size = _group_size(scheme, shape, values.size)
+    if size is None or values.dtype not in (np.float32, np.uint16):
+        return None
+    import torch
+
+    flat = torch.from_numpy(values.view(np.int16) if values.dtype == np.uint16 else values)
+    groups = (flat.view(torch.bfloat16) if values.dtype == np.uint16 else flat).view(-1, size)
+    # Only the sizes are dynamic. With dynamic=True the numbers of the formats would be so too, and
+    # torch 2.13 then takes the kernel of one format from its cache for another.
+    for axis in (0, 1):
+        torch._dynamo.maybe_mark_dynamic(groups, axis)
+    try:
+        with torch.no_grad():
+            if scheme.family is Family.FLOAT:
+                codes, scales = _float_codes(scheme, groups)
+            else:
+                make = _codebook if scheme.family is Family.CODEBOOK else _symmetric
+                codes, scales = _kernel(make, scheme.format, scheme.scale_rule)(groups)
+    except Exception as error:  # whatever a compiler says
+        raise QtuiError(
+            f"The kernel of {scheme} could not be compiled ({_first_line(error)}). It takes a C++ "
+            f"compiler; without compiling the result is the same."
+        ) from error
+    # An infinity or a NaN shows in the scale of its group, and is the plain path's business.
+    if not bool(torch.isfinite(scales).all()):
+        return None
+    return codes.numpy().reshape(-1), scales.numpy()
+
+
+def _float_codes(scheme: Scheme, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and scales of `[groups, size]`. bfloat16 is widened a piece at a time first: the
+    compiler goes lane by lane over bfloat16 whose bits are looked at, four times slower."""
+    import torch
+
+    scales = _kernel(_scales_of_floats, scheme.format, scheme.scale_rule)(groups)
+    encode = _kernel(_scaled_floats, scheme.format, scheme.scale_rule)
+    if groups.dtype == torch.float32:
+        return encode(groups, scales[:, None]), scales
+    count, size = groups.shape
+    codes = torch.empty(count, size, dtype=torch.uint8)
+    rows = max(1, PIECE // size)
+    columns = min(size, PIECE)
+    wide = torch.empty(rows * columns)
+    for row in range(0, count, rows):
+        for column in range(0, size, columns):
+            here = slice(row, row + rows), slice(column, column + columns)
+            part = groups[here]
+            piece = wide[: part.numel()].view(part.shape).copy_(part)
+            for axis in (0, 1):
+                torch._dynamo.maybe_mark_dynamic(piece, axis)
+            codes[here] = encode(piece, scales[here[0], None])
+    return codes, scales
+
+
+def _group_size(scheme: Scheme, shape: tuple[int, ...], count: int) -> int | None:
+    """Elements that share a scale, where every group is whole and a kernel exists."""
+    ordinary = scheme.rounding == "nearest" and scheme.saturate and scheme.symmetric
+    if not ordinary or scheme.family not in _FAMILIES or scheme.outlier_threshold is not None:
+        return None
+    if scheme.scale_rule == "signed" or count == 0:
+        return None
+    layout = layout_of(scheme.granularity, shape)
+    size = layout.size if isinstance(layout, Runs) else count if isinstance(layout, Whole) else 0
+    # A code is half a byte for the codebooks, so their groups must be of whole bytes. A scale of
+    # the whole model is not the tensor's.
+    if not size or count % size or (scheme.family is Family.CODEBOOK and size % 2):
+        return None
+    return None if str(scheme.granularity) == "model" else size
+
+
+@cache
+def _kernel(make: Callable[[Scheme], Kernel], format: str, scale_rule: str) -> Kernel:
+    import torch
+
+    scheme = Scheme(format, scale_rule=scale_rule)
+    function = _with_own_code(make(scheme), f"{make.__name__} {scheme}")
+    kernel: Kernel = torch.compile(function, fullgraph=True)
+    return kernel
+
+
+def _with_own_code(function: Any, name: str) -> Kernel:
+    """The function with a code object of its own: torch counts the kernels it makes of one code
+    object, and refuses the ninth."""
+    code = function.__code__.replace(co_name=f"kernel of {name}")
+    kernel: Kernel = FunctionType(code, function.__globals__, closure=function.__closure__)
+    return kernel
+
+
+def _codebook(scheme: Scheme) -> Kernel:
+    import torch
+
+    coder = CodebookCoder(LEVELS[scheme.format], 2)
+    thresholds = [float(t) for t in coder.thresholds]
+    ranks = coder.code_of_rank
+    smallest = float(SMALLEST_ABSMAX)
+
+    def kernel(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.float()
+        absmax = x.abs().amax(1)
+        scaled = x * (1.0 / absmax.clamp(min=smallest))[:, None]
+        above = torch.zeros_like(scaled)
+        for threshold in thresholds:
+            above = above + (scaled > threshold)
+        codes = above.to(torch.uint8)
+        if ranks is not None:
+            codes = torch.from_numpy(ranks)[codes.to(torch.int32)]
+        # Two codes as one word: the first, in the low byte, becomes the high nibble.
+        words = codes.view(torch.int16)
+        return ((words << 4) | (words >> 8)).to(torch.uint8), absmax
+
+    return kernel
+
+
+def _symmetric(scheme: Scheme) -> Kernel:
+    import torch
+
+    highest = 2 ** (scheme.bits - 1) - 1
+    lowest = -highest if scheme.scale_rule == "absmax" else -highest - 1
+    half_range, smallest = (highest - lowest) / 2, float(SMALLEST_NORMAL)
+
+    def kernel(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.float()
+        scale = (x.abs().amax(1) / half_range).clamp(min=smallest)
+        level = torch.round(x * (1.0 / scale)[:, None]).clamp(lowest, highest)
+        return level.to(torch.int8), scale
+
+    return kernel
+
+
+def _scales_of_floats(scheme: Scheme) -> Kernel:
+    largest, smallest = float(_element(scheme).max), float(SMALLEST_NORMAL)
+
+    def kernel(x: Tensor) -> Tensor:
+        return (x.float().abs().amax(1) / largest).clamp(min=smallest)
+
+    return kernel
+
+
+def _scaled_floats(scheme: Scheme) -> Kernel:
+    """The arithmetic of `floats.NarrowRounder`."""
+    import torch
+
+    fmt = _element(scheme)
+    largest = float(fmt.max)
+    dropped = FLOAT32_MANTISSA - fmt.mantissa_bits
+    lowest = (fmt.min_exponent + FLOAT32_BIAS) << FLOAT32_MANTISSA
+    lifted = dropped << FLOAT32_MANTISSA
+    sign_shift, sign = 32 - fmt.bits, 1 << (fmt.bits - 1)
+
+    def kernel(x: Tensor, scale: Tensor) -> Tensor:
+        scaled = x / scale
+        magnitude = scaled.abs().clamp(max=largest)
+        exponent = magnitude.view(torch.int32) & 0x7F80_0000
+        addend = exponent.clamp(min=lowest) + lifted
+        total = (magnitude + addend.view(torch.float32)).view(torch.int32)
+        codes = total - addend + ((addend - (lowest + lifted)) >> dropped)
+        codes = codes | ((scaled.view(torch.int32) >> sign_shift) & sign)
+        return codes.to(torch.uint8)
+
+    return kernel
+
+
+def _element(scheme: Scheme) -> FloatFormat:
+    fmt = get_format(SCHEME_FORMATS[scheme.format].element or scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    return fmt
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

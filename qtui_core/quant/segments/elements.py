@@ -1,0 +1,244 @@
+"""The elements of a tensor as a stream of float32 segments, whatever holds the tensor.
+
+A numpy array, a torch tensor (torch is not imported here; the caller had it) or a reader that
+gives rows on request all become the same: consecutive pieces of the flattened tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.quant.segments.layout import matrix_shape
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+#: The largest magnitude of a model, or its smallest and largest value.
+ModelExtent: TypeAlias = float | tuple[float, float]
+
+#: Elements worked on at a time: 2 MB of float32. Smaller segments would stay in the
+#: second-level cache, but then two threads spend longer handing the interpreter lock to and
+#: fro between numpy calls than that saves.
+SEGMENT = 1 << 19
+
+
+#: The word of infinity in bfloat16; those of NaN are above it.
+INFINITE_WORD = 0x7F80
+
+
+class RowSource(Protocol):
+    """Anything that gives rows on request: `rows(start, stop)` returns float32
+    `[stop - start, columns]` of the matrix that its shape is seen as. A shape of one number
+    means a vector whose rows are elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def rows(self, start: int, stop: int) -> npt.NDArray[Any]: ...
+
+
+TensorLike: TypeAlias = "npt.NDArray[Any] | RowSource | Any"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Elements [start, start + size) of the flattened tensor. `raw` is what was read;
+    `float32()` converts, so that a worker thread can do it."""
+
+    start: int
+    raw: npt.NDArray[Any]
+    convert: Callable[[npt.NDArray[Any]], Float32]
+
+    @property
+    def size(self) -> int:
+        return self.raw.size
+
+    def float32(self) -> Float32:
+        """The elements, `[size]`, contiguous; may share memory with the tensor: read only."""
+        return self.convert(self.raw)
+
+
+def converted(segment: Segment) -> Segment:
+    """The same elements, which several plans may then take without converting them again."""
+    return Segment(segment.start, segment.float32(), _as_they_are)
+
+
+def _as_they_are(values: Float32) -> Float32:
+    return values
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A tensor to be streamed, possibly several times."""
+
+    shape: tuple[int, ...]
+    _flat: npt.NDArray[Any] | None
+    _convert: Callable[[npt.NDArray[Any]], Float32]
+    _rows: Callable[[int, int], npt.NDArray[Any]]
+    _row_count: int = 0
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """(rows, columns) as `matrix_shape` gives them."""
+        return matrix_shape(self.shape)
+
+    @property
+    def in_memory(self) -> npt.NDArray[Any] | None:
+        """The flat values, where they are in memory as float32 or as the words (uint16) of
+        bfloat16; None otherwise."""
+        known = self._flat is not None and (
+            self._flat.dtype == np.float32 or self._convert is from_bfloat16
+        )
+        return self._flat if known else None
+
+    def segments(self, multiple: int = 1, target: int = SEGMENT) -> Iterator[Segment]:
+        """The elements in order, about `target` at a time; every segment but the last is a
+        multiple of `multiple` long. Rows of a reader larger than `target` are read whole."""
+        step = max(multiple, target // multiple * multiple)
+        if self._flat is not None:
+            for start in range(0, self.count, step):
+                yield Segment(start, self._flat[start : start + step], self._convert)
+        else:
+            yield from self._segments_of_rows(multiple, step)
+
+    def ranges(self, bounds: Iterable[tuple[int, int]]) -> Iterator[Segment]:
+        """Elements [start, stop) of the flattened tensor for each pair of bounds. Of a reader
+        only the rows that hold them are read, and rows that two ranges in a row need once."""
+        if self._flat is not None:
+            for start, stop in bounds:
+                yield Segment(start, self._flat[start:stop], self._convert)
+            return
+        columns = self.count // max(1, self._row_count)
+        held_first = held_last = 0
+        held = np.empty(0, np.float32)
+        for start, stop in bounds:
+            first, last = start // columns, -(-stop // columns)
+            if not held_first <= first <= last <= held_last:
+                held, held_first, held_last = self._read(first, last, columns), first, last
+            offset = held_first * columns
+            yield Segment(start, held[start - offset : stop - offset], self._convert)
+
+    def _read(self, first: int, last: int, columns: int) -> npt.NDArray[Any]:
+        """Rows [first, last) of a reader, flat."""
+        piece = self._rows(first, last).reshape(-1)
+        if piece.size != (last - first) * columns:
+            raise QtuiError(
+                f"Rows {first} to {last} of a tensor of shape {self.shape} came with "
+                f"{piece.size:,} elements; the file may have changed while it was read."
+            )
+        return piece
+
+    def _segments_of_rows(self, multiple: int, step: int) -> Iterator[Segment]:
+        rows = self._row_count
+        if self.count == 0:
+            return
+        columns = self.count // rows
+        height = max(1, step // columns)
+        left = np.empty(0, np.float32)
+        start = 0
+        for row in range(0, rows, height):
+            stop = min(rows, row + height)
+            piece = self._read(row, stop, columns)
+            if left.size:
+                piece = np.concatenate([left, piece])
+            usable = piece.size if stop == rows else piece.size // multiple * multiple
+            for begin in range(0, usable, step):
+                part = piece[begin : min(begin + step, usable)]
+                yield Segment(start, part, self._convert)
+                start += part.size
+            left = piece[usable:].copy()
+
+
+def elements_of(x: TensorLike) -> Elements:
+    """The elements of a numpy array (any real dtype), a torch tensor or a row source; elements
+    are returned as they are.
+
+    Raises UsageError when `x` is none of these or is not made of real numbers.
+    """
+    if isinstance(x, Elements):
+        return x
+    if isinstance(x, np.ma.MaskedArray):
+        if np.ma.is_masked(x):
+            raise UsageError(
+                f"{np.ma.count_masked(x):,} elements of this array are masked, and a masked "
+                f"element has no value to quantize: give x.filled(0), or another value."
+            )
+        x = x.data
+    if isinstance(x, np.ndarray):
+        return _from_array(x, _to_float32)
+    if type(x).__module__.split(".")[0] == "torch" and hasattr(x, "detach"):
+        return _from_torch(x)
+    if hasattr(x, "rows") and hasattr(x, "shape"):
+        source: RowSource = x
+        shape = tuple(int(n) for n in source.shape)
+        if not shape:
+            return Elements(shape, _to_float32(np.asarray(source.rows(0, 1))), _to_float32, _none)
+        row_count = shape[0] if len(shape) == 1 else matrix_shape(shape)[0]
+        return Elements(shape, None, _to_float32, source.rows, row_count)
+    array = np.asarray(x)
+    if array.dtype == object:
+        raise UsageError(f"A {type(x).__name__} is not a tensor; give an array of numbers.")
+    return _from_array(array, _to_float32)
+
+
+def _from_torch(tensor: Any) -> Elements:
+    # Conjugation and negation are flags that numpy does not know.
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if str(tensor.dtype) == "torch.bfloat16":
+        int16 = sys.modules["torch"].int16
+        return _from_array(tensor.view(int16).numpy().view(np.uint16), from_bfloat16)
+    try:
+        return _from_array(tensor.numpy(), _to_float32)
+    except TypeError:  # the 8-bit floats of torch, which numpy has no dtype for
+        return _from_array(tensor.float().numpy(), _to_float32)
+
+
+def _from_array(array: npt.NDArray[Any], convert: Callable[..., Float32]) -> Elements:
+    if array.dtype.kind not in "fiub":
+        raise UsageError(f"A tensor of dtype {array.dtype} cannot be quantized; real numbers can.")
+    if array.flags.c_contiguous or array.ndim < 2:
+        return Elements(array.shape, array.reshape(-1), convert, _none)
+
+    def rows(start: int, stop: int) -> npt.NDArray[Any]:
+        return np.ascontiguousarray(array[start:stop])
+
+    return Elements(array.shape, None, convert, rows, array.shape[0])
+
+
+def _none(start: int, stop: int) -> npt.NDArray[Any]:
+    raise AssertionError("a flat tensor is never read by rows")
+
+
+def _to_float32(raw: npt.NDArray[Any]) -> Float32:
+    # A signalling NaN stays a NaN, which is what the caller counts.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.ascontiguousarray(raw, dtype=np.float32).reshape(-1)
+
+
+def from_bfloat16(raw: npt.NDArray[Any]) -> Float32:
+    """bfloat16 is the upper half of float32."""
+    wide = raw.astype(np.uint32)
+    wide <<= np.uint32(16)  # faster than a shift that widens too
+    return wide.view(np.float32)
+
+
+def largest_word(words: npt.NDArray[np.uint16]) -> int:
+    """The word of the largest magnitude among words of bfloat16, without its sign; 0 of none.
+    Below INFINITE_WORD all of them are finite."""
+    if not words.size:
+        return 0
+    # As unsigned words the negative ones are on top, in the order of their magnitudes; as signed
+    # words the others are.
+    below, above = int(words.max()), int(words.view(np.int16).max())
+    return max(below & 0x7FFF if below > 0x7FFF else 0, above)

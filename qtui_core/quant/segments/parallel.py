@@ -1,0 +1,166 @@
+"""Segments through a function, on two threads when there is enough to do.
+
+numpy lets go of the interpreter lock inside its loops, so Python threads over segments use
+the cores without the thread pools of other libraries. Results come back in order, which
+makes sums the same to the bit however many threads there are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from qtui_core.errors import QtuiError
+from qtui_core.quant.segments.elements import Segment
+
+Result = TypeVar("Result")
+
+#: Below this many elements starting a thread costs more than it saves.
+THREADED_FROM = 1 << 20
+#: Two threads reach most of the memory bandwidth; more would take cores from the training
+#: run that may be next door.
+MAX_THREADS = 2
+#: Elements that several small steps go over while they stay in the second-level cache.
+CACHED = 1 << 15
+
+
+class Cancelled(QtuiError):
+    """The caller asked to stop before the end."""
+
+    exit_code = 130
+
+
+class Scratch:
+    """Buffers reused from segment to segment: a fresh large allocation costs page faults
+    that take longer than the arithmetic.
+
+    `start` is where in the flattened tensor the segment begins that is being worked on, which
+    decides the random bits of its elements.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def take(self, name: str, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+        """An uninitialised array; the next `take` of the same name reuses its memory."""
+        count = int(np.prod(shape))
+        nbytes = count * np.dtype(dtype).itemsize
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.size < nbytes:
+            buffer = self._buffers[name] = np.empty(nbytes, np.uint8)
+        return buffer[:nbytes].view(dtype).reshape(shape)
+
+
+Work = Callable[[Segment, Scratch], Result]
+
+
+def thread_count(elements: int, threads: int | None) -> int:
+    """How many threads to use for so many elements; `threads` overrules."""
+    if threads is not None:
+        return max(1, threads)
+    if elements < THREADED_FROM:
+        return 1
+    return min(MAX_THREADS, os.cpu_count() or 1)
+
+
+def map_segments(
+    work: Work[Result],
+    segments: Iterable[Segment],
+    *,
+    threads: int = 1,
+    advance: Callable[[int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Iterator[Result]:
+    """`work` of every segment, in order. Segments are drawn, and `advance` and `cancelled`
+    called, on the calling thread; few segments are alive at a time.
+
+    Raises Cancelled as soon as `cancelled()` is true.
+    """
+    if threads == 1:
+        scratch = Scratch()
+        for segment in segments:
+            _stop_if(cancelled)
+            result = work(segment, scratch)
+            if advance:
+                advance(segment.size)
+            yield result
+        return
+    local = threading.local()
+
+    def task(segment: Segment) -> Result:
+        if not hasattr(local, "scratch"):
+            local.scratch = Scratch()
+        return work(segment, local.scratch)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="quant") as pool:
+        waiting: deque[tuple[Segment, Future[Result]]] = deque()
+        try:
+            for segment in segments:
+                _stop_if(cancelled)
+                waiting.append((segment, pool.submit(task, segment)))
+                if len(waiting) > threads:
+                    yield _next(waiting, advance)
+            while waiting:
+                _stop_if(cancelled)
+                yield _next(waiting, advance)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def fractions_of(
+    progress: Callable[[float], None] | None, total: int
+) -> Callable[[int], None] | None:
+    """An `advance` for `map_segments` that tells `progress` the fraction of `total` done."""
+    if progress is None:
+        return None
+    done = 0
+
+    def advance(elements: int) -> None:
+        nonlocal done
+        done += elements
+        # A tensor without elements is one empty segment, done as soon as it is begun.
+        progress(min(1.0, done / total) if total else 1.0)
+
+    return advance
+
+
+def progress_of(
+    advance: Callable[[int], None] | None, total: int
+) -> Callable[[float], None] | None:
+    """The other way round: a `progress` that tells `advance` how many of `total` more are
+    done."""
+    if advance is None:
+        return None
+    done = 0
+
+    def progress(fraction: float) -> None:
+        nonlocal done
+        reached = round(fraction * total)
+        advance(reached - done)
+        done = reached
+
+    return progress
+
+
+def _next(
+    waiting: deque[tuple[Segment, Future[Result]]], advance: Callable[[int], None] | None
+) -> Result:
+    segment, future = waiting.popleft()
+    result = future.result()
+    if advance:
+        advance(segment.size)
+    return result
+
+
+def _stop_if(cancelled: Callable[[], bool] | None) -> None:
+    if cancelled is not None and cancelled():
+        raise Cancelled("The work was cancelled.")

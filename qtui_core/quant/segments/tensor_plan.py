@@ -1,0 +1,288 @@
+"""How the segments of one tensor are processed: the coder of its scheme, and what all elements
+decide before the first of them can be quantized."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TypeVar
+
+import numpy as np
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.coding.affine import (
+    AsymmetricCoder,
+    FloatZeroCoder,
+    SignedCoder,
+    SymmetricCoder,
+)
+from qtui_core.quant.coding.codebook import LEVELS, CodebookCoder
+from qtui_core.quant.coding.coder import Coder, GroupScales
+from qtui_core.quant.coding.decomposition import Decomposition, decompose
+from qtui_core.quant.coding.floats import CastCoder, ScaledFloatCoder
+from qtui_core.quant.coding.microscaling import MicroscalingCoder
+from qtui_core.quant.coding.ternary import TernaryCoder
+from qtui_core.quant.coding.two_level import TwoLevelCoder
+from qtui_core.quant.scan.columns import column_statistics
+from qtui_core.quant.segments.elements import (
+    INFINITE_WORD,
+    Elements,
+    Float32,
+    ModelExtent,
+    Segment,
+    from_bfloat16,
+    largest_word,
+)
+from qtui_core.quant.segments.extents import extents_of_inliers, finite_extents
+from qtui_core.quant.segments.grouping import (
+    Extent,
+    largest_magnitude,
+    merge_extents,
+    part_size,
+    partial_sums,
+    segment_multiple,
+)
+from qtui_core.quant.segments.layout import Columns, Layout, Whole, layout_of
+from qtui_core.quant.segments.parallel import Scratch, map_segments, progress_of
+from qtui_core.quant.segments.rounding import rounding_of
+from qtui_core.schemes.granularity import PerBlock, PerModel
+from qtui_core.schemes.scheme import Family, Scheme
+
+Result = TypeVar("Result")
+
+
+@lru_cache(maxsize=256)
+def make_coder(scheme: Scheme) -> Coder:
+    """The coder of a scheme's format, scale rule and rounding. Coders hold tables and no
+    state."""
+    rounding = rounding_of(scheme)
+    match scheme.family:
+        case Family.CODEBOOK:
+            assert isinstance(scheme.granularity, PerBlock)
+            return CodebookCoder(LEVELS[scheme.format], scheme.granularity.size)
+        case Family.INTEGER:
+            if scheme.float_zero_point:
+                return FloatZeroCoder(scheme.bits, rounding)
+            if not scheme.symmetric:
+                return AsymmetricCoder(scheme.bits, rounding)
+            if scheme.scale_rule == "signed":
+                return SignedCoder(scheme.bits)
+            decomposed = scheme.outlier_threshold is not None and scheme.scale_rule == "absmax"
+            return SymmetricCoder(scheme.bits, scheme.scale_rule, rounding, decomposed)
+        case Family.MICROSCALING:
+            assert scheme.element is not None
+            return MicroscalingCoder(scheme.element, scheme.scale_rule, rounding)
+        case Family.TWO_LEVEL:
+            return TwoLevelCoder(rounding=rounding)
+        case Family.TERNARY:
+            return TernaryCoder()
+    fmt = get_format(scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    make = CastCoder if scheme.family is Family.CAST else ScaledFloatCoder
+    return make(fmt, rounding, scheme.saturate)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How segments of one tensor are processed.
+
+    `fixed` holds the scales where they are not local to a segment: per tensor, model or
+    column. `offset` is the mean absmax under double quantization. `decomposition` has the
+    columns that are kept in 16 bits, None where none are.
+    """
+
+    scheme: Scheme
+    coder: Coder
+    layout: Layout
+    fixed: GroupScales | None = None
+    offset: float | None = None
+    decomposition: Decomposition | None = None
+
+    @property
+    def outlier_columns(self) -> int:
+        """How many columns are kept in 16 bits."""
+        return 0 if self.decomposition is None else int(self.decomposition.columns.size)
+
+    @property
+    def multiple(self) -> int:
+        """Segments must be multiples of this long."""
+        whole_groups = segment_multiple(self.layout)
+        if self.coder.extent is Extent.ABS_MEAN and isinstance(self.layout, Whole | Columns):
+            return part_size(self.layout)
+        if self.scheme.double_quantization:
+            whole_groups *= self.scheme.nested_block
+        if self.scheme.family is Family.CODEBOOK:
+            whole_groups = math.lcm(whole_groups, 2)
+        return whole_groups
+
+
+def make_plan(
+    elements: Elements,
+    scheme: Scheme,
+    model_absmax: ModelExtent | None = None,
+    *,
+    threads: int = 1,
+    advance: Callable[[int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Plan:
+    """The plan for a tensor. Reads all elements as often as `first_passes` says.
+
+    Raises UsageError when `model_absmax` is not a magnitude or a (min, max) pair.
+    """
+    coder = make_coder(scheme)
+    layout = layout_of(scheme.granularity, elements.shape)
+    plan = Plan(scheme, coder, layout)
+    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
+        assert coder.extent is not None
+        extents = _extents_of_model(coder.extent, model_absmax)
+        return replace(plan, fixed=coder.scales(extents, elements.count))
+    if scheme.outlier_threshold is not None:
+        absmax = column_statistics(
+            elements,
+            progress=progress_of(advance, elements.count),
+            cancelled=cancelled,
+            threads=threads,
+        ).absmax
+        kept = decompose(scheme.granularity, scheme.outlier_threshold, absmax)
+        plan = replace(plan, decomposition=kept)
+    if not _shares_widely(scheme, layout):
+        return plan
+    return with_shared_scales(plan, elements, threads=threads, advance=advance, cancelled=cancelled)
+
+
+def with_shared_scales(
+    plan: Plan,
+    elements: Elements,
+    *,
+    threads: int = 1,
+    advance: Callable[[int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Plan:
+    """The plan with what all elements decide: scales per tensor or column, the scale of the
+    tensor that scales of blocks are multiplied by, or the offset of double quantization. Reads
+    all elements once."""
+    scheme, coder, layout = plan.scheme, plan.coder, plan.layout
+    kind = coder.extent
+    assert kind is not None
+
+    def over_segments(
+        work: Callable[[Float32, Scratch], Result],
+        shortcut: Callable[[Segment], Result | None] = lambda _: None,
+    ) -> Iterator[Result]:
+        def work_on(segment: Segment, scratch: Scratch) -> Result:
+            found = shortcut(segment)
+            if found is not None:
+                return found
+            # Threads do not inherit the error state of their caller.
+            scratch.start = segment.start
+            with np.errstate(all="ignore"):
+                return work(segment.float32(), scratch)
+
+        return map_segments(
+            work_on,
+            elements.segments(plan.multiple),
+            threads=threads,
+            advance=advance,
+            cancelled=cancelled,
+        )
+
+    if kind is Extent.ABS_MEAN:
+        parts = list(over_segments(partial(partial_sums, layout)))
+        if not parts:
+            return plan
+        sums, counts = (np.concatenate(part).sum(axis=0) for part in zip(*parts, strict=True))
+        means = (sums / np.maximum(counts, 1)).astype(np.float32)
+        return replace(plan, fixed=coder.scales(means[None], elements.count))
+    if isinstance(coder, TwoLevelCoder):
+        extremes = over_segments(partial(finite_extents, kind, Whole()))
+        largest = max(map(largest_magnitude, extremes), default=0.0)
+        plan = replace(plan, coder=coder.for_tensor(largest))
+        if not isinstance(layout, Whole):
+            return plan
+        lone = np.array([[largest]], np.float32)
+        return replace(plan, fixed=plan.coder.scales(lone, elements.count))
+    if scheme.double_quantization:
+        # In float64, so that the mean does not depend on how the tensor was cut.
+        total = count = 0.0
+        for scales in over_segments(partial(_scales_of, plan)):
+            total += float(scales.sum(dtype=np.float64))
+            count += scales.size
+        return replace(plan, offset=float(np.float32(total / count)) if count else 0.0)
+    merged: Float32 | None = None
+    for extents in over_segments(partial(extents_of, plan), partial(_extent_of_words, plan)):
+        merged = merge_extents(kind, merged, extents)
+    if merged is None:
+        return plan
+    return replace(plan, fixed=coder.scales(np.nan_to_num(merged), elements.count))
+
+
+def _scales_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
+    """The scales of a segment as they are without double quantization."""
+    return plan.coder.scales(np.nan_to_num(extents_of(plan, values, scratch)), values.size).scale
+
+
+def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
+    """Extents `[width, groups]` of the groups of a segment that begins at `scratch.start`, of the
+    elements that count: the finite ones that are not left out as outliers."""
+    kind, kept = plan.coder.extent, plan.decomposition
+    assert kind is not None
+    if kept is not None:
+        return extents_of_inliers(kind, plan.layout, kept, values, scratch)
+    return finite_extents(kind, plan.layout, values, scratch)
+
+
+def _extent_of_words(plan: Plan, segment: Segment) -> Float32 | None:
+    """The extent `[1, 1]` of a segment of bfloat16 where it can be read from the words; None where
+    elements do not count alike."""
+    if segment.convert is not from_bfloat16 or plan.decomposition is not None:
+        return None
+    if plan.coder.extent is not Extent.ABSMAX or not isinstance(plan.layout, Whole):
+        return None
+    largest = largest_word(segment.raw)
+    if largest >= INFINITE_WORD:
+        return None
+    return from_bfloat16(np.array([[largest]], np.uint16))
+
+
+def first_passes(
+    scheme: Scheme, shape: tuple[int, ...], model_absmax: ModelExtent | None = None
+) -> int:
+    """How often all elements must be read before the first can be quantized: once for the
+    columns that are kept in 16 bits, and once for scales that all elements decide."""
+    if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
+        return 0
+    columns = scheme.outlier_threshold is not None
+    return columns + _shares_widely(scheme, layout_of(scheme.granularity, shape))
+
+
+def _shares_widely(scheme: Scheme, layout: Layout) -> bool:
+    """Whether scales depend on elements that may be far apart."""
+    if scheme.family is Family.CAST:
+        return False
+    if scheme.family is Family.TWO_LEVEL:
+        return True
+    return scheme.double_quantization or isinstance(layout, Whole | Columns)
+
+
+def _extents_of_model(kind: Extent, extent: ModelExtent) -> Float32:
+    low, high = extent if isinstance(extent, tuple) else (-extent, extent)
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise UsageError(
+            f"The extent of a model is its largest magnitude or its (min, max), finite "
+            f"numbers; got {extent!r}."
+        )
+    match kind:
+        case Extent.ABSMAX:
+            return np.array([[max(abs(low), abs(high))]], np.float32)
+        case Extent.MIN_MAX:
+            return np.array([[min(low, 0.0), max(high, 0.0)]], np.float32).T.copy()
+        case Extent.RANGE:
+            return np.array([[low], [high]], np.float32)
+        case Extent.SIGNED:
+            return np.array([[low if abs(low) > abs(high) else high]], np.float32)
+        case Extent.ABS_MEAN:
+            raise AssertionError("a scheme with a mean has no scale of the model")

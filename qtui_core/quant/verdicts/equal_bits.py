@@ -1,0 +1,143 @@
+"""Schemes brought to the same bits per parameter, because anything else is no comparison.
+
+A 4-bit code with a scale of 32 bits for 64 elements takes 4.5 bits, the same with a zero point
+4.5625, and NF4 with double quantization 4.127: the first two have up to 10% more to spend. The
+size of the group is what can be turned, and it need not be a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.quant.bit_budget import bit_budget
+from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.schemes.granularity import MAX_SIZE, PerBlock, PerGroup
+from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
+
+#: Bits per parameter that are as good as equal: at 6 dB a bit, a difference of 0.1 dB.
+TOLERANCE = Fraction(1, 50)
+RESIZABLE = (Family.INTEGER, Family.FLOAT, Family.CODEBOOK)
+
+
+@dataclass(frozen=True)
+class EqualBits:
+    """A scheme with the group size that comes nearest to the wanted bits per parameter.
+
+    Attributes:
+        asked: the scheme as it was.
+        scheme: the scheme to compare; `asked` itself where it has no size to turn.
+        bits: its exact bits per parameter.
+        difference: `bits` less the wanted ones.
+        equal: whether they are equal to within the tolerance.
+        note: why not, a clause without a full stop; empty where they are.
+    """
+
+    asked: Scheme
+    scheme: Scheme
+    bits: Fraction
+    difference: Fraction
+    equal: bool
+    note: str
+
+
+def at_equal_bits(
+    schemes: Sequence[Scheme],
+    shape: tuple[int, ...],
+    bits: Fraction | float,
+    *,
+    tolerance: Fraction = TOLERANCE,
+) -> tuple[EqualBits, ...]:
+    """Each scheme at `bits` per parameter in a tensor of `shape`, or as near as it comes.
+
+    Groups and blocks keep their kind and are resized, but where a row is too short to be cut
+    into groups that take these bits, groups become blocks of the flattened tensor. Integers and
+    small floats with a scale per tensor, row or column get groups. Formats whose group is part
+    of their definition, and casts, stay as they are.
+
+    Raises UsageError for an empty tensor.
+    """
+    if not math.prod(shape):
+        raise UsageError("An empty tensor has no bits per parameter to be made equal.")
+    return tuple(_nearest(scheme, shape, Fraction(bits), tolerance) for scheme in schemes)
+
+
+def _nearest(
+    scheme: Scheme, shape: tuple[int, ...], wanted: Fraction, tolerance: Fraction
+) -> EqualBits:
+    def bits_of(candidate: Scheme) -> Fraction:
+        return bit_budget(candidate, shape).bits_per_parameter
+
+    def farness(candidate: Scheme) -> tuple[Fraction, int]:
+        # Among equally near ones the smaller group: it can only be more exact.
+        return abs(bits_of(candidate) - wanted), _size(candidate)
+
+    best = scheme
+    for kind in _kinds(scheme, wanted):
+        if farness(best)[0] > tolerance / 2:  # else there is nothing to gain by an odd size
+            best = min([best, *_resized(scheme, kind, shape, wanted)], key=farness)
+    difference = bits_of(best) - wanted
+    equal = abs(difference) <= tolerance
+    note = "" if equal else _why_not(scheme, best, wanted + difference, wanted)
+    return EqualBits(scheme, best, wanted + difference, difference, equal, note)
+
+
+def _kinds(scheme: Scheme, wanted: Fraction) -> tuple[type[PerBlock] | type[PerGroup], ...]:
+    """The kinds of groups to try, the own one first."""
+    if scheme.family not in RESIZABLE or scheme.bits > wanted:
+        return ()
+    return (PerBlock,) if type_of_groups(scheme) is PerBlock else (PerGroup, PerBlock)
+
+
+def _resized(
+    scheme: Scheme,
+    kind: type[PerBlock] | type[PerGroup],
+    shape: tuple[int, ...],
+    wanted: Fraction,
+) -> Iterator[Scheme]:
+    """The scheme with the sizes that may come nearest."""
+    # Every row ends in a group of its own; only the last block of a tensor may be short.
+    length = math.prod(shape) if kind is PerBlock else matrix_shape(shape)[1]
+    limit = min(length, MAX_SIZE)
+    if scheme.double_quantization:
+        limit = min(limit, MAX_DOUBLE_QUANTIZED_BLOCK)
+
+    def resized(size: int) -> Scheme:
+        return replace(scheme, granularity=kind(size))
+
+    def is_enough(size: int) -> bool:
+        return bit_budget(resized(size), shape).bits_per_parameter <= wanted
+
+    # The larger the groups, the fewer the bits: the sizes on both sides of the wanted ones.
+    size = 1 + bisect_left(range(1, limit + 1), True, key=is_enough)
+    if size <= limit:
+        yield resized(size)
+    if size > 1:
+        groups = -(-length // (size - 1))
+        yield resized(-(-length // groups))
+
+
+def type_of_groups(scheme: Scheme) -> type[PerBlock] | type[PerGroup]:
+    """The kind of groups that a scheme has, or would have."""
+    blocks = scheme.family is Family.CODEBOOK or isinstance(scheme.granularity, PerBlock)
+    return PerBlock if blocks else PerGroup
+
+
+def _size(scheme: Scheme) -> int:
+    return getattr(scheme.granularity, "size", 0)
+
+
+def _why_not(scheme: Scheme, best: Scheme, bits: Fraction, wanted: Fraction) -> str:
+    exact = f"{float(bits):.4g}"
+    if scheme.bits > wanted:
+        return f"its codes alone take {scheme.bits} bits"
+    if scheme.family in (Family.MICROSCALING, Family.TWO_LEVEL):
+        return f"its group is part of its definition, so it takes {exact} bits"
+    if scheme.family not in RESIZABLE:
+        return f"it has no group to resize and takes {exact} bits"
+    return f"{best.granularity} comes nearest, at {exact} bits"

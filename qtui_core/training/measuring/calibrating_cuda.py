@@ -1,0 +1,72 @@
+"""The GPU that torch's current device is, as `calibrate` uses it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from qtui_core.telemetry.readings import DeviceReader
+from qtui_core.training.measuring.meters import start_cuda
+
+#: Rows of the matrices that are multiplied: large enough that cuBLAS wants its workspace.
+_ROWS: Final = 1024
+
+
+class CudaMachine:
+    """`reader` reads the same GPU; what it says is used before CUDA begins is of others."""
+
+    def __init__(self, reader: DeviceReader) -> None:
+        self._reader = reader
+        before = reader.read()
+        self._others = before.memory_used
+        self._name = before.name or "a GPU"
+
+    def process(self) -> tuple[int | None, str]:
+        torch.cuda.synchronize()
+        reading = self._reader.read()
+        own = reading.process_memory
+        # A process with less is another, whose number on the host this one has in its container.
+        if own is not None and own >= self.reserved():
+            return own, reading.process_basis
+        if reading.memory_used is None or self._others is None:
+            return None, ""
+        return max(0, reading.memory_used - self._others), "more in use than before"
+
+    def allocated(self) -> int:
+        return torch.cuda.memory_allocated()
+
+    def reserved(self) -> int:
+        return torch.cuda.memory_reserved()
+
+    def start(self) -> None:
+        start_cuda(self._name)
+        torch.zeros(1, device="cuda")
+
+    def multiply(self, *, backward: bool) -> None:
+        a, b = (
+            torch.randn(_ROWS, _ROWS, device="cuda", dtype=torch.float16, requires_grad=backward)
+            for _ in range(2)
+        )
+        result = a @ b
+        if backward:
+            result.sum().backward()
+        torch.cuda.synchronize()
+
+    def clear_workspaces(self) -> None:
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+
+    def hold(self, nbytes: int) -> Any:
+        return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+    def empty(self) -> None:
+        torch.cuda.empty_cache()
+
+    def settings(self) -> dict[str, Any]:
+        found = torch.cuda.memory._snapshot().get("allocator_settings", {})
+        return {str(key): value for key, value in found.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | float | str) or value is None

@@ -1,0 +1,139 @@
+"""Memory of a run on a GPU: what torch's allocator counts, exactly, and what the driver says."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+import torch
+
+from qtui_core.live.snapshot import PhaseEnded, Sample
+from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.telemetry.readings import DeviceReader, DeviceReading, rss_bytes
+from qtui_core.training.measuring.meter import Standing
+from qtui_core.training.model.components import held
+
+_ACTIVATIONS: Final = Component.ACTIVATIONS.value
+_WORKSPACES: Final = Component.WORKSPACES.value
+
+
+class CudaMeter:
+    """Reads torch.cuda.memory_stats and NVML. Its device is the current one of torch.
+
+    Peaks are those since `begin`: the counters of torch are reset there. Work that was launched is
+    waited for at both ends of a phase, so that what a phase launches is counted to it.
+
+    Args:
+        reader: of the same GPU by NVML.
+    """
+
+    def __init__(self, reader: DeviceReader) -> None:
+        self.standing = Standing()
+        self._reader = reader
+        self._phase = ""
+        self._workspaces: int | None = None
+        self._cache: list[weakref.ref[torch.Tensor]] = []
+        used = reader.read().memory_used
+        #: Of other processes, where none tells this one apart: what was used before it was there.
+        self._others = used
+
+    def watch(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
+
+    def begin(self, phase: str) -> None:
+        self._phase = phase
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+
+    def track(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        component: Component | Callable[[str], Component],
+    ) -> None:
+        """The allocator counts them all by itself; a cache is told apart as long as it lives."""
+        if component is Component.CACHE:
+            self._cache = [ref for ref in self._cache if ref() is not None]
+            self._cache += [weakref.ref(tensor) for _, tensor in tensors]
+
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The allocator counts none of them."""
+
+    def end(self, seconds: float, step: int) -> PhaseEnded:
+        torch.cuda.synchronize()
+        stats = torch.cuda.memory_stats()
+        reading = self._reader.read()
+        allocated = stats.get("allocated_bytes.all.current", 0)
+        return PhaseEnded(
+            seconds=seconds,
+            step=step,
+            phase=self._phase,
+            peak_allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
+            allocated_bytes=allocated,
+            peak_reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
+            reserved_bytes=stats.get("reserved_bytes.all.current", 0),
+            inactive_split_bytes=stats.get("inactive_split_bytes.all.current"),
+            segments=stats.get("segment.all.current"),
+            retries=stats.get("num_alloc_retries"),
+            out_of_memory=stats.get("num_ooms"),
+            held=self._held(allocated),
+            process_bytes=self._process(reading, stats),
+            device_used_bytes=reading.memory_used,
+        )
+
+    def sample(self, seconds: float, step: int, phase: str) -> Sample:
+        stats = torch.cuda.memory_stats()
+        reading = self._reader.read()
+        return Sample(
+            seconds,
+            step,
+            phase,
+            allocated_bytes=stats.get("allocated_bytes.all.current"),
+            reserved_bytes=stats.get("reserved_bytes.all.current"),
+            active_bytes=stats.get("active_bytes.all.current"),
+            inactive_split_bytes=stats.get("inactive_split_bytes.all.current"),
+            process_bytes=self._process(reading, stats),
+            device_used_bytes=reading.memory_used,
+            device_free_bytes=reading.memory_free,
+            rss_bytes=rss_bytes(),
+            utilisation_percent=reading.gpu_percent,
+            power_watts=reading.power_watts,
+            temperature_celsius=reading.temperature_celsius,
+            clock_mhz=reading.clock_mhz,
+        )
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _process(self, reading: DeviceReading, stats: Mapping[str, int]) -> int | None:
+        """As NVML tells this process apart; else what is used more than before it was there, which
+        is its own as long as others keep what they have. A process that uses less than this one has
+        reserved is another, whose number on the host is that of this one in its container."""
+        own = reading.process_memory
+        if own is not None and own >= stats.get("reserved_bytes.all.current", 0):
+            return own
+        if reading.memory_used is None or self._others is None:
+            return None
+        return max(0, reading.memory_used - self._others)
+
+    def _held(self, allocated: int) -> dict[str, int]:
+        """By component. What no tensor of the model, the optimizer or the inputs is made of are
+        the workspaces of cuBLAS between two steps, when no other tensor is left, and activations
+        besides them at other times."""
+        if self.standing.built is None:
+            return {}
+        cache = [tensor for ref in self._cache if (tensor := ref()) is not None]
+        found = held(self.standing, "cuda", cache)
+        rest = max(0, allocated - sum(found.values()))
+        if self._phase == Phase.BETWEEN:
+            self._workspaces = rest
+        kept = min(rest, self._workspaces or 0)
+        if kept:
+            found[_WORKSPACES] = kept
+        if rest > kept:
+            found[_ACTIVATIONS] = rest - kept
+        return found

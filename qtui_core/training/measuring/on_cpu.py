@@ -1,0 +1,38 @@
+"""What a step holds on a CPU that it does not on a GPU, for kernels that only one of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from qtui_core.memory.plan.run_plan import RunPlan
+
+#: Attributes of configurations of transformers: dropout of attention, by families.
+_DROPOUTS: Final = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+
+
+def held_on_cpu(model: Any, plan: RunPlan) -> Iterator[str]:
+    """Sentences on what a step of a model is measured to hold on a CPU besides what is estimated,
+    which is a GPU's. `model` is one of transformers, without adapters."""
+    if not plan.trains:
+        return
+    config = model.config
+    relative = hasattr(config, "relative_attention_num_buckets")
+    if plan.attention != "eager":
+        dropped = any(getattr(config, name, None) for name in _DROPOUTS)
+        if dropped or relative:
+            why = "a bias that trains" if relative else "dropout"
+            yield (
+                f"Attention with {why} is composed of operations on a CPU, which hold the matrix "
+                f"of scores; the kernels of a GPU, which the estimate is of, do not."
+            )
+    if plan.quant == "int8":
+        yield (
+            "On a CPU bitsandbytes trains over LLM.int8 with a product of its own, of weights that "
+            "are dequantized first: its activations and temporaries are others than the estimate's."
+        )
+    if plan.autocast and (config.is_encoder_decoder or not model.can_generate()):
+        yield (
+            "Autocast hands the cross entropy float32 logits on a CPU; on a GPU they stay in 16 "
+            "bits, as estimated."
+        )

@@ -1,0 +1,93 @@
+"""What adapters change: logits of one text with them on and off, from one copy of the base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from qtui_core.live.snapshot import AdaptersCompared
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.training.model.build import DTYPES
+
+Logits = npt.NDArray[np.float32]
+
+#: Tokens of the text that are looked at, from its end, and likeliest next tokens that are told.
+LONGEST: Final = 256
+_LIKELIEST: Final = 5
+_SEED: Final = 7
+
+
+class Comparison:
+    """Runs one text, again and again.
+
+    Args:
+        ids: int64 `[1, tokens]` on the device of the model.
+        decode: the text of a token.
+        base: the model before it has adapters, prepared: its logits are what "off" is held
+            against.
+    """
+
+    def __init__(
+        self, ids: torch.Tensor, decode: Callable[[int], str], plan: RunPlan, base: nn.Module
+    ) -> None:
+        self._ids = ids
+        self._decode = decode
+        self._plan = plan
+        self._reference = self._logits(base)
+
+    def compare(self, model: Any, seconds: float, step: int) -> AdaptersCompared:
+        """The model with its adapters on, then off."""
+        on = self._logits(model)
+        with model.disable_adapter():
+            off = self._logits(model)
+        return AdaptersCompared(
+            seconds,
+            step,
+            _largest(on, off),
+            _largest(off, self._reference),
+            self._likeliest(on),
+            self._likeliest(off),
+        )
+
+    def _logits(self, model: Any) -> Logits:
+        """float32 `[tokens, vocabulary]`. No tensor, which would be counted to the run."""
+        autocast = (
+            torch.autocast(self._ids.device.type, dtype=DTYPES[self._plan.autocast_dtype])
+            if self._plan.autocast
+            else nullcontext()
+        )
+        with torch.no_grad(), _same_each_time(model), autocast:
+            logits = model(input_ids=self._ids, use_cache=False).logits[0].float()
+            return np.array(logits.cpu().numpy())
+
+    def _likeliest(self, logits: Logits) -> tuple[tuple[str, float], ...]:
+        odds = np.exp(logits[-1].astype(np.float64) - logits[-1].max())
+        best = np.argsort(-odds, kind="stable")[:_LIKELIEST]
+        return tuple((self._decode(int(i)), float(odds[i] / odds.sum())) for i in best)
+
+
+@contextmanager
+def _same_each_time(model: nn.Module) -> Iterator[None]:
+    """Without dropout. The model itself stays in its mode of training: in that of evaluation
+    bitsandbytes packs weights anew for some CPUs (Linear4bit.forward), and then never trains."""
+    quiet = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.training]
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(_SEED)  # for what draws random numbers besides
+        for module in quiet:
+            module.eval()
+        try:
+            yield
+        finally:
+            for module in quiet:
+                module.train()
+
+
+def _largest(one: Logits, other: Logits) -> float:
+    return float(np.abs(one - other).max())

@@ -1,0 +1,193 @@
+"""A real model of transformers with adapters, quantized weights and an optimizer, for a plan.
+
+Weights are random, or none at all on fake tensors. Everything is made by the libraries themselves:
+transformers' classes, peft's adapters, bitsandbytes' linear layers and their quantization.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan.choices import ALL_LINEAR
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.folding import Fold
+from qtui_core.memory.shape.heads import LANGUAGE_MODELS
+from qtui_core.training.model.configuration import class_of, configuration_of
+from qtui_core.training.model.losses import set_loss
+from qtui_core.training.model.quantized import quantize_linears, quantized_tensors
+from qtui_core.training.model.stacks import Stack, fold_layers, stacks_of
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(eq=False)
+class Built:
+    """A model on its way to training.
+
+    Attributes:
+        model: the class of transformers, or peft's wrapper around it after `prepare`.
+        configuration: of transformers.
+        stacks: the rows of layers.
+        folds: how they were left with few layers, where they were.
+    """
+
+    model: Any
+    configuration: Any
+    stacks: list[Stack]
+    folds: tuple[Fold, ...] = ()
+
+    def state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, tensor) of all that stands still: parameters, buffers, quantization constants."""
+        yield from self.model.named_parameters()
+        yield from self.model.named_buffers()
+        yield from quantized_tensors(self.model)
+
+
+def load(
+    config: Mapping[str, Any],
+    plan: RunPlan,
+    device: torch.device | str,
+    margin: int | None = None,
+) -> Built:
+    """The base model with its weights as they are stored, quantized where the plan says.
+
+    `plan` is resolved. With a `margin`, of layers that are alike only a few are left, so many of
+    them around those that stand for others. Raises ModelError for a configuration that
+    transformers does not build.
+    """
+    configuration = configuration_of(config)
+    configuration.use_cache = plan.loop != "trainer"  # which asks for none
+    if plan.batch > 1 and getattr(configuration, "pad_token_id", None) is None:
+        # Classes that sort sequences look for the last token that is no padding; only one token of
+        # each sequence is looked for, whichever stands for padding.
+        configuration.pad_token_id = 0
+    implementation = attention_of(plan)
+    with torch.device(device):
+        model = _construct(class_of(configuration), configuration, implementation, plan)
+    folds = () if margin is None else fold_layers(model, configuration, margin)
+    if plan.quant is not None:
+        quantize_linears(model, plan, device)
+    return Built(model, configuration, stacks_of(model), folds)
+
+
+def prepare(built: Built, plan: RunPlan) -> None:
+    """Makes a loaded model ready to be trained: k-bit preparation, adapters, checkpointing."""
+    prepare_base(built, plan)
+    add_adapters(built, plan)
+
+
+def prepare_base(built: Built, plan: RunPlan) -> None:
+    """What is prepared of the base itself: its loss, k-bit preparation, what is frozen."""
+    import peft
+
+    model = built.model
+    again = {"use_reentrant": plan.reentrant}
+    set_loss(model, plan)
+    if plan.kbit_prep == "all":
+        model = peft.prepare_model_for_kbit_training(
+            model,
+            use_gradient_checkpointing=bool(plan.checkpointing),
+            gradient_checkpointing_kwargs=again,
+        )
+    else:
+        if plan.adapts:
+            model.requires_grad_(False)
+        if plan.kbit_prep == "norms":
+            _norms_to_float32(model)
+    built.model = model.train(plan.trains)
+
+
+def add_adapters(built: Built, plan: RunPlan) -> None:
+    """Adapters over a base that is prepared, if the plan has any, and checkpointing."""
+    import peft
+
+    model = built.model
+    again = {"use_reentrant": plan.reentrant}
+    if plan.adapts:
+        model = peft.get_peft_model(
+            model, _adapters(model, plan), autocast_adapter_dtype=plan.adapter_dtype == "fp32"
+        )
+        dtype = DTYPES[plan.adapter_dtype or "fp32"]
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter.dtype != dtype:
+                parameter.data = parameter.data.to(dtype)
+    if plan.checkpointing and not model.is_gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=again)
+    built.model = model.train(plan.trains)
+
+
+def _construct(model_class: Any, configuration: Any, implementation: str, plan: RunPlan) -> Any:
+    dtype = DTYPES[plan.dtype or "fp32"]
+    try:
+        return model_class._from_config(
+            configuration, attn_implementation=implementation, dtype=dtype
+        )
+    except (ValueError, ImportError) as error:
+        if implementation == "eager" or "attention" not in str(error).lower():
+            raise
+        # Some families have the plain form only, and then run it whatever is asked for.
+        return model_class._from_config(configuration, attn_implementation="eager", dtype=dtype)
+
+
+def attention_of(plan: RunPlan) -> str:
+    """What transformers calls the attention of a plan."""
+    return "eager" if plan.attention == "eager" else "sdpa"
+
+
+def _adapters(model: Any, plan: RunPlan) -> Any:
+    import peft
+
+    targets = list(plan.lora_targets)
+    encoder_decoder = bool(getattr(model.config, "is_encoder_decoder", False))
+    causal = model.can_generate() and not encoder_decoder
+    name = type(model).__name__
+    if not name.endswith(LANGUAGE_MODELS):
+        raise UsageError(
+            f"peft trains a copy of the head of {name} beside the adapters, which a trace does not "
+            "follow; use --method full or inference."
+        )
+    return peft.LoraConfig(
+        r=plan.lora_rank,
+        lora_alpha=2 * plan.lora_rank,
+        lora_dropout=plan.lora_dropout,
+        target_modules=ALL_LINEAR if targets == [ALL_LINEAR] else targets,
+        exclude_modules=_not_linear(model),
+        task_type="SEQ_2_SEQ_LM" if encoder_decoder else "CAUSAL_LM" if causal else None,
+    )
+
+
+def _not_linear(model: nn.Module) -> list[str] | None:
+    """Routers that are linear layers by their class but give two tensors, as that of Llama 4 does:
+    adapters around them fail."""
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and type(module).__name__.endswith("Router")
+    ]
+    return names or None
+
+
+def _norms_to_float32(model: nn.Module) -> None:
+    """Norms alone in float32, as older TRL prepared a quantized model."""
+    for name, module in model.named_modules():
+        if "norm" in name.rpartition(".")[2] or isinstance(module, nn.LayerNorm):
+            for parameter in module.parameters(recurse=False):
+                if parameter.dtype in _HALF:
+                    parameter.data = parameter.data.to(torch.float32)
+
+
+def quiet() -> None:
+    """Leaves the warnings of the libraries unsaid: they are about training, not about bytes."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore")

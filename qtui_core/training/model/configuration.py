@@ -1,0 +1,95 @@
+"""From a config.json to the class of transformers that it describes. Needs transformers.
+
+Only classes that the installed transformers has are used, never code that came with a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+)
+
+from qtui_core.activations.load import without_code
+from qtui_core.errors import ModelError
+from qtui_core.memory.shape.heads import LANGUAGE_MODELS, is_traceable
+
+_HEADS = (
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+)
+
+
+def configuration_of(config: Mapping[str, Any]) -> Any:
+    """The configuration of a text model, of transformers, from a parsed config.json; for a model
+    of text and images that of its text part.
+
+    Raises ModelError where the installed transformers has no such model, or does not accept the
+    configuration.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise ModelError("The config.json names no model_type, so there is no class to trace.")
+    if kind not in CONFIG_MAPPING:
+        own = "; it asks for code of its own, which is never run" * ("auto_map" in config)
+        raise ModelError(
+            f"The installed transformers {transformers.__version__} knows no model of type "
+            f"{kind!r}{own}."
+        )
+    try:
+        built = CONFIG_MAPPING[kind].from_dict(without_code(dict(config)))
+    except Exception as error:  # whatever a configuration makes of a constructor
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"transformers does not accept this config.json: {first}") from error
+    text = built.get_text_config()
+    decodes = getattr(text, "is_encoder_decoder", False)
+    if decodes and getattr(text, "decoder_start_token_id", None) is None:
+        # Only labels are given, and the decoder reads them one place later, after this token.
+        text.decoder_start_token_id = text.pad_token_id or 0
+    return text
+
+
+def class_of(configuration: Any) -> Any:
+    """The class that the config.json names, or else that with a loss to train by: for the next
+    token, for masked tokens or from sequence to sequence, whichever the family has.
+
+    Raises ModelError where it has none, and for a class whose labels are not known here.
+    """
+    named = getattr(configuration, "architectures", None) or ()
+    for name in sorted(named, key=lambda name: not name.endswith(LANGUAGE_MODELS)):
+        found = getattr(transformers, name, None)
+        if getattr(found, "config_class", None) is not type(configuration):
+            continue
+        if is_traceable(name):
+            return found
+        raise ModelError(
+            f"config.json names {name}, and a trace cannot tell what that reads in a step; name "
+            "another class under architectures."
+        )
+    if named and not any(name.endswith(LANGUAGE_MODELS) for name in named):
+        raise ModelError(
+            f"config.json names {named[0]}, which is no class of the installed transformers "
+            f"{transformers.__version__} for {configuration.model_type!r}; name another under "
+            "architectures."
+        )
+    decoder = bool(getattr(configuration, "is_decoder", False))
+    for mapping in _HEADS if not decoder else (MODEL_FOR_CAUSAL_LM_MAPPING,):
+        if type(configuration) in mapping:
+            if (
+                mapping is MODEL_FOR_CAUSAL_LM_MAPPING
+                and not decoder
+                and type(configuration) in MODEL_FOR_MASKED_LM_MAPPING
+            ):
+                continue  # BERT has a causal class too, for those who set is_decoder
+            return mapping[type(configuration)]
+    raise ModelError(
+        f"The installed transformers has no class with a language-model head for "
+        f"{configuration.model_type!r}, so there is no loss to train by."
+    )

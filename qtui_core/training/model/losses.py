@@ -1,0 +1,91 @@
+"""Losses other than the model's own, put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
+from qtui_core.training.model.chunked import chunked_cross_entropy
+from qtui_core.training.model.tiled import tiled_cross_entropy
+
+
+def set_loss(model: Any, plan: RunPlan) -> None:
+    """Gives a causal model the loss of a plan; with "stock" it keeps its own.
+
+    Raises UsageError for another loss of a model that predicts no next token.
+    """
+    if (
+        plan.trains
+        and plan.loss != "stock"
+        and (model.config.is_encoder_decoder or not model.can_generate())
+    ):
+        raise UsageError(
+            f"--loss {plan.loss} is of models that predict the next token, and "
+            f"{type(model).__name__} does not; use --loss stock."
+        )
+    chunk = chunk_of(plan.loss)
+    if chunk is not None:
+        use_hidden_states(model, "chunked", partial(chunked_cross_entropy, chunk=chunk))
+    if plan.loss == "tiled":
+        use_hidden_states(model, "tiled", tiled_cross_entropy)
+    if plan.loss == "stock-4.48":
+        model.loss_function = loss_of_4_48
+
+
+def loss_of_4_48(
+    logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any
+) -> torch.Tensor:
+    """What transformers 4.48 did: `[batch, sequence, vocabulary]` logits in float32, of which all
+    but the last of each sequence are copied, to be held against the labels one place on."""
+    logits = logits.float()  # alive until this returns, as it was there
+    shifted = logits[..., :-1, :].contiguous()
+    targets = labels[..., 1:].contiguous()
+    return functional.cross_entropy(shifted.view(-1, vocab_size), targets.view(-1))
+
+
+def use_hidden_states(model: Any, name: str, compute: Callable[..., Any]) -> None:
+    """Has a causal model compute its loss from hidden states, without logits of all tokens,
+    whenever it is given labels: by `compute`, which is `--loss name`.
+
+    Raises UsageError for a model that is not causal, or whose head is no matrix.
+    """
+    head = model.get_output_embeddings()
+    config = model.config
+    decoder = model.base_model
+    if config.is_encoder_decoder or not model.can_generate() or decoder is model:
+        raise UsageError(
+            f"--loss {name} is for models that predict the next token, and "
+            f"{type(model).__name__} does not; use --loss stock."
+        )
+    if not isinstance(head, nn.Linear):
+        raise UsageError(
+            f"--loss {name} multiplies by the matrix of the head, and that of "
+            f"{type(model).__name__} is a {type(head).__name__}; use --loss stock."
+        )
+    scale, softcap = _scale(config), getattr(config, "final_logit_softcapping", None)
+
+    plain = model.forward
+
+    def forward(labels: torch.Tensor | None = None, **inputs: Any) -> Any:
+        if labels is None:
+            return plain(**inputs)
+        hidden = decoder(**inputs).last_hidden_state
+        return model.loss_function(hidden, head, labels, scale=scale, softcap=softcap)
+
+    model.forward = forward
+    model.loss_function = compute
+
+
+def _scale(config: Any) -> float | None:
+    """Of logits: Cohere multiplies, Granite divides."""
+    if (scale := getattr(config, "logit_scale", None)) is not None:
+        return float(scale)
+    divisor = getattr(config, "logits_scaling", None)
+    return None if divisor is None else 1.0 / float(divisor)

@@ -1,0 +1,102 @@
+"""The optimizers a plan can name, made by the libraries they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan.run_plan import RunPlan
+
+_RATE = 1e-4
+
+
+def make_optimizer(plan: RunPlan, model: torch.nn.Module, rate: float = _RATE) -> Any:
+    """The optimizer of a plan over the parameters of a model that train, at a learning rate.
+
+    Raises UsageError for one whose library is not installed.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    match plan.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=rate, foreach=True)
+        case "adamw-fused":
+            return torch.optim.AdamW(parameters, lr=rate, fused=True)
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=rate, foreach=True)
+        case "adamw4bit":
+            return _adamw4bit(parameters, rate)
+    from bitsandbytes import optim
+
+    kinds = {
+        "adamw8bit": optim.AdamW8bit,
+        "paged-adamw8bit": optim.PagedAdamW8bit,
+        "paged-adamw": optim.PagedAdamW32bit,
+    }
+    _spare_embeddings(model if plan.loop == "trainer" else None)
+    return kinds[plan.optimizer](parameters, lr=rate)
+
+
+def _spare_embeddings(model: torch.nn.Module | None) -> None:
+    """The Trainer asks bitsandbytes for 32 bits for all embeddings (trainer.py, create_optimizer).
+    What was asked for models before is forgotten."""
+    from bitsandbytes.optim import GlobalOptimManager
+
+    manager = GlobalOptimManager.get_instance()
+    manager.initialize()
+    for module in model.modules() if model is not None else ():
+        if isinstance(module, torch.nn.Embedding):
+            manager.register_module_override(module, "weight", {"optim_bits": 32})
+
+
+def _adamw4bit(parameters: Sequence[torch.nn.Parameter], rate: float) -> Any:
+    try:
+        from torchao.optim import AdamW4bit
+    except ImportError as error:
+        raise UsageError(
+            "adamw4bit is torchao's optimizer, which is not installed; "
+            "`pip install torchao`, or use adamw8bit."
+        ) from error
+    return AdamW4bit(parameters, lr=rate)
+
+
+def optimizer_tensors(
+    optimizer: Any, named: Iterable[tuple[str, torch.nn.Parameter]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of an optimizer's states, "lm_head.weight.exp_avg", but for `host_tensors`;
+    tables that 8-bit states share are of no weight."""
+    tables = {id(table): name for name, table in shared_tables(optimizer)}
+    counts = {id(count) for count in host_tensors(optimizer)}
+    for parameter_name, parameter in named:
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor) and id(value) not in counts:
+                yield from _parts(tables.get(id(value)) or f"{parameter_name}.{name}", value)
+
+
+def _parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A tensor, or those that one of torchao's wraps: its own storage is one that it would have in
+    the type it stands for, and takes no memory."""
+    if not hasattr(type(tensor), "__tensor_flatten__"):
+        yield name, tensor
+        return
+    for part in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+        yield from _parts(f"{name}.{part}", getattr(tensor, part))
+
+
+def shared_tables(optimizer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of the tables of levels of 8-bit states, which are made with the optimizer."""
+    yield from getattr(optimizer, "name2qmap", {}).items()
+
+
+def host_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
+    """States that are on the host in a run on a GPU too: counts of steps of torch's optimizers,
+    unless they are fused or can be captured (_init_group in torch/optim/adam.py)."""
+    for group in getattr(optimizer, "param_groups", ()):
+        if group.get("fused") or group.get("capturable"):
+            continue
+        for parameter in group["params"]:
+            count = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(count, torch.Tensor):
+                yield count

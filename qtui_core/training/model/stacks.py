@@ -1,0 +1,122 @@
+"""The rows of layers of a model: which of them are alike, what they are called, and how a model is
+left with as few as show the pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.folding import Fold, pattern_of
+from qtui_core.memory.replay.record import OUTSIDE
+
+
+@dataclass(eq=False)
+class Stack:
+    """A row of layers, each of the input of the one before.
+
+    Attributes:
+        name: of the row in the model of transformers, "model.layers".
+        layers: in order.
+        start: number of the first; the layers of an encoder come before those of a decoder.
+    """
+
+    name: str
+    layers: nn.ModuleList
+    start: int
+
+
+def stacks_of(model: nn.Module) -> list[Stack]:
+    """The rows of layers of a model, in the order they run."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    stacks: list[Stack] = []
+    start = 0
+    for name, module in model.named_modules():
+        if (
+            isinstance(module, nn.ModuleList)
+            and len(module) > 0
+            and all(isinstance(layer, GradientCheckpointingLayer) for layer in module)
+        ):
+            stacks.append(Stack(name, module, start))
+            start += len(module)
+    return stacks
+
+
+def place_in(stacks: Sequence[Stack], name: str) -> tuple[int, str]:
+    """(layer, name relative to it) of a module or parameter by its full name, also where peft has
+    wrapped the model; OUTSIDE with the name where it is of no layer."""
+    plain = name.removeprefix("base_model.model.")
+    for stack in stacks:
+        if plain.startswith(f"{stack.name}."):
+            number, _, rest = plain.removeprefix(f"{stack.name}.").partition(".")
+            return stack.start + int(number), rest
+    return OUTSIDE, plain
+
+
+def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold, ...]:
+    """Leaves a model with as few layers as show which are alike, and says how. `margin` as in
+    qtui_core.memory.replay.folding. Lists of the configuration with an entry for each layer
+    lose the same.
+    """
+    folds = []
+    start = 0
+    for stack in stacks_of(model):
+        total = len(stack.layers)
+        template, period, copies = pattern_of(layer_kinds(list(stack.layers)), margin)
+        fold = Fold(start, total - copies * period, template, period, copies)
+        folds.append(fold)
+        start += fold.built
+        if not copies:
+            continue
+        kept = [*range(template + period), *range(template + period * (1 + copies), total)]
+        _keep(stack.layers, kept)
+        for key, value in vars(configuration).items():
+            if isinstance(value, list) and len(value) == total:
+                setattr(configuration, key, [value[index] for index in kept])
+    return tuple(folds)
+
+
+def layer_kinds(layers: Sequence[nn.Module]) -> list[int]:
+    """A number for each layer, the same for layers that are alike: of the same modules with the
+    same parameters and settings. Where a layer stands is none of its settings, and no number that
+    is not whole changes what it allocates."""
+    described = [_description(layer) for layer in layers]
+    positions = {
+        key
+        for key, value in described[0].items()
+        if value == 0 and all(d.get(key) == index for index, d in enumerate(described))
+    }
+    known: dict[tuple[Any, ...], int] = {}
+    return [
+        known.setdefault(
+            tuple(sorted((k, str(v)) for k, v in d.items() if k not in positions)), len(known)
+        )
+        for d in described
+    ]
+
+
+def _description(layer: nn.Module) -> dict[str, Any]:
+    """Everything of a layer that may change what it allocates."""
+    found: dict[str, Any] = {}
+    for name, module in layer.named_modules():
+        found[f"{name}:"] = type(module).__name__
+        for key, value in vars(module).items():
+            if not key.startswith("_") and isinstance(value, int | str | None):
+                found[f"{name}.{key}"] = value
+    for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
+        found[f"{name}="] = (tuple(tensor.shape), tensor.dtype)
+    return found
+
+
+def _keep(layers: nn.ModuleList, kept: Sequence[int]) -> None:
+    """Leaves some layers, numbered anew."""
+    chosen = [layers[index] for index in kept]
+    del layers[len(chosen) :]
+    for number, layer in enumerate(chosen):
+        layers[number] = layer
+        for module in layer.modules():
+            if isinstance(vars(module).get("layer_idx"), int):
+                vars(module)["layer_idx"] = number

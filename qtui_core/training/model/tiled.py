@@ -1,0 +1,194 @@
+"""The loss a tile of logits at a time, tokens by words, with gradients that are summed in float32.
+
+What it keeps, in which types and how long, is what TRL 1.15 and 1.16 do on a GPU
+(trl/kernels/chunked_logprob.py) and what the estimate of a plan with `--loss tiled` assumes
+(qtui_core.memory.tape.blocks.loss.tiled_loss). Where TRL folds a tile in one Triton kernel, here torch
+folds a few rows of it at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from qtui_core.memory.tape.blocks.loss.tiled_loss import TILE_TOKENS, TILE_WORDS
+from qtui_core.training.model.chunked import UNLABELLED, ChunkedOutput
+
+#: Float32 logits that are folded at a time: 1 MiB.
+_FOLDED: Final = 1 << 18
+
+
+class TiledLogProbabilities(torch.autograd.Function):
+    """Of each row, from `hidden` `[tokens, width]`, `weight` `[vocabulary, width]`, `bias`
+    `[vocabulary]` or None and int64 `targets` `[tokens]`: the logarithm of the target's
+    probability, the entropy in nats (without a gradient), and whether the target is the first of
+    the greatest logits. `scale` and `softcap` are of the logits; a softcap of None is none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        scale: float,
+        softcap: float | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        kind = hidden.device.type
+        autocast = torch.is_autocast_enabled(kind)
+        ctx.computed = torch.get_autocast_dtype(kind) if autocast else hidden.dtype
+        ctx.scale, ctx.softcap = scale, softcap
+        tokens = len(hidden)
+        greatest = hidden.new_full((tokens,), float("-inf"), dtype=torch.float32)
+        powers, weighted = torch.zeros_like(greatest), torch.zeros_like(greatest)
+        of_target, best = torch.zeros_like(greatest), torch.zeros_like(targets)
+        with torch.autocast(kind, enabled=False):
+            for rows, words, tile, _, _ in _tiles(hidden, weight, bias, ctx.computed):
+                for some in _folds(tile):
+                    logits, _ = _logits(tile[some], scale, softcap)
+                    at = slice(rows.start + some.start, rows.start + some.stop)
+                    _fold(
+                        logits, targets[at], words,
+                        greatest[at], powers[at], weighted[at], of_target[at], best[at],
+                    )  # fmt: skip
+        logarithm = greatest + powers.log()
+        entropy = logarithm - weighted / powers
+        ctx.save_for_backward(hidden, weight, bias, targets, logarithm)
+        right = best == targets
+        ctx.mark_non_differentiable(entropy, right)
+        return of_target - logarithm, entropy, right
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
+        if gradient is None:
+            return (None,) * 6
+        hidden, weight, bias, targets, logarithm = ctx.saved_tensors
+        of_hidden, of_weight, of_bias = (
+            torch.zeros_like(tensor, dtype=torch.float32) if asks else None
+            for tensor, asks in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
+        )
+        gradient = gradient.float()
+        with torch.autocast(hidden.device.type, enabled=False):
+            for rows, words, tile, taken, part in _tiles(hidden, weight, bias, ctx.computed):
+                for some in _folds(tile):
+                    at = slice(rows.start + some.start, rows.start + some.stop)
+                    logits, slope = _logits(tile[some], ctx.scale, ctx.softcap)
+                    share = logits.sub_(logarithm[at, None]).exp_().neg_()
+                    inside, place = _places(targets[at], words)
+                    share.scatter_add_(1, place, inside.to(share.dtype))
+                    share.mul_(gradient[at, None]).mul_(ctx.scale)
+                    tile[some] = share if slope is None else share.mul_(slope)
+                if of_hidden is not None:
+                    _add_product(of_hidden[rows], tile, part)
+                if of_weight is not None:
+                    _add_product(of_weight[words], tile.t(), taken)
+                if of_bias is not None:
+                    of_bias[words] += tile.sum(0, dtype=torch.float32)
+            given = [
+                None if summed is None else summed.to(tensor.dtype)
+                for summed, tensor in zip(
+                    (of_hidden, of_weight, of_bias), (hidden, weight, bias), strict=True
+                )
+            ]
+        return (*given, None, None, None)
+
+
+def _tiles(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, computed: torch.dtype
+) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """(tokens, words, their projection, hidden states of the tokens, rows of the head) of each
+    tile; all projections are made in one buffer."""
+    tokens, words = len(hidden), len(weight)
+    buffer = hidden.new_empty((min(tokens, TILE_TOKENS), TILE_WORDS), dtype=computed)
+    for start in range(0, tokens, TILE_TOKENS):
+        rows = slice(start, min(start + TILE_TOKENS, tokens))
+        taken = hidden[rows].to(computed)
+        for first in range(0, words, TILE_WORDS):
+            columns = slice(first, min(first + TILE_WORDS, words))
+            part = weight[columns].to(computed)
+            tile = buffer[: len(taken), : len(part)]
+            torch.mm(taken, part.t(), out=tile)
+            if bias is not None:
+                tile.add_(bias[columns].to(computed))
+            yield rows, columns, tile, taken, part
+
+
+def _folds(tile: torch.Tensor) -> Iterator[slice]:
+    """Rows of a tile that are folded together."""
+    count, columns = tile.shape
+    step = max(1, _FOLDED // columns)
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def _logits(
+    projected: torch.Tensor, scale: float, softcap: float | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Logits in float32, of storage of their own, and their slope where a softcap bends them."""
+    logits = projected.to(torch.float32, copy=True).mul_(scale)
+    if softcap is None:
+        return logits, None
+    bent = logits.div_(softcap).tanh_()
+    return bent * softcap, 1 - bent * bent
+
+
+def _places(targets: torch.Tensor, words: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each target, `[rows, 1]`: whether it is among the words, and where (0 where it is not)."""
+    inside = (targets >= words.start) & (targets < words.stop)
+    return inside[:, None], torch.where(inside, targets - words.start, 0)[:, None]
+
+
+def _fold(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    words: slice,
+    greatest: torch.Tensor,
+    powers: torch.Tensor,
+    weighted: torch.Tensor,
+    of_target: torch.Tensor,
+    best: torch.Tensor,
+) -> None:
+    """Takes the logits of some words into the running statistics of their rows."""
+    top, where = logits.max(-1)
+    inside, place = _places(targets, words)
+    of_target += torch.where(inside, logits.gather(1, place), 0.0)[:, 0]
+    best.copy_(torch.where(top > greatest, where + words.start, best))
+    top = torch.maximum(top, greatest)
+    shrunk = (greatest - top).exp()
+    shares = (logits - top[:, None]).exp_()
+    powers.mul_(shrunk).add_(shares.sum(-1))
+    weighted.mul_(shrunk).add_(shares.mul_(logits).sum(-1))
+    greatest.copy_(top)
+
+
+def _add_product(total: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+    """`total += a @ b` for a float32 total, without a rounding of the product."""
+    if total.is_cuda and a.dtype != torch.float32:
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(a.float(), b.float())
+
+
+def tiled_cross_entropy(
+    hidden: torch.Tensor,
+    head: nn.Linear,
+    labels: torch.Tensor,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> ChunkedOutput:
+    """The mean cross entropy of the next token, of what `chunked_cross_entropy` is given too."""
+    following = labels[:, 1:]
+    valid = following != UNLABELLED
+    likely, entropy, right = TiledLogProbabilities.apply(
+        hidden[:, :-1][valid],
+        head.weight,
+        head.bias,
+        following[valid],
+        1.0 if scale is None else scale,
+        softcap,
+    )
+    count = len(likely)
+    return ChunkedOutput(-likely.sum() / count, right.sum() / count, entropy.sum() / count)

@@ -1,0 +1,93 @@
+"""How far a run is, and what it tells of that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import torch
+
+from qtui_core.live.snapshot import PhaseBegun, Said, Snapshot
+from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.training.measuring.meter import Meter
+from qtui_core.training.run.controls import Controls
+
+Tell = Callable[[Snapshot], None]
+
+_OF_A_STEP: Final = frozenset(Phase)
+
+
+class Course:
+    """How far a run is: tells of its phases, with what the meter read at their ends.
+
+    Args:
+        began: `time.perf_counter()` at the begin of the run.
+    """
+
+    meter: Meter
+
+    def __init__(self, tell: Tell, controls: Controls, began: float) -> None:
+        self.tell = tell
+        self.controls = controls
+        self.step = 0
+        self.name = ""
+        self._began = began
+        self._step_of_phase = 0
+        #: Seconds that reading and telling took, which are no part of a step's.
+        self.metering = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def working(self) -> float:
+        """Seconds since the run began, without those that reading and telling took."""
+        return self.seconds - self.metering
+
+    @property
+    def at(self) -> Phase | None:
+        return Phase(self.name) if self.name in _OF_A_STEP else None
+
+    def phase(self, phase: str, *, begun: bool = False) -> None:
+        """A phase begins, and the one before ends. `begun` says that it was told already.
+
+        Raises Stopped where the run is to end."""
+        self.finish()
+        self.controls.check()
+        began = time.perf_counter()
+        self.name, self._step_of_phase = phase, self.step
+        self.meter.begin(phase)
+        if not begun:
+            self.tell(PhaseBegun(self.seconds, self.step, str(phase)))
+        self.metering += time.perf_counter() - began
+
+    def finish(self) -> dict[str, int]:
+        """The phase, if there is one, ends; returns what it held then, by component."""
+        if not self.name:
+            return {}
+        self.meter.wait()
+        over = time.perf_counter()
+        ended = self.meter.end(self.seconds, self._step_of_phase)
+        self.name = ""
+        self.tell(ended)
+        self.metering += time.perf_counter() - over
+        return dict(ended.held)
+
+    def track(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        component: Component | Callable[[str], Component],
+    ) -> None:
+        began = time.perf_counter()
+        self.meter.track(tensors, component)
+        self.metering += time.perf_counter() - began
+
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.meter.leave_out(tensors)
+
+    def say(self, text: str) -> None:
+        """A line for the log."""
+        self.tell(Said(self.seconds, text))

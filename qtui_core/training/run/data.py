@@ -1,0 +1,101 @@
+"""What a run learns from: a text as token ids, a batch after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from qtui_core.activations.load import folder_of
+from qtui_core.activations.text import Text, read_text
+from qtui_core.activations.tokens import Ids, Tokenizer
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError, UsageError
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.models.source import ModelSource
+from qtui_core.training.model.weights import is_random
+
+BUILT_IN: Final = Path(__file__).with_name("builtin_text.txt")
+#: Fewer tokens than this have no next one.
+_LEAST: Final = 2
+
+
+@dataclass(frozen=True)
+class _Tokenized:
+    """What a tokenizer asks of a model."""
+
+    folder: Path
+    vocabulary: int
+    model: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A text as ids.
+
+    Attributes:
+        ids: int64 `[tokens]`.
+        words: how the text was cut: "the model's own tokenizer", "a byte a token".
+        decode: the text of one of them.
+    """
+
+    ids: Ids
+    words: str
+    decode: Callable[[int], str]
+
+
+def text_of(path: str | None) -> Text:
+    """The text of a file, or the built-in one, short enough to be learned in a few steps.
+
+    Raises UsageError for a file that cannot be read or is no text.
+    """
+    if path is not None:
+        return read_text(path, "training")
+    return Text(BUILT_IN.read_text(encoding="utf-8"), "built-in text")
+
+
+def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> Tokens:
+    """Ids of a text by the tokenizer of a model. A model with random weights that has none reads
+    bytes, which teach it as much.
+
+    Raises ModelError where a model with weights has no tokenizer, UsageError where less than
+    `least` tokens come of the text: two of one to learn from, one of a prompt.
+    """
+    vocabulary = int(model.get_input_embeddings().weight.shape[0])
+    try:
+        folder = Path(source.location).parent if is_random(source) else folder_of(source)
+        tokenizer = Tokenizer(_Tokenized(folder, vocabulary, model))
+        found = Tokens(tokenizer.encode(text), tokenizer.words, tokenizer.decode)
+    except ModelError:
+        if not is_random(source):
+            raise
+        raw = np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
+        found = Tokens(raw % vocabulary, "a byte a token", chr)
+    if not found.ids.size:
+        raise UsageError("The text has no tokens; take a longer one.")
+    if found.ids.size < least:
+        raise UsageError(
+            f"The text has {found.ids.size:,} token{'s' * (found.ids.size != 1)}; to learn which "
+            f"token is next needs {least} or more."
+        )
+    return found
+
+
+def fill(batch: Mapping[str, torch.Tensor], ids: Ids, plan: RunPlan) -> Iterator[None]:
+    """Writes the next sequences of a text into `input_ids` `[batch, sequence]` of a batch each
+    time it is asked to, in order and from the start again at the end, without an end. Nothing is
+    allocated on the device of the batch."""
+    into = batch["input_ids"]
+    places = np.arange(plan.tokens)
+    start = 0
+    while True:
+        taken = ids[(start + places) % ids.size].reshape(plan.batch, plan.sequence)
+        if into.device.type == "cpu":
+            into.numpy()[:] = taken
+        else:
+            into.copy_(torch.from_numpy(taken))
+        start = (start + plan.tokens) % ids.size
+        yield

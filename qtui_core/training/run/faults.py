@@ -1,0 +1,153 @@
+"""What went wrong in a run, as what is told of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+
+from qtui_core.errors import ModelError, QtuiError
+from qtui_core.live.snapshot import Fault
+from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.models.quoting import printable
+from qtui_core.quantities import format_bytes
+
+OUT_OF_MEMORY: Final = "out of memory"
+NOT_A_NUMBER: Final = "not a number"
+DRIVER: Final = "driver"
+MODEL: Final = "model"
+FAILURE: Final = "failure"
+
+#: How many components, and how many changes, are named.
+_NAMED: Final = 5
+_UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+#: CUDA's allocator: "Tried to allocate 2.00 GiB"; the CPU's: "you tried to allocate 4096 bytes".
+_ASKED: Final = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
+#: What else says that there was no room: the allocator of the CPU; libraries of CUDA that allocate
+#: themselves; the allocator of CUDA where it could not ask NVML whose memory it is, which it does
+#: only to say that it ran out (CUDACachingAllocator.cpp).
+_NO_ROOM: Final = (
+    "DefaultCPUAllocator",
+    "out of memory",
+    "_STATUS_ALLOC_FAILED",
+    "cudaErrorMemoryAllocation",
+    "NVML_SUCCESS ==",
+)
+#: Of scaled_dot_product_attention, where sdpa_kernel leaves one that cannot be used.
+_NO_ATTENTION: Final = ("No available kernel", "No viable backend")
+_NO_KERNEL: Final = "no kernel image is available"
+
+
+def fault_of(
+    error: BaseException,
+    seconds: float,
+    step: int,
+    phase: str,
+    held: Mapping[str, int],
+    advice: Sequence[Advice],
+) -> Fault:
+    """The fault that an exception is, which ended the run. `held` is by component, when it was
+    raised; `advice` of the plan as a whole."""
+    kind = kind_of(error)
+    where = f"in step {step}, {phase}" if step else f"in {phase}"
+    first = printable((str(error).strip().splitlines() or [type(error).__name__])[0])
+    if kind != OUT_OF_MEMORY:
+        text = str(error) if isinstance(error, QtuiError) else _told(kind, where, error, first)
+        return Fault(seconds, step, phase, kind, text)
+    asked = asked_bytes(str(error))
+    helping = changes(advice, phase)
+    parts = sorted(((n, b) for n, b in held.items() if b), key=lambda part: -part[1])[:_NAMED]
+    wanted = "" if asked is None else f", when {format_bytes(asked)} more were asked for"
+    text = f"Memory ran out {where}{wanted}."
+    if parts:
+        text += f" Most of it are {parts[0][0]} ({format_bytes(parts[0][1])})."
+    if helping:
+        text += f" {helping[0][0]} would save {format_bytes(helping[0][1])} there."
+    return Fault(seconds, step, phase, kind, text, True, asked, tuple(parts), helping)
+
+
+def kind_of(error: BaseException) -> str:
+    """Which kind of fault an exception is."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return OUT_OF_MEMORY
+    said = str(error)
+    if isinstance(error, RuntimeError):
+        if any(words in said for words in _NO_ROOM):
+            return OUT_OF_MEMORY
+        if "CUDA" in said or "NVML" in said or type(error).__name__ == "AcceleratorError":
+            return DRIVER
+    return MODEL if isinstance(error, ModelError) else FAILURE
+
+
+def asked_bytes(said: str) -> int | None:
+    """The bytes that an allocator says it was asked for; None where it says none."""
+    match = _ASKED.search(said)
+    if match is None or match[2] not in _UNITS:
+        return None
+    return int(float(match[1]) * (1 << _UNITS[match[2]]))
+
+
+def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]:
+    """(change, bytes it saves in a phase) of those that save there, the most first; in a phase
+    that no estimate knows, of the peak."""
+    found = [(each.change, each.saves_by_phase.get(phase, each.saves_bytes)) for each in advice]
+    helping = [(change, saved) for change, saved in found if saved > 0]
+    return tuple(sorted(helping, key=lambda entry: -entry[1])[:_NAMED])
+
+
+def not_a_number(
+    seconds: float, step: int, loss: float, plan: RunPlan, rate: float, broken: Sequence[str] = ()
+) -> Fault:
+    """The loss is none; the run goes on, since what it takes stays the same. `broken` are frozen
+    weights that are not finite, `rate` is the learning rate."""
+    what = "NaN" if math.isnan(loss) else "infinite"
+    text = (
+        f"The loss of step {step} is {what}. {_why_no_number(step, plan, rate, broken)} Memory and "
+        f"time are measured on, and the run counts as failed."
+    )
+    return Fault(seconds, step, "loss", NOT_A_NUMBER, text, fatal=False)
+
+
+def _why_no_number(step: int, plan: RunPlan, rate: float, broken: Sequence[str]) -> str:
+    if broken:
+        more = " and others" if len(broken) > 1 else ""
+        return (
+            f"{printable(broken[0])}{more} of the model, which no step changes, hold values that "
+            f"are not finite: take another copy of the model."
+        )
+    if "fp16" in (plan.dtype, plan.autocast_dtype if plan.autocast else None):
+        use = "--dtype bf16" if plan.dtype == "fp16" else "--autocast-dtype bf16"
+        return f"In float16 whatever is over 65,504 is infinite: use {use}."
+    if step == 1:
+        return (
+            f"No step had changed anything before it, so the model's weights are not finite, or "
+            f"what is computed of them overflows {plan.dtype}: take another copy, or --dtype fp32."
+        )
+    return (
+        f"Steps of {plan.optimizer} at a learning rate of {rate:g} were too long for this model: "
+        f"another --optimizer or --dtype fp32 may keep it a number."
+    )
+
+
+def _told(kind: str, where: str, error: BaseException, first: str) -> str:
+    if any(words in str(error) for words in _NO_ATTENTION):
+        return (
+            f"The run failed {where}: the attention that the plan names does not take these "
+            "tensors (their type, a padding mask, or the size of a head). Use --attention sdpa."
+        )
+    if kind == DRIVER and _NO_KERNEL in str(error):
+        return (
+            f"CUDA failed {where}: {first}. A library is not built for this GPU: install a torch, "
+            "or a bitsandbytes, that is."
+        )
+    if kind == DRIVER:
+        return (
+            f"CUDA failed {where}: {first}. Nothing of this process is of use on the GPU any more; "
+            "a new run starts afresh. If it fails again, `nvidia-smi` shows whether the driver "
+            "still reaches the GPU."
+        )
+    return f"The run failed {where}: {type(error).__name__}: {first}. The log has the rest."

@@ -1,0 +1,45 @@
+"""Which weights of a model are no numbers, when its loss is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from qtui_core.training.model.quantized import quantized_tensors
+
+#: Bits of the exponent of bfloat16, all set in what is infinite or no number.
+_EXPONENT: Final = 0x7F80
+#: Elements that are looked at together.
+_AT_ONCE: Final = 1 << 22
+
+
+def not_finite(model: nn.Module, most: int = 3) -> tuple[str, ...]:
+    """Names of up to `most` frozen parameters, or constants of quantized ones, that hold an
+    infinity or NaN. Parameters that train are not looked at: one step spoils them all.
+
+    Reads copies on the host and makes no tensor on the device, whose bytes would be counted.
+    """
+    return tuple(islice((name for name, tensor in _frozen(model) if not _finite(tensor)), most))
+
+
+def _frozen(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    parameters = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
+    for name, tensor in chain(parameters, quantized_tensors(model)):
+        if tensor.is_floating_point():
+            yield name.removeprefix("base_model.model."), tensor
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    flat = tensor.detach().cpu().reshape(-1)
+    if flat.dtype is torch.bfloat16:
+        bits = flat.view(torch.int16).numpy()
+        parts = (bits[i : i + _AT_ONCE] for i in range(0, bits.size, _AT_ONCE))
+        return not any(((part & _EXPONENT) == _EXPONENT).any() for part in parts)
+    values = flat.numpy()
+    parts = (values[i : i + _AT_ONCE] for i in range(0, values.size, _AT_ONCE))
+    return all(np.isfinite(part).all() for part in parts)

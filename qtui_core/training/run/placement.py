@@ -1,0 +1,208 @@
+"""Where a run takes place, decided before torch is imported: environment variables that choose a
+GPU, or settings of its allocator, are read once, when CUDA starts. Standard library and NVML."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError, UsageError
+from qtui_core.live.header import RunDevice
+from qtui_core.memory.plan.choices import Segments
+from qtui_core.telemetry.machine import read_machine
+from qtui_core.telemetry.nvml import answer, start_nvml, text
+
+#: The first torch that reads PYTORCH_ALLOC_CONF; earlier ones know PYTORCH_CUDA_ALLOC_CONF only.
+_RENAMED: Final = (2, 9)
+
+
+class NoGpu(QtuiError):
+    """There is no usable GPU where one was asked for."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One that NVML counts as `index`, or a slice of it."""
+
+    index: int
+    uuid: str
+    name: str
+    memory: int | None
+    used: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a run takes place.
+
+    Attributes:
+        device: what is told of it.
+        torch_device: what torch calls it, once the environment is set: "cpu" or "cuda:0".
+        uuid: of the GPU or slice of MIG, by which NVML finds it; None on a CPU.
+        environment: variables to set before torch is imported.
+        used_bytes: of the GPU's memory, by others.
+    """
+
+    device: RunDevice
+    torch_device: str
+    uuid: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    used_bytes: int = 0
+
+
+def place(
+    wanted: str,
+    environ: Mapping[str, str],
+    *,
+    nvml: Any = None,
+    torch_has_cuda: bool | None = None,
+) -> Placement:
+    """The place that `wanted` means (as in RunRequest.device); "auto" is the first GPU where
+    torch and the driver have one, else the CPU.
+
+    The GPU is left as the only one that CUDA sees, so that whatever a library calls "cuda" is it.
+
+    Raises UsageError for what names no device, NoGpu where there is no such GPU.
+    """
+    match = re.fullmatch(r"cuda(?::(\d{1,4}))?", wanted)
+    if wanted not in ("auto", "cpu") and match is None:
+        raise UsageError(f"{wanted!r} is no device; use auto, cpu, cuda or cuda:0.")
+    if wanted == "cpu":
+        return _cpu()
+    able = has_cuda() if torch_has_cuda is None else torch_has_cuda
+    visible = _visible(gpus(nvml), environ.get("CUDA_VISIBLE_DEVICES")) if able else ()
+    if not visible:
+        if match is None:
+            return _cpu()
+        why = (
+            "the driver shows none that CUDA_VISIBLE_DEVICES leaves"
+            if able
+            else "the installed torch is built without CUDA"
+        )
+        raise NoGpu(f"There is no GPU to run on: {why}. Use --device cpu, or install what lacks.")
+    number = int(match[1] or 0) if match else 0
+    if number >= len(visible):
+        raise NoGpu(
+            f"There is no {wanted}: {len(visible)} GPU{'s are' if len(visible) > 1 else ' is'} "
+            f"visible, counted from cuda:0."
+        )
+    entry, gpu = visible[number]
+    device = (
+        RunDevice("cuda", "a slice of a GPU")
+        if gpu is None
+        else RunDevice("cuda", gpu.name, gpu.index, gpu.memory)
+    )
+    chosen = {"CUDA_VISIBLE_DEVICES": entry, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return Placement(device, "cuda:0", entry, chosen, 0 if gpu is None else gpu.used)
+
+
+def gpus(nvml: Any = None) -> tuple[Gpu, ...]:
+    """All GPUs of the driver, in its order; none without a driver. In place of one that is cut into
+    slices of MIG are its slices, under its index: CUDA runs on nothing else of it."""
+    nvml = start_nvml(nvml)
+    if nvml is None:
+        return ()
+    found: list[Gpu] = []
+    try:
+        for index in range(answer(nvml, "nvmlDeviceGetCount") or 0):
+            handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
+            if handle is None:
+                continue
+            mode = answer(nvml, "nvmlDeviceGetMigMode", handle)
+            for part in _slices(nvml, handle) if mode is not None and mode[0] else [handle]:
+                gpu = _gpu(nvml, part, index)
+                found += [] if gpu is None else [gpu]
+    finally:
+        answer(nvml, "nvmlShutdown")
+    return tuple(found)
+
+
+def _slices(nvml: Any, handle: Any) -> list[Any]:
+    most = answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    parts = [answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, n) for n in range(most)]
+    return [part for part in parts if part is not None]
+
+
+def _gpu(nvml: Any, handle: Any, index: int) -> Gpu | None:
+    """What is behind a handle; None where it has no UUID to be named by."""
+    uuid = text(answer(nvml, "nvmlDeviceGetUUID", handle))
+    if uuid is None:
+        return None
+    memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    name = text(answer(nvml, "nvmlDeviceGetName", handle)) or "a GPU"
+    total, used = (None, 0) if memory is None else (int(memory.total), int(memory.used))
+    return Gpu(index, uuid, name, total or None, used)
+
+
+def allocator_settings(
+    segments: Segments, environ: Mapping[str, str], torch_version: str
+) -> dict[str, str]:
+    """The variable by which torch's allocator takes the segments of a plan; what a user has set
+    there besides stays."""
+    release = tuple(int(part) for part in re.findall(r"\d+", torch_version)[:2])
+    old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+    name = new if release >= _RENAMED else old
+    before = environ.get(name) or environ.get(old) or ""
+    kept = [part for part in before.split(",") if part and "expandable_segments" not in part]
+    return {name: ",".join([*kept, f"expandable_segments:{segments == 'expandable'}"])}
+
+
+def torch_version() -> str:
+    """Of the installed torch, without importing it.
+
+    Raises QtuiError where there is none.
+    """
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise QtuiError("torch is not installed; a run needs it: `pip install torch`.") from error
+
+
+def has_cuda() -> bool:
+    """Whether the installed torch is built with CUDA: what torch/version.py says, which needs not
+    the second that torch itself takes."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return False
+    said = Path(spec.submodule_search_locations[0], "version.py").read_text(encoding="utf-8")
+    return re.search(r"^cuda\b[^=]*=\s*['\"]", said, re.MULTILINE) is not None
+
+
+def _cpu() -> Placement:
+    machine = read_machine()
+    bounds = [n for n in (machine.memory_total, machine.memory_limit) if n is not None]
+    name = machine.processor or machine.architecture
+    return Placement(RunDevice("cpu", name, None, min(bounds, default=None)), "cpu")
+
+
+def _visible(all_: Sequence[Gpu], chosen: str | None) -> tuple[tuple[str, Gpu | None], ...]:
+    """(what CUDA_VISIBLE_DEVICES has to be, the GPU) of each that CUDA may see, in its order.
+
+    As CUDA reads the variable (CUDA C++ Programming Guide, environment variables): numbers or
+    beginnings of UUIDs, of which the first that is none hides itself and all after it. The number
+    of a GPU that is cut into slices of MIG means the first of them. A slice that NVML does not
+    show goes by the name it is given.
+    """
+    if chosen is None:
+        return tuple((gpu.uuid, gpu) for gpu in all_)
+    found: list[tuple[str, Gpu | None]] = []
+    for part in (part.strip() for part in chosen.split(",")):
+        if part.isdecimal():
+            of_it = [gpu for gpu in all_ if gpu.index == int(part)][:1]
+        else:
+            of_it = [gpu for gpu in all_ if len(part) > 4 and gpu.uuid.startswith(part)]
+        if len(of_it) == 1:
+            found.append((of_it[0].uuid, of_it[0]))
+        elif part.startswith("MIG") and all_:
+            found.append((part, None))
+        else:
+            break
+    return tuple(found)

@@ -1,0 +1,169 @@
+"""Two recordings of one run held against each other, allocation by allocation.
+
+Needs the standard library only: recordings of the estimate and of a trace are alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.record import (
+    ALLOCATE,
+    FREE,
+    LAYER,
+    OPERATION,
+    OUTSIDE,
+    PHASE,
+    Phase,
+    Recording,
+    rounded,
+)
+
+#: What stands when a step begins, and what an optimizer makes for each parameter, may be made in
+#: any order.
+_STANDING = (Phase.LOAD.value, Phase.PREPARE.value)
+_UNORDERED = ("", *_STANDING, Phase.OPTIMIZER.value)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One allocation of a step, and what is alive when it is made.
+
+    Attributes:
+        phase: and which time it comes, as "forward 2".
+        layer: at work, OUTSIDE for none.
+        operation, module: that it was made in, empty where nothing says so.
+        what: its label.
+        bytes: asked for.
+        live: bytes alive once it is made, rounded as the allocator does, over those alive when
+            the first step began.
+    """
+
+    phase: str
+    layer: int
+    operation: str
+    module: str
+    what: str
+    bytes: int
+    live: int
+
+    def __str__(self) -> str:
+        where = f" of {self.module}" if self.module else ""
+        layer = f", layer {self.layer}" if self.layer != OUTSIDE else ""
+        return (
+            f"{self.what} in {self.operation or 'no operation'}{where} ({self.phase}{layer}): "
+            f"{self.bytes:,} bytes, {self.live:,} alive"
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first allocation in which two recordings differ.
+
+    Attributes:
+        index: how many allocations of the steps agree before it.
+        first, second: of the two recordings; None where one of them has ended.
+        last: the last allocation that agrees.
+    """
+
+    index: int
+    first: Allocation | None
+    second: Allocation | None
+    last: Allocation | None
+
+    def __str__(self) -> str:
+        return (
+            f"After {self.index:,} allocations that agree (the last: {self.last or 'none'}) one "
+            f"has {self.first or 'no more'}; the other {self.second or 'no more'}."
+        )
+
+
+def first_difference(a: Recording, b: Recording, smallest: int = 0) -> Difference | None:
+    """The first allocation, in the order they are made, whose bytes differ, or before which
+    something else was freed; None where the recordings agree.
+
+    What stands when the first step begins is not looked at (see `standing_bytes`); allocations
+    under `smallest` bytes neither, and of those of the optimizer only what is left of them.
+    """
+    last = None
+    pairs = zip_longest(allocations(a, smallest), allocations(b, smallest))
+    for index, (one, other) in enumerate(pairs):
+        if one is None or other is None or (one.bytes, one.live) != (other.bytes, other.live):
+            return Difference(index, one, other, last)
+        last = one
+    return None
+
+
+def allocations(recording: Recording, smallest: int = 0) -> Iterator[Allocation]:
+    """Allocations of the steps but for those of the optimizer, in order."""
+    phases: Counter[str] = Counter()
+    sizes: dict[int, int] = {}
+    phase, layer, operation, module = "", OUTSIDE, "", ""
+    live = 0
+    for event in recording.events:
+        kind = event[0]
+        if kind == ALLOCATE:
+            size = rounded(event[2]) if event[2] >= smallest else 0
+            sizes[event[1]] = size
+            live += size
+            if phase not in _UNORDERED and event[2] >= smallest:
+                yield Allocation(
+                    f"{phase} {phases[phase]}",
+                    layer, operation, module, event[3].what, event[2], live,
+                )  # fmt: skip
+        elif kind == FREE:
+            live -= sizes.pop(event[1])
+        elif kind == LAYER:
+            layer = event[1]
+        elif kind == OPERATION:
+            operation, module = event[1], event[2]
+        elif kind == PHASE:
+            if phase in ("", *_STANDING) and event[1] not in _STANDING:
+                live = 0  # what stands is compared apart
+            phase = str(event[1])
+            phases[phase] += 1
+            operation, module = "", ""
+
+
+def standing_bytes(recording: Recording) -> int:
+    """Rounded bytes alive when the first step begins."""
+    sizes: dict[int, int] = {}
+    for event in recording.events:
+        if event[0] == ALLOCATE:
+            sizes[event[1]] = rounded(event[2])
+        elif event[0] == FREE:
+            del sizes[event[1]]
+        elif event[0] == PHASE and event[1] not in _STANDING:
+            break
+    return sum(sizes.values())
+
+
+def peaks(recording: Recording) -> dict[str, int]:
+    """The most bytes alive, rounded, in each phase, as {"forward 1": ...}."""
+    found: dict[str, int] = {}
+    phases: Counter[str] = Counter()
+    sizes: dict[int, int] = {}
+    name, live = "", 0
+    for event in recording.events:
+        if event[0] == PHASE:
+            phases[event[1]] += 1
+            name = f"{event[1]} {phases[event[1]]}"
+            found[name] = live
+        elif event[0] == ALLOCATE:
+            live += sizes.setdefault(event[1], rounded(event[2]))
+            found[name] = max(found.get(name, 0), live)
+        elif event[0] == FREE:
+            live -= sizes.pop(event[1])
+    return found
+
+
+def peak_differences(a: Recording, b: Recording) -> dict[str, float]:
+    """By how many percent the peak of each phase of `a` is above that of `b`, of `b`'s. Raises
+    ValueError where they have not the same phases."""
+    first, second = peaks(a), peaks(b)
+    if first.keys() != second.keys():
+        raise ValueError(f"phases {', '.join(first)} are not {', '.join(second)}")
+    return {name: 100 * (first[name] - second[name]) / second[name] for name in first}

@@ -1,0 +1,128 @@
+"""Bytes of a training step from the real classes, without weights and without a GPU.
+
+The classes of transformers, peft and bitsandbytes run two steps over fake CUDA tensors, and every
+allocation is recorded into the same format that the estimate writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.folding import Fold
+from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Event, Phase, Recording
+from qtui_core.memory.replay.stretching import NotPeriodic, stretch
+from qtui_core.memory.step.run import MICRO_BATCHES
+from qtui_core.training.model import build
+from qtui_core.training.model.components import component_of_state
+from qtui_core.training.model.optimizers import make_optimizer
+from qtui_core.training.step import batch_of, run_inference, run_steps
+from qtui_core.training.tracing.cpu_tracker import CpuTracker, as_on_a_gpu
+from qtui_core.training.tracing.fake_cuda import fake_cuda
+from qtui_core.training.tracing.fake_kernels import FakeKernels
+from qtui_core.training.tracing.limits import check_traceable
+from qtui_core.training.tracing.places import watch_layers
+from qtui_core.training.tracing.tracker import Tracker
+
+#: Margins of layers that are built around those that stand for others, until those are alike;
+#: None builds all.
+_MARGINS = (1, 2, 4, None)
+
+
+def record(
+    config: Mapping[str, Any],
+    plan: RunPlan,
+    device: str = "cuda",
+    steps: int = 2,
+    *,
+    whole: bool = False,
+) -> Recording:
+    """Loads, prepares and trains for `steps` steps, recording what is allocated on `device`:
+    "cuda" over fake tensors, "cpu" over real ones.
+
+    Over fake tensors only as many layers are built as show which are alike, and the others do what
+    these do, unless the `whole` model is wanted.
+
+    Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
+    trace.
+    """
+    build.quiet()
+    plan = resolve(plan, str(config.get("torch_dtype") or config.get("dtype") or "bf16"))
+    plan = replace(plan, accumulation=min(plan.accumulation, MICRO_BATCHES))
+    if device == "cuda":
+        check_traceable(plan)
+    for margin in _MARGINS if device == "cuda" and not whole else (None,):
+        events, folds = _run(config, plan, device, steps, margin)
+        try:
+            stretched = stretch(events, folds)
+        except NotPeriodic:
+            continue
+        if _frees_what_lives(stretched):
+            return Recording(stretched, "trace")
+    raise AssertionError("a whole model needs no stretching")
+
+
+def _frees_what_lives(events: Sequence[Event]) -> bool:
+    """Whether each storage is freed once, and after it was allocated. Where one lives on through
+    many layers its copies may not be told apart, and more layers have to be built."""
+    alive: set[int] = set()
+    for event in events:
+        if event[0] == ALLOCATE:
+            alive.add(event[1])
+        elif event[0] == FREE:
+            if event[1] not in alive:
+                return False
+            alive.remove(event[1])
+    return True
+
+
+def _run(
+    config: Mapping[str, Any], plan: RunPlan, device: str, steps: int, margin: int | None
+) -> tuple[tuple[Event, ...], tuple[Fold, ...]]:
+    tracker = CpuTracker() if device == "cpu" else Tracker(device)
+    with ExitStack() as stack:
+        if device == "cuda":
+            stack.enter_context(fake_cuda(plan))
+        else:
+            stack.enter_context(as_on_a_gpu())
+        with _told_as(ModelError, "transformers cannot build the model of this config.json"):
+            built = build.load(config, plan, device, margin)
+        tracker.places.stacks = built.stacks
+        tracker.phase(Phase.LOAD)
+        tracker.track(built.state(), component_of_state(built))
+        stack.enter_context(tracker)
+        if device == "cuda":
+            stack.enter_context(FakeKernels())
+        tracker.phase(Phase.PREPARE)
+        with _told_as(UsageError, "The model cannot be prepared as the plan asks"):
+            build.prepare(built, plan)
+        tracker.track(built.state(), component_of_state(built))
+        batch = batch_of(built, plan, device)
+        tracker.track(batch.items(), Component.INPUTS)
+        tracker.places.watch(built.model)
+        for layers in built.stacks:
+            watch_layers(layers, tracker.layer)
+        with _told_as(QtuiError, f"A step of {type(built.model).__name__} failed"):
+            if plan.trains:
+                optimizer = make_optimizer(plan, built.model)
+                run_steps(built, optimizer, plan, batch, tracker, steps)
+            else:
+                run_inference(built, plan, batch, tracker)
+    return tracker.events(), built.folds
+
+
+@contextmanager
+def _told_as(kind: type[QtuiError], what: str) -> Iterator[None]:
+    """Failures of the libraries as a sentence. They raise whatever a configuration or a plan makes
+    of their constructors and functions."""
+    try:
+        yield
+    except QtuiError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise kind(f"{what}: {type(error).__name__}: {first}") from error

@@ -1,0 +1,278 @@
+"""A recorder of every storage that operations allocate and free, while a real model runs.
+
+Works on real CPU tensors and on fake tensors of any device. A storage is recorded when an
+operation first returns it and freed when the last tensor over it dies; tensors of other devices
+are not counted. Bytes are those of the storage, before any rounding.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from qtui_core.memory.replay.record import (
+    ALLOCATE,
+    FREE,
+    LAYER,
+    OPERATION,
+    OUTSIDE,
+    PHASE,
+    Component,
+    Event,
+    Label,
+    Phase,
+    rounded,
+)
+from qtui_core.training.tracing.owners import STILL, mark_owners
+from qtui_core.training.tracing.places import Places
+
+_ADD = torch.ops.aten.add.Tensor
+_ADD_IN_PLACE = torch.ops.aten.add_.Tensor
+#: Operations whose results are of the loss, whenever they are made, as in an estimate
+#: (qtui_core.memory.tape.operations.loss).
+_OF_LOSS = frozenset(
+    ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
+)
+_UNKNOWN = -1
+_ASKING = -2
+
+
+class Tracker(TorchDispatchMode):
+    """Records events while it is entered; `track` records storages that exist already.
+
+    Attributes:
+        places: where in the model an operation belongs.
+        live: bytes alive now, each storage in whole 512 as CUDA's allocator takes them.
+        at: the phase that has begun last.
+    """
+
+    def __init__(self, device_type: str, places: Places | None = None) -> None:
+        super().__init__()
+        self.places = places or Places()
+        self.live = 0
+        self.at: Phase | None = None
+        self._device = device_type
+        self._events: list[Event] = []
+        self._labels: dict[int, Label] = {}
+        self._layers: dict[int, int] = {}
+        self._sources: dict[int, int] = {}
+        self._alive: dict[int, _Storage] = {}
+        self._left: dict[int, Any] = {}
+        self._count = 0
+        self._operation: tuple[str, str] | None = None
+        self._leaving: Event | None = None
+        self._own_references = _UNKNOWN
+
+    def calibrate(self) -> None:
+        """Finds out how many references the engine's own addition itself holds to a gradient that
+        nothing else refers to, with the modes that are entered now. Nothing of it is recorded.
+        Call it once all modes are entered."""
+        kept = self._device, self._events
+        self._device, self._events, self._own_references = "none", [], _ASKING
+        with torch.enable_grad():
+            x = torch.ones(1, device=kept[0], requires_grad=True)
+            twice = x.sin()
+            (twice.cos() * twice.exp()).backward()
+        self._device, self._events = kept
+
+    def events(self) -> tuple[Event, ...]:
+        """All that was recorded."""
+        labelled = [
+            (*event[:3], self._labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
+            for event in self._events
+        ]
+        return mark_owners(labelled, self._layers, self._sources)
+
+    def take(self) -> tuple[Event, ...]:
+        """What was recorded since this was last called, without marks of owners, and forgets it:
+        for a run that has no end. A label is given with the allocation it is of, so it has to be
+        known when that is taken."""
+        events, self._events = self._events, []
+        labels = self._labels
+        taken = tuple(
+            (*event[:3], labels.get(event[1], event[3])) if event[0] == ALLOCATE else event
+            for event in events
+        )
+        for event in events:
+            if event[0] == FREE:
+                labels.pop(event[1], None)
+                self._layers.pop(event[1], None)
+        self._sources.clear()
+        return taken
+
+    def phase(self, phase: Phase) -> None:
+        """A phase begins."""
+        self._leave()
+        self.at = phase
+        self._events.append((PHASE, phase))
+        self._operation = None
+
+    def layer(self, index: int, direction: str) -> None:
+        """Work on a layer begins; an index as in the record. What is let go before the next
+        operation still belongs to the layer that is left."""
+        self._leaving = None
+        if index == OUTSIDE:
+            self._leaving = (LAYER, index, direction)
+        else:
+            self._events.append((LAYER, index, direction))
+            self._operation = None
+
+    def _leave(self) -> None:
+        if self._leaving is not None:
+            self._events.append(self._leaving)
+            self._leaving = self._operation = None
+
+    def track(
+        self,
+        tensors: Iterable[tuple[str, torch.Tensor]],
+        component: Component | Callable[[str], Component],
+    ) -> None:
+        """Names tensors that stand, and records those that no operation made while this mode was
+        entered. Names are those in the model, from which their layer is told."""
+        for full, tensor in tensors:
+            entry = self._record(tensor, None)
+            if entry is None or entry.id in self._labels:
+                continue
+            layer, name = self.places.of(full)
+            self._layers[entry.id] = layer
+            self._labels[entry.id] = Label(
+                name, component(full) if callable(component) else component
+            )
+
+    def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Never counts the storages of these. What was recorded of them and not taken yet is
+        forgotten; what was taken counts as freed now."""
+        left = set()
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            if tensor.device.type != self._device or storage._cdata in self._left:
+                continue
+            key = storage._cdata
+            self._left[key] = weakref.ref(storage, partial(self._forget, key))
+            entry = self._alive.pop(key, None)
+            if entry is not None:
+                left.add(entry.id)
+                self.live -= rounded(entry.nbytes)
+        if not left:
+            return
+        made = {event[1] for event in self._events if event[0] == ALLOCATE} & left
+        self._events = [e for e in self._events if not (e[0] == ALLOCATE and e[1] in made)]
+        self._events += [(FREE, number) for number in left - made]
+
+    def _forget(self, key: int, _: object) -> None:
+        """A storage that was left out is gone, and its place may be another's."""
+        self._left.pop(key, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._leave()
+        if func is _ADD and _by_engine(args, kwargs):
+            first = args[0]
+            references = first._use_count()
+            if self._own_references == _ASKING:
+                self._own_references = references
+            # A gradient that is a view shares its storage with its base.
+            if references == self._own_references and not first._is_view() and _is_dense(first):
+                _ADD_IN_PLACE(*args)
+                return first
+        result = func(*args, **(kwargs or {}))
+        # Most give one tensor, for which to look through a tree takes as long as a small product.
+        leaves = (result,) if isinstance(result, torch.Tensor) else tree_leaves(result)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                entry = self._record(leaf, func)
+                if entry is not None and self.at in STILL:
+                    self._remember_source(entry, args, place)
+        return result
+
+    def _record(self, tensor: torch.Tensor, func: Any) -> _Storage | None:
+        """The entry of a tensor's storage, which is recorded if it is new."""
+        if tensor.device.type != self._device:
+            return None
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:  # a tensor of another layout has none
+            return None
+        key = storage._cdata
+        known = self._alive.get(key)
+        nbytes = storage.nbytes()
+        if known is not None or nbytes == 0 or key in self._left:
+            return known
+        name = ""
+        if func is not None:
+            name = func.overloadpacket.__name__
+            self._announce((name, self.places.current()))
+        self._count += 1
+        entry = _Storage(self._count, nbytes)
+        component = Component.LOSS if name in _OF_LOSS else None
+        self._events.append((ALLOCATE, entry.id, nbytes, Label(name, component)))
+        self.live += rounded(nbytes)
+        self._alive[key] = entry
+        entry.reference = weakref.ref(storage, lambda _: self._free(key, entry))
+        return entry
+
+    def _remember_source(self, entry: _Storage, args: Any, place: int) -> None:
+        """What a storage was made from: of a list the tensor at its place, else the first."""
+        first = args[0] if args else None
+        if isinstance(first, list | tuple) and place < len(first):
+            first = first[place]
+        if isinstance(first, torch.Tensor) and first.device.type == self._device:
+            known = self._alive.get(first.untyped_storage()._cdata)
+            if known is not None and known is not entry:
+                self._sources.setdefault(entry.id, known.id)
+
+    def _announce(self, operation: tuple[str, str]) -> None:
+        if operation != self._operation:
+            self._operation = operation
+            self._events.append((OPERATION, *operation))
+
+    def _free(self, key: int, entry: _Storage) -> None:
+        if self._alive.get(key) is entry:
+            del self._alive[key]
+            self.live -= rounded(entry.nbytes)
+            self._events.append((FREE, entry.id))
+
+
+class _Storage:
+    """One that is alive: its id and bytes, and what tells of its end."""
+
+    __slots__ = ("id", "nbytes", "reference")
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        self.id = number
+        self.nbytes = nbytes
+        self.reference: Any = None
+
+
+def _by_engine(args: Any, kwargs: Any) -> bool:
+    """Whether an addition may be the engine's own, of a second gradient to a first.
+
+    The engine adds in place where it holds the last reference to a dense gradient that shares its
+    storage with no other tensor, but never under a dispatch mode or with tensor subclasses
+    (can_accumulate_inplace in torch/csrc/autograd/input_buffer.cpp): the tracker would see memory
+    that a real step does not take, so it does what the engine would have done.
+    """
+    if kwargs or torch.is_grad_enabled() or torch._C._current_autograd_node() is None:
+        return False
+    first, second = args
+    return (
+        isinstance(second, torch.Tensor)
+        and first.shape == second.shape
+        and first.dtype == second.dtype
+    )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie side by side in memory, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
