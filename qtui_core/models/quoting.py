@@ -7,8 +7,8 @@ C0 (ESC among them), DEL and C1, marks that turn the direction of writing and ot
 format characters, lone surrogates, line ends, code points without a character, and blanks other
 than a space. Here each is escaped as Python would.
 
-Every text passes `printable` where it becomes a line: reports in qtui.report.faces.render, sentences
-on stderr in qtui.cli.exits, each line of the app in qtui.tui.terminal, exported files and copies.
+Every text passes `printable` where it becomes a line: reports in qtui.report.faces.render,
+sentences on stderr in qtui.cli.exits, each line of the app in qtui.tui.terminal, exported files and copies.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The text face where there is no terminal: whole lines without colour, as
-qtui.report.faces.text writes them, but without rich, whose import alone takes longer than some reports."""
+qtui.report.faces.text writes them, but without rich, whose import alone takes longer than some
+reports."""
 
 from __future__ import annotations
 
