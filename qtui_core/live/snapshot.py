@@ -33,9 +33,11 @@ class PhaseEnded:
         peak_allocated_bytes, peak_reserved_bytes: the most in this phase alone.
         allocated_bytes, reserved_bytes: left at its end.
         inactive_split_bytes, segments, retries, out_of_memory: of torch.cuda.memory_stats.
-        held: bytes at its end by component (the words of qtui_core.memory.replay.record.Component), told
-            from the storages of parameters, gradients, optimizer states and inputs; "activations" is
-            what is allocated besides.
+        held: bytes at its end by component (the words of
+        qtui_core.memory.replay.record.Component),
+        told
+            from the storages of parameters, gradients, optimizer states and inputs; "activations"
+            is what is allocated besides.
         peak_held: the same where the most was allocated; empty where nothing says so (on a GPU).
         process_bytes: of this process on the device, as NVML has it; of RSS on a CPU.
         device_used_bytes: of all processes.

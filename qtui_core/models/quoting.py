@@ -8,8 +8,8 @@ format characters, lone surrogates, line ends, code points without a character, 
 than a space. Here each is escaped as Python would.
 
 Every text passes `printable` where it becomes a line: reports in qtui.report.faces.render,
-sentences on stderr in qtui.cli.exits, each line of the app in qtui.tui.terminal, exported files and copies.
-"""
+sentences on stderr in qtui.cli.exits, each line of the app in qtui.tui.terminal, exported files
+and copies. """
 
 from __future__ import annotations
 

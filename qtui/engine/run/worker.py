@@ -2,7 +2,8 @@
 
 Reads one line of JSON (qtui_core.training.run.request) from stdin, then controls, such as
 {"control": "pause"}. Writes what the run tells, a line each (qtui_core.live.lines), to what was
-stdout when it started: first the header, last an End. What libraries print goes to stderr, which is the log.
+stdout when it started: first the header, last an End. What libraries print goes to stderr, which
+is the log.
 Ends with the exit codes of the command line; a run that was told to stop is done, one that a signal
 ended has failed, since nobody who watches it sends one, and ends with 130. A second after either at
 most it is gone.

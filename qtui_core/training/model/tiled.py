@@ -2,8 +2,8 @@
 
 What it keeps, in which types and how long, is what TRL 1.15 and 1.16 do on a GPU
 (trl/kernels/chunked_logprob.py) and what the estimate of a plan with `--loss tiled` assumes
-(qtui_core.memory.tape.blocks.loss.tiled_loss). Where TRL folds a tile in one Triton kernel, here torch
-folds a few rows of it at a time.
+(qtui_core.memory.tape.blocks.loss.tiled_loss). Where TRL folds a tile in one Triton kernel, here
+torch folds a few rows of it at a time.
 """
 
 from __future__ import annotations
