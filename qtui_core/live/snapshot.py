@@ -34,10 +34,8 @@ class PhaseEnded:
         allocated_bytes, reserved_bytes: left at its end.
         inactive_split_bytes, segments, retries, out_of_memory: of torch.cuda.memory_stats.
         held: bytes at its end by component (the words of
-        qtui_core.memory.replay.record.Component),
-        told
-            from the storages of parameters, gradients, optimizer states and inputs; "activations"
-            is what is allocated besides.
+            qtui_core.memory.replay.record.Component), told from the storages of parameters,
+            gradients, optimizer states and inputs; "activations" is what is allocated besides.
         peak_held: the same where the most was allocated; empty where nothing says so (on a GPU).
         process_bytes: of this process on the device, as NVML has it; of RSS on a CPU.
         device_used_bytes: of all processes.

@@ -9,7 +9,8 @@ than a space. Here each is escaped as Python would.
 
 Every text passes `printable` where it becomes a line: reports in qtui.report.faces.render,
 sentences on stderr in qtui.cli.exits, each line of the app in qtui.tui.terminal, exported files
-and copies. """
+and copies.
+"""
 
 from __future__ import annotations
 
