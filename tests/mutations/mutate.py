@@ -1,0 +1,238 @@
+"""How many planted mistakes the tests notice: `python tests/mutations/mutate.py --as NAME`.
+
+Each row of mutations.toml is a mistake: a text of the product, what it becomes, and the test files
+that ought to notice. The tree is copied to a temporary folder, one mistake is made in the copy, and
+those files are run there with -x; then the copy is put right again. A mistake is killed where a
+test fails that passes once the copy is right; results.md keeps the verdicts of each named run.
+
+Rows find their file by its text, and test files by their name, so that both may move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PACKAGES = ("qtui_core", "qtui")
+ROWS = HERE / "mutations.toml"
+VERDICTS = HERE / "results.json"
+RESULTS = HERE / "results.md"
+
+KILLED, SURVIVED, TIMEOUT, BROKEN = "killed", "survived", "timeout", "broken"
+#: Seconds that the test files of one mistake may take.
+LIMIT = 600
+#: Not copied: what is made anew, or large and not read.
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "screenshots", "dist", "build")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake.
+
+    Attributes:
+        name: short, of this mistake alone.
+        layer: the room of the product that it is in.
+        old, new: the text and what it becomes. White space in `old` stands for any white space.
+        tests: names of the test files that ought to notice.
+        wrong: what is wrong then, as a sentence.
+        anchor: another text of the same file, where `old` alone is in several.
+        only: a `-k` expression; empty for all tests of the files.
+        slow: whether tests marked slow are run too.
+    """
+
+    name: str
+    layer: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    wrong: str
+    anchor: str = ""
+    only: str = ""
+    slow: bool = False
+
+
+def read_rows() -> tuple[Mutation, ...]:
+    """All rows, in the order of the file."""
+    rows = tomllib.loads(ROWS.read_text("utf-8"))["mutation"]
+    return tuple(Mutation(**{**row, "tests": tuple(row["tests"])}) for row in rows)
+
+
+def sources_of(tree: Path) -> dict[Path, str]:
+    """The texts of the product, white space made one."""
+    files = (path for package in PACKAGES for path in (tree / package).rglob("*.py"))
+    return {path: _plain(path.read_text("utf-8")) for path in files}
+
+
+def test_files_of(tree: Path) -> dict[str, list[Path]]:
+    """The test files by name."""
+    found: dict[str, list[Path]] = {}
+    for path in (tree / "tests").rglob("test_*.py"):
+        found.setdefault(path.name, []).append(path)
+    return found
+
+
+def place_of(mutation: Mutation, sources: Mapping[Path, str]) -> Path:
+    """The file that a mistake is made in. Raises LookupError where its text is not exactly once in
+    the files with its anchor."""
+    old, anchor = _plain(mutation.old), _plain(mutation.anchor)
+    found = [(path, text.count(old)) for path, text in sources.items() if anchor in text]
+    found = [(path, times) for path, times in found if times]
+    if [times for _, times in found] != [1]:
+        where = ", ".join(f"{path.name}: {times}" for path, times in found) or "nowhere"
+        raise LookupError(f"{mutation.name}: its text is not in one place ({where}).")
+    return found[0][0]
+
+
+def mutated(source: str, mutation: Mutation) -> str:
+    """The text of a file with the mistake in it."""
+    pattern = r"\s+".join(map(re.escape, mutation.old.split()))
+    text, times = re.subn(pattern, lambda _: mutation.new, source)
+    assert times == 1, mutation.name
+    compile(text, mutation.name, "exec")  # a mistake that any test would notice is none
+    return text
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+class Copy:
+    """A copy of a tree to make mistakes in."""
+
+    def __init__(self, tree: Path, folder: Path) -> None:
+        self.root = folder / "tree"
+        shutil.copytree(tree, self.root, ignore=LEFT_OUT)
+        self.sources = sources_of(self.root)
+        self.tests = test_files_of(self.root)
+        self._edits = 0
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("COV")},
+            "PYTHONPATH": str(self.root),
+            "TMPDIR": str(folder),
+        }
+        self._check_imports(folder)
+
+    def _check_imports(self, elsewhere: Path) -> None:
+        """Tests, and programs that they start anywhere, import the copy and not a checkout."""
+        places = ", ".join(f"__import__({package!r}).__file__" for package in PACKAGES)
+        for options in ((), ("-P",)):
+            told = subprocess.run(
+                [sys.executable, *options, "-c", f"print({places})"],
+                cwd=elsewhere, env=self.environment, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert all(Path(p).is_relative_to(self.root) for p in told.stdout.split()), told.stdout
+
+    def verdict(self, mutation: Mutation) -> tuple[str, str]:
+        """The verdict, and the test that gave it."""
+        path = place_of(mutation, self.sources)
+        right = path.read_text("utf-8")
+        files = [str(p) for name in mutation.tests for p in self.tests[name]]
+        self._write(path, mutated(right, mutation))
+        try:
+            failed = self._failing(files, mutation)
+        finally:
+            self._write(path, right)
+        if failed in (None, TIMEOUT):
+            return failed or SURVIVED, ""
+        # A test that fails without the mistake too has noticed nothing.
+        again = files if "::" not in failed else [failed]
+        return (BROKEN if self._failing(again, mutation) else KILLED), failed
+
+    def _write(self, path: Path, text: str) -> None:
+        """Writes a file whose time differs from all before it: Python takes a compiled file for
+        the source's own by its second and its size."""
+        self._edits += 1
+        path.write_text(text, "utf-8")
+        os.utime(path, (time.time() + 2 * self._edits,) * 2)
+
+    def _failing(self, tests: Sequence[str], mutation: Mutation) -> str | None:
+        """The first test that fails, or TIMEOUT; None where all pass."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += ["--tb=line", "--hypothesis-seed=0"]
+        command += ["-m", "not bench and not gpu" + ("" if mutation.slow else " and not slow")]
+        command += ["-k", mutation.only] if mutation.only else []
+        with subprocess.Popen(
+            [*command, *tests],
+            cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        ) as child:  # fmt: skip
+            try:
+                told, _ = child.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                return TIMEOUT
+        if child.returncode == 0:
+            return None
+        if child.returncode == 5:
+            raise LookupError(f"{mutation.name}: no test was run.")
+        named = re.search(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.*?)?)(?: - .*)?$", told, re.MULTILINE)
+        return named[1] if named else told.strip().splitlines()[-1]
+
+
+def run_rows(tree: Path, rows: Sequence[Mutation]) -> Iterator[tuple[Mutation, str, str]]:
+    """Each mistake with its verdict and the test that noticed it."""
+    with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
+        copy = Copy(tree, Path(folder))
+        for row in rows:
+            began = time.monotonic()
+            try:
+                verdict, by = copy.verdict(row)
+            except (LookupError, KeyError) as error:
+                verdict, by = BROKEN, str(error)
+            print(f"{verdict:9}{time.monotonic() - began:6.0f} s  {row.name}  {by}", flush=True)
+            yield row, verdict, by
+
+
+def table_of(rows: Sequence[Mutation], runs: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    """All named runs beside each other, as Markdown."""
+    lines = ["# Planted mistakes, and whether the tests notice", ""]
+    lines += ["Written by `python tests/mutations/mutate.py --as NAME`, which says more.", ""]
+    for run, verdicts in runs.items():
+        known = [verdicts[row.name][0] for row in rows if row.name in verdicts]
+        share = f"{known.count(KILLED)} of {len(known)} killed"
+        if known:
+            share += f", {known.count(KILLED) / len(known):.0%}"
+        others = [f"{known.count(v)} {v}" for v in (SURVIVED, TIMEOUT, BROKEN) if v in known]
+        lines.append(f"- **{run}**: {'; '.join([share, *others])}")
+    lines += ["", f"| layer | mistake | {' | '.join(runs)} | noticed by |"]
+    lines.append("|---" * (len(runs) + 3) + "|")
+    for row in rows:
+        found = [verdicts.get(row.name, ("", "")) for verdicts in runs.values()]
+        by = next((by for _, by in reversed(found) if by), "").rpartition("/")[2].split("[")[0]
+        cells = [row.layer, row.wrong, *(verdict for verdict, _ in found), by and f"`{by}`"]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--as", dest="run", default="", help="keep the verdicts under this name")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout than this one")
+    parser.add_argument("names", nargs="*", help="some mistakes only, by name")
+    asked = parser.parse_args()
+    rows = read_rows()
+    runs = json.loads(VERDICTS.read_text("utf-8")) if VERDICTS.exists() else {}
+    chosen = [row for row in rows if not asked.names or row.name in asked.names]
+    for row, verdict, by in run_rows(asked.tree.resolve(), chosen):
+        if asked.run:
+            runs.setdefault(asked.run, {})[row.name] = (verdict, by)
+            VERDICTS.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
+            RESULTS.write_text(table_of(rows, runs), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
