@@ -150,6 +150,31 @@ def parse_granularity(text: str) -> Granularity | None:
     return PerGroup(int(digits)) if kind == "group" else PerBlock(int(digits))
 
 
+def kind_of(granularity: Granularity) -> str:
+    """Its word without a size: `group`, `block`, `row`. A tile that is not square has no one
+    size, and its word is its text."""
+    match granularity:
+        case PerGroup():
+            return "group"
+        case PerBlock():
+            return "block"
+        case PerTile(rows, columns) if rows == columns:
+            return "tile"
+        case _:
+            return str(granularity)
+
+
+def size_of(granularity: Granularity | None) -> int | None:
+    """The one size of a group, a block or a square tile; None of all others."""
+    match granularity:
+        case PerGroup(size) | PerBlock(size):
+            return size
+        case PerTile(rows, columns) if rows == columns:
+            return rows
+        case _:
+            return None
+
+
 def _check_size(kind: str, size: int) -> None:
     if not 1 <= size <= MAX_SIZE:
         raise UsageError(

@@ -4,6 +4,7 @@ others."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qtui_core.errors import UsageError
@@ -22,6 +23,10 @@ from qtui_core.schemes.granularity import Granularity, PerBlock, PerColumn, PerM
 if TYPE_CHECKING:
     from qtui_core.schemes.scheme import Scheme
 
+#: Codes of more bits are too many to be counted one by one on a screen.
+MAX_COUNTED_BITS = 8
+#: Schemes whose codes are read side by side.
+MOST_SIDE_BY_SIDE = 8
 _INTEGERS = "the integers, int2 to int8"
 
 
@@ -122,6 +127,27 @@ def _check_outliers(scheme: Scheme) -> None:
         )
     if not (math.isfinite(threshold) and threshold > 0):
         raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
+
+
+def check_countable(scheme: Scheme) -> None:
+    """Raises UsageError for a format with too many codes to be counted one by one."""
+    bits = scheme.bits
+    if bits > MAX_COUNTED_BITS:
+        raise UsageError(
+            f"{scheme.format} has {2**bits:,} codes, too many to show one by one: formats of up "
+            f"to {MAX_COUNTED_BITS} bits can be shown, for example nf4, int4 or e2m1."
+        )
+
+
+def check_side_by_side(schemes: Sequence[Scheme]) -> None:
+    """Raises UsageError where these are too many schemes, or one has too many codes."""
+    if len(schemes) > MOST_SIDE_BY_SIDE:
+        raise UsageError(
+            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SIDE_BY_SIDE} "
+            f"are the most."
+        )
+    for scheme in schemes:
+        check_countable(scheme)
 
 
 def refused_granularity(name: str, granularity: Granularity | None) -> str | None:

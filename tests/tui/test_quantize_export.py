@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from qtui.tui.panels.quantize.data import ErrorNumbers, SchemeParts
+from qtui.tui.panels.quantize.data import ErrorNumbers
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.shown import Shown
 from qtui.tui.widgets.heatmap.grid import HeatGrid
 from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui_core.schemes.scheme import Scheme
 
 ENTRY = TensorEntry("fc.weight", "BF16", (4, 6), 24, 48, True, True, 4)
-INT4 = SchemeParts(
-    "int4:row", "int4", "row", None, True, None, "absmax", "nearest", None, None, None
-)  # fmt: skip
+INT4 = Scheme.parse("int4:row")
 ERRORS = ErrorNumbers(4.5, 27, 0, 18.5, 19.4, 0.014, 0.0116, 0.02)
 GRID = HeatGrid(rows=50, columns=6, grid_rows=1, grid_columns=1, cells=(0.5,))
 MAP = MapPicture(MapRequest("error", ("int4:row",), "max", None, 1, 1), GRID, (0,), (0,))

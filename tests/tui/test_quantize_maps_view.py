@@ -340,7 +340,7 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
         panel = await ready(pilot)
         bar = panel.body.controls.bar
         for text in texts:
-            panel._take_scheme(await panel.feed.scheme(text))
+            panel._take_scheme(Scheme.parse(text))
             await settled(pilot)
             spans = bar._spans(0)
             assert sum(len(part) for part, *_ in spans) <= bar.content_size.width
@@ -349,19 +349,19 @@ async def test_knobs_of_every_part_and_a_bar_that_never_overflows(
             for part in ("stochastic", "truncate", "float", "6.5", "128", "rceil"):
                 if part in text.replace("zpfloat", "float"):
                     assert part in values
-        panel._take_scheme(await panel.feed.scheme("int8:row"))
+        panel._take_scheme(Scheme.parse("int8:row"))
         for key, expected in (
             ("R", "int8:row:truncate"), ("a", "int8:row:asym:truncate"),
             ("A", "int8:row:asym:zpfloat:truncate"),
         ):  # fmt: skip
             await press(pilot, key)
-            assert panel.shown.scheme.text == expected
-        panel._take_scheme(await panel.feed.scheme("mxfp4"))
+            assert str(panel.shown.scheme) == expected
+        panel._take_scheme(Scheme.parse("mxfp4"))
         await press(pilot, "U")
-        assert panel.shown.scheme.text == "mxfp4:rceil"
-        panel._take_scheme(await panel.feed.scheme("nf4:dq"))
+        assert str(panel.shown.scheme) == "mxfp4:rceil"
+        panel._take_scheme(Scheme.parse("nf4:dq"))
         await press(pilot, "D")
-        assert panel.shown.scheme.text == "nf4:block64:dq512"
-        panel._take_scheme(await panel.feed.scheme("int8:row"))
+        assert str(panel.shown.scheme) == "nf4:block64:dq512"
+        panel._take_scheme(Scheme.parse("int8:row"))
         await press(pilot, "O")
-        assert "outliers" in panel.shown.scheme.text
+        assert "outliers" in str(panel.shown.scheme)

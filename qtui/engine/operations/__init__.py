@@ -19,14 +19,12 @@ from qtui.engine.operations import (
     models,
     outliers,
     ranking,
-    schemes,
 )
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Operation
 
 MODULES = (
     models,
-    schemes,
     errors,
     maps,
     ranking,

@@ -9,24 +9,22 @@ from qtui.engine.operations.session import Session, array
 from qtui.engine.protocol import Array
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
-from qtui_core.quant import PerBlock, PerGroup, Scheme
+from qtui_core.quant import Scheme
 from qtui_core.quant.bit_budget import bit_budget as budget_of
-from qtui_core.quant.coding.alphabet import alphabet_of
 from qtui_core.quant.coding.nf4_construction import construct_nf4
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.occupancy import Occupancy
 from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
-from qtui_core.quant.verdicts.equal_bits import RESIZABLE, at_equal_bits, type_of_groups
-from qtui_core.schemes.scheme import Family
-
-MOST_SCHEMES = 8
+from qtui_core.quant.verdicts.equal_bits import at_equal_bits
+from qtui_core.schemes.rules import check_side_by_side
 
 
 def codebooks(session: Session, task: Task) -> Result:
     """Codes, density and error of each of `schemes`; the sentence is about all of them, and
     knows whether they were `resized` to equal bits."""
-    tensor, schemes = session.tensor_of(task), comparable(schemes_of(task))
+    tensor, schemes = session.tensor_of(task), schemes_of(task)
+    check_side_by_side(schemes)
     found: list[Contender] = []
     data: list[dict[str, Any]] = []
     arrays: dict[str, Array] = {}
@@ -134,51 +132,9 @@ def bit_budget(session: Session, task: Task) -> Result:
     return Result({"budgets": data})
 
 
-def resize(session: Session, task: Task) -> Result:
-    """`schemes` with groups and blocks of `size`, nested blocks of `nested`, and double
-    quantization (`dq`) on or off, wherever each has such a part. What is not given stays; what
-    a scheme cannot have is left as it was."""
-    size, nested, dq = (task.params.get(name) for name in ("size", "nested", "dq"))
-    found = []
-    for scheme in schemes_of(task):
-        changes: dict[str, Any] = {}
-        granularity = scheme.granularity
-        sized = isinstance(granularity, PerGroup | PerBlock) and scheme.family in RESIZABLE
-        if size is not None and sized:
-            changes["granularity"] = type_of_groups(scheme)(int(size))
-        if scheme.family is Family.CODEBOOK:
-            if dq is not None:
-                changes["double_quantization"] = bool(dq)
-            nesting = changes.get("double_quantization", scheme.double_quantization)
-            default = type(scheme).nested_block
-            changes["nested_block"] = int(nested or scheme.nested_block) if nesting else default
-        try:
-            found.append(str(dataclasses.replace(scheme, **changes)))
-        except UsageError:
-            found.append(str(scheme))
-    return Result({"schemes": found})
-
-
 def nf4_construction(session: Session, task: Task) -> Result:
     """How the levels of NF4 are made."""
     return Result(dataclasses.asdict(construct_nf4()))
-
-
-def codebook_schemes(session: Session, task: Task) -> Result:
-    """`schemes` as they are written in full, if their codes can be shown side by side."""
-    return Result({"schemes": [str(scheme) for scheme in comparable(schemes_of(task))]})
-
-
-def comparable(schemes: list[Scheme]) -> list[Scheme]:
-    """The same. Raises UsageError where these are too many schemes, or one has too many codes."""
-    if len(schemes) > MOST_SCHEMES:
-        raise UsageError(
-            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SCHEMES} are the "
-            f"most."
-        )
-    for scheme in schemes:
-        alphabet_of(scheme)
-    return schemes
 
 
 def schemes_of(task: Task) -> list[Scheme]:
@@ -198,9 +154,7 @@ def _shape_of(task: Task) -> tuple[int, ...]:
 
 OPERATIONS = {
     "codebooks": (codebooks, "view"),
-    "codebook_schemes": (codebook_schemes, "quick"),
     "equal_bits": (equal_bits, "quick"),
     "bit_budget": (bit_budget, "quick"),
-    "resize": (resize, "quick"),
     "nf4_construction": (nf4_construction, "quick"),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, ClassVar
 
 from textual.reactive import reactive
@@ -29,7 +28,6 @@ class EnginePanel(Panel):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._queues: dict[str, list[Work]] = {}
         self._own_sentence = ""
 
     silence: reactive[str] = reactive("", init=False, repaint=False)
@@ -69,28 +67,8 @@ class EnginePanel(Panel):
                     self.post_message(ModelFailed(self.qtui.model, str(error)))
                 self.failed(str(error))
 
-        self._queues.pop(group, None)
         # A function, because a coroutine that is replaced before it starts is never awaited.
         _: Worker[None] = self.run_worker(run, group=group, exclusive=True)
-
-    def do_in_turn(self, work: Work, group: str) -> None:
-        """The same after what the group is doing and not in its place: of keys pressed faster
-        than the engine answers none is lost. Where one fails, those behind it are not done."""
-        queue = self._queues.get(group)
-        if queue is not None:
-            queue.append(work)
-            return
-        queue = [work]
-        self.do(partial(self._work_off, group, queue), group)
-        self._queues[group] = queue
-
-    async def _work_off(self, group: str, queue: list[Work]) -> None:
-        try:
-            while queue:
-                await queue.pop(0)()
-        finally:
-            if self._queues.get(group) is queue:
-                del self._queues[group]
 
     def _engine_changed(self, state: EngineState, detail: str) -> None:
         lost = state is EngineState.LOST

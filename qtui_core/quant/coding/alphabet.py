@@ -8,14 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import UsageError
 from qtui_core.formats import get_format
 from qtui_core.quant.coding.codebook import LEVELS
 from qtui_core.quant.coding.levels import Float64, element_values
+from qtui_core.schemes.rules import check_countable
 from qtui_core.schemes.scheme import Family, Scheme
-
-#: Codes of more bits are too many to be counted one by one on a screen.
-MAX_BITS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +50,8 @@ def alphabet_of(scheme: Scheme) -> Alphabet:
 
     Raises UsageError for a format of more than 8 bits.
     """
-    bits = scheme.bits
-    if bits > MAX_BITS:
-        raise UsageError(
-            f"{scheme.format} has {2**bits:,} codes, too many to show one by one: formats of up "
-            f"to {MAX_BITS} bits can be shown, for example nf4, int4 or e2m1."
-        )
-    patterns = np.arange(2**bits)
+    check_countable(scheme)
+    patterns = np.arange(2**scheme.bits)
     match scheme.family:
         case Family.CODEBOOK:
             values, top = LEVELS[scheme.format].astype(np.float64), 1.0

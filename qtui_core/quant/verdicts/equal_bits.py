@@ -19,10 +19,10 @@ from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.segments.layout import matrix_shape
 from qtui_core.schemes.granularity import MAX_SIZE, PerBlock, PerGroup
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
+from qtui_core.schemes.stepping import RESIZABLE, type_of_groups
 
 #: Bits per parameter that are as good as equal: at 6 dB a bit, a difference of 0.1 dB.
 TOLERANCE = Fraction(1, 50)
-RESIZABLE = (Family.INTEGER, Family.FLOAT, Family.CODEBOOK)
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,6 @@ def _resized(
     if size > 1:
         groups = -(-length // (size - 1))
         yield resized(-(-length // groups))
-
-
-def type_of_groups(scheme: Scheme) -> type[PerBlock] | type[PerGroup]:
-    """The kind of groups that a scheme has, or would have."""
-    blocks = scheme.family is Family.CODEBOOK or isinstance(scheme.granularity, PerBlock)
-    return PerBlock if blocks else PerGroup
 
 
 def _size(scheme: Scheme) -> int:

@@ -121,30 +121,6 @@ async def test_bit_budget(engine: EngineClient) -> None:
         assert data["gaussian_sqnr_db"] == pytest.approx(-10 * np.log10(relative))
 
 
-async def test_resize_turns_what_each_scheme_has(engine: EngineClient) -> None:
-    schemes = ["nf4", "int4:group64:asym", "int8:row", "mxfp4", "fp4:block64:dq"]
-
-    async def resized(**changes: Any) -> list[str]:
-        reply = await engine.request("resize", {"schemes": schemes, **changes})
-        return reply.data["schemes"]
-
-    assert await resized(size=128) == [
-        "nf4:block128", "int4:group128:asym", "int8:row", "mxfp4", "fp4:block128:dq",
-    ]  # fmt: skip
-    assert await resized(dq=True, nested=64) == [
-        "nf4:block64:dq64", "int4:group64:asym", "int8:row", "mxfp4", "fp4:block64:dq64",
-    ]  # fmt: skip
-    assert (await resized(dq=False))[-1] == "fp4:block64"
-    assert (await resized(nested=512))[::4] == ["nf4:block64", "fp4:block64:dq512"]
-
-
-async def test_schemes_are_written_in_full(engine: EngineClient) -> None:
-    reply = await engine.request("codebook_schemes", {"schemes": ["NF4", "int4", "nf4:block64"]})
-    assert reply.data["schemes"] == ["nf4:block64", "int4:group64"]
-    with pytest.raises(UsageError, match="too many to show one by one"):
-        await engine.request("codebook_schemes", {"schemes": ["nf4", "bf16"]})
-
-
 async def test_the_making_of_nf4(engine: EngineClient) -> None:
     data = (await engine.request("nf4_construction")).data
     assert len(data["levels"]) == 16

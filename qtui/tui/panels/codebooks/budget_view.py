@@ -9,6 +9,7 @@ from qtui.tui.panels.codebooks.data import Budget, SweepRow
 from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import Shown
 from qtui.tui.widgets.line import shortened
+from qtui_core.schemes.scheme import Scheme
 
 LABELS = 18
 COLUMN = 15
@@ -83,7 +84,7 @@ def _sweep_heading(shown: Shown) -> list[TextLine]:
     if not shown.sweep:
         return []
     nested = f"dq{shown.nested_block} adds"
-    name = shown.sweep[0].plain.scheme.split(":")[0]
+    name = Scheme.parse(shown.sweep[0].plain.scheme).format
     titles = (f"{name} block", "scales add", "all", "dB", nested, "all", "dB")
     return [[right(end, title, "heading") for end, title in zip(_ENDS, titles, strict=True)]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.tui.panels.answers import Answers
@@ -16,6 +16,8 @@ from qtui.tui.panels.codebooks.data import (
 )
 from qtui.tui.panels.quantize.data import ModelIndex, build
 from qtui.tui.panels.quantize.subject import Subject
+from qtui_core.schemes.granularity import PerBlock
+from qtui_core.schemes.scheme import Scheme
 
 SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -38,7 +40,7 @@ class CodebooksFeed:
         self,
         model: str,
         subject: Subject,
-        schemes: Sequence[str],
+        schemes: Sequence[Scheme],
         resized: bool,
         on_progress: ProgressCallback,
     ) -> tuple[tuple[CodeColumn, ...], str]:
@@ -48,7 +50,7 @@ class CodebooksFeed:
             params = {
                 "model": model,
                 **subject.params,
-                "schemes": list(schemes),
+                "schemes": list(map(str, schemes)),
                 "resized": resized,
             }
             reply = await self.engine.request("codebooks", params, on_progress=on_progress)
@@ -63,16 +65,18 @@ class CodebooksFeed:
         )
 
     async def equal_bits(
-        self, schemes: Sequence[str], shape: tuple[int, ...]
+        self, schemes: Sequence[Scheme], shape: tuple[int, ...]
     ) -> tuple[EqualRow, ...]:
         """The schemes at the bits per parameter of the first one."""
-        params = {"schemes": list(schemes), "shape": list(shape)}
+        params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
         reply = await self.engine.request("equal_bits", params, kind=None)
         return tuple(build(EqualRow, row) for row in reply.data["schemes"])
 
-    async def budgets(self, schemes: Sequence[str], shape: tuple[int, ...]) -> tuple[Budget, ...]:
+    async def budgets(
+        self, schemes: Sequence[Scheme], shape: tuple[int, ...]
+    ) -> tuple[Budget, ...]:
         async def ask() -> tuple[Budget, ...]:
-            params = {"schemes": list(schemes), "shape": list(shape)}
+            params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
             reply = await self.engine.request("bit_budget", params, kind=None)
             return tuple(build(Budget, budget) for budget in reply.data["budgets"])
 
@@ -82,29 +86,15 @@ class CodebooksFeed:
         self, name: str, nested_block: int, sizes: Sequence[int], shape: tuple[int, ...]
     ) -> tuple[SweepRow, ...]:
         """A codebook format over block sizes, with and without double quantization."""
-        nested = "dq" if nested_block == 256 else f"dq{nested_block}"
-        texts = [
-            text
-            for size in sizes
-            for text in (f"{name}:block{size}", f"{name}:block{size}:{nested}")
-        ]
-        found = await self.budgets(texts, shape)
+        schemes = []
+        for size in sizes:
+            plain = Scheme(name, PerBlock(size))
+            nested = replace(plain, double_quantization=True, nested_block=nested_block)
+            schemes += [plain, nested]
+        found = await self.budgets(schemes, shape)
         return tuple(
             SweepRow(size, found[2 * at], found[2 * at + 1]) for at, size in enumerate(sizes)
         )
-
-    async def resize(self, schemes: Sequence[str], **changes: Any) -> list[str]:
-        """The schemes with another `size`, `nested` block or `dq`, where they have one."""
-        params = {"schemes": list(schemes), **changes}
-        reply = await self.engine.request("resize", params, kind=None)
-        return [str(text) for text in reply.data["schemes"]]
-
-    async def checked(self, texts: Sequence[str]) -> tuple[str, ...]:
-        """Schemes as they are written in full. Raises UsageError for a text that is none, and
-        for schemes that cannot be shown side by side."""
-        params = {"schemes": list(texts)}
-        reply = await self.engine.request("codebook_schemes", params, kind=None)
-        return tuple(str(text) for text in reply.data["schemes"])
 
     async def construction(self) -> Construction:
         async def ask() -> Construction:

@@ -19,12 +19,8 @@ from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
 from qtui.tui.panels.codebooks.feed import SWEEP, CodebooksFeed
 from qtui.tui.panels.codebooks.levels_view import draw_levels
 from qtui.tui.panels.codebooks.shown import (
-    CODEBOOKS,
-    LARGEST_NESTED,
     Shown,
     ViewName,
-    nested_option,
-    size_of,
 )
 from qtui.tui.panels.engine_panel import OPENING, EnginePanel
 from qtui.tui.panels.quantize.shown import Phase
@@ -32,6 +28,8 @@ from qtui.tui.panels.quantize.shown import Shown as QuantizeShown
 from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
+from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
+from qtui_core.schemes.stepping import resize_scheme
 
 # Someone who holds a key down wants what they stop at.
 PAUSE_SECONDS = 0.08
@@ -157,13 +155,14 @@ class LookingPanel(EnginePanel):
         equal: tuple[EqualRow, ...] = ()
         if shown.at_equal_bits:
             equal = await self.feed.equal_bits(shown.asked, entry.matrix)
-        schemes = tuple(dict.fromkeys(row.scheme for row in equal)) or shown.asked
+        schemes = tuple(dict.fromkeys(Scheme.parse(row.scheme) for row in equal)) or shown.asked
         columns, verdict = await self.feed.columns(
             shown.model, subject, schemes, shown.at_equal_bits, self._show_fraction
         )
         budgets = await self.feed.budgets(self._budgeted(schemes), entry.matrix)
-        name = next((c.format for c in columns if c.format in CODEBOOKS), CODEBOOKS[0])
-        sizes = sorted({*SWEEP, min(shown.block, LARGEST_NESTED)})
+        codebooks = (s.format for s in schemes if s.family is Family.CODEBOOK)
+        name = next(codebooks, "nf4")
+        sizes = sorted({*SWEEP, min(shown.block, MAX_DOUBLE_QUANTIZED_BLOCK)})
         sweep = await self.feed.sweep(name, shown.nested_block, sizes, entry.matrix)
         # All at once: what is shown, copied and exported belongs together.
         shown.equal, shown.columns, shown.verdict = equal, columns, verdict
@@ -173,15 +172,13 @@ class LookingPanel(EnginePanel):
         self.body.title_line.fraction = None
         self._draw()
 
-    def _budgeted(self, schemes: tuple[str, ...]) -> list[str]:
+    def _budgeted(self, schemes: tuple[Scheme, ...]) -> list[Scheme]:
         """The schemes, codebooks with and without double quantization."""
-        option = nested_option(self.shown.nested_block)
         found = []
         for scheme in schemes:
-            parts = [part for part in scheme.split(":") if not part.startswith("dq")]
-            found.append(":".join(parts))
-            if parts[0] in CODEBOOKS and (size_of(scheme) or 0) <= LARGEST_NESTED:
-                found.append(":".join([*parts, option]))
+            found.append(resize_scheme(scheme, double_quantization=False))
+            nested = self.shown.nested_block
+            found.append(resize_scheme(scheme, double_quantization=True, nested=nested))
         return list(dict.fromkeys(found))
 
     def _show_fraction(self, fraction: float, _: object) -> None:

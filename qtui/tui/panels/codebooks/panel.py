@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
@@ -17,11 +16,14 @@ from qtui.tui.panels.codebooks.drawn_text import TextPicture
 from qtui.tui.panels.codebooks.export import panel_data
 from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
 from qtui.tui.panels.codebooks.looking import LookingPanel
-from qtui.tui.panels.codebooks.shown import CODEBOOKS, ViewName, nested_of
+from qtui.tui.panels.codebooks.shown import ViewName
 from qtui.tui.panels.quantize.shown import Phase
 from qtui.tui.panels.viewed import ViewedPanel
 from qtui.tui.widgets.tensor_list import TensorList
 from qtui_core.errors import UsageError
+from qtui_core.schemes.rules import check_side_by_side
+from qtui_core.schemes.scheme import Family, Scheme
+from qtui_core.schemes.stepping import resize_scheme
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 NESTED_BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -133,21 +135,19 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
         self._schemes_changed()
 
     def action_type_schemes(self) -> None:
-        self.body.start_typing(" ".join(self.shown.asked))
+        self.body.start_typing(" ".join(map(str, self.shown.asked)))
 
     @on(CodebooksBody.Typed)
     def _schemes_typed(self, message: CodebooksBody.Typed) -> None:
         message.stop()
-        self.do(partial(self._parse, message.text), "schemes")
-
-    async def _parse(self, text: str) -> None:
-        words = text.replace(",", " ").split()
-        if not words:
-            raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
-        self.shown.asked = await self.feed.checked(words)
-        self.shown.chosen = 0
-        nested = (nested_of(text) for text in self.shown.asked)
-        self.shown.nested_block = next(filter(None, nested), self.shown.nested_block)
+        try:
+            schemes = _schemes_of(message.text)
+        except UsageError as error:
+            self.refused(str(error))
+            return
+        self.shown.asked, self.shown.chosen = schemes, 0
+        nested = (scheme.nested_block for scheme in schemes if scheme.double_quantization)
+        self.shown.nested_block = next(nested, self.shown.nested_block)
         self.body.stop_typing()
         self._schemes_changed()
 
@@ -172,53 +172,58 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
         shown = self.shown
         if len(shown.equal) == len(shown.asked):
             return [row.scheme for row in shown.equal]
-        return list(shown.asked)
+        return list(map(str, shown.asked))
 
     def action_block(self, by: int) -> None:
-        self.do_in_turn(partial(self._step_block, by), "schemes")
-
-    async def _step_block(self, by: int) -> None:
         if not self.shown.has_blocks:
-            raise UsageError(
-                "None of these schemes has blocks or groups whose size can be changed."
-            )
+            self.refused("None of these schemes has blocks or groups whose size can be changed.")
+            return
         size = _step(BLOCKS, self.shown.block, by)
         if size == self.shown.block:
-            raise UsageError(f"Blocks and groups here have {BLOCKS[0]} to {BLOCKS[-1]:,} elements.")
-        await self._resize(size=size)
+            self.refused(f"Blocks and groups here have {BLOCKS[0]} to {BLOCKS[-1]:,} elements.")
+            return
+        self._resize(size=size)
 
     def action_nested_block(self, by: int) -> None:
-        self.do_in_turn(partial(self._step_nested_block, by), "schemes")
-
-    async def _step_nested_block(self, by: int) -> None:
         shown = self.shown
         if not shown.double_quantization and shown.view is not ViewName.BUDGET:
-            raise UsageError("Double quantization is off here: d turns it on.")
+            self.refused("Double quantization is off here: d turns it on.")
+            return
         size = _step(NESTED_BLOCKS, shown.nested_block, by)
         if size == shown.nested_block:
-            raise UsageError(
+            self.refused(
                 f"A constant of double quantization is shared by {NESTED_BLOCKS[0]} to "
                 f"{NESTED_BLOCKS[-1]:,} scales here."
             )
+            return
         shown.nested_block = size
-        await self._resize(nested=size)
+        self._resize(nested=size)
 
     def action_double_quantization(self) -> None:
-        self.do_in_turn(self._turn_double_quantization, "schemes")
-
-    async def _turn_double_quantization(self) -> None:
-        if not any(text.startswith(CODEBOOKS) for text in self.shown.asked):
-            raise UsageError("Double quantization is for nf4 and fp4, and none of these is one.")
+        if not any(scheme.family is Family.CODEBOOK for scheme in self.shown.asked):
+            self.refused("Double quantization is for nf4 and fp4, and none of these is one.")
+            return
         on = not self.shown.double_quantization
-        await self._resize(dq=on, nested=self.shown.nested_block)
+        self._resize(double_quantization=on, nested=self.shown.nested_block)
 
-    async def _resize(self, **changes: Any) -> None:
-        found = await self.feed.resize(self.shown.asked, **changes)
+    def _resize(self, **changes: Any) -> None:
+        found = (resize_scheme(scheme, **changes) for scheme in self.shown.asked)
         self.shown.asked = tuple(dict.fromkeys(found))
         self._schemes_changed()
 
     def action_back(self) -> None:
         self.body.leave()
+
+
+def _schemes_of(text: str) -> tuple[Scheme, ...]:
+    """The schemes that were typed, each once. Raises UsageError for a text that is none, and for
+    schemes that cannot be shown side by side."""
+    words = text.replace(",", " ").split()
+    if not words:
+        raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
+    schemes = tuple(dict.fromkeys(Scheme.parse(word) for word in words))
+    check_side_by_side(schemes)
+    return schemes
 
 
 def _step(sizes: tuple[int, ...], size: int, by: int) -> int:

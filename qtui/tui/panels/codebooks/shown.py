@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 
 from qtui.tui.panels.codebooks.data import (
@@ -16,20 +15,15 @@ from qtui.tui.panels.quantize.data import ModelIndex
 from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.dataclass import dataclass
+from qtui_core.schemes.formats import NESTED_BLOCK
+from qtui_core.schemes.granularity import PerBlock, PerGroup
+from qtui_core.schemes.scheme import FIXED_GRANULARITY, Scheme
 
 #: All take 4.5 bits per parameter but the one with a zero point, which takes 4.5625.
-FIRST_SCHEMES = (
+FIRST_SCHEMES = tuple(map(Scheme.parse, (
     "nf4:block64", "int4:group64", "int4:group64:asym", "fp4:block64", "e2m1:group64", "nvfp4",
-)  # fmt: skip
-BLOCK, NESTED_BLOCK = 64, 256
-#: Formats with double quantization, and the largest blocks that have it.
-CODEBOOKS = ("nf4", "fp4")
-LARGEST_NESTED = 4096
-
-
-def nested_option(nested_block: int) -> str:
-    """Double quantization as a scheme says it."""
-    return "dq" if nested_block == NESTED_BLOCK else f"dq{nested_block}"
+)))  # fmt: skip
+BLOCK = 64
 
 
 class ViewName(StrEnum):
@@ -56,7 +50,7 @@ class Shown:
     index: ModelIndex | None = None
     entry: TensorEntry | None = None
     view: ViewName = ViewName.CODES
-    asked: tuple[str, ...] = FIRST_SCHEMES
+    asked: tuple[Scheme, ...] = FIRST_SCHEMES
     at_equal_bits: bool = False
     equal: tuple[EqualRow, ...] = ()
     columns: tuple[CodeColumn, ...] = ()
@@ -93,16 +87,16 @@ class Shown:
     @property
     def block(self) -> int:
         """The size of the blocks or groups of the first scheme that has any."""
-        return next((size for text in self.asked if (size := size_of(text))), BLOCK)
+        return next(filter(None, map(group_size, self.asked)), BLOCK)
 
     @property
     def has_blocks(self) -> bool:
         """Whether any of the schemes has blocks or groups of a size that it says."""
-        return any(size_of(text) for text in self.asked)
+        return any(map(group_size, self.asked))
 
     @property
     def double_quantization(self) -> bool:
-        return any(nested_of(text) for text in self.asked)
+        return any(scheme.double_quantization for scheme in self.asked)
 
     def forget(self) -> None:
         """What is known is of no use any more."""
@@ -110,13 +104,9 @@ class Shown:
         self.budgets, self.sweep, self.equal = (), (), ()
 
 
-def size_of(scheme: str) -> int | None:
-    """The size of its blocks or groups, where it says one."""
-    found = re.search(r":(?:block|group)(\d+)", scheme)
-    return None if found is None else int(found.group(1))
-
-
-def nested_of(scheme: str) -> int | None:
-    """How many of its scales share a constant, None without double quantization."""
-    found = re.search(r":dq(\d*)", scheme)
-    return None if found is None else int(found.group(1) or NESTED_BLOCK)
+def group_size(scheme: Scheme) -> int | None:
+    """The size of its blocks or groups, where that is chosen and not part of the format."""
+    granularity = scheme.granularity
+    if scheme.family in FIXED_GRANULARITY or not isinstance(granularity, PerBlock | PerGroup):
+        return None
+    return granularity.size

@@ -58,23 +58,6 @@ class ModelIndex:
 
 
 @dataclass(frozen=True)
-class SchemeParts:
-    """A scheme, part by part; None where its format has no such part."""
-
-    text: str
-    format: str
-    granularity: str | None
-    size: int | None
-    symmetric: bool | None
-    zero_point: str | None
-    scale_rule: str | None
-    rounding: str | None
-    double_quantization: bool | None
-    nested: int | None
-    outliers: str | None
-
-
-@dataclass(frozen=True)
 class TensorNumbers:
     """Statistics of all elements of a tensor; floats are over the finite ones. None where
     there is nothing to compute from. A normal distribution has kurtosis 3."""

@@ -19,7 +19,7 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
     schemes = []
     for scheme, errors in zip(shown.schemes, shown.errors, strict=False):
         numbers = {} if errors is None else dataclasses.asdict(errors)
-        schemes.append({"scheme": scheme.text, **numbers})
+        schemes.append({"scheme": str(scheme), **numbers})
     return _finite(
         {
             "model": shown.model,
@@ -46,7 +46,7 @@ def panel_text(shown: Shown, sentence: str) -> str | None:
     title = (shown.subject.title, " ".join(details), *shown.subject.words)
     lines = ["  ".join(part for part in title if part)]
     for letter, scheme in zip("AB", shown.schemes, strict=False):
-        lines.append(f"{letter}  {scheme.text}")
+        lines.append(f"{letter}  {scheme}")
     rows = [
         *scheme_rows(shown.errors, shown.active),
         *tensor_rows(shown.numbers),

@@ -13,7 +13,6 @@ from qtui.tui.panels.quantize.data import (
     Element,
     ErrorNumbers,
     ModelIndex,
-    SchemeParts,
     TensorNumbers,
     build,
 )
@@ -52,17 +51,6 @@ class QuantizeFeed:
         if used is None or total is None:
             return f"{name}{more}"
         return f"{name}{more}  HBM {format_bytes(used)} of {format_bytes(total)}"
-
-    async def scheme(self, text: str) -> SchemeParts:
-        """Raises UsageError for a text that is no scheme."""
-        reply = await self.engine.request("scheme", {"text": text}, kind=None)
-        return build(SchemeParts, reply.data)
-
-    async def step_scheme(self, text: str, part: str, direction: int) -> SchemeParts:
-        """Raises UsageError where that part has no other value."""
-        params = {"text": text, "part": part, "direction": direction}
-        reply = await self.engine.request("step_scheme", params, kind=None)
-        return build(SchemeParts, reply.data)
 
     async def numbers(
         self, model: str, subject: Subject, on_progress: ProgressCallback

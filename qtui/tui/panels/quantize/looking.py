@@ -19,6 +19,7 @@ from qtui.tui.panels.quantize.telling import TellingPanel
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable
+from qtui_core.schemes.scheme import Scheme
 
 FIRST_SCHEMES = ("int4", "nf4")
 # Someone who holds an arrow key down wants the tensor they stop at.
@@ -55,7 +56,7 @@ class LookingPanel(TellingPanel):
         if self.qtui.engine.state is EngineState.LOST:
             await self.qtui.engine.restart()  # another model is another try
         if not self.shown.schemes:
-            self.shown.schemes = [await self.feed.scheme(text) for text in FIRST_SCHEMES]
+            self.shown.schemes = [Scheme.parse(text) for text in FIRST_SCHEMES]
         self.body.controls.show(self.shown.schemes, self.shown.active)
         try:
             index = await self.feed.open(model, self._show_headers)
@@ -153,7 +154,7 @@ class LookingPanel(TellingPanel):
         else:
             all_of, of_title = f"the {title}", ""
         if not shown.explained:
-            self._speak(f"Computing what {shown.scheme.text} does to {all_of}{of_title}.")
+            self._speak(f"Computing what {shown.scheme} does to {all_of}{of_title}.")
         self.body.view.overdue(f"Reading {all_of}")
 
     async def _read(self, entry: TensorEntry, pause: bool) -> None:
@@ -163,7 +164,7 @@ class LookingPanel(TellingPanel):
         look = Look(
             model=shown.model,
             subject=shown.subject,
-            schemes=tuple(scheme.text for scheme in shown.schemes),
+            schemes=tuple(map(str, shown.schemes)),
             active=shown.active,
         )
         await self.body.view.look(look, self._show_activity)
@@ -205,7 +206,7 @@ class LookingPanel(TellingPanel):
             return
         row, column = shown.map.element_at(*self.body.heatmap.cursor)
         element = await self.feed.element(
-            shown.model, shown.subject, shown.scheme.text, row, column
+            shown.model, shown.subject, str(shown.scheme), row, column
         )
         shown.element = element
         self.body.histogram.ticks = element.levels
@@ -237,7 +238,7 @@ class LookingPanel(TellingPanel):
         if entry is not None and not shown.explained:
             self._speak(
                 f"Stopped before all of {printable(shown.subject.title)} was measured under "
-                f"{shown.scheme.text}; r goes on."
+                f"{shown.scheme}; r goes on."
             )
 
     def action_restart(self) -> None:

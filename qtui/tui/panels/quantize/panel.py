@@ -14,7 +14,6 @@ from qtui.engine.client import EngineState
 from qtui.tui.messages import SendValue
 from qtui.tui.panels.base import PaletteEntry
 from qtui.tui.panels.quantize.body import VIEWS
-from qtui.tui.panels.quantize.data import SchemeParts
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.looking import LookingPanel
@@ -28,8 +27,10 @@ from qtui.tui.widgets.heatmap.widget import Heatmap
 from qtui.tui.widgets.histogram import Histogram
 from qtui.tui.widgets.scheme_bar import SchemeBar
 from qtui.tui.widgets.tensor_list import Order, TensorList
-from qtui_core.errors import QtuiError
+from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
+from qtui_core.schemes.scheme import Scheme
+from qtui_core.schemes.stepping import step_scheme
 
 
 class QuantizePanel(ViewedPanel, LookingPanel):
@@ -127,7 +128,7 @@ class QuantizePanel(ViewedPanel, LookingPanel):
         self.do(partial(self._measure_all, direction), "rank")
 
     async def _measure_all(self, direction: int) -> None:
-        side, scheme = self.body.side, self.shown.scheme.text
+        side, scheme = self.body.side, str(self.shown.scheme)
         try:
             sampled = await self.feed.rank(self.shown.model, scheme, side.add_rank)
         except QtuiError:
@@ -142,7 +143,7 @@ class QuantizePanel(ViewedPanel, LookingPanel):
         """Go to the next worst tensor under the active scheme, or to the one before it."""
         if not self.shown.schemes:
             return
-        if self.body.side.ranked_by == self.shown.scheme.text:
+        if self.body.side.ranked_by == str(self.shown.scheme):
             self.body.side.step_worst(direction)
         else:
             self._rank(direction)
@@ -187,30 +188,30 @@ class QuantizePanel(ViewedPanel, LookingPanel):
 
     def action_turn(self, part: str, direction: int) -> None:
         if self.shown.schemes:
-            self.do_in_turn(partial(self._turn, self.shown.active, part, direction), "scheme")
-
-    async def _turn(self, slot: int, part: str, direction: int) -> None:
-        before = self.shown.schemes[slot].text
-        self._take_scheme(await self.feed.step_scheme(before, part, direction), slot)
+            try:
+                self._take_scheme(step_scheme(self.shown.scheme, part, direction))
+            except UsageError as error:
+                self.refused(str(error))
 
     def action_type_scheme(self) -> None:
         if self.shown.schemes:
-            self.body.controls.start_typing(self.shown.scheme.text)
+            self.body.controls.start_typing(str(self.shown.scheme))
 
     @on(SchemeControls.Typed)
     def _scheme_typed(self, message: SchemeControls.Typed) -> None:
         message.stop()
-        self.do(partial(self._parse_scheme, message.text), "scheme")
-
-    async def _parse_scheme(self, text: str) -> None:
-        scheme = await self.feed.scheme(text)
+        try:
+            scheme = Scheme.parse(message.text)
+        except UsageError as error:
+            self.refused(str(error))
+            return
         self.body.controls.stop_typing()
         self.activate()
         self._take_scheme(scheme)
 
-    def _take_scheme(self, scheme: SchemeParts, slot: int | None = None) -> None:
-        """Have a scheme in a slot, the active one unless it is named."""
-        self.shown.set_scheme(scheme, self.shown.active if slot is None else slot)
+    def _take_scheme(self, scheme: Scheme) -> None:
+        """Another scheme in the place of the active one."""
+        self.shown.set_scheme(scheme)
         self._schemes_changed()
 
     def _schemes_changed(self) -> None:

@@ -10,15 +10,17 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from qtui.tui.panels.quantize.data import SchemeParts
 from qtui.tui.widgets.field import Field
 from qtui.tui.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
+from qtui_core.schemes.granularity import kind_of, size_of
+from qtui_core.schemes.scheme import Family, Scheme
+from qtui_core.schemes.stepping import roundings_of, rules_of
 
 LETTERS = "AB"
 
 
 class SchemeControls(Vertical):
-    """Knobs are turned by the panel, which asks the engine what the result is."""
+    """Knobs are turned by the panel."""
 
     DEFAULT_CSS = """
     SchemeControls {
@@ -46,7 +48,7 @@ class SchemeControls(Vertical):
         yield self.bar
         yield self.field
 
-    def show(self, schemes: Sequence[SchemeParts], active: int) -> None:
+    def show(self, schemes: Sequence[Scheme], active: int) -> None:
         self.bar.lines = tuple(
             scheme_line(letter, scheme) for letter, scheme in zip(LETTERS, schemes, strict=False)
         )
@@ -70,33 +72,35 @@ class SchemeControls(Vertical):
         self.post_message(self.Typed(event.value))
 
 
-def scheme_line(letter: str, scheme: SchemeParts) -> SchemeLine:
+def scheme_line(letter: str, scheme: Scheme) -> SchemeLine:
     """The parts that this scheme has; a part its format lacks is left out. Parts that are as
     usual are the first to go where there is no room for all."""
+    integer = scheme.family is Family.INTEGER
     knobs = [Knob("format", "", scheme.format)]
     if scheme.granularity is None:
         knobs.append(Knob("granularity", "a cast,", "no scale"))
     else:
-        knobs.append(Knob("granularity", "scale per", scheme.granularity, short="per"))
-    if scheme.size is not None:
-        knobs.append(Knob("size", "of", str(scheme.size)))
-    if scheme.symmetric is not None:
+        kind = kind_of(scheme.granularity)
+        knobs.append(Knob("granularity", "scale per", kind, short="per"))
+    if (size := size_of(scheme.granularity)) is not None:
+        knobs.append(Knob("size", "of", str(size)))
+    if integer:
         knobs.append(Knob("symmetry", "", "symmetric" if scheme.symmetric else "asymmetric"))
-    if scheme.zero_point is not None:
-        usual = scheme.zero_point == "integer"
-        knobs.append(Knob("zero_point", "zero point", scheme.zero_point, "zero", usual))
-    if scheme.scale_rule is not None:
+    if not scheme.symmetric:
+        stored = "float" if scheme.float_zero_point else "integer"
+        knobs.append(Knob("zero_point", "zero point", stored, "zero", stored == "integer"))
+    elif rules_of(scheme):
         knobs.append(Knob("scale_rule", "rule", scheme.scale_rule))
-    if scheme.double_quantization is not None:
+    if scheme.family is Family.CODEBOOK:
         state = "on" if scheme.double_quantization else "off"
         knobs.append(Knob("double_quantization", "double quantization", state, "dq"))
-    if scheme.nested is not None:
-        knobs.append(Knob("nested", "of", str(scheme.nested)))
-    if scheme.rounding is not None:
+    if scheme.double_quantization:
+        knobs.append(Knob("nested", "of", str(scheme.nested_block)))
+    if roundings_of(scheme):
         usual = scheme.rounding == "nearest"
         knobs.append(Knob("rounding", "rounding", scheme.rounding, "", usual))
-    if scheme.outliers is not None:
-        knobs.append(
-            Knob("outliers", "outliers", scheme.outliers, "outliers", scheme.outliers == "off")
-        )
-    return SchemeLine(letter, scheme.text, tuple(knobs))
+    if integer:
+        threshold = scheme.outlier_threshold
+        kept = "off" if threshold is None else f"{threshold:g}"
+        knobs.append(Knob("outliers", "outliers", kept, "outliers", threshold is None))
+    return SchemeLine(letter, str(scheme), tuple(knobs))

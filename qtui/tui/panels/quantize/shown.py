@@ -9,7 +9,6 @@ from qtui.tui.panels.quantize.data import (
     Element,
     ErrorNumbers,
     ModelIndex,
-    SchemeParts,
     TensorNumbers,
 )
 from qtui.tui.panels.quantize.maps.picture import MapPicture
@@ -17,6 +16,7 @@ from qtui.tui.panels.quantize.subject import WEIGHT, Injection, Subject
 from qtui.tui.widgets.histogram import HistogramData
 from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.dataclass import dataclass
+from qtui_core.schemes.scheme import Scheme
 
 
 class Phase(StrEnum):
@@ -42,7 +42,7 @@ class Shown:
     entry: TensorEntry | None = None
     source: str = WEIGHT
     inject: Injection | None = None
-    schemes: list[SchemeParts] = field(default_factory=list)
+    schemes: list[Scheme] = field(default_factory=list)
     active: int = 0
     errors: list[ErrorNumbers | None] = field(default_factory=list)
     map: MapPicture | None = None
@@ -60,7 +60,7 @@ class Shown:
         return Subject(self.entry.name, self.source, self.inject)
 
     @property
-    def scheme(self) -> SchemeParts:
+    def scheme(self) -> Scheme:
         """The scheme that the picture is of."""
         return self.schemes[self.active]
 
@@ -75,8 +75,8 @@ class Shown:
         self.errors = [None] * len(self.schemes)
         self.map, self.histogram, self.numbers, self.element = None, None, None, None
 
-    def set_scheme(self, scheme: SchemeParts, slot: int) -> None:
-        """Another scheme in a slot: its numbers are not known."""
-        self.schemes[slot] = scheme
+    def set_scheme(self, scheme: Scheme) -> None:
+        """Another scheme in the place of the active one: its numbers are not known."""
+        self.schemes[self.active] = scheme
         if self.errors:
-            self.errors[slot] = None
+            self.errors[self.active] = None

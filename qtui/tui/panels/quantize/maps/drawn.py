@@ -103,7 +103,7 @@ class DrawnMaps(View):
 
     def is_current(self, shown: Shown) -> bool:
         """Whether the maps are of the chosen schemes, and not of those before them."""
-        schemes = tuple(scheme.text for scheme in shown.schemes)
+        schemes = tuple(map(str, shown.schemes))
         wanted = [request.schemes for request in self._requests(schemes, shown.active)]
         return [picture.request.schemes for picture in self.pictures] == wanted
 
@@ -196,7 +196,7 @@ class DrawnMaps(View):
         told = shown.active if len(self.pictures) == 2 else -1
         self.sentence = map_sentence(
             self.pictures[told],
-            {scheme.text: n for scheme, n in zip(shown.schemes, shown.errors, strict=False)},
+            {str(scheme): n for scheme, n in zip(shown.schemes, shown.errors, strict=False)},
         )
         times = self.drawing.glyphs.times
         many = len(self.pictures) > 1

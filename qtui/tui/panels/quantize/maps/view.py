@@ -57,7 +57,7 @@ class MapsView(DrawnMaps):
         """Other maps are to be shown. Where their number changes they get their room first, for
         it decides how many cells are asked for."""
         shown = self.panel.shown
-        schemes = tuple(scheme.text for scheme in shown.schemes)
+        schemes = tuple(map(str, shown.schemes))
         if schemes:
             count = len(self._requests(schemes, shown.active))
             self.panel.look_again(pause=self._arrange(count))

@@ -1,4 +1,4 @@
-"""Schemes for a person who turns one knob at a time."""
+"""Schemes for a person who turns one knob at a time, or all groups at once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from qtui_core.schemes.granularity import (
     PerTensor,
     PerTile,
     PerToken,
+    kind_of,
+    size_of,
 )
 from qtui_core.schemes.scheme import (
     FIXED_GRANULARITY,
@@ -30,6 +32,8 @@ from qtui_core.schemes.scheme import (
     refused_granularity,
 )
 
+#: Families whose groups or blocks may have any size.
+RESIZABLE = (Family.INTEGER, Family.FLOAT, Family.CODEBOOK)
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 #: Scales that share a constant under double quantization.
 NESTED_SIZES = (64, 128, 256, 512, 1024)
@@ -37,30 +41,6 @@ TILE = 128
 #: Where a threshold of outlier columns starts, and how far apart its values are.
 FIRST_THRESHOLD, THRESHOLD_STEP, LAST_THRESHOLD = 6.0, 0.5, 20.0
 _KINDS = ("model", "tensor", "row", "column", "token", "group", "block", "tile")
-
-
-def describe_scheme(scheme: Scheme) -> dict[str, Any]:
-    """The parts of a scheme as JSON. A part that the format does not have is None, and so are
-    `size` where a granularity has none and `nested` without double quantization. A square tile
-    has one size. `outliers` is the threshold as text, "off" where all columns are quantized."""
-    integer = scheme.family is Family.INTEGER
-    threshold = scheme.outlier_threshold
-    codebook = scheme.family is Family.CODEBOOK
-    return {
-        "text": str(scheme),
-        "format": scheme.format,
-        "granularity": _kind(scheme.granularity) if scheme.granularity is not None else None,
-        "size": _size(scheme.granularity),
-        "symmetric": scheme.symmetric if integer else None,
-        "zero_point": (
-            None if scheme.symmetric else "float" if scheme.float_zero_point else "integer"
-        ),
-        "scale_rule": scheme.scale_rule if _rules(scheme) and scheme.symmetric else None,
-        "rounding": scheme.rounding if _roundings(scheme) else None,
-        "double_quantization": scheme.double_quantization if codebook else None,
-        "nested": scheme.nested_block if scheme.double_quantization else None,
-        "outliers": (("off" if threshold is None else f"{threshold:g}") if integer else None),
-    }
 
 
 def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
@@ -98,6 +78,39 @@ def step_scheme(scheme: Scheme, part: str, direction: int) -> Scheme:
             raise UsageError(f"A scheme has no part named {part!r}.")
 
 
+def resize_scheme(
+    scheme: Scheme,
+    *,
+    size: int | None = None,
+    nested: int | None = None,
+    double_quantization: bool | None = None,
+) -> Scheme:
+    """The scheme with groups or blocks of another size, nested blocks of another size, and
+    double quantization on or off, wherever it has such a part. What is None stays, and so does
+    the whole scheme where it cannot have what is asked for."""
+    changes: dict[str, Any] = {}
+    if (
+        size is not None
+        and isinstance(scheme.granularity, PerGroup | PerBlock)
+        and scheme.family in RESIZABLE
+    ):
+        changes["granularity"] = type_of_groups(scheme)(size)
+    if scheme.family is Family.CODEBOOK:
+        nesting = scheme.double_quantization if double_quantization is None else double_quantization
+        changes["double_quantization"] = nesting
+        changes["nested_block"] = (nested or scheme.nested_block) if nesting else NESTED_BLOCK
+    try:
+        return replace(scheme, **changes)
+    except UsageError:
+        return scheme
+
+
+def type_of_groups(scheme: Scheme) -> type[PerBlock] | type[PerGroup]:
+    """The kind of groups that a scheme has, or would have."""
+    blocks = scheme.family is Family.CODEBOOK or isinstance(scheme.granularity, PerBlock)
+    return PerBlock if blocks else PerGroup
+
+
 def _step_format(scheme: Scheme, direction: int) -> Scheme:
     """The next format, with as much of the rest as it can have."""
     name = next(_others(tuple(SCHEME_FORMATS), scheme.format, direction))
@@ -125,7 +138,7 @@ def _step_format(scheme: Scheme, direction: int) -> Scheme:
     )
     if made.double_quantization:
         made = replace(made, nested_block=scheme.nested_block)
-    if scheme.rounding in _roundings(made):
+    if scheme.rounding in roundings_of(made):
         made = replace(made, rounding=scheme.rounding, seed=scheme.seed)
     if integer and not isinstance(granularity, PerModel | PerColumn):
         made = replace(made, outlier_threshold=scheme.outlier_threshold)
@@ -134,10 +147,10 @@ def _step_format(scheme: Scheme, direction: int) -> Scheme:
 
 def _step_granularity(scheme: Scheme, direction: int) -> Scheme:
     refusal: str | None = None
-    current = _kind(scheme.granularity) if scheme.granularity is not None else "tensor"
+    current = kind_of(scheme.granularity) if scheme.granularity is not None else "tensor"
     if isinstance(scheme.granularity, PerTile):
         current = "tile"
-    size = _size(scheme.granularity) or 64
+    size = size_of(scheme.granularity) or 64
     for kind in _others(_KINDS, current, direction):
         granularity = _granularity(kind, size)
         refused = refused_granularity(scheme.format, granularity)
@@ -154,7 +167,7 @@ def _step_size(scheme: Scheme, direction: int) -> Scheme:
     granularity = scheme.granularity
     if granularity is None:
         raise UsageError(f"{scheme.format} is a cast without a scale: there is no group to resize.")
-    current = _size(granularity)
+    current = size_of(granularity)
     if current is None:
         raise UsageError(
             f"A scale per {granularity} has no size to change; group, block and a square tile "
@@ -168,11 +181,11 @@ def _step_size(scheme: Scheme, direction: int) -> Scheme:
         size = smaller[-1] if smaller else SIZES[-1]
     if isinstance(granularity, PerTile):
         return replace(scheme, granularity=PerTile(size, size))
-    return replace(scheme, granularity=_granularity(_kind(granularity), size))
+    return replace(scheme, granularity=_granularity(kind_of(granularity), size))
 
 
 def _step_rule(scheme: Scheme, direction: int) -> Scheme:
-    rules = _rules(scheme)
+    rules = rules_of(scheme)
     if not rules:
         raise UsageError(
             f"{scheme.format} has one scale rule only: there are several for the integers, int2 to "
@@ -185,7 +198,7 @@ def _step_rule(scheme: Scheme, direction: int) -> Scheme:
 
 
 def _step_rounding(scheme: Scheme, direction: int) -> Scheme:
-    possible = _roundings(scheme)
+    possible = roundings_of(scheme)
     rounding = next(_others(possible or ROUNDINGS, scheme.rounding, direction))
     # Where nothing but the nearest is possible, the scheme says why.
     return replace(scheme, rounding=rounding, seed=0)
@@ -218,38 +231,16 @@ def _step_outliers(scheme: Scheme, direction: int) -> Scheme:
     return replace(scheme, outlier_threshold=threshold)
 
 
-def _rules(scheme: Scheme) -> tuple[str, ...]:
+def rules_of(scheme: Scheme) -> tuple[str, ...]:
     """The scale rules there is a choice of; none where there is one."""
     return scheme.scale_rules if len(scheme.scale_rules) > 1 else ()
 
 
-def _roundings(scheme: Scheme) -> tuple[str, ...]:
+def roundings_of(scheme: Scheme) -> tuple[str, ...]:
     """The roundings there is a choice of."""
     if scheme.family in (Family.CODEBOOK, Family.TERNARY) or scheme.scale_rule == "signed":
         return ()
     return ROUNDINGS
-
-
-def _kind(granularity: Granularity) -> str:
-    match granularity:
-        case PerGroup():
-            return "group"
-        case PerBlock():
-            return "block"
-        case PerTile(rows, columns) if rows == columns:
-            return "tile"
-        case _:
-            return str(granularity)
-
-
-def _size(granularity: Granularity | None) -> int | None:
-    match granularity:
-        case PerGroup(size) | PerBlock(size):
-            return size
-        case PerTile(rows, columns) if rows == columns:
-            return rows
-        case _:
-            return None
 
 
 def _granularity(kind: str, size: int) -> Granularity:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from qtui.engine.schemes import SIZES, describe_scheme, step_scheme
 from qtui_core.errors import UsageError
-from qtui_core.quant import Scheme
-from qtui_core.schemes.scheme import ROUNDINGS, SCHEME_FORMATS
+from qtui_core.schemes.rules import check_side_by_side
+from qtui_core.schemes.scheme import ROUNDINGS, SCHEME_FORMATS, Scheme
+from qtui_core.schemes.stepping import SIZES, resize_scheme, step_scheme
 
 PARTS = (
     "format", "granularity", "size", "symmetry", "zero_point", "scale_rule", "rounding",
@@ -139,7 +141,6 @@ def test_every_turn_from_every_scheme_is_a_scheme_or_is_refused() -> None:
             seen.add(scheme)
     for scheme in seen:
         assert Scheme.parse(str(scheme)) == scheme
-        assert describe_scheme(scheme)["text"] == str(scheme)
     assert {scheme.format for scheme in seen} == set(SCHEME_FORMATS)
     assert {scheme.rounding for scheme in seen} == set(ROUNDINGS)
     assert len(seen) > 1000
@@ -158,42 +159,29 @@ def turns(scheme: Scheme) -> list[Scheme]:
     return found
 
 
-def test_parts_that_a_format_lacks_are_none() -> None:
-    assert describe_scheme(Scheme.parse("int4:group32:signed")) == {
-        "text": "int4:group32:signed",
-        "format": "int4",
-        "granularity": "group",
-        "size": 32,
-        "symmetric": True,
-        "scale_rule": "signed",
-        "zero_point": None,
-        "rounding": None,
-        "double_quantization": None,
-        "nested": None,
-        "outliers": "off",
-    }
-    assert describe_scheme(Scheme.parse("bf16"))["granularity"] is None
-    assert describe_scheme(Scheme.parse("int4:asym"))["scale_rule"] is None
-    assert describe_scheme(Scheme.parse("nf4:dq"))["double_quantization"] is True
-    assert describe_scheme(Scheme.parse("nf4:dq128"))["nested"] == 128
-    assert describe_scheme(Scheme.parse("nf4"))["nested"] is None
-    assert describe_scheme(Scheme.parse("int4:asym:zpfloat"))["zero_point"] == "float"
-    assert describe_scheme(Scheme.parse("int4:asym"))["zero_point"] == "integer"
-    assert describe_scheme(Scheme.parse("int8:outliers6.5"))["outliers"] == "6.5"
-    assert describe_scheme(Scheme.parse("mxfp4")) == {
-        "text": "mxfp4",
-        "format": "mxfp4",
-        "granularity": "group",
-        "size": 32,
-        "symmetric": None,
-        "scale_rule": "floor",
-        "zero_point": None,
-        "rounding": "nearest",
-        "double_quantization": None,
-        "nested": None,
-        "outliers": None,
-    }
-    tile = describe_scheme(Scheme.parse("e4m3:tile128x128"))
-    assert (tile["granularity"], tile["size"]) == ("tile", 128)
-    odd = describe_scheme(Scheme.parse("e4m3:tile64x128"))
-    assert (odd["granularity"], odd["size"]) == ("tile64x128", None)
+def test_resizing_turns_what_each_scheme_has() -> None:
+    texts = ("nf4", "int4:group64:asym", "int8:row", "mxfp4", "fp4:block64:dq")
+    schemes = [Scheme.parse(text) for text in texts]
+
+    def resized(**changes: Any) -> list[str]:
+        return [str(resize_scheme(scheme, **changes)) for scheme in schemes]
+
+    assert resized(size=128) == [
+        "nf4:block128", "int4:group128:asym", "int8:row", "mxfp4", "fp4:block128:dq",
+    ]  # fmt: skip
+    assert resized(double_quantization=True, nested=64) == [
+        "nf4:block64:dq64", "int4:group64:asym", "int8:row", "mxfp4", "fp4:block64:dq64",
+    ]  # fmt: skip
+    assert resized(double_quantization=False)[-1] == "fp4:block64"
+    assert resized(nested=512)[::4] == ["nf4:block64", "fp4:block64:dq512"]
+    large = Scheme.parse("fp4:block8192")  # too large for double quantization
+    assert resize_scheme(large, double_quantization=True) == large
+
+
+def test_schemes_side_by_side_have_codes_that_can_be_counted() -> None:
+    few = [Scheme.parse(text) for text in ("nf4", "int8", "mxfp6-e3m2")]
+    check_side_by_side(few)
+    with pytest.raises(UsageError, match="too many to show one by one"):
+        check_side_by_side([*few, Scheme.parse("bf16")])
+    with pytest.raises(UsageError, match="9 schemes are too many"):
+        check_side_by_side([Scheme.parse(f"nf4:block{size}") for size in range(1, 10)])
