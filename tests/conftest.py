@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run_qtui
 from safetensors.numpy import save_file
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -28,7 +29,14 @@ for _signal, _handler in (
 
 @pytest.fixture
 def qtui() -> Run:
-    """Runs `python -m qtui ARGS` as a user would, without a terminal."""
+    """Runs `qtui ARGS` inside this process, without a terminal: see command_line.py."""
+    return run_qtui
+
+
+@pytest.fixture
+def qtui_process() -> Run:
+    """Runs `python -m qtui ARGS` as a user would, without a terminal: where a process of its own
+    is what is tested."""
 
     def run(*args: str, env: dict[str, str] | None = None, **options: object):
         return subprocess.run(

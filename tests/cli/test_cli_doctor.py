@@ -56,8 +56,8 @@ def test_each_convention_has_its_verdict_and_figures(gguf_report):
     assert rows["gguf.short-group"]["codes_compared"] is None
 
 
-def test_text_is_grouped_by_library_and_ends_in_a_sentence(qtui):
-    done = qtui("doctor", "--library", "gguf", "--library", "gfloat")
+def test_text_is_grouped_by_library_and_ends_in_a_sentence(qtui_process):
+    done = qtui_process("doctor", "--library", "gguf", "--library", "gfloat")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "qtui doctor"
@@ -69,39 +69,39 @@ def test_text_is_grouped_by_library_and_ends_in_a_sentence(qtui):
 
 
 @pytest.mark.parametrize(("width", "ascii"), [(60, False), (80, True), (120, False)])
-def test_no_line_is_wider_than_the_terminal(qtui, width, ascii):
+def test_no_line_is_wider_than_the_terminal(qtui_process, width, ascii):
     options = ["--ascii"] if ascii else []
-    done = qtui("doctor", "--library", "gguf", *options, env={"COLUMNS": str(width)})
+    done = qtui_process("doctor", "--library", "gguf", *options, env={"COLUMNS": str(width)})
     assert max(map(len, done.stdout.splitlines())) <= width
     assert done.stdout.isascii() or not ascii
 
 
-def test_a_library_that_is_missing_is_said_to_be(qtui, tmp_path):
+def test_a_library_that_is_missing_is_said_to_be(qtui_process, tmp_path):
     env = stub(tmp_path, "gguf", ABSENT)
-    done = qtui("doctor", "--library", "gguf", env=env)
+    done = qtui_process("doctor", "--library", "gguf", env=env)
     assert done.returncode == 0, done.stderr
     assert "Not installed, so not compared" in done.stdout
     assert "`pip install gguf`" in done.stdout
     assert "byte-equal" not in done.stdout
-    data = json.loads(qtui("doctor", "--library", "gguf", "--json", env=env).stdout)
+    data = json.loads(qtui_process("doctor", "--library", "gguf", "--json", env=env).stdout)
     assert {row["verdict"] for row in data["conformance"][0]["conventions"]} == {"not-installed"}
 
 
-def test_a_library_that_crashes_is_a_verdict_and_no_exit_code(qtui, tmp_path):
-    done = qtui("doctor", "--library", "gguf", env=stub(tmp_path, "gguf", FRAGILE_GGUF))
+def test_a_library_that_crashes_is_a_verdict_and_no_exit_code(qtui_process, tmp_path):
+    done = qtui_process("doctor", "--library", "gguf", env=stub(tmp_path, "gguf", FRAGILE_GGUF))
     assert done.returncode == 0, done.stderr
     assert "its process was ended by SIGABRT" in done.stdout
     assert "could not be checked" in done.stdout.splitlines()[-1]
 
 
-def test_a_disagreement_is_exit_code_1_and_comes_first_in_the_sentence(qtui, tmp_path):
+def test_a_disagreement_is_exit_code_1_and_comes_first_in_the_sentence(qtui_process, tmp_path):
     env = stub(tmp_path, "sitecustomize", TAMPERED)
-    done = qtui("doctor", "--library", "gguf", env=env)
+    done = qtui_process("doctor", "--library", "gguf", env=env)
     assert done.returncode == 1
     assert "differs, not byte-equal" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("qtui disagrees with")
     assert done.stderr == ""
-    data = json.loads(qtui("doctor", "--library", "gguf", "--json", env=env).stdout)
+    data = json.loads(qtui_process("doctor", "--library", "gguf", "--json", env=env).stdout)
     rows = {row["id"]: row for row in data["conformance"][0]["conventions"]}
     assert rows["gguf.q4_0"]["holds"] is False
 
@@ -141,8 +141,8 @@ def is_alive(pid):
     return True
 
 
-def test_without_conformance_no_library_is_asked(qtui):
-    data = json.loads(qtui("doctor", "--no-conformance", "--json").stdout)
+def test_without_conformance_no_library_is_asked(qtui_process):
+    data = json.loads(qtui_process("doctor", "--no-conformance", "--json").stdout)
     assert data["conformance"] is None
     assert "--no-conformance" in data["conclusion"]
 
@@ -155,24 +155,24 @@ def test_without_conformance_no_library_is_asked(qtui):
         (("-o", "report.pdf"), ".pdf"),
     ],
 )
-def test_a_wrong_request_is_a_sentence_and_exit_code_2(qtui, args, said):
-    done = qtui("doctor", *args)
+def test_a_wrong_request_is_a_sentence_and_exit_code_2(qtui_process, args, said):
+    done = qtui_process("doctor", *args)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.md", "report.json", "report.txt"])
-def test_a_report_is_written_to_a_file(qtui, tmp_path, name):
-    done = qtui("doctor", "--no-conformance", "-o", str(tmp_path / name))
+def test_a_report_is_written_to_a_file(qtui_process, tmp_path, name):
+    done = qtui_process("doctor", "--no-conformance", "-o", str(tmp_path / name))
     assert (done.returncode, done.stdout) == (0, "")
     assert "Python" in (tmp_path / name).read_text() or name == "report.json"
 
 
-def test_a_broken_configuration_is_a_warning(qtui, tmp_path):
+def test_a_broken_configuration_is_a_warning(qtui_process, tmp_path):
     broken = tmp_path / "config.toml"
     broken.write_text("themes = 3")
-    done = qtui("doctor", "--no-conformance", "--json", env={"QTUI_CONFIG": str(broken)})
+    done = qtui_process("doctor", "--no-conformance", "--json", env={"QTUI_CONFIG": str(broken)})
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     (warning,) = [w for w in data["warnings"] if w["about"] == "configuration"]
@@ -180,16 +180,16 @@ def test_a_broken_configuration_is_a_warning(qtui, tmp_path):
     assert str(broken) in warning["remedy"]
 
 
-def test_a_hub_variable_that_is_no_number_does_not_stop_it(qtui):
-    done = qtui("doctor", "--no-conformance", env={"HF_HUB_ETAG_TIMEOUT": "soon"})
+def test_a_hub_variable_that_is_no_number_does_not_stop_it(qtui_process):
+    done = qtui_process("doctor", "--no-conformance", env={"HF_HUB_ETAG_TIMEOUT": "soon"})
     assert done.returncode == 0, done.stderr
     assert "N/A" in done.stdout
 
 
-def test_the_help_tells_what_the_exit_code_means(qtui):
-    done = qtui("doctor", "--help")
+def test_the_help_tells_what_the_exit_code_means(qtui_process):
+    done = qtui_process("doctor", "--help")
     assert "Exit code 1 means that qtui and a library disagree" in done.stdout
-    assert "doctor" in qtui("--help").stdout
+    assert "doctor" in qtui_process("--help").stdout
 
 
 @pytest.mark.parametrize("args", [("--no-conformance",), ("--library", "gguf", "--json")])

@@ -37,8 +37,8 @@ def env(hub: FakeHub, tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_only_the_sampled_rows_travel(qtui, hub, env):
-    done = qtui("inspect", "org/model", "--schemes", "int8,nf4", "--json", env=env)
+def test_only_the_sampled_rows_travel(qtui_process, hub, env):
+    done = qtui_process("inspect", "org/model", "--schemes", "int8,nf4", "--json", env=env)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["model"]["source"] == "hub"
@@ -50,18 +50,18 @@ def test_only_the_sampled_rows_travel(qtui, hub, env):
     assert data["tensors"][0]["statistics"]["absmax"] == np.abs(WEIGHTS[rows]).max()
 
 
-def test_headers_alone_move_almost_nothing(qtui, hub, env):
-    done = qtui("inspect", "org/model", "--headers", "--json", env=env)
+def test_headers_alone_move_almost_nothing(qtui_process, hub, env):
+    done = qtui_process("inspect", "org/model", "--headers", "--json", env=env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"]["parameters"] == 6 * ROWS * COLUMNS
     assert hub.weight_bytes() <= 1 << 16
 
 
-def test_unknown_gated_and_offline_are_sentences(qtui, hub, env):
-    unknown = qtui("inspect", "org/nothing", env=env)
+def test_unknown_gated_and_offline_are_sentences(qtui_process, hub, env):
+    unknown = qtui_process("inspect", "org/nothing", env=env)
     hub.gated = True
-    gated = qtui("inspect", "org/model", env=env)
-    offline = qtui("inspect", "org/model", env={**env, "HF_HUB_OFFLINE": "1"})
+    gated = qtui_process("inspect", "org/model", env=env)
+    offline = qtui_process("inspect", "org/model", env={**env, "HF_HUB_OFFLINE": "1"})
     for done, words in ((unknown, "org/nothing"), (gated, "access"), (offline, "offline")):
         assert (done.returncode, done.stdout) == (3, "")
         assert words in done.stderr.lower()

@@ -1,0 +1,84 @@
+"""The table of cases itself: nothing that fails in it is lost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from every import TOLD, every, over
+
+
+def odd(number, word):
+    assert number % 2, word
+
+
+def test_every_case_runs_and_each_failure_is_told():
+    seen = []
+
+    def check(number, word):
+        seen.append(number)
+        odd(number, word)
+
+    with pytest.raises(AssertionError) as failure:
+        every([(1, "one"), (2, "two"), (3, "three"), (4, "four")], check)
+    assert seen == [1, 2, 3, 4]
+    told = str(failure.value)
+    assert told.startswith("2 of 4 cases failed\n")
+    assert re.search(r"^2-two: line \d+: AssertionError: two", told, re.M)
+    assert re.search(r"^4-four: line \d+: AssertionError: four", told, re.M)
+    assert "two" in str(failure.value.__cause__)
+
+
+def test_many_failures_are_counted():
+    with pytest.raises(AssertionError, match=f"{TOLD + 5} of {TOLD + 5} cases failed") as failure:
+        every(range(TOLD + 5), lambda n: pytest.fail(f"number {n}"))
+    assert str(failure.value).endswith("and 5 more")
+
+
+def test_cases_have_names():
+    with pytest.raises(AssertionError, match=r"^1 of 2 cases failed\nhalf: .*ZeroDivisionError"):
+        every({"whole": (1, 1), "half": (1, 0)}, lambda a, b: a / b)
+
+
+def test_an_empty_table_fails():
+    with pytest.raises(AssertionError, match="no cases"):
+        every([], print)
+    with pytest.raises(AssertionError, match="no cases"):
+        over("number", [])(lambda number: None)()
+    every(["a"], str)
+
+
+def test_a_table_is_skipped_where_all_of_it_is():
+    def check(number):
+        if number > 1:
+            pytest.skip("none here")
+        assert number
+
+    every([1, 2, 3], check)
+    with pytest.raises(pytest.skip.Exception):
+        every([2, 3], check)
+    with pytest.raises(AssertionError, match="1 of 3 cases"):
+        every([0, 2, 3], check)
+
+
+SEEN = []
+
+
+@over("letter", "ab")
+@over(("number", "word"), [(1, "one"), (2, "two")])
+def test_a_decorated_test_runs_every_combination(letter, number, word, request, monkeypatch):
+    assert "left" not in globals()
+    monkeypatch.setitem(globals(), "left", True)
+    SEEN.append((letter, number, word))
+    assert request.node.name == "test_a_decorated_test_runs_every_combination"
+
+
+def test_all_of_it_ran():
+    assert SEEN == [("a", 1, "one"), ("a", 2, "two"), ("b", 1, "one"), ("b", 2, "two")]
+
+
+def test_a_decorated_test_tells_what_failed():
+    with pytest.raises(AssertionError, match=r"1 of 2 cases failed\n2-two: line \d+: Assert.*two"):
+        over("number, word", [(1, "one"), (2, "two")])(odd)()
+    with pytest.raises(AssertionError, match="takes no"):
+        over("nothing", [1])(odd)

@@ -1,0 +1,120 @@
+"""One test over a table of cases: all cases run, and those that fail are told together."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+#: Failures that are told in full; the rest is counted.
+TOLD = 20
+
+FAILURES = (Exception, pytest.fail.Exception)
+
+
+def every(cases: Iterable[Any] | Mapping[str, Any], check: Callable[..., object]) -> None:
+    """Calls `check(*case)` with each tuple of `cases`, or `check(case)` with each other value.
+
+    The cases of a mapping have its keys for names. Every case runs, also after one failed; then
+    the test fails once, with the name, the line and the message of each case that failed. The
+    traceback is that of the first. A table without cases fails: it would prove nothing.
+    """
+    tally = _Tally()
+    for name, case in _named(cases):
+        with tally.case(name):
+            check(*case) if isinstance(case, tuple) else check(case)
+    tally.end()
+
+
+def over(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Any], Any]:
+    """As `pytest.mark.parametrize`, but the test stays one and runs all its cases, as `every` does.
+
+    What else the test takes are fixtures, and all its cases share them, but for `monkeypatch`: what
+    a case changes is back before the next. Several tables on one test make every combination.
+    """
+    keys = tuple(each.strip() for each in names.split(",")) if isinstance(names, str) else names
+    table = list(_named(cases))
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+        missing = set(keys) - set(signature.parameters)
+        assert not missing, f"{test.__name__} takes no {missing}"
+        assert not inspect.iscoroutinefunction(test), "a table of coroutines is not built"
+
+        @functools.wraps(test)
+        def run(**fixtures: Any) -> None:
+            tally = _Tally()
+            for name, case in table:
+                values = case if len(keys) > 1 else (case,)
+                with tally.case(name), pytest.MonkeyPatch.context() as patch:
+                    own = {"monkeypatch": patch} if "monkeypatch" in fixtures else {}
+                    test(**{**fixtures, **own, **dict(zip(keys, values, strict=True))})
+            tally.end()
+
+        rest = [each for name, each in signature.parameters.items() if name not in keys]
+        run.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+class _Tally:
+    """Which cases of a table failed, and how."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._name = ""
+        self._failed: list[tuple[str, BaseException]] = []
+        self._skipped: list[BaseException] = []
+
+    def case(self, name: str) -> _Tally:
+        self._count += 1
+        self._name = name
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, pytest.skip.Exception):
+            self._skipped.append(error)
+        elif isinstance(error, FAILURES):
+            self._failed.append((self._name, error))
+        else:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Fails, or skips where every case was skipped."""
+        assert self._count, "the table has no cases"
+        if self._failed:
+            told = [f"{name}: {_told(error)}" for name, error in self._failed[:TOLD]]
+            if len(self._failed) > TOLD:
+                told.append(f"and {len(self._failed) - TOLD} more")
+            lines = "\n".join([f"{len(self._failed)} of {self._count} cases failed", *told])
+            raise AssertionError(lines) from self._failed[0][1]
+        if len(self._skipped) == self._count:
+            raise self._skipped[0]
+
+
+def _named(cases: Iterable[Any] | Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    if isinstance(cases, Mapping):
+        return cases.items()
+    return ((_name(case), case) for case in cases)
+
+
+def _name(case: Any) -> str:
+    """What tells a case from the others of its table."""
+    parts = case if isinstance(case, tuple) else (case,)
+    return "-".join(getattr(part, "__name__", None) or str(part) for part in parts)[:120]
+
+
+def _told(error: BaseException) -> str:
+    """Where a check failed and what was said, on as few lines as it has."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = next((f for f in reversed(frames) if "/test_" in f.filename), frames[-1])
+    return f"line {at.lineno}: {type(error).__name__}: {error}"
