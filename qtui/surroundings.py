@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
+from qtui.screen.depth import Depth, resolve_depth
 from qtui.tui.config import config_file, load_config, log_file
-from qtui.tui.depth import Depth, resolve_depth
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 

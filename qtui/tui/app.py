@@ -21,28 +21,30 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 from textual.worker import Worker
 
+from qtui.screen.depth import Depth, resolve_depth
+from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened, SendValue
+from qtui.screen.panel.base import Panel
+from qtui.screen.panel.host import Severity
+from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Config, load_config, log_file
-from qtui.tui.depth import Depth, resolve_depth
 from qtui.tui.hangup import end_without_terminal
+from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
-from qtui.tui.messages import DeviceSeen, ModelFailed, ModelOpened, SendValue, Severity
-from qtui.tui.opening import headline_of, try_model
+from qtui.tui.opening import device_of, headline_of, try_model
 from qtui.tui.palette import QtuiCommands
 from qtui.tui.panels import panel_entry
-from qtui.tui.panels.base import Panel
 from qtui.tui.screens import HelpScreen, KeyLine, LeaveScreen, OpenModelScreen, ShellScreen
 from qtui.tui.terminal import PRINTABLE, Colourless, no_color, start_log, terminal_console
 from qtui.tui.theme import theme_variable_defaults, themes
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.header import HeaderLine, TabBar
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models.quoting import printable, printable_lines
 
 if TYPE_CHECKING:
     from qtui.engine.client import EngineClient, EngineState
-    from qtui.tui.panels.memory.shown import GpuChoice
+    from qtui.screen.plan.shown import GpuChoice
+    from qtui.screen.tensors.subject import Subject
     from qtui_core.memory.plan.run_plan import RunPlan
 
 log = logging.getLogger("qtui.tui")
@@ -51,6 +53,8 @@ log = logging.getLogger("qtui.tui")
 LOOK_AHEAD_SECONDS = 0.3
 #: Seconds between two looks at whether a terminal that took nothing reads again.
 STALLED_SECONDS = 0.1
+#: The panel that values are sent to.
+FORMATS = "formats"
 NOT_OPENED = "could not be opened"
 
 
@@ -112,6 +116,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         """A recording that the Train panel is still to open."""
         self.chosen: tuple[RunPlan, GpuChoice | None] | None = None
         """The plan and the GPU that the panels about memory share; None before one chose."""
+        self.looked_at: tuple[str, Subject] | None = None
+        """The model and what of it the Quantize panel looks at; None while that is nothing."""
         self.ended_by = 0
         """The signal that ended the app; 0 where none did."""
         self.farewell = ""
@@ -282,12 +288,11 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     async def _look(self) -> None:
         from qtui.engine.client import RequestCancelled
-        from qtui.tui.panels.quantize.feed import QuantizeFeed
 
         model = self.model
         with suppress(RequestCancelled):  # a panel opens it
             try:
-                self.set_device(await QuantizeFeed(self.engine).device())
+                self.set_device(await device_of(self.engine))
                 headline = await headline_of(self.engine, model, self._show_fraction(model))
                 self.post_message(ModelOpened(model, headline))
             except QtuiError as error:
@@ -330,10 +335,9 @@ class QtuiApp(App[None], inherit_bindings=False):
         self.run_worker(self.action_show_panel(message.panel_id), group="panel", exclusive=True)
 
     async def on_send_value(self, message: SendValue) -> None:
-        from qtui.tui.panels.formats.panel import FormatsPanel
-
-        await self.action_show_panel(FormatsPanel.PANEL_ID)
-        self.shell.query_one(FormatsPanel).show_value(message.value, message.origin)
+        await self.action_show_panel(FORMATS)
+        panel = self.shell.query_one(f"#{_widget_id(FORMATS)}", Panel)
+        panel.show_value(message.value, message.origin)
 
     def on_model_opened(self, message: ModelOpened) -> None:
         if message.model == self.model:

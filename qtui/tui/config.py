@@ -27,7 +27,7 @@ from typing import Any
 
 from platformdirs import user_config_path, user_log_path
 
-from qtui.tui.depth import COLOR_CHOICES
+from qtui.screen.depth import COLOR_CHOICES
 from qtui.tui.panels import PANELS
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError

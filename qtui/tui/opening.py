@@ -1,4 +1,4 @@
-"""Opening a model before anything that is shown depends on it."""
+"""What the header line says: the model, opened before anything depends on it, and the device."""
 
 from __future__ import annotations
 
@@ -17,12 +17,32 @@ async def headline_of(
 
     Raises QtuiError when it cannot be opened, RequestCancelled when a newer request takes over.
     """
-    from qtui.tui.panels.quantize.data import ModelIndex
+    from qtui.screen.tensors.data import ModelIndex
 
     reply = await engine.request(
         "open_model", {"model": model}, on_progress=lambda fraction, _: on_fraction(fraction)
     )
     return ModelIndex.parse({**reply.data, "tensors": ()}).headline
+
+
+async def device_of(engine: EngineClient) -> str:
+    """The first GPU that the engine sees and its memory in words; "no GPU" without one.
+
+    Raises QtuiError and RequestCancelled, as every request may.
+    """
+    from qtui.report.numbers import format_bytes
+
+    reply = await engine.request("devices")
+    devices = reply.data["devices"]
+    if not devices:
+        return "no GPU"
+    first = devices[0]
+    name = first["name"] or "GPU"
+    more = f" (+{len(devices) - 1})" if len(devices) > 1 else ""
+    used, total = first["memory_used"], first["memory_total"]
+    if used is None or total is None:
+        return f"{name}{more}"
+    return f"{name}{more}  HBM {format_bytes(used)} of {format_bytes(total)}"
 
 
 async def try_model(model: str, log: Path, on_fraction: Callable[[float], None]) -> str:

@@ -15,13 +15,13 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import ContentSwitcher, Input, Static
 
+from qtui.screen.panel.base import Panel
+from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.sentence import Sentence
 from qtui.tui.config import config_file
+from qtui.tui.header import HeaderLine, TabBar
+from qtui.tui.key_footer import KeyFooter
 from qtui.tui.keymap import SCREEN_BINDINGS
-from qtui.tui.panels.base import Panel
-from qtui.tui.widgets.field import Field
-from qtui.tui.widgets.header import HeaderLine, TabBar
-from qtui.tui.widgets.key_footer import KeyFooter
-from qtui.tui.widgets.sentence import Sentence
 from qtui_core.dataclass import dataclass
 
 SMALLEST = (60, 16)

@@ -19,8 +19,8 @@ from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
+from qtui.screen.depth import Depth
 from qtui.tui.config import log_file
-from qtui.tui.depth import Depth
 from qtui_core.models.quoting import printable_lines
 
 _RICH_SYSTEM = {Depth.TRUECOLOR: "truecolor", Depth.C256: "256"}

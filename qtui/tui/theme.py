@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from textual.theme import Theme
 
-from qtui.tui.depth import Depth
+from qtui.screen.depth import Depth
 
 # Variables a theme of another origin does not have; see QtuiApp.get_theme_variable_defaults.
 FIELDS_ON_DARK: Mapping[str, str] = {

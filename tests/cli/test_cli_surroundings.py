@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from qtui.report.doctor import Surroundings, doctor_document, find_warnings
+from qtui.screen.depth import Depth
 from qtui.surroundings import Files, Terminal, installed_versions, read_terminal
-from qtui.tui.depth import Depth
 from qtui_core.telemetry.device import Device, Driver
 from qtui_core.telemetry.machine import Machine
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qtui.engine.client import EngineLost, EngineState, Reply
-from qtui.tui.panels.memory.data import plan_of
+from qtui.screen.plan.data import plan_of
 from qtui_core.errors import UsageError
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.plan.run_plan import resolve

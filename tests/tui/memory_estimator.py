@@ -10,7 +10,7 @@ from typing import Any
 
 from qtui.engine.client import EngineLost, EngineState, Reply
 from qtui.engine.protocol import Array
-from qtui.tui.panels.memory.data import plan_of
+from qtui.screen.plan.data import plan_of
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.plan.run_plan import resolve
 

@@ -13,6 +13,8 @@ from conftest import Running, check_golden, screen_lines, screen_text, settled, 
 from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
+from qtui.screen.panel.asking import Phase
+from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.tui.panels.quantize.activations.data import (
     Captured,
     Channel,
@@ -25,8 +27,6 @@ from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
 from qtui.tui.panels.quantize.activations.layout import all_lines
 from qtui.tui.panels.quantize.activations.view import ActivationsView, State
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.widgets.drawing import ASCII, UNICODE
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
 CAPTURED = Captured(

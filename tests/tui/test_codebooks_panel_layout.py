@@ -10,9 +10,9 @@ from conftest import Running, check_golden, screen_lines, screen_text, settled, 
 from quantize_model import write_model
 from textual.pilot import Pilot
 
+from qtui.screen.panel.asking import Phase
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import ViewName
-from qtui.tui.panels.quantize.shown import Phase
 
 VIEWS = [view.value for view in ViewName]
 

@@ -16,10 +16,10 @@ from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
 from qtui.report.numbers import format_count
+from qtui.screen.panel.asking import Phase
+from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES, ViewName
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.subject import Injection
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.scan.occupancy import code_occupancy

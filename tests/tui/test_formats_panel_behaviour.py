@@ -15,14 +15,14 @@ from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from qtui.tui.messages import SendValue
+from qtui.screen.messages import SendValue
+from qtui.screen.widgets.bits import BitGrid
+from qtui.screen.widgets.choice import Choice
+from qtui.screen.widgets.facts import FactSheet
+from qtui.screen.widgets.number_line import NumberLine
 from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.panel import FormatsPanel
 from qtui.tui.panels.formats.state import FORMAT_LIST, FormatsState, initial_state
-from qtui.tui.widgets.bits import BitGrid
-from qtui.tui.widgets.choice import Choice
-from qtui.tui.widgets.facts import FactSheet
-from qtui.tui.widgets.number_line import NumberLine
 from qtui_core.errors import UsageError
 from qtui_core.formats import E4M3, E4M3FNUZ, FORMATS, FP16, FP32, FP64, INT8, Rounding, decode
 from qtui_core.formats.text import parse_value

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtui.screen.widgets.number_line import FULL, density_level
 from qtui.tui.panels.formats.line import (
     Window,
     count_by_cell,
@@ -18,7 +19,6 @@ from qtui.tui.panels.formats.line import (
     ruler,
     window_around,
 )
-from qtui.tui.widgets.number_line import FULL, density_level
 from qtui_core.formats import (
     E4M3,
     FORMATS,

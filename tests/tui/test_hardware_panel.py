@@ -13,10 +13,10 @@ from conftest import Running, check_golden, screen_lines, screen_text, settled, 
 from hardware_estimator import GIB, L40S, HardwareHere
 from textual.pilot import Pilot
 
+from qtui.screen.plan.shown import GpuChoice
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.hardware.panel import HardwarePanel
 from qtui.tui.panels.hardware.shown import ViewName
-from qtui.tui.panels.memory.shown import GpuChoice
 from qtui_core.memory.devices.finding import DEVICES, find_device
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading

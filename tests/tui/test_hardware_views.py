@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hardware_estimator import FACTS, L40S, RATES, SLICE, SMALL
 
-from qtui.tui.panels.codebooks.drawn_text import Canvas
+from qtui.screen.widgets.drawing import ASCII, UNICODE
+from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.hardware import words
 from qtui.tui.panels.hardware.panel import DRAWERS
 from qtui.tui.panels.hardware.roofline_view import axes_of, picture
 from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
-from qtui.tui.widgets.drawing import ASCII, UNICODE
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.compute.operation import Operation, Roofs, place
 from qtui_core.memory.devices.finding import DEVICES, find_device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtui.tui.widgets.header import fitted_title
+from qtui.tui.header import fitted_title
 
 TITLE = "/data/models/meta-llama/Llama-3.1-8B  LlamaForCausalLM  8.03 B parameters, 15 GiB"
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from qtui.screen.tensors.subject import Injection
+from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.tui.panels.quantize.outliers.data import (
     Attribution,
     Decomposition,
@@ -34,8 +36,6 @@ from qtui.tui.panels.quantize.outliers.sentences import (
     outlier_sentence,
 )
 from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
-from qtui.tui.panels.quantize.subject import Injection
-from qtui.tui.widgets.drawing import ASCII, UNICODE
 from qtui_core.errors import UsageError
 
 MATRIX = (60, 100)

@@ -11,10 +11,10 @@ from conftest import Running, check_golden, screen_lines, screen_text, settled, 
 from quantize_model import PROJ, tensors, write_model
 from textual.pilot import Pilot
 
+from qtui.screen.panel.asking import Phase
+from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.subject import Injection
 from qtui_core.quant import Scheme, attribute_error, find_outliers, keep_columns, measure
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from qtui.tui.panels.quantize.data import ErrorNumbers
+from qtui.screen.tensors.data import ErrorNumbers
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.shown import Shown
-from qtui.tui.widgets.heatmap.grid import HeatGrid
-from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.schemes.scheme import Scheme
 
 ENTRY = TensorEntry("fc.weight", "BF16", (4, 6), 24, 48, True, True, 4)

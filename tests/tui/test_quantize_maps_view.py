@@ -13,11 +13,11 @@ from conftest import Running, check_golden, screen_text, settled, until
 from quantize_model import PROJ, SHAPE, tensors, write_model
 from textual.pilot import Pilot
 
+from qtui.screen.panel.asking import Phase
+from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.maps.kinds import KINDS
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.subject import Injection
 from qtui_core.quant import Scheme, measure, quantize
 
 A, B = "int4:group64", "nf4:block64"

@@ -16,10 +16,10 @@ from safetensors.numpy import save_file
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineClient
+from qtui.screen.panel.asking import Phase
 from qtui.tui.panels.quantize.activations.view import LONGEST_PROMPT, ActivationsView
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
 
 OTHER = "model.layers.1.mlp.down_proj.weight"
 GRACE = 0.4  # longer than what is stale may stay

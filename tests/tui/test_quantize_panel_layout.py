@@ -10,8 +10,8 @@ from conftest import Running, check_golden, screen_lines, screen_text, settled, 
 from quantize_model import write_model
 from textual.pilot import Pilot
 
+from qtui.screen.panel.asking import Phase
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
+from qtui.screen.panel.asking import Phase
+from qtui.screen.tensors.list import Order
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.widgets.tensor_list import Order
 
 
 @pytest.fixture(scope="module")

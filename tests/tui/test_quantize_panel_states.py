@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
+from qtui.screen.panel.asking import Phase
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
 
 
 @pytest.fixture(scope="module")

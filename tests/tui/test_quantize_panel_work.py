@@ -15,10 +15,10 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from qtui.engine.client import EngineState
-from qtui.tui.messages import SendValue
+from qtui.screen.messages import SendValue
+from qtui.screen.panel.asking import Phase
+from qtui.screen.tensors.list import Order
 from qtui.tui.panels.quantize.panel import QuantizePanel
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.widgets.tensor_list import Order
 from qtui_core.quant import Scheme, measure, quantize
 
 

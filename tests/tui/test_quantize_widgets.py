@@ -10,14 +10,19 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.strip import Strip
 
-from qtui.tui.depth import Depth
-from qtui.tui.widgets.axis import column_labels, row_labels
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.heatmap.grid import NOTHING, HeatGrid, HeatScale
-from qtui.tui.widgets.heatmap.ramps import CIVIDIS_256, CIVIDIS_STOPS, EIGHT_BIT_CUBE, interpolate
-from qtui.tui.widgets.heatmap.widget import Heatmap
-from qtui.tui.widgets.histogram import Histogram, HistogramData
-from qtui.tui.widgets.tensor_list import TensorEntry, TensorList, shorten
+from qtui.screen.depth import Depth
+from qtui.screen.tensors.list import TensorEntry, TensorList, shorten
+from qtui.screen.widgets.axis import column_labels, row_labels
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.heatmap.grid import NOTHING, HeatGrid, HeatScale
+from qtui.screen.widgets.heatmap.ramps import (
+    CIVIDIS_256,
+    CIVIDIS_STOPS,
+    EIGHT_BIT_CUBE,
+    interpolate,
+)
+from qtui.screen.widgets.heatmap.widget import Heatmap
+from qtui.screen.widgets.histogram import Histogram, HistogramData
 
 
 def entry(name: str) -> TensorEntry:

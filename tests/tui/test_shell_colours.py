@@ -10,10 +10,10 @@ from rich.color import Color, ColorType
 from rich.style import Style
 from textual.app import App
 
+from qtui.screen.depth import Depth
+from qtui.screen.tensors.list import TensorEntry, TensorList
+from qtui.screen.widgets.heatmap.ramps import EIGHT_BIT_CUBE
 from qtui.tui.config import Config
-from qtui.tui.depth import Depth
-from qtui.tui.widgets.heatmap.ramps import EIGHT_BIT_CUBE
-from qtui.tui.widgets.tensor_list import TensorEntry, TensorList
 
 Triplet = tuple[int, int, int]
 #: xterm's sixteen colours, the paler of the usual ones on white.

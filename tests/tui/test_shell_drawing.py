@@ -9,11 +9,11 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
+from qtui.screen.depth import Depth
+from qtui.screen.widgets.drawing import ASCII, UNICODE, Drawing
+from qtui.screen.widgets.heatmap.ramps import CIVIDIS_STOPS, brightness, interpolate
+from qtui.screen.widgets.line import Line, shortened
 from qtui.tui.ascii_only import AsciiOnly, to_ascii
-from qtui.tui.depth import Depth
-from qtui.tui.widgets.drawing import ASCII, UNICODE, Drawing
-from qtui.tui.widgets.heatmap.ramps import CIVIDIS_STOPS, brightness, interpolate
-from qtui.tui.widgets.line import Line, shortened
 
 DEPTHS = list(Depth)
 

@@ -16,14 +16,14 @@ from textual.widgets import Input
 
 import qtui.tui
 from qtui.tui.config import Config, load_config
+from qtui.tui.header import TabBar
+from qtui.tui.key_footer import KeyFooter
 from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, checked_keymap, known_ids, own_bindings
 from qtui.tui.panels import PANELS
 from qtui.tui.screens import HelpScreen, OpenModelScreen
-from qtui.tui.widgets.header import TabBar
-from qtui.tui.widgets.key_footer import KeyFooter
 from qtui_core.errors import UsageError
 
-UNBUILT = [entry for entry in PANELS if entry.path.startswith("qtui.tui.panels.upcoming")]
+UNBUILT = [entry for entry in PANELS if not entry.built]
 
 
 def every_class() -> set[type[DOMNode]]:

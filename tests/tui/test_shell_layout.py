@@ -8,9 +8,9 @@ import pytest
 from conftest import Running, check_golden, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
+from qtui.screen.depth import Depth, detect_depth, resolve_depth
 from qtui.tui.ascii_only import to_ascii
 from qtui.tui.config import Config
-from qtui.tui.depth import Depth, detect_depth, resolve_depth
 from qtui_core.errors import UsageError
 
 SENTENCE = (

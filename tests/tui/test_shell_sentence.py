@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import Running, screen_text, settled, until
 
-from qtui.tui.widgets.sentence import Sentence, lines_kept
+from qtui.screen.widgets.sentence import Sentence, lines_kept
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
 
 

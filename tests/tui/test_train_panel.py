@@ -21,10 +21,10 @@ from memory_estimator import GIB, HandMade
 from textual.pilot import Pilot
 from textual.strip import Strip
 
+from qtui.screen.curve.dots import cells_of_track
+from qtui.screen.panel.asking import Phase
+from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.app import QtuiApp
-from qtui.tui.panels.codebooks.drawn_text import TextPicture
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.train.dots import cells_of_track
 from qtui.tui.panels.train.panel import TrainPanel
 from qtui.tui.panels.train.shown import ViewName
 from qtui_core.live.header import Header

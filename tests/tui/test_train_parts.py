@@ -15,10 +15,11 @@ import train_runs
 from disks import room_for
 from memory_estimator import GIB
 
-from qtui.tui.depth import Depth
-from qtui.tui.panels.codebooks.drawn_text import Canvas
-from qtui.tui.panels.memory.chart import make_chart
-from qtui.tui.panels.train.dots import ACROSS, DOWN, Track, cells_of_track, joined
+from qtui.screen.curve.chart import make_chart
+from qtui.screen.curve.dots import ACROSS, DOWN, Track, cells_of_track, joined
+from qtui.screen.depth import Depth
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.train.drawing import smaller
 from qtui.tui.panels.train.kept import KEPT, Keeper
 from qtui.tui.panels.train.levels import gap_text
@@ -27,7 +28,6 @@ from qtui.tui.panels.train.player import Player
 from qtui.tui.panels.train.tables import draw_phases
 from qtui.tui.panels.train.texts import draw_adapters
 from qtui.tui.panels.train.tracks import overlay, stacked
-from qtui.tui.widgets.drawing import Drawing
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.lines import Told, to_line
 from qtui_core.live.recording import Recording, read_recording

@@ -14,15 +14,15 @@ from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 from qtui.report.faces.json_face import to_json
 from qtui.report.faces.plain import to_plain
 from qtui.report.train.document import train_document
-from qtui.tui.depth import Depth
-from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
-from qtui.tui.panels.memory.shown import Shown
+from qtui.screen.depth import Depth
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.levels import run_lines
 from qtui.tui.panels.train.sentences import sentence_of
 from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.tables import draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_gap
-from qtui.tui.widgets.drawing import Drawing
 from qtui_core.live.header import Header
 from qtui_core.live.lines import Told
 from qtui_core.live.snapshot import End, Fault, StepTaken

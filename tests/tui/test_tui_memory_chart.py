@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from qtui.tui.depth import Depth
-from qtui.tui.panels.memory.chart import EMPTY, WHOLE, Cell, Chart, cells_of, make_chart
-from qtui.tui.panels.memory.data import Band, StackedCurve
-from qtui.tui.panels.memory.parts import PARTS, PLACES
-from qtui.tui.panels.memory.picture import AXIS, CurvePicture
-from qtui.tui.widgets.drawing import Drawing
+from qtui.screen.curve.chart import EMPTY, WHOLE, Cell, Chart, cells_of, make_chart
+from qtui.screen.curve.parts import PARTS, PLACES
+from qtui.screen.curve.picture import AXIS, CurvePicture
+from qtui.screen.depth import Depth
+from qtui.screen.plan.data import Band, StackedCurve
+from qtui.screen.widgets.drawing import Drawing
 from qtui_core.memory.replay.record import Component
 
 MIB = 1 << 20

@@ -17,9 +17,9 @@ import pytest
 from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
 from qtui.report.memory.data import memory_data
-from qtui.tui.panels.memory.data import Answer, Around, LiveDevice, ModelFacts
-from qtui.tui.panels.memory.feed import MemoryFeed
-from qtui.tui.panels.memory.shown import GpuChoice, Shown
+from qtui.screen.plan.data import Answer, Around, LiveDevice, ModelFacts
+from qtui.screen.plan.feed import MemoryFeed
+from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices.finding import find_device

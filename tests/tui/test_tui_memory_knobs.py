@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from qtui.tui.panels.memory.knobs import (
+from qtui.screen.plan.knobs import (
     KNOBS,
     changed,
     difference,

@@ -9,10 +9,10 @@ from conftest import Running, check_golden, screen_lines, screen_text, settled, 
 from memory_estimator import HandMade
 from textual.pilot import Pilot
 
+from qtui.screen.panel.asking import Phase
+from qtui.screen.plan.shown import ViewName
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.memory.panel import MemoryPanel
-from qtui.tui.panels.memory.shown import ViewName
-from qtui.tui.panels.quantize.shown import Phase
 
 VIEWS = [view.value for view in ViewName]
 SIZES = [(80, 24), (120, 40), (200, 50)]

@@ -8,7 +8,7 @@ from conftest import Running, screen_text, settled, until
 from memory_estimator import HandMade
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
-from qtui.tui.panels.memory.shown import ViewName
+from qtui.screen.plan.shown import ViewName
 
 
 async def test_a_list_of_savings_that_becomes_shorter(

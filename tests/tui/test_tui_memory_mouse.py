@@ -8,7 +8,7 @@ from memory_estimator import HandMade
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 from textual.pilot import Pilot
 
-from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
+from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
 
 
 async def click(pilot: Pilot[None], text: str, *, times: int = 1) -> None:

@@ -12,9 +12,9 @@ from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, REFUSED_BATCH, HandMade
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
-from qtui.tui.panels.memory import planning
-from qtui.tui.panels.memory.shown import ViewName
-from qtui.tui.panels.quantize.shown import Phase
+from qtui.screen.panel.asking import Phase
+from qtui.screen.plan import planning
+from qtui.screen.plan.shown import ViewName
 
 
 async def test_a_key_changes_the_plan_and_tells_the_difference(running: Running) -> None:

@@ -17,7 +17,7 @@ from processes import alive
 
 from qtui.engine.client import EngineLost, EngineState
 from qtui.engine.estimator.client import EstimatorClient
-from qtui.tui.panels.quantize.shown import Phase
+from qtui.screen.panel.asking import Phase
 from qtui_core.memory.plan.run_plan import RunPlan
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"

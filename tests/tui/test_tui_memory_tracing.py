@@ -7,8 +7,8 @@ from conftest import Running, screen_text, settled, until
 from memory_estimator import HandMade
 from test_tui_memory_layout import estimator, ready  # noqa: F401 (a fixture)
 
-from qtui.tui.panels.memory.shown import ViewName
-from qtui.tui.panels.quantize.shown import Phase
+from qtui.screen.panel.asking import Phase
+from qtui.screen.plan.shown import ViewName
 from qtui_core.errors import ModelError
 
 UNKNOWN = "No shape of models of type 'mamba' is built in, and none is guessed."

@@ -8,8 +8,8 @@ import pytest
 from conftest import Running, settled
 from quantize_model import write_model
 
-from qtui.tui.panels.quantize.views import ViewTabs
-from qtui.tui.panels.viewed import ViewedPanel
+from qtui.screen.panel.viewed import ViewedPanel
+from qtui.screen.widgets.view_tabs import ViewTabs
 
 
 @pytest.fixture(scope="module")

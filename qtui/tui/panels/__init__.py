@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from qtui_core.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from qtui.tui.panels.base import Panel
+    from qtui.screen.panel.base import Panel
 
 
 _HERE = "qtui.tui.panels"
-_UPCOMING = f"{_HERE}.upcoming:"
+_UPCOMING = f"{_HERE}.numerics:"
 
 
 @dataclass(frozen=True)

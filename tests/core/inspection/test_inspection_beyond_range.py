@@ -14,13 +14,13 @@ from qtui.report.faces.json_face import to_json
 from qtui.report.faces.markdown import to_markdown
 from qtui.report.inspection.comparison import comparison_document
 from qtui.report.inspection.document import inspection_document
-from qtui.tui.panels.quantize.data import ErrorNumbers, build
+from qtui.screen.tensors.data import ErrorNumbers, build
+from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.numbers import scheme_rows
 from qtui.tui.panels.quantize.outliers.data import Attribution, Granularities, GranularityRow
 from qtui.tui.panels.quantize.outliers.sentences import outlier_sentence
-from qtui.tui.widgets.heatmap.grid import HeatGrid
 from qtui_core.inspection.against.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.sensitivity.weighing import weigh_by_weights

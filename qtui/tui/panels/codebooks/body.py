@@ -9,14 +9,14 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Draw, Put, TextLine, TextPicture
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.tensors.side import TensorSide
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.task_title import TaskTitle
+from qtui.screen.widgets.text_picture import Canvas, Draw, Put, TextLine, TextPicture
+from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.codebooks.shown import ViewName
-from qtui.tui.panels.quantize.side import TensorSide
-from qtui.tui.panels.quantize.views import ViewTabs
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.field import Field
-from qtui.tui.widgets.task_title import TaskTitle
-from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
 
 WIDE = 150

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from qtui.report.numbers import format_bytes, format_decibels
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.data import Budget, SweepRow
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import Shown
-from qtui.tui.widgets.line import shortened
 from qtui_core.schemes.scheme import Scheme
 
 LABELS = 18

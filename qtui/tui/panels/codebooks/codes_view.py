@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from qtui.report.numbers import format_count, format_decibels
+from qtui.screen.widgets.drawing import Glyphs
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.data import MOST_BARS, Bar, CodeColumn
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import Shown
-from qtui.tui.widgets.drawing import Glyphs
-from qtui.tui.widgets.line import shortened
 
 LABELS = 11
 GAP = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.data import Level
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.codebooks.shown import Shown
 from qtui_core.dataclass import dataclass
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from qtui.engine.protocol import Array
-from qtui.tui.panels.quantize.data import ErrorNumbers, build
+from qtui.screen.tensors.data import ErrorNumbers, build
 from qtui_core.dataclass import dataclass
 
 MOST_BARS = 16

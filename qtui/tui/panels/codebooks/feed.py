@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qtui.engine.client import EngineClient, ProgressCallback
-from qtui.tui.panels.answers import Answers
+from qtui.screen.panel.answers import Answers
+from qtui.screen.tensors.data import ModelIndex, build
+from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.codebooks.data import (
     Budget,
     CodeColumn,
@@ -14,8 +16,6 @@ from qtui.tui.panels.codebooks.data import (
     EqualRow,
     SweepRow,
 )
-from qtui.tui.panels.quantize.data import ModelIndex, build
-from qtui.tui.panels.quantize.subject import Subject
 from qtui_core.schemes.granularity import PerBlock
 from qtui_core.schemes.scheme import Scheme
 

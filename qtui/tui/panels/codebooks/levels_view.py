@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
 from qtui.tui.panels.codebooks.data import CodeColumn
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone
 from qtui.tui.panels.codebooks.shown import Shown
-from qtui.tui.widgets.line import shortened
 
 EIGHTHS = 8
 AXIS = (-1.0, -0.5, 0.0, 0.5, 1.0)

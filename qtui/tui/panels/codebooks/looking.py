@@ -9,24 +9,22 @@ from textual.app import ComposeResult
 from textual.reactive import reactive
 
 from qtui.engine.client import EngineState
-from qtui.tui.messages import ModelOpened
+from qtui.screen.messages import ModelOpened
+from qtui.screen.panel.asking import OPENING, EnginePanel, Phase
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.tensors.subject import Subject
+from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.codebooks.body import CodebooksBody
 from qtui.tui.panels.codebooks.budget_view import budget_sentence, draw_budget
 from qtui.tui.panels.codebooks.codes_view import draw_codes
 from qtui.tui.panels.codebooks.construction_view import draw_construction
 from qtui.tui.panels.codebooks.data import EqualRow
-from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
 from qtui.tui.panels.codebooks.feed import SWEEP, CodebooksFeed
 from qtui.tui.panels.codebooks.levels_view import draw_levels
 from qtui.tui.panels.codebooks.shown import (
     Shown,
     ViewName,
 )
-from qtui.tui.panels.engine_panel import OPENING, EnginePanel
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.shown import Shown as QuantizeShown
-from qtui.tui.panels.quantize.subject import Subject
-from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 from qtui_core.schemes.stepping import resize_scheme
@@ -92,11 +90,8 @@ class LookingPanel(EnginePanel):
 
     def _subject_of_quantize(self) -> Subject | None:
         """What the Quantize panel looks at, if that is a tensor of this model."""
-        for panel in self.qtui.shell.query("#panel-quantize"):
-            shown = getattr(panel, "shown", None)
-            if isinstance(shown, QuantizeShown) and shown.entry and shown.model == self.shown.model:
-                return shown.subject
-        return None
+        model, subject = self.qtui.looked_at or ("", None)
+        return subject if model == self.shown.model else None
 
     def _follow(self) -> None:
         """Go to what was chosen in the Quantize panel since this one was shown."""

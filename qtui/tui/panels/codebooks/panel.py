@@ -10,16 +10,16 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineState
-from qtui.tui.panels.base import PaletteEntry
+from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.viewed import ViewedPanel
+from qtui.screen.tensors.list import TensorList
+from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.codebooks.body import CodebooksBody
-from qtui.tui.panels.codebooks.drawn_text import TextPicture
 from qtui.tui.panels.codebooks.export import panel_data
 from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
 from qtui.tui.panels.codebooks.looking import LookingPanel
 from qtui.tui.panels.codebooks.shown import ViewName
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.viewed import ViewedPanel
-from qtui.tui.widgets.tensor_list import TensorList
 from qtui_core.errors import UsageError
 from qtui_core.schemes.rules import check_side_by_side
 from qtui_core.schemes.scheme import Family, Scheme

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from qtui.screen.tensors.data import ModelIndex
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.codebooks.data import (
     Budget,
     CodeColumn,
@@ -11,9 +14,6 @@ from qtui.tui.panels.codebooks.data import (
     EqualRow,
     SweepRow,
 )
-from qtui.tui.panels.quantize.data import ModelIndex
-from qtui.tui.panels.quantize.subject import Subject
-from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.formats import NESTED_BLOCK
 from qtui_core.schemes.granularity import PerBlock, PerGroup

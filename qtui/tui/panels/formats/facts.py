@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from qtui.screen.widgets.facts import Fact
 from qtui.tui.panels.formats.rows import LOST, compact, fitted, percent
 from qtui.tui.panels.formats.state import FormatsState
-from qtui.tui.widgets.facts import Fact
 from qtui_core.formats import (
     Exact,
     FloatFormat,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise, repeat
 
-from qtui.tui.widgets.number_line import FULL, Ruler, Span, Track
+from qtui.screen.widgets.number_line import FULL, Ruler, Span, Track
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Interval, decode, encode, ulp
 from qtui_core.formats.decimals import format_exact, format_rounded

@@ -14,19 +14,19 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input, Label
 
-from qtui.tui.messages import Resized
-from qtui.tui.panels.base import PaletteEntry, Panel
+from qtui.screen.messages import Resized
+from qtui.screen.panel.base import PaletteEntry, Panel
+from qtui.screen.widgets.bits import BitGrid
+from qtui.screen.widgets.choice import Choice
+from qtui.screen.widgets.facts import FactSheet
+from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.number_line import NumberLine
 from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
 from qtui.tui.panels.formats.keys import FORMATS_BINDINGS, HELP
 from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
 from qtui.tui.panels.formats.rows import View, bit_row, grid_layout, table_text
 from qtui.tui.panels.formats.state import FORMAT_LIST, SATURATION, FormatsState, initial_state
-from qtui.tui.widgets.bits import BitGrid
-from qtui.tui.widgets.choice import Choice
-from qtui.tui.widgets.facts import FactSheet
-from qtui.tui.widgets.field import Field
-from qtui.tui.widgets.number_line import NumberLine
 from qtui_core.errors import UsageError
 from qtui_core.formats import Exact, Rounding
 from qtui_core.formats.summary import summarize

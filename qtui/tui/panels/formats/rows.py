@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from qtui.tui.widgets.bits import BitField, BitRow, Column
+from qtui.screen.widgets.bits import BitField, BitRow, Column
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import Exact, IntFormat
 from qtui_core.formats.decimals import format_exact, format_rounded

@@ -6,11 +6,11 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container
 
-from qtui.tui.panels.codebooks.drawn_text import Draw, TextPicture
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.task_title import TaskTitle
+from qtui.screen.widgets.text_picture import Draw, TextPicture
+from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.hardware.shown import ViewName
-from qtui.tui.panels.quantize.views import ViewTabs
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.task_title import TaskTitle
 
 SHORT = 26
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from qtui.engine.client import EngineClient
+from qtui.screen.plan.data import plan_of
 from qtui.tui.panels.hardware.shown import Shown
-from qtui.tui.panels.memory.data import plan_of
 from qtui_core.memory.compute.operation import Operation
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.plan.run_plan import RunPlan

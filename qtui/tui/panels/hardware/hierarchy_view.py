@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import log10
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
 from qtui.tui.panels.hardware.shown import Shown
 from qtui.tui.panels.hardware.words import speed
-from qtui.tui.panels.memory.views import wrapped
-from qtui.tui.widgets.line import shortened
 from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 
 #: Where texts behind the figures begin.

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.screen.widgets.drawing import Glyphs
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
 from qtui.tui.panels.hardware.shown import Shown
-from qtui.tui.panels.memory.views import wrapped
-from qtui.tui.widgets.drawing import Glyphs
-from qtui.tui.widgets.line import shortened
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."

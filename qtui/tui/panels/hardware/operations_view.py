@@ -4,11 +4,10 @@ saves."""
 from __future__ import annotations
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
 from qtui.tui.panels.hardware.shown import LETTERS, Shown
 from qtui.tui.panels.hardware.words import count, rate, ratio, seconds
-from qtui.tui.panels.memory.views import window, wrapped
-from qtui.tui.widgets.line import shortened
 from qtui_core.memory.compute.operation import Placed
 
 _NAME = 27

@@ -11,8 +11,9 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineClient, EngineState
-from qtui.tui.panels.base import PaletteEntry
-from qtui.tui.panels.engine_panel import EnginePanel
+from qtui.screen.panel.asking import EnginePanel
+from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.viewed import ViewedPanel
 from qtui.tui.panels.hardware.body import HardwareBody
 from qtui.tui.panels.hardware.export import operations_table, panel_data
 from qtui.tui.panels.hardware.feed import HardwareFeed
@@ -24,7 +25,6 @@ from qtui.tui.panels.hardware.rates_view import draw_rates
 from qtui.tui.panels.hardware.roofline_view import draw_roofline
 from qtui.tui.panels.hardware.sentences import sentence_of
 from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
-from qtui.tui.panels.viewed import ViewedPanel
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 from typing import Final
 
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
+from qtui.screen.curve.dots import ACROSS, Stroke, Track, cells_of_track
+from qtui.screen.widgets.drawing import Glyphs
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
 from qtui.tui.panels.hardware.operations_view import detail_lines, nothing
 from qtui.tui.panels.hardware.shown import LETTERS, Shown
 from qtui.tui.panels.hardware.words import rate, ratio, scaled_up, seconds, speed
-from qtui.tui.panels.memory.views import window
-from qtui.tui.panels.train.dots import ACROSS, Stroke, Track, cells_of_track
-from qtui.tui.widgets.drawing import Glyphs
-from qtui.tui.widgets.line import shortened
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.compute.operation import Placed, Roofs
 

@@ -7,16 +7,12 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from qtui.tui.panels.codebooks.drawn_text import Draw, TextPicture
-from qtui.tui.panels.memory.picture import CurvePicture
-from qtui.tui.panels.memory.plan_body import PlanBody, centred
-from qtui.tui.panels.memory.shown import ViewName
-from qtui.tui.panels.quantize.views import ViewTabs
-from qtui.tui.widgets.drawing import Drawing
-
-WIDE = 110
-SHORT = 26
-VERY_TALL = 40
+from qtui.screen.curve.picture import CurvePicture
+from qtui.screen.plan.body import SHORT, VERY_TALL, WIDE, PlanBody
+from qtui.screen.plan.shown import ViewName
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
+from qtui.screen.widgets.view_tabs import ViewTabs
 
 
 class MemoryBody(PlanBody):

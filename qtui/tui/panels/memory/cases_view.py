@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.memory.data import FigureLine
-from qtui.tui.panels.memory.shown import Shown
-from qtui.tui.panels.memory.views import window, wrapped
-from qtui.tui.widgets.line import shortened
+from qtui.screen.plan.data import FigureLine
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
 
 GB = 10**9
 #: Where reasons begin, and how many cases are listed at least.

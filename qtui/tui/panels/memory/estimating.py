@@ -10,18 +10,19 @@ from typing import Any
 
 from textual.app import ComposeResult
 
+from qtui.screen.panel.asking import Phase
+from qtui.screen.plan.changing import ChangingPanel
+from qtui.screen.plan.data import CaseLine, MapCell, ModelFacts
+from qtui.screen.plan.feed import case_line
+from qtui.screen.plan.levels import headline, level_lines
+from qtui.screen.plan.planning import ESTIMATE
+from qtui.screen.plan.shown import ViewName
 from qtui.tui.panels.memory.body import MemoryBody
 from qtui.tui.panels.memory.cases_view import draw_cases
-from qtui.tui.panels.memory.changing import ChangingPanel
-from qtui.tui.panels.memory.data import CaseLine, MapCell, ModelFacts
-from qtui.tui.panels.memory.feed import case_line
-from qtui.tui.panels.memory.lines import level_lines, number_lines
+from qtui.tui.panels.memory.lines import number_lines
 from qtui.tui.panels.memory.parts_view import draw_parts
-from qtui.tui.panels.memory.planning import ESTIMATE
 from qtui.tui.panels.memory.sentences import sentence_of
-from qtui.tui.panels.memory.shown import ViewName
-from qtui.tui.panels.memory.views import draw_gpus, draw_map, draw_savings, headline
-from qtui.tui.panels.quantize.shown import Phase
+from qtui.tui.panels.memory.views import draw_gpus, draw_map, draw_savings
 from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.plan.run_plan import RunPlan
 

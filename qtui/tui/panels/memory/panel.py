@@ -11,16 +11,16 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineState
-from qtui.tui.panels.base import PaletteEntry
-from qtui.tui.panels.codebooks.drawn_text import Canvas, TextPicture
+from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.viewed import ViewedPanel
+from qtui.screen.plan.export import curve_table, panel_data
+from qtui.screen.plan.planning import ESTIMATE
+from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
+from qtui.screen.widgets.text_picture import Canvas, TextPicture
 from qtui.tui.panels.memory.estimating import EstimatingPanel
-from qtui.tui.panels.memory.export import curve_table, panel_data
 from qtui.tui.panels.memory.keys import HELP, MEMORY_BINDINGS
 from qtui.tui.panels.memory.parts_view import part_lines
-from qtui.tui.panels.memory.planning import ESTIMATE
-from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.viewed import ViewedPanel
 from qtui_core.memory.plan.run_plan import RunPlan
 
 #: Views with lines, or cells, to choose from.

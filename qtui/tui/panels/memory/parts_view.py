@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.memory.data import Answer, TermLine
-from qtui.tui.panels.memory.parts import part_of
-from qtui.tui.panels.memory.shown import Shown
-from qtui.tui.panels.memory.views import wrapped
-from qtui.tui.widgets.line import shortened
+from qtui.screen.curve.parts import part_of
+from qtui.screen.plan.data import Answer, TermLine
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
 
 #: Where bars begin, how much room formulas have beside them at least, and the shortest bars.
 BARS, FORMULAS, LEAST_BAR = 36, 40, 5

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.memory.lines import change_text
-from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, Shown, ViewName
-from qtui.tui.widgets.drawing import Glyphs
+from qtui.screen.plan.levels import change_text
+from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, Shown, ViewName
+from qtui.screen.widgets.drawing import Glyphs
 
 
 def sentence_of(shown: Shown, glyphs: Glyphs) -> str:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from qtui.report.numbers import format_bytes, format_count
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.memory.data import MapCell
-from qtui.tui.panels.memory.lines import VERDICTS
-from qtui.tui.panels.memory.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
-from qtui.tui.widgets.line import shortened
+from qtui.report.numbers import format_bytes
+from qtui.screen.plan.data import MapCell
+from qtui.screen.plan.levels import VERDICTS
+from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window
 
 #: What a verdict looks like in a narrow map, where there is room for a sign only.
 SIGNS = {"fits": "+", "tight": "~", "no": "-", None: " "}
-
-
-def window(count: int, at: int, room: int) -> range:
-    """As many lines of a list as there is room for, the chosen one among them."""
-    room = max(1, room)
-    first = max(0, min(at - room // 2, count - room))
-    return range(first, min(count, first + room))
 
 
 def draw_savings(shown: Shown, canvas: Canvas) -> list[TextLine]:
@@ -179,27 +172,3 @@ def cell_text(cell: MapCell, width: int) -> str:
         digits -= 1
         text = f"{gib:.{digits}f}"
     return text + SIGNS[cell.verdict]
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Words in lines of at most `width`."""
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append(word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
-
-
-def headline(shown: Shown) -> tuple[str, tuple[str, ...]]:
-    """What is estimated: its name, and what is to be known of it."""
-    facts = shown.facts
-    if facts is None:
-        return "", ()
-    details = [facts.architecture]
-    if facts.parameters is not None and facts.layers is not None:
-        details += [f"{format_count(facts.parameters)} parameters", f"{facts.layers} layers"]
-    if facts.quantized:
-        details.append("quantized already: estimated from its unquantized original")
-    return facts.id, tuple(details)

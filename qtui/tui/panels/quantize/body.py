@@ -8,19 +8,20 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
 from qtui.report.numbers import format_bytes
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.tensors.side import TensorSide
+from qtui.screen.tensors.subject import WEIGHT, Subject
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.heatmap.widget import Heatmap
+from qtui.screen.widgets.histogram import Histogram
+from qtui.screen.widgets.task_title import TaskTitle
+from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.numbers import NumberTable
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.schemes import SchemeControls
-from qtui.tui.panels.quantize.side import TensorSide
-from qtui.tui.panels.quantize.subject import WEIGHT, Subject
-from qtui.tui.panels.quantize.views import View, ViewTabs
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.heatmap.widget import Heatmap
-from qtui.tui.widgets.histogram import Histogram
-from qtui.tui.widgets.task_title import TaskTitle
-from qtui.tui.widgets.tensor_list import TensorEntry
+from qtui.tui.panels.quantize.views import View
 from qtui_core.models.quoting import printable
 
 VIEWS: tuple[type[View], ...] = (MapsView, OutliersView, ActivationsView)

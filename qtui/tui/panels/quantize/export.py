@@ -6,10 +6,10 @@ import dataclasses
 import math
 from typing import Any
 
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.tensors.subject import WEIGHT
 from qtui.tui.panels.quantize.numbers import Row, element_rows, scheme_rows, tensor_rows
 from qtui.tui.panels.quantize.shown import Shown
-from qtui.tui.panels.quantize.subject import WEIGHT
-from qtui.tui.widgets.tensor_list import TensorEntry
 
 
 def panel_data(shown: Shown) -> dict[str, Any] | None:

@@ -7,19 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qtui.engine.client import EngineClient, ProgressCallback
-from qtui.report.numbers import format_bytes
-from qtui.tui.panels.answers import Answers
-from qtui.tui.panels.quantize.data import (
+from qtui.screen.panel.answers import Answers
+from qtui.screen.tensors.data import (
     Element,
     ErrorNumbers,
     ModelIndex,
     TensorNumbers,
     build,
 )
+from qtui.screen.tensors.subject import WEIGHT, Subject
+from qtui.screen.widgets.heatmap.grid import HeatGrid
+from qtui.screen.widgets.histogram import HistogramData
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
-from qtui.tui.panels.quantize.subject import WEIGHT, Subject
-from qtui.tui.widgets.heatmap.grid import HeatGrid
-from qtui.tui.widgets.histogram import HistogramData
 
 
 class QuantizeFeed:
@@ -37,20 +36,6 @@ class QuantizeFeed:
         self.answers.clear()
         self._captures.clear()
         return ModelIndex.parse(reply.data)
-
-    async def device(self) -> str:
-        """The first GPU and its memory in words; "no GPU" without one."""
-        reply = await self.engine.request("devices")
-        devices = reply.data["devices"]
-        if not devices:
-            return "no GPU"
-        first = devices[0]
-        name = first["name"] or "GPU"
-        more = f" (+{len(devices) - 1})" if len(devices) > 1 else ""
-        used, total = first["memory_used"], first["memory_total"]
-        if used is None or total is None:
-            return f"{name}{more}"
-        return f"{name}{more}  HBM {format_bytes(used)} of {format_bytes(total)}"
 
     async def numbers(
         self, model: str, subject: Subject, on_progress: ProgressCallback

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from qtui.tui.panels.quantize.data import ErrorNumbers, TensorNumbers
+from qtui.screen.tensors.data import ErrorNumbers, TensorNumbers
+from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.quantize.feed import QuantizeFeed
-from qtui.tui.panels.quantize.subject import Subject
 from qtui_core.dataclass import dataclass
 
 

@@ -8,15 +8,16 @@ from functools import partial
 from typing import Literal
 
 from qtui.engine.client import EngineLost, EngineState
-from qtui.tui.messages import DeviceSeen, ModelFailed, ModelOpened
-from qtui.tui.panels.engine_panel import OPENING
-from qtui.tui.panels.quantize.data import TensorNumbers
+from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened
+from qtui.screen.panel.asking import OPENING, Phase
+from qtui.screen.tensors.data import TensorNumbers
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.tensors.subject import WEIGHT, Injection
+from qtui.tui.opening import device_of
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.loading import Explanation, Look, SchemeErrors, findings
-from qtui.tui.panels.quantize.shown import Phase, Shown
-from qtui.tui.panels.quantize.subject import WEIGHT, Injection
+from qtui.tui.panels.quantize.shown import Shown
 from qtui.tui.panels.quantize.telling import TellingPanel
-from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.errors import QtuiError
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme
@@ -73,6 +74,7 @@ class LookingPanel(TellingPanel):
         self.stop_ranking()
         self.opening = None
         self.shown = Shown(model, index, schemes=self.shown.schemes, active=self.shown.active)
+        self.qtui.looked_at = None
         self.body.clear()
         self.body.side.load(index.tensors)
         self._speak("")
@@ -93,7 +95,7 @@ class LookingPanel(TellingPanel):
         self._look()
 
     async def _ask_device(self) -> None:
-        self.post_message(DeviceSeen(await self.feed.device()))
+        self.post_message(DeviceSeen(await device_of(self.qtui.engine)))
 
     # Looking at a tensor
 
@@ -125,6 +127,7 @@ class LookingPanel(TellingPanel):
         entry, shown = self.shown.entry, self.shown
         if entry is None or not shown.schemes:
             return
+        self.qtui.looked_at = (shown.model, shown.subject)
         self.body.show_title(entry, shown.subject)
         self._show_numbers()
         if self.qtui.engine.state is EngineState.LOST:

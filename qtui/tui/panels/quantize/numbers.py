@@ -13,10 +13,10 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from qtui.report.numbers import format_bytes, format_decibels, format_value
-from qtui.tui.panels.quantize.data import Element, ErrorNumbers, TensorNumbers
+from qtui.screen.tensors.data import Element, ErrorNumbers, TensorNumbers
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.line import Line, shortened
 from qtui.tui.panels.quantize.shown import Shown
-from qtui.tui.widgets.drawn import DrawnLines
-from qtui.tui.widgets.line import Line, shortened
 from qtui_core.dataclass import dataclass
 
 Tone = Literal["heading", "label", "value", "quiet", "warning"]

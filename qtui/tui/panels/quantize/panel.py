@@ -11,22 +11,22 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineState
-from qtui.tui.messages import SendValue
-from qtui.tui.panels.base import PaletteEntry
+from qtui.screen.messages import SendValue
+from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.viewed import ViewedPanel
+from qtui.screen.tensors.list import Order, TensorList
+from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT
+from qtui.screen.widgets.heatmap.widget import Heatmap
+from qtui.screen.widgets.histogram import Histogram
+from qtui.screen.widgets.scheme_bar import SchemeBar
 from qtui.tui.panels.quantize.body import VIEWS
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.looking import LookingPanel
 from qtui.tui.panels.quantize.outliers.bars import GranularityBars
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.subject import INPUT, OUTPUT, WEIGHT
 from qtui.tui.panels.quantize.views import View, view_bindings
-from qtui.tui.panels.viewed import ViewedPanel
-from qtui.tui.widgets.heatmap.widget import Heatmap
-from qtui.tui.widgets.histogram import Histogram
-from qtui.tui.widgets.scheme_bar import SchemeBar
-from qtui.tui.widgets.tensor_list import Order, TensorList
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme

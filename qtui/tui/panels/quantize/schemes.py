@@ -10,8 +10,8 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from qtui.tui.widgets.field import Field
-from qtui.tui.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
+from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.scheme_bar import Knob, SchemeBar, SchemeLine
 from qtui_core.schemes.granularity import kind_of, size_of
 from qtui_core.schemes.scheme import Family, Scheme
 from qtui_core.schemes.stepping import roundings_of, rules_of

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import field
-from enum import StrEnum
 
-from qtui.tui.panels.quantize.data import (
+from qtui.screen.tensors.data import (
     Element,
     ErrorNumbers,
     ModelIndex,
     TensorNumbers,
 )
+from qtui.screen.tensors.list import TensorEntry
+from qtui.screen.tensors.subject import WEIGHT, Injection, Subject
+from qtui.screen.widgets.histogram import HistogramData
 from qtui.tui.panels.quantize.maps.picture import MapPicture
-from qtui.tui.panels.quantize.subject import WEIGHT, Injection, Subject
-from qtui.tui.widgets.histogram import HistogramData
-from qtui.tui.widgets.tensor_list import TensorEntry
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
-
-
-class Phase(StrEnum):
-    """Where the panel is. `failed` concerns what was asked for, `lost` the engine itself."""
-
-    OPENING = "opening"
-    WORKING = "working"
-    READY = "ready"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    LOST = "lost"
 
 
 @dataclass

@@ -6,10 +6,10 @@ from textual.actions import parse
 from textual.app import ComposeResult
 from textual.reactive import reactive
 
-from qtui.tui.panels.engine_panel import EnginePanel
+from qtui.screen.panel.asking import EnginePanel, Phase
 from qtui.tui.panels.quantize.body import QuantizeBody
 from qtui.tui.panels.quantize.numbers import all_rows
-from qtui.tui.panels.quantize.shown import Phase, Shown
+from qtui.tui.panels.quantize.shown import Shown
 
 
 class TellingPanel(EnginePanel):

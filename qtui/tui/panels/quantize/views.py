@@ -11,18 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from textual import events
 from textual.binding import Binding
 from textual.containers import Container
-from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from qtui.tui.panels.base import PaletteEntry, Panel
+from qtui.screen.panel.base import PaletteEntry, Panel
+from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.shown import Shown
-from qtui.tui.widgets.drawing import Drawing
 
 if TYPE_CHECKING:
     from qtui.tui.panels.quantize.looking import LookingPanel
@@ -141,59 +139,3 @@ def view_bindings(views: Iterable[type[View]]) -> list[Binding]:
         for view in views
         for key in view.KEYS
     ]
-
-
-class ViewTabs(Widget):
-    """The names of the views, the shown one marked. A click shows another."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"views--active", "views--other"}
-    DEFAULT_CSS = """
-    ViewTabs {
-        height: 1;
-        padding: 0 1;
-        & > .views--active { color: $primary; text-style: bold; }
-        & > .views--other { color: $quiet; }
-    }
-    """
-
-    active: reactive[int] = reactive(0)
-
-    class Clicked(Message):
-        """A name was clicked."""
-
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
-
-    def __init__(self, titles: Sequence[str], pointer: str) -> None:
-        super().__init__()
-        self.titles = tuple(titles)
-        self.pointer = pointer
-
-    def _texts(self) -> list[str]:
-        return [
-            f"{self.pointer if index == self.active else ' '}{title}  "
-            for index, title in enumerate(self.titles)
-        ]
-
-    def render(self) -> Content:
-        return Content.assemble(
-            *(
-                (
-                    text,
-                    self.get_visual_style(
-                        "views--active" if index == self.active else "views--other"
-                    ),
-                )
-                for index, text in enumerate(self._texts())
-            )
-        )
-
-    def on_click(self, event: events.Click) -> None:
-        event.stop()
-        offset = event.get_content_offset(self)
-        start = 0
-        for index, text in enumerate(self._texts()):
-            if offset is not None and start <= offset.x < start + len(text):
-                self.post_message(self.Clicked(index))
-            start += len(text)

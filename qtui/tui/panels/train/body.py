@@ -7,15 +7,14 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from qtui.tui.panels.codebooks.drawn_text import Draw, TextPicture
-from qtui.tui.panels.memory.body import SHORT, VERY_TALL, WIDE
-from qtui.tui.panels.memory.plan_body import PlanBody, centred
-from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.screen.plan.body import SHORT, VERY_TALL, WIDE, PlanBody
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
+from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.train.controls import Controls
 from qtui.tui.panels.train.loss import LossPicture
 from qtui.tui.panels.train.picture import RunPicture
 from qtui.tui.panels.train.shown import ViewName
-from qtui.tui.widgets.drawing import Drawing
 
 #: From here on the gap stands beside the phases and the loss.
 VERY_WIDE = 160

@@ -9,8 +9,8 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
-from qtui.tui.widgets.drawn import DrawnLines
-from qtui.tui.widgets.line import Line
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.line import Line
 from qtui_core.dataclass import dataclass
 
 

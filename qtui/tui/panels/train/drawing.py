@@ -8,13 +8,13 @@ from typing import Any
 
 from textual.app import ComposeResult
 
-from qtui.tui.panels.codebooks.drawn_text import Canvas, TextLine
-from qtui.tui.panels.memory.data import ModelFacts
-from qtui.tui.panels.memory.fields import form_fields
-from qtui.tui.panels.memory.knobs import KNOBS
-from qtui.tui.panels.memory.shown import Shown
-from qtui.tui.panels.memory.views import headline
-from qtui.tui.panels.quantize.shown import Phase
+from qtui.screen.panel.asking import Phase
+from qtui.screen.plan.data import ModelFacts
+from qtui.screen.plan.fields import form_fields
+from qtui.screen.plan.knobs import KNOBS
+from qtui.screen.plan.levels import headline
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.body import TrainBody
 from qtui.tui.panels.train.controls import Control
 from qtui.tui.panels.train.levels import before_lines, run_lines

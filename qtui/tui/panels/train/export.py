@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from qtui.tui.panels.memory.export import panel_data
-from qtui.tui.panels.memory.shown import Shown
+from qtui.screen.plan.export import panel_data
+from qtui.screen.plan.shown import Shown
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import summary

@@ -6,7 +6,7 @@ from functools import partial
 
 from textual.binding import BindingType
 
-from qtui.tui.panels.bindings import panel_binding
+from qtui.screen.panel.keys import panel_binding
 
 HELP = """\
 A real step, in a process of its own, held against its estimate while it runs.

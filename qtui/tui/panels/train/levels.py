@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from qtui.report.numbers import format_bytes, plural
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone
-from qtui.tui.panels.memory.lines import level_lines as estimate_lines
-from qtui.tui.panels.memory.shown import Shown
+from qtui.screen.plan.levels import level_lines as estimate_lines
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
 from qtui.tui.panels.train.shown import RunShown
-from qtui.tui.widgets.line import shortened
 from qtui_core.live.compare import gap_share, too_early
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured, measured

@@ -9,10 +9,10 @@ from typing import ClassVar, TypeGuard
 from rich.style import Style
 from textual.strip import Strip
 
-from qtui.tui.panels.train.dots import ACROSS, Track, cells_of_track
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.drawn import DrawnLines
-from qtui.tui.widgets.line import Line, shortened
+from qtui.screen.curve.dots import ACROSS, Track, cells_of_track
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.line import Line, shortened
 
 AXIS = 7
 

@@ -9,9 +9,9 @@ from rich.color import Color
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
-from qtui.tui.depth import Depth
-from qtui.tui.panels.memory.parts import PARTS, color_of
-from qtui.tui.widgets.drawing import palette_color
+from qtui.screen.curve.parts import PARTS, color_of
+from qtui.screen.depth import Depth
+from qtui.screen.widgets.drawing import palette_color
 
 #: Share of a part's own colour; the rest is the ground.
 _SHARE: Final = 0.42

@@ -10,12 +10,12 @@ from textual import on
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from qtui.tui.messages import Resized
-from qtui.tui.panels.base import PaletteEntry
-from qtui.tui.panels.memory.knobs import whole_number
-from qtui.tui.panels.memory.shown import GpuChoice
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.views import ViewTabs
+from qtui.screen.messages import Resized
+from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.plan.knobs import whole_number
+from qtui.screen.plan.shown import GpuChoice
+from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.train.controls import Controls
 from qtui.tui.panels.train.drawing import DrawingPanel
 from qtui.tui.panels.train.export import run_data, run_table

@@ -14,9 +14,9 @@ from textual import events, on
 from qtui.engine.client import EXIT_SECONDS
 from qtui.engine.run.client import WORKER, Control, RunClient
 from qtui.report.numbers import format_bytes
+from qtui.screen.messages import DeviceSeen
+from qtui.screen.plan.changing import ChangingPanel
 from qtui.tui.config import log_file
-from qtui.tui.messages import DeviceSeen
-from qtui.tui.panels.memory.changing import ChangingPanel
 from qtui.tui.panels.train.kept import Keeper
 from qtui.tui.panels.train.player import Player
 from qtui.tui.panels.train.sentences import going_on, how_recorded

@@ -7,12 +7,12 @@ from shlex import quote
 
 from qtui.report.numbers import format_bytes, format_value, plural
 from qtui.report.train.words import DOING
-from qtui.tui.panels.memory.lines import signed
-from qtui.tui.panels.memory.shown import Shown
+from qtui.screen.plan.levels import signed
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.drawing import Glyphs
 from qtui.tui.panels.train.levels import gap_text
 from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.texts import gap_of
-from qtui.tui.widgets.drawing import Glyphs
 from qtui_core.live.compare import too_early
 from qtui_core.live.explain import WORTH, largest_unexplained
 from qtui_core.live.measured import measured

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from qtui.report.numbers import format_bytes
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, right
-from qtui.tui.panels.memory.parts import PLACES, part_of
-from qtui.tui.panels.memory.shown import Shown
+from qtui.screen.curve.parts import PLACES, part_of
+from qtui.screen.plan.shown import Shown
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
 from qtui.tui.panels.train.levels import gap_text, gap_tone
 from qtui.tui.panels.train.texts import gap_of, nothing
-from qtui.tui.widgets.line import shortened
 from qtui_core.live.compare import (
     ComponentRow,
     PhaseRow,

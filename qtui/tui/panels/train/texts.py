@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtui.report.numbers import format_bytes, format_value
-from qtui.tui.panels.codebooks.drawn_text import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.memory.lines import signed
-from qtui.tui.panels.memory.views import wrapped
+from qtui.screen.plan.levels import signed
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
 from qtui.tui.panels.train.levels import place_of
-from qtui.tui.widgets.line import shortened
 from qtui_core.live.gap import Level
 from qtui_core.live.measured import measured
 from qtui_core.live.snapshot import AdaptersCompared, Fault

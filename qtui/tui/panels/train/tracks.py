@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from qtui.report.memory.parts import place_of
-from qtui.tui.panels.memory.data import Band, StackedCurve
-from qtui.tui.panels.memory.parts import PARTS
-from qtui.tui.panels.train.dots import ACROSS, Stroke, Track
+from qtui.screen.curve.dots import ACROSS, Stroke, Track
+from qtui.screen.curve.parts import PARTS
+from qtui.screen.plan.data import Band, StackedCurve
 from qtui.tui.panels.train.picture import Overlay, Place
 from qtui_core.live.align import aligned
 from qtui_core.live.header import PredictedCurve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qtui.tui.panels.quantize.data import build
+from qtui.screen.tensors.data import build
 from qtui_core.dataclass import dataclass
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_decibels, format_value
+from qtui.screen.widgets.drawing import Glyphs
+from qtui.screen.widgets.line import shortened
 from qtui.tui.panels.quantize.activations.data import Captured, Channel, Outputs, Ranges, Way
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine, Tone
-from qtui.tui.widgets.drawing import Glyphs
-from qtui.tui.widgets.line import shortened
 from qtui_core.models.quoting import printable
 
 LABEL = 23

@@ -13,7 +13,11 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from qtui.engine.client import EngineLost
-from qtui.tui.panels.base import PaletteEntry
+from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.tensors.subject import INPUT, OUTPUT
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.field import Field
 from qtui.tui.panels.quantize.activations.data import Captured, Outputs, Ranges, TextChoice
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
 from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
@@ -21,11 +25,7 @@ from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
 from qtui.tui.panels.quantize.activations.states import State, state_sentence, state_words
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.lines import TextLine, TonedLines
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.subject import INPUT, OUTPUT
 from qtui.tui.panels.quantize.views import View
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.field import Field
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 

@@ -9,6 +9,11 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from qtui.report.numbers import format_decibels
+from qtui.screen.tensors.subject import Subject
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.heatmap.grid import HeatScale, Window
+from qtui.screen.widgets.heatmap.widget import Heatmap
+from qtui.screen.widgets.histogram import Histogram
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.maps.kinds import DIFFERENCE, KINDS, Kind, map_titles
 from qtui.tui.panels.quantize.maps.legend import SharedLegend
@@ -16,12 +21,7 @@ from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import Shown
-from qtui.tui.panels.quantize.subject import Subject
 from qtui.tui.panels.quantize.views import View
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.heatmap.grid import HeatScale, Window
-from qtui.tui.widgets.heatmap.widget import Heatmap
-from qtui.tui.widgets.histogram import Histogram
 
 Seen = tuple[str, Subject]
 """Model and subject."""

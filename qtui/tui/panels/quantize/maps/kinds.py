@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.tui.widgets.heatmap.grid import HeatGrid, HeatScale
+from qtui.screen.widgets.heatmap.grid import HeatGrid, HeatScale
 from qtui_core.dataclass import dataclass
 
 POOLINGS = ("max", "mean", "rms", "nearest")

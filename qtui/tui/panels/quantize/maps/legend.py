@@ -8,11 +8,11 @@ from rich.segment import Segment
 from textual.strip import Strip
 
 from qtui.report.numbers import format_value
-from qtui.tui.panels.quantize.data import Element
-from qtui.tui.widgets.drawing import Drawing
-from qtui.tui.widgets.drawn import DrawnLines
-from qtui.tui.widgets.heatmap.grid import HeatScale
-from qtui.tui.widgets.heatmap.legend import scale_segments
+from qtui.screen.tensors.data import Element
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.heatmap.grid import HeatScale
+from qtui.screen.widgets.heatmap.legend import scale_segments
 
 GAP = 3
 

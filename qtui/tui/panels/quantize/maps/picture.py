@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtui.tui.widgets.heatmap.grid import HeatGrid, Window
+from qtui.screen.widgets.heatmap.grid import HeatGrid, Window
 from qtui_core.dataclass import dataclass
 
 

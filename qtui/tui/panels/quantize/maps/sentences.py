@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from qtui.report.numbers import format_value, plural
-from qtui.tui.panels.quantize.data import ErrorNumbers
+from qtui.screen.tensors.data import ErrorNumbers
 from qtui.tui.panels.quantize.maps.picture import MapPicture
 
 Errors = Mapping[str, ErrorNumbers | None]

@@ -9,13 +9,13 @@ from textual import on
 from textual.binding import Binding
 from textual.widget import Widget
 
+from qtui.screen.widgets.heatmap.grid import Window
+from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.tui.panels.quantize.maps.drawn import DrawnMaps
 from qtui.tui.panels.quantize.maps.export import maps_data, maps_table
 from qtui.tui.panels.quantize.maps.keys import HELP, KEYS
 from qtui.tui.panels.quantize.maps.kinds import KINDS
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
-from qtui.tui.widgets.heatmap.grid import Window
-from qtui.tui.widgets.heatmap.widget import Heatmap
 
 # Shares of the window by which it moves.
 NEAR, FAR = 0.5, 0.25

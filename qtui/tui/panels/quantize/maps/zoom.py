@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtui.tui.widgets.heatmap.grid import Window
+from qtui.screen.widgets.heatmap.grid import Window
 
 # Elements that a window has at least on each side: fewer make no pattern.
 LEAST = 8

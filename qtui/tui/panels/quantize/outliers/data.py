@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from qtui.tui.panels.quantize.data import build
+from qtui.screen.tensors.data import build
 from qtui.tui.panels.quantize.outliers.detection import By, nearest
 from qtui_core.dataclass import dataclass
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_count, format_decibels
+from qtui.screen.widgets.drawing import Glyphs
+from qtui.screen.widgets.line import shortened
 from qtui.tui.panels.quantize.outliers.data import Granularities, GranularityRow
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
-from qtui.tui.widgets.drawing import Glyphs
-from qtui.tui.widgets.line import shortened
 
 SHORTEST_BAR = 6
 

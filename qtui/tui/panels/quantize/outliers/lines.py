@@ -9,8 +9,8 @@ from rich.style import Style
 from textual.geometry import Size
 from textual.strip import Strip
 
-from qtui.tui.widgets.drawn import DrawnLines
-from qtui.tui.widgets.line import Line
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.line import Line
 
 Tone = Literal["heading", "label", "value", "strong", "bar", "loss", "tick", "warning"]
 Text = tuple[str, Tone]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_decibels, format_value, plural
+from qtui.screen.widgets.drawing import Glyphs
+from qtui.screen.widgets.line import shortened
 from qtui.tui.panels.quantize.outliers.data import Attribution, Kept, OutlierNumbers
 from qtui.tui.panels.quantize.outliers.detection import beyond_text
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
-from qtui.tui.widgets.drawing import Glyphs
-from qtui.tui.widgets.line import shortened
 
 
 def listing_lines(

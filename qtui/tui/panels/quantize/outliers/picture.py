@@ -13,6 +13,9 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from qtui.report.numbers import format_value
+from qtui.screen.panel.asking import Phase
+from qtui.screen.tensors.subject import Injection, Subject
+from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.bars import GranularityBars
 from qtui.tui.panels.quantize.outliers.data import (
@@ -36,10 +39,7 @@ from qtui.tui.panels.quantize.outliers.listing import listing_lines
 from qtui.tui.panels.quantize.outliers.sentences import injection_sentence, outlier_sentence
 from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
-from qtui.tui.panels.quantize.shown import Phase
-from qtui.tui.panels.quantize.subject import Injection, Subject
 from qtui.tui.panels.quantize.views import View
-from qtui.tui.widgets.drawing import Drawing
 
 Place = tuple[str, str, str, Injection | None]
 """Model, tensor, source and outlier."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qtui.report.numbers import format_decibels, format_value, plural
+from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.data import (
     Attribution,
     Decomposition,
@@ -13,7 +14,6 @@ from qtui.tui.panels.quantize.outliers.data import (
 from qtui.tui.panels.quantize.outliers.detection import Detection, beyond_text
 from qtui.tui.panels.quantize.outliers.injecting import place_text, sigmas_text
 from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent
-from qtui.tui.panels.quantize.subject import Injection
 
 #: Less than this nobody would change a scheme for.
 WORTH_DB = 1.0

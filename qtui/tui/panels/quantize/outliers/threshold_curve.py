@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.numbers import format_bytes, format_decibels
+from qtui.screen.widgets.drawing import Glyphs
+from qtui.screen.widgets.line import shortened
 from qtui.tui.panels.quantize.outliers.data import Decomposition
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
-from qtui.tui.widgets.drawing import Glyphs
-from qtui.tui.widgets.line import shortened
 
 EIGHTHS = 8
 WIDEST_POINT = 4

@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from qtui.tui.widgets.field import Field
+from qtui.screen.widgets.field import Field
 
 Purpose = Literal["outlier", "limit"]
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding
 
+from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.bars import GranularityBars
 from qtui.tui.panels.quantize.outliers.detection import EXAMPLES as LIMITS
 from qtui.tui.panels.quantize.outliers.detection import Detection, limit_text
@@ -20,7 +21,6 @@ from qtui.tui.panels.quantize.outliers.injecting import (
 from qtui.tui.panels.quantize.outliers.keys import HELP, KEYS
 from qtui.tui.panels.quantize.outliers.picture import OutlierPicture
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
-from qtui.tui.panels.quantize.subject import Injection
 from qtui_core.errors import UsageError
 
 FACTOR = 2.0

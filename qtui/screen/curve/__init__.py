@@ -1,0 +1,1 @@
+"""Memory over the events of a step, as a picture."""

@@ -1,0 +1,190 @@
+"""From a curve to the cells of a picture. Plain numbers: the widget draws them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import ceil
+from typing import Final
+
+from qtui.screen.curve.parts import PARTS
+from qtui.screen.plan.data import Band, StackedCurve
+from qtui_core.dataclass import dataclass
+
+#: Columns that a phase gets at least, where there is room: its name or a part of it.
+LEAST_COLUMNS: Final = 6
+#: Above this share of the capacity, the whole capacity is shown.
+_NEAR: Final = 0.55
+
+
+@dataclass(frozen=True)
+class ChartBand:
+    """A phase and its columns: start <= column < stop."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn.
+
+    Attributes:
+        columns: bytes of each part, for each column of cells.
+        ghost: all bytes before the last change, for each column; empty without one.
+        bands: the phases.
+        top: bytes at the upper edge.
+        peak: column of the most.
+        capacity: of the GPU, where it is within the picture.
+    """
+
+    columns: tuple[tuple[int, ...], ...]
+    ghost: tuple[int, ...]
+    bands: tuple[ChartBand, ...]
+    top: int
+    peak: int
+    capacity: int | None = None
+
+
+def make_chart(
+    curve: StackedCurve,
+    width: int,
+    *,
+    before: StackedCurve | None = None,
+    capacity: int | None = None,
+) -> Chart:
+    """A curve in `width` columns, each of which shows the fullest point of its events. A phase
+    takes columns by its events, but enough to be seen. `before` is laid under it phase by phase.
+    """
+    bands = _bands(curve.bands, width)
+    totals = curve.totals
+    columns = [(0,) * len(PARTS)] * width
+    for band, place in zip(curve.bands, bands, strict=True):
+        for offset, at in enumerate(_fullest(curve.positions, totals, band, place)):
+            columns[place.start + offset] = tuple(row[at] for row in curve.rows)
+    ghost = () if before is None else _ghost(before, bands, width)
+    heights = [sum(column) for column in columns]
+    most = max(heights, default=0)
+    top = max(most, *ghost) if ghost else most
+    seen = None
+    if capacity is not None and top >= _NEAR * capacity:
+        top, seen = max(top, round(1.04 * capacity)), capacity
+    return Chart(
+        tuple(columns), ghost, bands, max(top, 1), heights.index(most) if heights else 0, seen
+    )
+
+
+def _bands(bands: Sequence[Band], width: int) -> tuple[ChartBand, ...]:
+    """Columns for phases: `least` each, the rest by events, so that they sum to the width."""
+    if not bands or width < 1:
+        return ()
+    least = min(LEAST_COLUMNS, width // (2 * len(bands)))
+    spare = width - least * len(bands)
+    total = sum(band.stop - band.start for band in bands) or 1
+    ends = [0]
+    for done in accumulate(band.stop - band.start for band in bands):
+        ends.append(len(ends) * least + spare * done // total)
+    return tuple(
+        ChartBand(band.name, start, stop)
+        for band, (start, stop) in zip(bands, pairwise(ends), strict=True)
+    )
+
+
+def _fullest(
+    positions: Sequence[int], totals: Sequence[int], band: Band, place: ChartBand
+) -> list[int]:
+    """For each column of a phase, the index of the fullest point in it; of the point before it
+    where none is in it."""
+    width = place.stop - place.start
+    if not positions:
+        return []
+    found = []
+    for column in range(width):
+        low = band.start + (band.stop - band.start) * column // width
+        high = band.start + (band.stop - band.start) * (column + 1) // width
+        first, stop = bisect_left(positions, low), bisect_left(positions, high)
+        if first < stop:
+            found.append(max(range(first, stop), key=totals.__getitem__))
+        else:
+            found.append(max(bisect_right(positions, low) - 1, 0))
+    return found
+
+
+def _ghost(before: StackedCurve, bands: Sequence[ChartBand], width: int) -> tuple[int, ...]:
+    """The height of another curve in the columns of this one: phases of the same name and turn
+    lie over each other."""
+    totals = before.totals
+    turns: dict[str, list[Band]] = {}
+    for band in before.bands:
+        turns.setdefault(band.name, []).append(band)
+    heights = [0] * width
+    seen: dict[str, int] = {}
+    for place in bands:
+        turn = seen.get(place.name, 0)
+        seen[place.name] = turn + 1
+        same = turns.get(place.name, ())
+        if turn < len(same):
+            for offset, at in enumerate(_fullest(before.positions, totals, same[turn], place)):
+                heights[place.start + offset] = totals[at]
+    return tuple(heights)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: a part fills it up to `eighths`, and another what is above; -1 is none."""
+
+    lower: int
+    upper: int
+    eighths: int
+
+
+EMPTY: Final = Cell(-1, -1, 0)
+#: Cells that one part fills.
+WHOLE: Final = tuple(Cell(place, place, 8) for place in range(len(PARTS)))
+
+
+def cells_of(column: Sequence[int], height: int, top: int) -> list[Cell]:
+    """The cells of a column from the ground up."""
+    ends = [end * height / top for end in accumulate(column)]
+    cells = [EMPTY] * height
+    below = 0.0
+    edges = set()
+    for place, end in enumerate(ends):
+        if end > below:
+            for row in range(ceil(below), min(int(end), height)):
+                cells[row] = WHOLE[place]
+            edges.add(int(below))
+            edges.add(int(end))
+            below = end
+    for row in edges:
+        if row < height:
+            cells[row] = _cell(ends, row)
+    return cells
+
+
+def _cell(ends: Sequence[float], row: int) -> Cell:
+    """The two largest parts in a cell, the lower one first; or one and nothing above it."""
+    parts: list[tuple[float, int]] = []
+    below = float(row)
+    for place, end in enumerate(ends):
+        upto = min(end, row + 1.0)
+        if upto - below > 0:
+            parts.append((upto - below, place))
+            below = upto
+    filled = below - row
+    if filled <= 0:
+        return EMPTY
+    if filled < 1:
+        # The outline is what counts: the largest part, as high as all are together.
+        eighths = max(1, round(8 * filled))
+        most = max(parts)[1]
+        return WHOLE[most] if eighths == 8 else Cell(most, -1, eighths)
+    if len(parts) == 1:
+        return WHOLE[parts[0][1]]
+    (low, lower), (high, upper) = sorted(sorted(parts, reverse=True)[:2], key=lambda part: part[1])
+    eighths = round(8 * low / (low + high))
+    if eighths in (0, 8):
+        return WHOLE[lower if eighths else upper]
+    return Cell(lower, upper, eighths)

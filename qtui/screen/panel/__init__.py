@@ -1,0 +1,1 @@
+"""What every panel is: its body, its sentence, its keys, and the questions that it asks."""

@@ -1,0 +1,90 @@
+"""What panels with a plan have in common on the screen: the form, and a field to type into."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal
+from textual.message import Message
+from textual.widgets import Input, Label
+
+from qtui.screen.plan.form import PlanForm
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.field import Field
+from qtui.screen.widgets.task_title import TaskTitle
+
+WIDE = 110
+SHORT = 26
+VERY_TALL = 40
+
+
+class PlanBody(Container):
+    """Has the form, a title, and a line to type a value on, which is there while one is typed. A
+    subclass lays them out."""
+
+    DEFAULT_CSS = """
+    PlanBody {
+        #plan-typing { display: none; height: 1; margin: 0 0 1 0; padding: 0 1; }
+        #plan-what { width: auto; padding: 0 1 0 0; color: $quiet; }
+        #plan-field { width: 1fr; background: $panel; }
+        &.-typing #plan-typing { display: block; }
+    }
+    """
+
+    class Typed(Message):
+        """A value was typed; nobody knows yet whether it is one."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.drawing = drawing
+        self.what = Label("", id="plan-what", markup=False)
+        self.field = Field(compact=True, select_on_focus=True, id="plan-field")
+        self.form = PlanForm(drawing)
+        self.title_line = TaskTitle()
+        self.title_line.line_glyph = drawing.glyphs.baseline
+        self.title_line.ellipsis = drawing.glyphs.ellipsis
+
+    def compose_typing(self) -> ComposeResult:
+        """The line to type on."""
+        with Horizontal(id="plan-typing"):
+            yield self.what
+            yield self.field
+
+    @property
+    def has_form(self) -> bool:
+        """Whether there is room for the form beside what is shown."""
+        return True
+
+    def focus_form(self) -> None:
+        """Move the focus to the form, or to what stands in its room."""
+        self.screen.set_focus(self.form)
+
+    @property
+    def typing(self) -> bool:
+        """Whether keys are text for the field."""
+        return self.field.has_focus
+
+    def start_typing(self, what: str, text: str) -> None:
+        self.add_class("-typing")
+        self.what.update(what)
+        self.field.value = text
+        self.screen.set_focus(self.field)
+
+    def stop_typing(self) -> None:
+        self.remove_class("-typing")
+        self.focus_form()
+
+    @on(Input.Blurred, "#plan-field")
+    def _left(self) -> None:
+        # Another window of the user's desktop is no other widget: typing goes on afterwards.
+        if self.app.app_focus:
+            self.remove_class("-typing")
+
+    @on(Input.Submitted, "#plan-field")
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.post_message(self.Typed(event.value))

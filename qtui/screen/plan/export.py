@@ -1,0 +1,53 @@
+"""What the Memory panel shows, as JSON and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from qtui.screen.curve.parts import PARTS
+from qtui.screen.plan.data import Answer
+from qtui.screen.plan.shown import Shown
+
+
+def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
+    """The estimate as `qtui memory --json` writes it, and what else is on the screen; None before
+    there is anything."""
+    answer = shown.answer
+    if answer is None or not shown.current:
+        return None
+    return {
+        "model": shown.facts.id if shown.facts else shown.model,
+        "case": shown.case or None,
+        "gpu": shown.gpu.label if shown.gpu else None,
+        "sentence": sentence,
+        "plan": asdict(answer.plan),
+        "memory": dict(shown.around.report) if shown.around else None,
+        "curve": {
+            "positions": list(answer.curve.positions),
+            "bytes": {
+                part.name: list(row)
+                for part, row in zip(PARTS, answer.curve.rows, strict=True)
+                if any(row)
+            },
+            "phases": [asdict(band) for band in answer.curve.bands],
+        },
+        "map": [asdict(cell) for cell in shown.cells.values()]
+        if shown.cells_of == shown.mapped
+        else None,
+        "cases": [asdict(case) for case in shown.cases if case.figures] or None,
+    }
+
+
+def curve_table(answer: Answer) -> Iterable[Sequence[object]]:
+    """The curve: event number, phase, bytes of each part, and of all."""
+    curve = answer.curve
+    yield ("event", "phase", *(part.name for part in PARTS), "all")
+    bands = iter(curve.bands)
+    band = next(bands, None)
+    for at, position in enumerate(curve.positions):
+        while band is not None and position >= band.stop:
+            band = next(bands, None)
+        values = [row[at] for row in curve.rows]
+        yield (position, band.name if band else "", *values, sum(values))

@@ -1,0 +1,132 @@
+"""What the Memory panel asks of the estimator, typed, and remembered while it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from qtui.engine.client import EngineClient
+from qtui.screen.panel.answers import Answers
+from qtui.screen.plan.data import (
+    Answer,
+    Around,
+    CaseLine,
+    LiveDevice,
+    ModelFacts,
+)
+from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, GpuChoice, Shown
+from qtui.screen.tensors.data import build
+from qtui_core.memory.advice.cases import CASES
+
+
+class MemoryFeed:
+    """Every method may raise QtuiError (EngineLost among them) and RequestCancelled."""
+
+    def __init__(self, estimator: EngineClient) -> None:
+        self.estimator = estimator
+        self.answers = Answers()
+
+    async def open(self, shown: Shown) -> ModelFacts:
+        """Reads the model's configuration."""
+        params = {"model": shown.model, "case": shown.case}
+        reply = await self.estimator.request("open", params)
+        return ModelFacts.parse(reply.data)
+
+    async def live(self) -> tuple[GpuChoice, ...]:
+        """The GPUs of this machine that say what they have."""
+        reply = await self.estimator.request("devices")
+        found = (GpuChoice.live(build(LiveDevice, each)) for each in reply.data["devices"])
+        return tuple(choice for choice in found if choice is not None)
+
+    def known(self, shown: Shown) -> Answer | None:
+        """The whole answer, if it was asked for before."""
+        found: Answer | None = self.answers.known(("full", shown.asked))
+        return found
+
+    async def first(self, shown: Shown) -> Answer:
+        """The curve of tensors, within some milliseconds."""
+        reply = await self.estimator.request("first", _params(shown), kind="estimate")
+        return Answer.parse(reply.data, reply.arrays)
+
+    async def full(self, shown: Shown) -> Answer:
+        """The whole estimate."""
+
+        async def ask() -> Answer:
+            reply = await self.estimator.request("full", params, kind="estimate")
+            return Answer.parse(reply.data, reply.arrays)
+
+        params = _params(shown)
+        found: Answer = await self.answers.remembered(("full", shown.asked), ask)
+        return found
+
+    async def trace(self, shown: Shown) -> tuple[Answer, Around]:
+        """The same and what surrounds it, from the classes of transformers; takes some ten seconds
+        or more. From now on this is what is shown of the plan."""
+        asked = shown.asked
+        reply = await self.estimator.request("trace", _with_live(shown), kind="estimate")
+        answer = Answer.parse(reply.data, reply.arrays)
+        around = Around.parse(reply.data["around"])
+        self.answers.put(("full", asked), answer)
+        self.answers.put(("around", asked), around)
+        return answer, around
+
+    async def around(self, shown: Shown) -> Around:
+        """What would save memory, what the plan fits, what it means."""
+
+        async def ask() -> Around:
+            reply = await self.estimator.request("around", params)
+            return Around.parse(reply.data)
+
+        params = _with_live(shown)
+        found: Around = await self.answers.remembered(("around", shown.asked), ask)
+        return found
+
+    async def map(
+        self,
+        shown: Shown,
+        on_cell: Callable[[Mapping[str, Any]], None],
+        batches: Sequence[int] = MAP_BATCHES,
+        sequences: Sequence[int] = MAP_SEQUENCES,
+    ) -> None:
+        """The map, cell by cell: a peak, and later a verdict."""
+        params = {**_params(shown), "batches": list(batches), "sequences": list(sequences)}
+        await self.estimator.request(
+            "map", params, on_progress=lambda _, data: on_cell(data) if data else None
+        )
+
+    async def cases(self, on_case: Callable[[CaseLine], None]) -> None:
+        """The worked cases with our figures, one by one."""
+
+        def on_progress(_: float, data: Mapping[str, Any]) -> None:
+            if "case" in data:
+                on_case(case_line(data["case"], data["figures"]))
+
+        await self.estimator.request("cases", on_progress=on_progress)
+
+
+def case_line(key: str, figures: Any = ()) -> CaseLine:
+    """A worked case, with figures once they are known."""
+    case = next(case for case in CASES if case.key == key)
+    return CaseLine.parse(
+        {
+            "key": case.key,
+            "title": case.title,
+            "source": case.source,
+            "plan": asdict(case.plan),
+            "figures": figures,
+        }
+    )
+
+
+def _with_live(shown: Shown) -> dict[str, Any]:
+    return {**_params(shown), "live": [choice.params for choice in shown.live]}
+
+
+def _params(shown: Shown) -> dict[str, Any]:
+    return {
+        "model": shown.model,
+        "case": shown.case,
+        "plan": asdict(shown.plan),
+        "device": None if shown.gpu is None else dict(shown.gpu.params),
+    }

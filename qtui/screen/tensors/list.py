@@ -1,0 +1,346 @@
+"""The tensors of a model: choose, filter, order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from qtui.report.numbers import format_decibels
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui_core.dataclass import dataclass
+from qtui_core.models.quoting import printable
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A line of the list. `elements` are those stored; `readable` is False for a dtype that
+    is listed and not read; `quantizable` is what a quantization library would quantize; `rows`
+    are those of the matrix that pictures are of."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int
+    nbytes: int
+    readable: bool
+    quantizable: bool
+    rows: int
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, self.elements // max(1, self.rows)
+
+    def shape_text(self, times: str) -> str:
+        """The shape, and of more dimensions than two the matrix it is read as."""
+        text = times.join(f"{size:,}" for size in self.shape) or "scalar"
+        if len(self.shape) <= 2:
+            return text
+        return f"{text} read as {times.join(f'{size:,}' for size in self.matrix)}"
+
+
+class Order(StrEnum):
+    """`model`: as the files have them, natural order. `worst`: lowest SQNR first."""
+
+    MODEL = "model"
+    NAME = "name"
+    WORST = "worst"
+
+
+class TensorList(ScrollView, DrawnLines, can_focus=True):
+    """One line a tensor, drawn on demand, so that 100,000 tensors cost no more than 40.
+
+    A filter is text that the name contains, whatever the case; words separated by spaces
+    must all be there. After the filter is closed, `n` and `N` go from match to match.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "tensors--chosen", "tensors--quiet", "tensors--match", "tensors--name",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    TensorList {
+        scrollbar-size-vertical: 1;
+        overflow-x: hidden;
+        & > .tensors--name { color: $foreground; }
+        & > .tensors--quiet { color: $quiet; }
+        & > .tensors--match { color: $warning; text-style: bold; }
+        & > .tensors--chosen { background: $cursor; color: $foreground; text-style: bold; }
+        &:nocolor > .tensors--chosen { text-style: bold reverse; }
+        &:nocolor > .tensors--match { text-style: bold underline; }
+        &:ansi > .tensors--chosen { text-style: bold reverse; }
+        &:ansi > .tensors--match { text-style: bold underline; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "Down", show=False, id="tensors.down",
+                tooltip="Next tensor"),
+        Binding("up,k", "move(-1)", "Up", show=False, id="tensors.up",
+                tooltip="Previous tensor"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="tensors.page_down",
+                tooltip="One page down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="tensors.page_up",
+                tooltip="One page up"),
+        Binding("home", "edge(0)", "First", show=False, id="tensors.first",
+                tooltip="First tensor"),
+        Binding("end", "edge(-1)", "Last", show=False, id="tensors.last",
+                tooltip="Last tensor"),
+        Binding("enter", "choose", "Choose", show=False, id="tensors.choose",
+                tooltip="Open it and move to its picture"),
+    ]  # fmt: skip
+
+    class Highlighted(Message):
+        """The cursor was put on another tensor. (Typing a filter only marks one.)"""
+
+        def __init__(self, entry: TensorEntry) -> None:
+            super().__init__()
+            self.entry = entry
+
+    class Chosen(Message):
+        """Enter, or a click on the tensor under the cursor."""
+
+        def __init__(self, entry: TensorEntry) -> None:
+            super().__init__()
+            self.entry = entry
+
+    def __init__(self, drawing: Drawing, **options: str) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.drawing = drawing
+        self._entries: tuple[TensorEntry, ...] = ()
+        self._shown: list[TensorEntry] = []
+        self._order = Order.MODEL
+        self._sqnr: Mapping[str, float | None] = {}
+        self._filter = ""
+        self._pattern = ""
+        self._index = 0
+        self._told: TensorEntry | None = None
+
+    # What is listed
+
+    @property
+    def current(self) -> TensorEntry | None:
+        return self._shown[self._index] if self._shown else None
+
+    @property
+    def order(self) -> Order:
+        return self._order
+
+    @property
+    def pattern(self) -> str:
+        """What `step_match` looks for: the last filter, also after it was dropped."""
+        return self._pattern
+
+    @property
+    def shown(self) -> Sequence[TensorEntry]:
+        """The tensors that the filter lets through, in the current order."""
+        return self._shown
+
+    @property
+    def entries(self) -> tuple[TensorEntry, ...]:
+        return self._entries
+
+    def load(self, entries: Iterable[TensorEntry]) -> None:
+        """Another model's tensors; filter and order start anew."""
+        self._entries = tuple(entries)
+        self._order, self._filter, self._pattern, self._sqnr = Order.MODEL, "", "", {}
+        self._index = 0
+        self._told = None
+        self._arrange(None)
+
+    def set_order(self, order: Order, sqnr: Mapping[str, float | None] | None = None) -> None:
+        """Sort again; `sqnr` is in dB by name, for the tensors it is known of."""
+        self._order = order
+        if sqnr is not None:
+            self._sqnr = dict(sqnr)
+        self._arrange(self.current)
+
+    def set_filter(self, text: str) -> None:
+        """Show only the tensors whose names match; an empty text shows all. The cursor stays
+        where it can, but what was highlighted is so until `open_current`."""
+        self._filter = text
+        if text:
+            self._pattern = text
+        self._arrange(self.current if text else self._told)
+
+    def open_current(self) -> bool:
+        """Highlight the tensor under the cursor; False where the filter leaves none."""
+        if self.current is None:
+            return False
+        self._tell(self.current)
+        return True
+
+    def select(self, name: str) -> None:
+        """Put the cursor on a tensor, if it is shown."""
+        for index, entry in enumerate(self._shown):
+            if entry.name == name:
+                self._go(index)
+                return
+
+    def step_match(self, direction: int) -> bool:
+        """Move to the next (1) or previous (-1) tensor that the last filter matches, around
+        the end. False where none does."""
+        count = len(self._shown)
+        for distance in range(1, count + 1):
+            index = (self._index + direction * distance) % count
+            if _matches(self._shown[index].name, self._pattern):
+                self._go(index)
+                return True
+        return False
+
+    def _arrange(self, keep: TensorEntry | None) -> None:
+        shown = [entry for entry in self._entries if _matches(entry.name, self._filter)]
+        if self._order is Order.NAME:
+            shown.sort(key=lambda entry: entry.name)
+        elif self._order is Order.WORST:
+            # Tensors without a number go last; sort is stable, so ties keep the model's order.
+            shown.sort(key=lambda entry: sqnr_key(self._sqnr.get(entry.name)))
+        self._shown = shown
+        place = {entry.name: at for at, entry in enumerate(shown)}
+        wanted = [entry.name for entry in (keep, self._told) if entry is not None]
+        self._index = next((place[name] for name in wanted if name in place), 0)
+        self.virtual_size = Size(0, len(shown))
+        self._scroll_to_cursor()
+        self.refresh()
+
+    # Moving
+
+    def _go(self, index: int) -> None:
+        if not self._shown:
+            return
+        index = max(0, min(len(self._shown) - 1, index))
+        if index != self._index:
+            self._index = index
+            self._scroll_to_cursor()
+            self.refresh()
+        self._tell(self._shown[index])
+
+    def _tell(self, entry: TensorEntry) -> None:
+        if entry is self._told:
+            return
+        self._told = entry
+        # Textual stops a message at whoever's handler it was made in, and the filter is
+        # handled by a parent of this list: the message must say that it is from here.
+        self.post_message(self.Highlighted(entry).set_sender(self))
+
+    def _scroll_to_cursor(self) -> None:
+        self.scroll_to_region(Region(0, self._index, 1, 1), animate=False)
+
+    def action_move(self, lines: int) -> None:
+        self._go(self._index + lines)
+
+    def action_page(self, pages: int) -> None:
+        self._go(self._index + pages * max(1, self.size.height - 1))
+
+    def action_edge(self, index: int) -> None:
+        self._go(index if index >= 0 else len(self._shown) - 1)
+
+    def action_choose(self) -> None:
+        if self.current is not None:
+            self.post_message(self.Chosen(self.current))
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        index = event.y + self.scroll_offset.y
+        if index >= len(self._shown):
+            return
+        if index == self._index:
+            self.action_choose()
+        else:
+            self._go(index)
+
+    # Drawing
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        index = y + self.scroll_offset.y
+        if not self._shown and self._entries and y == 0:
+            return self._no_match(width)
+        if index >= len(self._shown):
+            return Strip.blank(width, self.base_style)
+        entry = self._shown[index]
+        chosen = index == self._index
+        base = self.get_component_rich_style("tensors--chosen" if chosen else "tensors--name")
+        quiet = base if chosen else self.get_component_rich_style("tensors--quiet")
+        pointer = f"{self.drawing.glyphs.pointer} " if chosen else "  "
+        right = self._right(entry)
+        room = width - len(pointer) - len(right) - 1
+        name = printable(entry.name).removesuffix(".weight")
+        name = shorten(name, room, self.drawing.glyphs.ellipsis)
+        if not entry.readable and not chosen:
+            base = quiet
+        segments = [
+            Segment(pointer, base),
+            *self._name_segments(name, base),
+            Segment(" " * (room - len(name) + 1), base),
+            Segment(right, quiet),
+        ]
+        return Strip(segments).adjust_cell_length(width, base).crop(0, width)
+
+    def _no_match(self, width: int) -> Strip:
+        text = f"  no name has {printable(self._filter)}"
+        if len(text) > width:
+            text = text[: width - 1] + self.drawing.glyphs.ellipsis
+        quiet = self.get_component_rich_style("tensors--quiet")
+        return Strip([Segment(text, quiet)]).adjust_cell_length(width, self.base_style)
+
+    def _right(self, entry: TensorEntry) -> str:
+        if self._order is Order.WORST:
+            sqnr = self._sqnr.get(entry.name)
+            return rank_text(sqnr) if sqnr is not None else ""
+        if self.size.width < 34:
+            return ""
+        times = self.drawing.glyphs.times
+        return times.join(str(size) for size in entry.shape) or "scalar"
+
+    def _name_segments(self, name: str, base: Style) -> list[Segment]:
+        """The name, with what the filter found in it marked."""
+        words = (self._filter or self._pattern).lower().split()
+        at = name.lower().find(words[0]) if words else -1
+        if at < 0:
+            return [Segment(name, base)]
+        end = at + len(words[0])
+        found = self.get_component_rich_style("tensors--match")
+        match = base + Style(bold=found.bold, underline=found.underline)
+        if not base.reverse:  # where it would be the colour of the ground
+            match += Style(color=found.color)
+        parts = [(name[:at], base), (name[at:end], match), (name[end:], base)]
+        return [Segment(text, style) for text, style in parts if text]
+
+
+def shorten(name: str, room: int, ellipsis: str) -> str:
+    """A tensor's name in `room` characters. What goes first is the word "weight" at the end,
+    then parts at the start: these tell tensors apart least."""
+    if len(name) <= room:
+        return name
+    name = name.removesuffix(".weight")
+    if len(name) <= room:
+        return name
+    parts = name.split(".")
+    while len(parts) > 1 and len(ellipsis) + len(".".join(parts)) > room:
+        del parts[0]
+    return (ellipsis + ".".join(parts))[: max(0, room)]
+
+
+def _matches(name: str, text: str) -> bool:
+    lowered = name.lower()
+    return all(word in lowered for word in text.lower().split())
+
+
+def sqnr_key(sqnr: float | None) -> tuple[bool, float]:
+    return sqnr is None, sqnr if sqnr is not None else 0.0
+
+
+def rank_text(sqnr: float | None) -> str:
+    """An SQNR in dB as the ranking shows it; minus infinity stands for lost values."""
+    return "values lost" if sqnr == -math.inf else f"{format_decibels(sqnr)} dB"

@@ -1,0 +1,170 @@
+"""The left of the panel: the tensors of the model, their filter, and how many there are."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from qtui.screen.tensors.list import Order, TensorEntry, TensorList, rank_text, sqnr_key
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.field import Field
+
+# A model has thousands of tensors, and an eye sees a few numbers a second.
+COUNT_SECONDS = 0.25
+
+
+class TensorSide(Vertical):
+    """A list with a line above it for the filter and one below for what is listed."""
+
+    DEFAULT_CSS = """
+    TensorSide {
+        width: 32;
+        padding: 0 1 0 0;
+        #tensor-filter { display: none; margin: 0 1; }
+        &.-filtering #tensor-filter { display: block; }
+        #tensor-count { height: 1; padding: 0 2; color: $quiet; }
+    }
+    """
+    ORDER_WORDS: ClassVar[dict[Order, str]] = {
+        Order.MODEL: "as in the model",
+        Order.NAME: "by name",
+        Order.WORST: "worst first",
+    }
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.field = Field(compact=True, placeholder="part of a name", id="tensor-filter")
+        self.list = TensorList(drawing)
+        self.count = Static(id="tensor-count", markup=False)
+        self._sqnr: dict[str, float | None] = {}
+        self._notes: tuple[str, ...] = ()
+        """What is said of the list, from the longest text to the shortest; empty: its order."""
+        self._stepped_to = ""
+        self._counted = 0.0
+        self.ranked_by = ""
+        """The scheme whose numbers are known for all tensors; empty before they are."""
+
+    def compose(self) -> ComposeResult:
+        yield self.field
+        yield self.list
+        yield self.count
+
+    def load(self, tensors: tuple[TensorEntry, ...]) -> None:
+        """Another model's tensors."""
+        self.forget_ranks()
+        self._notes = ()
+        self.list.load(tensors)
+        with self.field.prevent(Input.Changed):
+            self.field.value = ""
+        self.remove_class("-filtering")
+        self._count()
+
+    def _count(self) -> None:
+        shown, all_ = len(self.list.shown), len(self.list.entries)
+        many = f"{shown:,} of {all_:,}" if shown != all_ else f"{all_:,}"
+        notes = self._notes or (self.ORDER_WORDS[self.list.order],)
+        texts = (f"{many}, {notes[0]}", *notes) if all_ else ("",)
+        width = self.count.content_size.width
+        fitting = (text for text in texts if len(text) <= width)
+        self.count.update(next(fitting, texts[-1]), layout=False)
+
+    def on_resize(self) -> None:
+        self._count()
+
+    # Filtering
+
+    @property
+    def typing(self) -> bool:
+        return self.field.has_focus
+
+    def start_filter(self) -> None:
+        self.add_class("-filtering")
+        self.screen.set_focus(self.field)  # not focus(), which waits: keys may come together
+
+    def drop_filter(self) -> None:
+        """Show all tensors again, the cursor on the one that is looked at."""
+        self.field.value = ""
+        self.list.set_filter("")
+        self._count()
+        self.remove_class("-filtering")
+        self.screen.set_focus(self.list)
+
+    @on(Input.Changed)
+    def _filter_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.list.set_filter(event.value)
+        self._count()
+
+    @on(Input.Submitted)
+    def _filter_kept(self, event: Input.Submitted) -> None:
+        event.stop()
+        if self.list.open_current():  # else there is no match, and the text can be corrected
+            self.set_class(bool(event.value), "-filtering")
+            self.screen.set_focus(self.list)
+
+    @on(Input.Blurred)
+    def _filter_left(self, event: Input.Blurred) -> None:
+        event.stop()
+        self.list.open_current()  # what is marked is what is shown
+
+    # Ordering
+
+    def next_order(self) -> Order:
+        orders = list(Order)
+        order = orders[(orders.index(self.list.order) + 1) % len(orders)]
+        self._notes = ()
+        self.list.set_order(order, self._sqnr)
+        self._count()
+        return order
+
+    def forget_ranks(self) -> None:
+        """The scheme changed, so the numbers of the list are of another one."""
+        self._sqnr = {}
+        self.ranked_by = ""
+
+    def add_rank(self, name: str, sqnr_db: float | None) -> None:
+        """One more tensor was measured; the list is sorted again when all are."""
+        self._sqnr[name] = sqnr_db
+        self._notes = (f"measured {len(self._sqnr):,}",)
+        now = time.monotonic()
+        if now - self._counted > COUNT_SECONDS:
+            self._counted = now
+            self._count()
+
+    def ranks_stopped(self) -> None:
+        """No more tensors will be measured, and a part of them ranks nothing."""
+        self.forget_ranks()
+        self._notes = ("not ranked, w does",) if self.list.order is Order.WORST else ()
+        self._count()
+
+    def ranks_done(self, scheme: str, *, sampled: bool) -> None:
+        self.ranked_by = scheme
+        self._notes = ()
+        if self.list.order is Order.WORST:
+            self._notes = ("worst first, sampled",) if sampled else ()
+            self.list.set_order(Order.WORST, self._sqnr)
+        self._count()
+
+    def step_worst(self, direction: int) -> None:
+        """Choose the tensor that comes next in the ranking, from the worst on (or before it)."""
+        listed = [entry.name for entry in self.list.shown if entry.name in self._sqnr]
+        ranking = sorted(listed, key=lambda name: sqnr_key(self._sqnr[name]))
+        if not ranking:
+            return
+        current = self.list.current
+        at = ranking.index(current.name) if current and current.name in ranking else None
+        if current is None or at is None or current.name != self._stepped_to:
+            at = 0 if direction > 0 else len(ranking) - 1
+        else:
+            at = (at + direction) % len(ranking)
+        self._stepped_to = name = ranking[at]
+        self.list.select(name)
+        decibels = rank_text(self._sqnr[name])
+        place, of = f"worst {at + 1:,}", f" of {len(ranking):,}"
+        self._notes = (f"{place}{of}: {decibels}", f"{place}: {decibels}")
+        self._count()

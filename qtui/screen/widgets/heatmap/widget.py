@@ -1,0 +1,327 @@
+"""A grid of numbers as a picture with axes, a legend and a cursor."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from textwrap import wrap
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from qtui.screen.widgets.axis import column_labels, row_labels
+from qtui.screen.widgets.drawing import Drawing, Ramp
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.heatmap.cells import Picture
+from qtui.screen.widgets.heatmap.grid import HeatGrid, HeatScale
+from qtui.screen.widgets.heatmap.keys import HEATMAP_BINDINGS
+from qtui.screen.widgets.heatmap.legend import scale_segments
+from qtui.screen.widgets.heatmap.places import HeatPlaces
+
+# Cells that a key for a long way moves the cursor.
+FAR = 10
+
+
+class Heatmap(DrawnLines, can_focus=True):
+    """The picture of a HeatGrid on its scale.
+
+    Two cells share a character where the terminal has colours; elsewhere shades carry the
+    level. The cursor is also marked on both axes, so it is never told by colour alone.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "heatmap--axis", "heatmap--title", "heatmap--cursor", "heatmap--mark", "heatmap--message",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    Heatmap {
+        & > .heatmap--axis { color: $quiet; }
+        & > .heatmap--title { color: $foreground; }
+        & > .heatmap--cursor { color: #ff4f81; text-style: bold; }
+        & > .heatmap--mark { color: $warning; }
+        & > .heatmap--message { color: $quiet; }
+        &.-trouble > .heatmap--message { color: $error; }
+        &:focus > .heatmap--title { color: $primary; text-style: bold; }
+        &:nocolor > .heatmap--cursor { text-style: bold reverse; }
+        &:ansi > .heatmap--cursor { color: ansi_bright_magenta; text-style: bold reverse; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = HEATMAP_BINDINGS
+
+    titles: reactive[tuple[str, ...]] = reactive(("",))
+    """What stands above the picture, from the longest to the shortest: the first that leaves
+    room for the scale is taken."""
+
+    has_legend: reactive[bool] = reactive(True)
+    """Whether the scale stands beside the title; else it is shown elsewhere."""
+
+    message: reactive[str] = reactive("")
+    """What is said in place of a picture, while there is none."""
+
+    marked_columns: reactive[tuple[int, ...]] = reactive(())
+    """Columns of the matrix that are pointed at below the picture."""
+
+    class CursorMoved(Message):
+        """The cursor is on another cell."""
+
+        def __init__(self, grid_row: int, grid_column: int) -> None:
+            super().__init__()
+            self.grid_row = grid_row
+            self.grid_column = grid_column
+
+    class Chosen(Message):
+        """The cell under the cursor was asked for."""
+
+    class Pushed(Message):
+        """The cursor wants to go on where the window of the grid ends, or (`far`) the window is
+        to be moved: so many steps down and right."""
+
+        def __init__(self, rows: int, columns: int, *, far: bool) -> None:
+            super().__init__()
+            self.rows = rows
+            self.columns = columns
+            self.far = far
+
+    class CapacityChanged(Message):
+        """The widget was resized: another number of cells would fill it."""
+
+    def __init__(self, drawing: Drawing, **options: str) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self.drawing = drawing
+        self._grid: HeatGrid | None = None
+        self._levels: list[int] = []
+        self._scale = HeatScale(0.0, 0.0)
+        self.cursor = (0, 0)
+
+    # What is shown
+
+    @property
+    def grid(self) -> HeatGrid | None:
+        return self._grid
+
+    @property
+    def scale(self) -> HeatScale:
+        return self._scale
+
+    @property
+    def _ramp(self) -> Ramp:
+        return self.drawing.signed_ramp if self._scale.signed else self.drawing.ramp
+
+    def show(
+        self,
+        grid: HeatGrid | None,
+        cursor: tuple[int, int] | None = None,
+        scale: HeatScale | None = None,
+    ) -> None:
+        """Draw another grid, the cursor on the given cell or on the largest magnitude; on a
+        logarithmic scale of magnitudes unless another one is given."""
+        self._grid = grid
+        if grid is not None:
+            self._scale = scale or HeatScale.of(grid.cells)
+            self._levels = self._scale.levels(grid.cells, self._ramp)
+            row, column = grid.peak if cursor is None else cursor
+            self.cursor = (min(row, grid.grid_rows - 1), min(column, grid.grid_columns - 1))
+        self.refresh()
+
+    def redraw(self) -> None:
+        """The drawing changed: levels and styles are computed anew."""
+        if self._grid is not None:
+            self._levels = self._scale.levels(self._grid.cells, self._ramp)
+        self.refresh()
+
+    def capacity(self, rows: int) -> tuple[int, int]:
+        """Rows and columns of the largest grid that can be drawn of a matrix with so many
+        rows (their numbers stand at the left), at least 1 x 1."""
+        return self._places_for(rows).capacity
+
+    @property
+    def places(self) -> HeatPlaces:
+        """Where things are at the moment."""
+        return self._places_for(self._grid.rows if self._grid is not None else 0)
+
+    def _places_for(self, rows: int) -> HeatPlaces:
+        return HeatPlaces(*self.size, 2 if self.drawing.half_blocks else 1, rows)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return container.width
+
+    # Drawing
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if self._grid is None:
+            return self._message_line(y, width)
+        if y == 0:
+            return self._title_line(width)
+        places = self.places
+        top, lines = places.area.y, places.lines(self._grid)
+        if not places.drawn(self._grid)[1]:
+            segments = []
+        elif y < top + lines:
+            segments = self._picture_line(self._grid, places, y - top)
+        elif y < top + lines + places.axis_lines:
+            segments = self._axis_line(self._grid, places, y - top - lines)
+        else:
+            segments = []
+        return self._strip(segments, width)
+
+    def _strip(self, segments: list[Segment], width: int) -> Strip:
+        # Every segment carries a style: Textual's NO_COLOR filter fails on one without.
+        # All characters are one cell wide, which Textual would have to find out one by one.
+        length = sum(len(segment.text) for segment in segments)
+        if length == width:
+            return Strip(segments, width)
+        if length < width:
+            return Strip([*segments, Segment(" " * (width - length), self.base_style)], width)
+        return Strip(segments, length).crop(0, width)
+
+    def _message_line(self, y: int, width: int) -> Strip:
+        lines = [
+            line
+            for paragraph in self.message.splitlines()
+            for line in wrap(paragraph, max(8, width - 4))
+        ]
+        first = max(0, (self.size.height - len(lines)) // 2)
+        if not first <= y < first + len(lines):
+            return Strip.blank(width, self.base_style)
+        text = lines[y - first][:width]
+        style = self.get_component_rich_style("heatmap--message")
+        pad = (width - len(text)) // 2
+        return self._strip([Segment(" " * pad, self.base_style), Segment(text, style)], width)
+
+    def _title_line(self, width: int) -> Strip:
+        style = self.get_component_rich_style("heatmap--title")
+        quiet = self.get_component_rich_style("heatmap--axis")
+        for title in self.titles if self.has_legend else ():
+            for steps in (8, 4, 2):
+                scale = scale_segments(self._scale, self._ramp, steps, quiet, self.base_style)
+                room = width - len(title) - sum(len(s.text) for s in scale)
+                if room >= 2:
+                    gap = Segment(" " * room, self.base_style)
+                    return self._strip([Segment(title, style), gap, *scale], width)
+        shortest = next((title for title in self.titles if len(title) <= width), self.titles[-1])
+        return self._strip([Segment(shortest, style)], width)
+
+    def _picture_line(self, grid: HeatGrid, places: HeatPlaces, line: int) -> list[Segment]:
+        rows, columns = places.drawn(grid)
+        first = line * places.per_line
+        top = first * grid.grid_rows // rows
+        two = places.per_line == 2 and first + 1 < rows
+        bottom = (first + 1) * grid.grid_rows // rows if two else None
+        segments = [*self._row_label(grid, places, line, self.cursor[0] in (top, bottom))]
+        edges = [
+            -(-column * columns // grid.grid_columns) for column in range(grid.grid_columns + 1)
+        ]
+        widths = [right - left for left, right in pairwise(edges)]
+        picture = Picture(self.drawing, self._ramp, self._levels, grid.grid_columns, self.cursor)
+        ink = self.get_component_rich_style("heatmap--cursor")
+        if places.per_line == 2:
+            segments.extend(picture.half_blocks(top, bottom, widths, ink, self.base_style))
+        else:
+            segments.extend(picture.shades(top, widths, ink, self.base_style))
+        return segments
+
+    def _row_label(
+        self, grid: HeatGrid, places: HeatPlaces, line: int, here: bool
+    ) -> list[Segment]:
+        """What stands at the left of a line, on which the cursor is or not."""
+        gutter, rows = places.gutter, places.drawn(grid)[0]
+        if here:
+            first = line == places.lines_of(grid, self.cursor[0])[0]
+            text = f"{grid.first_row(self.cursor[0]):,} " if first else ""
+            title = self.get_component_rich_style("heatmap--title")
+            cursor = self.get_component_rich_style("heatmap--cursor")
+            pointer = Segment(self.drawing.glyphs.pointer, cursor)
+            return [Segment(text.rjust(gutter - 1), title), pointer]
+        labels = row_labels(places.lines(grid), lambda n: grid.first_row(
+            n * places.per_line * grid.grid_rows // rows
+        ))  # fmt: skip
+        text = f"{labels.get(line, '')} ".rjust(gutter - 1)
+        return [Segment(f"{text} ", self.get_component_rich_style("heatmap--axis"))]
+
+    def _axis_line(self, grid: HeatGrid, places: HeatPlaces, line: int) -> list[Segment]:
+        """Marks under the picture (line 0 of two), numbers below them."""
+        quiet = self.get_component_rich_style("heatmap--axis")
+        gutter = Segment(" " * places.gutter, quiet)
+        columns = places.drawn(grid)[1]
+        step = columns / grid.grid_columns
+        at = int(self.cursor[1] * step)
+        here = grid.first_column(self.cursor[1])
+        if line == 0 and places.axis_lines == 2:
+            marks = [" "] * columns
+            for marked in self.marked_columns:
+                if grid.holds_column(marked):
+                    cell = grid.cell_of(0, marked)[1]
+                    marks[int(cell * step)] = self.drawing.glyphs.outlier
+            style = self.get_component_rich_style("heatmap--mark")
+            cursor = Segment(
+                self.drawing.glyphs.marker, self.get_component_rich_style("heatmap--cursor")
+            )
+            before, after = "".join(marks[:at]), "".join(marks[at + 1 :])
+            return [gutter, Segment(before, style), cursor, Segment(after, style)]
+        text = column_labels(
+            columns, at, here,
+            lambda x: grid.first_column(x * grid.grid_columns // columns),
+        )  # fmt: skip
+        return [gutter, Segment(text, quiet)]
+
+    # Moving
+
+    def action_move(self, rows: int, columns: int) -> None:
+        if self._grid is None:
+            return
+        grid, (row, column) = self._grid, (self.cursor[0] + rows, self.cursor[1] + columns)
+        inside = 0 <= row < grid.grid_rows and 0 <= column < grid.grid_columns
+        if grid.window is not None and not inside:
+            self.post_message(self.Pushed(rows, columns, far=False))
+            return
+        self._go((max(0, min(grid.grid_rows - 1, row)), max(0, min(grid.grid_columns - 1, column))))
+
+    def action_push(self, rows: int, columns: int) -> None:
+        if self._grid is not None and self._grid.window is not None:
+            self.post_message(self.Pushed(rows, columns, far=True))
+        else:
+            self.action_move(rows * FAR, columns * FAR)
+
+    def point_at(self, cell: tuple[int, int]) -> None:
+        """Move the cursor and tell nobody: another picture of the same cells has moved."""
+        if self._grid is not None:
+            self._go(cell, tell=False)
+
+    def action_peak(self) -> None:
+        if self._grid is not None:
+            self._go(self._grid.peak)
+
+    def action_choose(self) -> None:
+        if self._grid is not None:
+            self.post_message(self.Chosen())
+
+    def _go(self, cell: tuple[int, int], *, tell: bool = True) -> None:
+        if cell == self.cursor:
+            return
+        before, self.cursor = self.cursor, cell
+        assert self._grid is not None
+        grid, places, width = self._grid, self.places, self.size.width
+        # Only the lines that change: over a slow line a whole picture is a stutter.
+        changed = {*places.lines_of(grid, before[0]), *places.lines_of(grid, cell[0])}
+        axis = Region(0, places.area.y + places.lines(grid), width, places.axis_lines)
+        self.refresh(axis, *(Region(0, places.area.y + line, width, 1) for line in sorted(changed)))
+        if tell:
+            self.post_message(self.CursorMoved(*cell))
+
+    def on_click(self, event: events.Click) -> None:
+        cell = self.places.cell_at(self._grid, event.x, event.y) if self._grid else None
+        if cell is None:
+            return
+        event.stop()
+        if event.chain == 2 and cell == self.cursor:
+            self.action_choose()
+        else:
+            self._go(cell)
+
+    def on_resize(self) -> None:
+        self.post_message(self.CapacityChanged())

@@ -1,0 +1,169 @@
+"""The representable numbers of several formats on one piece of the real line."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import ClassVar
+
+from rich.style import Style
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.widget import Widget
+
+from qtui.screen.messages import Resized
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.line import Line, shortened
+from qtui_core.dataclass import dataclass
+
+# From so many numbers in a cell on, a track looks the same.
+FULL = 128
+
+
+@dataclass(frozen=True)
+class Track:
+    """One format: how many of its numbers fall into each cell, and the cell of the one that the
+    value becomes (None where that is outside). `note` is written on an empty track."""
+
+    name: str
+    counts: tuple[int, ...]
+    at: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rounding interval of the chosen format, in cells; None where it goes out of sight."""
+
+    start: int | None
+    end: int | None
+    start_closed: bool
+    end_closed: bool
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """What a NumberLine shows. Every track has as many cells as the ruler is wide."""
+
+    title: str
+    tracks: tuple[Track, ...]
+    value_at: int | None
+    span: Span | None
+    left: str
+    right: str
+
+
+class NumberLine(Widget):
+    """A track a format, the chosen one first with its rounding interval under it; then the axis.
+
+    One number in a cell is a tick; more are a bar that grows with every doubling of how many
+    there are. What the value becomes has a glyph of its own.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "line--name",
+        "line--tick",
+        "line--dense",
+        "line--here",
+        "line--value",
+        "line--span",
+        "line--axis",
+        "line--text",
+    }
+    LABEL_WIDTH = 12
+
+    ruler: reactive[Ruler | None] = reactive(None, init=False)
+
+    def __init__(self, drawing: Drawing, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.drawing = drawing
+
+    @property
+    def cells(self) -> int:
+        """How many cells a track has at this size."""
+        return max(8, self.size.width - self.LABEL_WIDTH - 1)
+
+    @property
+    def track_room(self) -> int:
+        """How many tracks fit beside the interval and the axis."""
+        return max(1, self.size.height - 2)
+
+    def on_resize(self) -> None:
+        self.post_message(Resized(self))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return 2 + (len(self.ruler.tracks) if self.ruler else 1)
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"line--{name}", partial=True)
+
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.rich_style)
+        ruler = self.ruler
+        if ruler is None:
+            return line.strip()
+        if y == 0:
+            self._draw_track(line, ruler.tracks[0])
+        elif y == 1:
+            self._draw_span(line, ruler)
+        elif y <= len(ruler.tracks):
+            self._draw_track(line, ruler.tracks[y - 1])
+        elif y == len(ruler.tracks) + 1:
+            self._draw_axis(line, ruler)
+        return line.strip()
+
+    def _draw_track(self, line: Line, track: Track) -> None:
+        glyphs = self.drawing.glyphs
+        line.put(0, shortened(track.name, self.LABEL_WIDTH - 1), self._style("name"))
+        empty, tick, dense = self._style("axis"), self._style("tick"), self._style("dense")
+        at = self.LABEL_WIDTH
+        for count, cells in groupby(track.counts):
+            run = sum(1 for _ in cells)
+            if count == 0:
+                line.put(at, glyphs.dot * run, empty)
+            elif count == 1:
+                line.put(at, glyphs.tick * run, tick)
+            else:
+                line.put(at, glyphs.eighths[density_level(count)] * run, dense)
+            at += run
+        if track.note:
+            text = f" {track.note} "
+            start = self.LABEL_WIDTH + (len(track.counts) - len(text)) // 2
+            line.put(start, text, self._style("text"))
+        if track.at is not None:
+            line.put(self.LABEL_WIDTH + track.at, glyphs.outlier, self._style("here"))
+
+    def _draw_span(self, line: Line, ruler: Ruler) -> None:
+        glyphs = self.drawing.glyphs
+        line.put(0, "rounds to it", self._style("text"))
+        span, last = ruler.span, len(ruler.tracks[0].counts) - 1
+        if span is not None:
+            style = self._style("span")
+            start = 0 if span.start is None else span.start
+            end = last if span.end is None else span.end
+            # The value's own mark takes its cell; a bracket that falls there moves outwards.
+            if ruler.value_at == start and span.start:
+                start -= 1
+            if ruler.value_at == end and span.end is not None and end < last:
+                end += 1
+            for cell in range(start, end + 1):
+                line.put(self.LABEL_WIDTH + cell, glyphs.baseline, style)
+            if span.start is not None:
+                line.put(self.LABEL_WIDTH + start, "[" if span.start_closed else "(", style)
+            if span.end is not None and (end > start or span.start is None):
+                line.put(self.LABEL_WIDTH + end, "]" if span.end_closed else ")", style)
+        if ruler.value_at is not None:
+            line.put(self.LABEL_WIDTH + ruler.value_at, glyphs.marker, self._style("value"))
+
+    def _draw_axis(self, line: Line, ruler: Ruler) -> None:
+        style = self._style("text")
+        middle = self.LABEL_WIDTH + (self.cells - len(ruler.title)) // 2
+        line.put(max(self.LABEL_WIDTH + len(ruler.left) + 2, middle), ruler.title, style)
+        line.put(self.LABEL_WIDTH, ruler.left, style)
+        line.put_right(self.LABEL_WIDTH + self.cells, ruler.right, style)
+
+
+def density_level(count: int) -> int:
+    """The height in eighths (1..7) of a cell that holds more than one number: one more for every
+    doubling, the highest from FULL on."""
+    return min(7, count.bit_length() - 1)

@@ -1,0 +1,172 @@
+"""Pictures as lines of text with tones, and the widget that draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import ClassVar, Literal
+
+from textual import events
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+
+from qtui.screen.widgets.drawing import Drawing, Glyphs
+from qtui.screen.widgets.drawn import DrawnLines
+from qtui.screen.widgets.line import Line
+from qtui_core.dataclass import dataclass
+
+Tone = Literal["heading", "label", "value", "quiet", "bar", "expected", "cursor", "warning", "best"]
+
+
+@dataclass(frozen=True)
+class Put:
+    """A text at a column of a line. `pick` is what a click on it chooses: the place of a line in
+    its list, or the row and column of a cell; one that has the line to itself has all of it."""
+
+    column: int
+    text: str
+    tone: Tone = "value"
+    pick: int | tuple[int, int] | None = None
+
+
+TextLine = Sequence[Put]
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """The room there is, in cells, and what can be drawn with."""
+
+    width: int
+    height: int
+    glyphs: Glyphs
+
+
+Draw = Callable[[Canvas], Sequence[TextLine]]
+
+
+def right(
+    end: int, text: str, tone: Tone = "value", pick: int | tuple[int, int] | None = None
+) -> Put:
+    """A text that ends before column `end`."""
+    return Put(end - len(text), text, tone, pick)
+
+
+class TextPicture(DrawnLines, can_focus=True):
+    """Draws what a function of its size gives; or one message."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "picture--heading", "picture--label", "picture--value", "picture--quiet", "picture--bar",
+        "picture--expected", "picture--cursor", "picture--warning", "picture--best",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    TextPicture {
+        & > .picture--heading { color: $primary; text-style: bold; }
+        & > .picture--label { color: $quiet; }
+        & > .picture--value { color: $foreground; }
+        & > .picture--quiet { color: $quiet; }
+        & > .picture--bar { color: $secondary; }
+        & > .picture--expected { color: $warning; }
+        & > .picture--cursor { color: $foreground; text-style: bold reverse; }
+        & > .picture--warning { color: $warning; text-style: bold; }
+        & > .picture--best { color: $success; text-style: bold; }
+    }
+    """
+
+    class CapacityChanged(Message):
+        """The widget was resized: it may be drawn for another size."""
+
+    class Picked(Message):
+        """A line or a cell was clicked; `twice` the second time in a quick row."""
+
+        def __init__(self, pick: int | tuple[int, int], twice: bool) -> None:
+            super().__init__()
+            self.pick = pick
+            self.twice = twice
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__()
+        self.drawing = drawing
+        self._draw: Draw | None = None
+        self._lines: Sequence[TextLine] = ()
+
+    def show(self, draw: Draw) -> None:
+        """Another picture, or the same with other data."""
+        self._draw = draw
+        self._redraw()
+
+    def on_resize(self) -> None:
+        self._redraw()
+
+    def _redraw(self) -> None:
+        width, height = self.size
+        if self._draw is None or width < 1 or height < 1:
+            return
+        before, lines = self._lines, self._draw(Canvas(width, height, self.drawing.glyphs))
+        self._lines = lines
+        # Only lines that are others: a table that is drawn again twice a second hardly changes.
+        changed = [y for y, pair in enumerate(zip_longest(before, lines)) if pair[0] != pair[1]]
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        offset = event.get_content_offset(self)
+        if offset is None or not 0 <= offset.y < len(self._lines):
+            return
+        picks = [put for put in self._lines[offset.y] if put.pick is not None]
+        # Cells end below each other: one has the room from the end of that at its left.
+        hit = next((put for put in picks if offset.x < put.column + len(put.text)), None)
+        hit = picks[-1] if hit is None and picks else hit
+        if hit is not None and hit.pick is not None:
+            self.post_message(self.Picked(hit.pick, event.chain == 2))
+
+    @property
+    def text(self) -> str:
+        """The picture as plain text, for a copy."""
+        rows = []
+        for line in self._lines:
+            row = Line(self.size.width, self.base_style)
+            for put in line:
+                row.put(put.column, put.text)
+            rows.append(row.strip().text.rstrip())
+        return "\n".join(rows)
+
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.base_style)
+        for put in self._lines[y] if y < len(self._lines) else ():
+            style = self.get_component_rich_style(f"picture--{put.tone}", partial=True)
+            line.put(put.column, put.text, style)
+        return line.strip()
+
+
+def window(count: int, at: int, room: int) -> range:
+    """As many lines of a list as there is room for, the chosen one among them."""
+    room = max(1, room)
+    first = max(0, min(at - room // 2, count - room))
+    return range(first, min(count, first + room))
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Words in lines of at most `width`."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def centred(text: str) -> Draw:
+    """A message in the middle of a picture."""
+
+    def draw(canvas: Canvas) -> list[TextLine]:
+        lines = [each for line in text.split("\n") for each in wrapped(line, canvas.width)]
+        above = max(0, (canvas.height - len(lines)) // 2)
+        return [
+            *([] for _ in range(above)),
+            *([Put(max(0, (canvas.width - len(line)) // 2), line, "quiet")] for line in lines),
+        ]
+
+    return draw

@@ -1,0 +1,116 @@
+"""The two lines above a panel: what is open and on which device, and the tabs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.message import Message
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.widget import Widget
+
+from qtui.screen.widgets.line import Line, shortened
+from qtui.tui.panels import PANELS, PanelEntry
+
+#: Cells of a name that still say which model it is.
+LEAST_NAME = 8
+
+
+class HeaderLine(Widget):
+    """Program and model at the left, the device at the right."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"header--name", "header--note", "header--quiet"}
+
+    model: reactive[str] = reactive("")
+    note: reactive[str] = reactive("")
+    """What is not as the rest of the line says: a model being opened, or one that was not."""
+    device: reactive[str] = reactive("")
+    separator: reactive[str] = reactive("·")
+
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.rich_style)
+        quiet = self.get_component_rich_style("header--quiet", partial=True)
+        at = line.put(0, "qtui", self.get_component_rich_style("header--name", partial=True))
+        at = line.put(at, f" {self.separator} ", quiet)
+        room = line.width - at - len(self.device) - 2
+        with_device = room >= 8
+        room = room if with_device else line.width - at
+        if self.note:
+            note = shortened(self.note, max(0, room - 10))
+            at = line.put(at, fitted_title(self.model, room - len(note) - 2))
+            line.put(at + 2, note, self.get_component_rich_style("header--note", partial=True))
+        else:
+            line.put(at, fitted_title(self.model, room))
+        if with_device:
+            line.put_right(line.width, self.device, quiet)
+        return line.strip()
+
+
+def fitted_title(title: str, width: int) -> str:
+    """A model's name and, after two spaces, its facts, in at most `width` cells: the beginning
+    of a long path goes first, for its end tells models apart and the facts are few."""
+    name, gap, facts = title.partition("  ")
+    room = width - len(gap + facts)
+    if len(title) <= width or not facts or room < LEAST_NAME:
+        return shortened(title, width)
+    return f"…{name[len(name) - room + 1 :]}{gap}{facts}"
+
+
+class TabBar(Widget):
+    """The panels by number. The one shown is bracketed by style and by its full title."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "tabs--active",
+        "tabs--number",
+        "tabs--title",
+        "tabs--upcoming",
+    }
+
+    active: reactive[str] = reactive("")
+
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        def __init__(self, panel_id: str) -> None:
+            super().__init__()
+            self.panel_id = panel_id
+
+    def _titles(self) -> list[tuple[PanelEntry, str]]:
+        """Each tab's text: full where all fit, else shortened but for the active one."""
+        full = sum(len(entry.title) + 4 for entry in PANELS)
+        if full <= self.size.width:
+            return [(entry, entry.title) for entry in PANELS]
+        active = next((len(e.title) for e in PANELS if e.id == self.active), 0)
+        room = (self.size.width - active - 4) // (len(PANELS) - 1) - 4
+        keep = max(0, min(5, room))
+        return [(e, e.title if e.id == self.active else e.title[:keep]) for e in PANELS]
+
+    def _spans(self) -> list[tuple[int, PanelEntry, str]]:
+        """Each tab's first column, its panel and its text."""
+        spans, start = [], 0
+        for entry, title in self._titles():
+            text = f" {entry.number} {title} " if title else f" {entry.number} "
+            spans.append((start, entry, text))
+            start += len(text)
+        return spans
+
+    def render_line(self, y: int) -> Strip:
+        line = Line(self.size.width, self.rich_style)
+        active, number, title, upcoming = (
+            self.get_component_rich_style(f"tabs--{name}", partial=True)
+            for name in ("active", "number", "title", "upcoming")
+        )
+        for start, entry, text in self._spans():
+            if entry.id == self.active:
+                line.put(start, text, active)
+            else:
+                line.put(start, text, title if entry.built else upcoming)
+                line.put(start, text[:2], number if entry.built else upcoming)
+        return line.strip()
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        for start, entry, text in self._spans():
+            if start <= event.x < start + len(text):
+                self.post_message(self.Chosen(entry.id))
