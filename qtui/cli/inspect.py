@@ -165,7 +165,9 @@ def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
 
     if calibration is not None:
         from qtui_core.activations.text import read_text
+        from qtui_core.extras import require
 
+        require("--calibration", "torch", "transformers")
         read_text(calibration)
     return None if budget is None else parse_budget(budget)
 

@@ -27,6 +27,7 @@ from qtui_core.activations.tokens import (
 )
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.extras import require
 from qtui_core.models import ModelSource
 from qtui_core.quant import Cancelled
 
@@ -170,6 +171,7 @@ class Captures:
         """
         opened, running = self._opened, self._running
         if running is None or running.source is not source:
+            require("Letting a model read a text", "torch", "transformers")
             stage("starting torch", 0.0)
             from qtui_core.activations.load import load_model
 

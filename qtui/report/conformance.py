@@ -10,6 +10,7 @@ from qtui.report.numbers import plural
 from qtui_core.conformance.catalogue import LIBRARIES
 from qtui_core.conformance.convention import Outcome, Verdict
 from qtui_core.conformance.standing import Finding, Standing
+from qtui_core.extras import install_command
 
 #: The tone of a verdict that is the expected one.
 _TONES: dict[Verdict, Tone] = {
@@ -31,8 +32,8 @@ def conformance_sections(standings: Sequence[Standing], *, details: bool) -> lis
         listed = ", ".join(
             f"{s.library.name} ({plural(len(s.findings), 'convention')})" for s in missing
         )
-        names = " ".join(s.library.name for s in missing)
-        remedy = f"`pip install {names}` in this environment has them compared too."
+        install = install_command(*(s.library.name for s in missing))
+        remedy = f"`{install}` in this environment has them compared too."
         sections.append(Section("Not installed, so not compared", (listed, remedy)))
     return sections
 

@@ -11,6 +11,7 @@ from qtui.report.numbers import format_bytes, plural
 from qtui.surroundings import Files, Terminal
 from qtui_core.conformance.standing import Standing, conclude
 from qtui_core.dataclass import dataclass
+from qtui_core.extras import install_command
 from qtui_core.telemetry.device import Device, Driver
 from qtui_core.telemetry.machine import Machine
 
@@ -209,7 +210,10 @@ def _bytes(count: int | None) -> str:
 def _versions(versions: Mapping[str, str | None]) -> Table:
     return Table(
         columns=(Column("library", key=True), Column("version")),
-        rows=tuple((name, version or "not installed") for name, version in versions.items()),
+        rows=tuple(
+            (name, version or f"not installed: {install_command(name)}")
+            for name, version in versions.items()
+        ),
         tones=tuple("" if version else "dim" for version in versions.values()),
     )
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from qtui_core.errors import ModelError
+from qtui_core.extras import MissingLibrary
 from qtui_core.models.assemble import Progress
 from qtui_core.models.files.layout import CONFIG, GGUF_SUFFIX, SUFFIX, refuse_file
 from qtui_core.models.files.local import unreadable
@@ -27,8 +28,8 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
         progress: called as the headers of the model's files arrive.
 
     Raises:
-        ModelError: there is no such model, it cannot be read or reached, it is malformed, or
-            it is stored in a way that is not safe to open.
+        ModelError: there is no such model, it cannot be read or reached (nor asked for, without
+            huggingface_hub), it is malformed, or it is stored in a way that is not safe to open.
     """
     name = os.fspath(text)
     if not name.strip() or "\0" in name:
@@ -62,6 +63,11 @@ def open_model(text: str | os.PathLike[str], *, progress: Progress | None = None
                     raise ModelError(f"{error} On this machine, {hidden}") from error
                 here = _nearest(path) or "no file or folder of that name either"
                 raise ModelError(f"{error} On this machine there is {here}.") from error
+            except MissingLibrary as error:
+                near = _nearest(path)
+                here = f"; there is {near}" if near else ""
+                said = hidden or f"{quoted(name)} is not on this machine{here}."
+                raise ModelError(f"{said} {error}") from error
     raise hidden or ModelError(_no_such_path(name, path))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.extras import importing
 from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
 from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Rows, Transposed
@@ -48,14 +49,9 @@ def find_in_gguf(names: Iterable[str], source: ModelSource) -> dict[str, GgufPla
     Raises:
         UsageError: the gguf library is missing, or does not know this architecture.
     """
-    try:
+    with importing("Finding the tensors of a GGUF file", "gguf"):
         from gguf.constants import MODEL_ARCH_NAMES
         from gguf.tensor_mapping import get_tensor_name_map
-    except ImportError as error:
-        raise UsageError(
-            "Finding the tensors of a GGUF file takes the gguf library, which is not installed: "
-            "pip install 'qtui[checkpoints]'."
-        ) from error
     architecture = _architecture(source)
     known = {name: arch for arch, name in MODEL_ARCH_NAMES.items()}
     if architecture not in known:

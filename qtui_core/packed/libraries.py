@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.errors import QtuiError, UsageError
+from qtui_core.errors import QtuiError
+from qtui_core.extras import importing
 from qtui_core.packed.parts import Array, Float32
-
-CHECKPOINTS = "pip install 'qtui[checkpoints]'"
 
 
 def bitsandbytes_4bit(codes: Array, absmax: Float32, block: int, kind: str) -> Float32:
@@ -28,7 +27,7 @@ def bitsandbytes_4bit(codes: Array, absmax: Float32, block: int, kind: str) -> F
     As one flat row: given a matrix whose rows are no whole blocks, bitsandbytes 0.50 decodes
     wrongly on CPUs with AVX-512.
     """
-    with _library("bitsandbytes", "pip install bitsandbytes"):
+    with _quietly("bitsandbytes"):
         import bitsandbytes.functional as bnb
         import torch
     state = bnb.QuantState(
@@ -46,7 +45,7 @@ def bitsandbytes_scales(
     codes: Array, absmax: Float32, levels: Float32, block: int, offset: float
 ) -> Float32:
     """The scales that double quantization stored in 8 bits: uint8 `[n]` -> float32 `[n]`."""
-    with _library("bitsandbytes", "pip install bitsandbytes"):
+    with _quietly("bitsandbytes"):
         import bitsandbytes.functional as bnb
         import torch
     state = bnb.QuantState(
@@ -62,7 +61,7 @@ def bitsandbytes_scales(
 
 def bitsandbytes_int8(codes: Array, scales: Float32) -> Float32:
     """LLM.int8() rows: int8 `[n, m]` and the largest magnitude of each row `[n]`."""
-    with _library("bitsandbytes", "pip install bitsandbytes"):
+    with _quietly("bitsandbytes"):
         import bitsandbytes.functional as bnb
         import torch
     with _decoding("bitsandbytes"):
@@ -82,10 +81,10 @@ def compressed_tensors(
         settings: the quantization arguments of the weights, from the config.
 
     Raises:
-        UsageError: compressed-tensors is not installed, or too old.
+        MissingLibrary: compressed-tensors is not installed, or too old.
         QtuiError: it refuses these tensors.
     """
-    with _library("compressed-tensors", CHECKPOINTS):
+    with _quietly("compressed-tensors"):
         import torch
         from compressed_tensors.compressors.base import BaseCompressor
         from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
@@ -122,17 +121,15 @@ def _torch(array: Array) -> Any:
 
 
 @contextlib.contextmanager
-def _library(name: str, install: str) -> Iterator[None]:
-    """Imports, quietly: what torchao says when it is loaded is nothing of ours."""
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except ImportError as error:
-        raise UsageError(
-            f"Reading these weights takes {name}, which is not installed or too old "
-            f"({error}): {install}."
-        ) from error
+def _quietly(*libraries: str) -> Iterator[None]:
+    """Around their imports: what torchao says when it is loaded is nothing of ours."""
+    with (
+        importing("Reading these weights", *libraries),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager

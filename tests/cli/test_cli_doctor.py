@@ -81,7 +81,7 @@ def test_a_library_that_is_missing_is_said_to_be(qtui_process, tmp_path):
     done = qtui_process("doctor", "--library", "gguf", env=env)
     assert done.returncode == 0, done.stderr
     assert "Not installed, so not compared" in done.stdout
-    assert "`pip install gguf`" in done.stdout
+    assert "`pip install 'qtui[checkpoints]'`" in done.stdout
     assert "byte-equal" not in done.stdout
     data = json.loads(qtui_process("doctor", "--library", "gguf", "--json", env=env).stdout)
     assert {row["verdict"] for row in data["conformance"][0]["conventions"]} == {"not-installed"}

@@ -83,7 +83,7 @@ def test_a_report_in_a_pipe_is_written_without_rich():
     assert loaded.isdisjoint({"rich", "logging", "concurrent", "tempfile", "shutil", "html"})
 
 
-@pytest.mark.parametrize("module", ["memory.estimate", "memory.fit", "memory.advice"])
+@pytest.mark.parametrize("module", ["memory.estimate", "memory.advice.fit", "memory.advice"])
 def test_the_estimate_is_standard_library_only(module):
     code = (
         f"import sys; import qtui_core.{module}; "

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from qtui_core.errors import QtuiError
+from qtui_core.extras import require
 from qtui_core.training.run.placement import gpus
 
 
@@ -36,6 +37,7 @@ def _measure(wanted: str, answer: Any) -> None:
         for gpu in gpus():
             if gpu.index == int(wanted):
                 os.environ["CUDA_VISIBLE_DEVICES"] = gpu.uuid
+    require("Measuring rates", "torch")
     import torch
 
     from qtui_core.training.measuring.rates import facts_of, measure_rates

@@ -22,6 +22,7 @@ from qtui.engine.run.client import WORKER, RunClient
 from qtui_core.children import child_environment
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.extras import EXTRAS, require
 from qtui_core.live.measured import measured
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
@@ -80,11 +81,13 @@ def make_profile(
     """The profile of a GPU ("cuda" or "cuda:1"). `tell` gets a sentence before each part; without
     `steps` no real step is run.
 
-    Raises NoGpu where there is none, QtuiError where it cannot be measured. A step that fails is
-    told in its place and ends nothing.
+    Raises MissingLibrary where torch or what comes with it is not installed, NoGpu where there is
+    no GPU, QtuiError where it cannot be measured. A step that fails is told in its place and ends
+    nothing.
     """
     commands = commands or Commands()
     began = time.monotonic()
+    require("A calibration", *EXTRAS["torch"])
     try:
         placement = place(device, os.environ)
     except NoGpu as error:

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from qtui_core.errors import QtuiError
+from qtui_core.extras import EXTRAS, require
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import ALLOCATE, Event, Label
 
@@ -39,11 +40,12 @@ def _end_with(parent: int) -> None:
 
 
 def _trace(asked: dict[str, Any]) -> dict[str, Any]:
-    from qtui_core.training.tracing.trace import record
-
     fields = asked["plan"]
     plan = RunPlan(**{**fields, "lora_targets": tuple(fields["lora_targets"])})
     try:
+        require("A trace", *EXTRAS["torch"])
+        from qtui_core.training.tracing.trace import record
+
         recording = record(asked["config"], plan)
     except QtuiError as error:
         return {"error": str(error), "code": error.exit_code}

@@ -21,6 +21,7 @@ from qtui.report.memory.data import memory_data
 from qtui_core.activations.text import read_text
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.extras import EXTRAS, require
 from qtui_core.live.header import Header, Predicted
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory.advice.changes import Advice
@@ -66,9 +67,11 @@ class Opened:
 def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Opened:
     """What a request comes to on this machine.
 
-    Raises UsageError for a plan that cannot be run, here or anywhere, ModelError for a model that
+    Raises MissingLibrary where what runs it is not installed, UsageError for a plan that cannot be
+    run, here or anywhere, ModelError for a model that
     cannot be had, and NoGpu.
     """
+    require("A run", *EXTRAS["torch"])
     placement = place(request.device, environ)
     origin = "built-in text" if request.data is None else read_text(request.data, "training").origin
     source = open_model(request.model)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qtui_core.errors import ModelError, UsageError
+from qtui_core.extras import importing
 from qtui_core.formats import E4M3, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0, decode
 from qtui_core.models.files.ggml_types import BY_NAME
 from qtui_core.models.files.gguf import ggml_type
@@ -107,13 +108,8 @@ def _from_numpy(raw: memoryview, stored: np.dtype) -> Float32:
 
 def _from_ggml(raw: memoryview, dtype: str) -> Float32:
     """Whole blocks of a GGUF tensor, decoded by the gguf library, which owns these formats."""
-    try:
+    with importing(f"Reading {dtype} blocks", "gguf"):
         from gguf import GGMLQuantizationType, quants
-    except ImportError as error:
-        raise UsageError(
-            f"Reading {dtype} blocks takes the gguf library, which is not installed: "
-            f"pip install 'qtui[checkpoints]'."
-        ) from error
     kind = getattr(GGMLQuantizationType, dtype, None)
     if kind is None:
         raise UsageError(f"The installed gguf library does not know {dtype}: pip install -U gguf.")

@@ -9,6 +9,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 from qtui_core.errors import ModelError
+from qtui_core.extras import MissingLibrary, importing
 from qtui_core.models.hub.errors import reason_of
 from qtui_core.models.quoting import quoted
 
@@ -21,13 +22,14 @@ def load_library() -> None:
     """Import huggingface_hub; to be called before anything of it is used.
 
     Raises:
+        MissingLibrary: it is not installed.
         ModelError: it does not start with the settings it finds.
     """
     try:
         # It prints what its own import fails with; standard output belongs to the program.
-        with redirect_stdout(io.StringIO()):
+        with importing("Asking the hub", "huggingface_hub"), redirect_stdout(io.StringIO()):
             from huggingface_hub import HfApi, constants, utils  # noqa: F401
-    except ImportError:
+    except MissingLibrary:
         raise
     except Exception as error:
         # Its parsing of the environment is all that can fail here, with whatever int() and

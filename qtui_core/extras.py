@@ -1,0 +1,62 @@
+"""Libraries that come with an extra of this package, and the sentence where one is not there.
+
+Without any extra qtui reads local models, and knows formats and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Final
+
+from qtui_core.errors import UsageError
+
+#: What the extras of pyproject.toml bring, by the names that the index has.
+EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "hub": ("huggingface_hub",),
+    "torch": ("torch", "transformers", "peft", "bitsandbytes", "safetensors"),
+    "checkpoints": ("gguf", "compressed-tensors"),
+}
+
+
+class MissingLibrary(UsageError):
+    """A library that what was asked for takes is not installed, or cannot be imported."""
+
+
+def require(purpose: str, *libraries: str) -> None:
+    """Raises MissingLibrary where one of `libraries` is not installed; imports none of them.
+    `purpose` is the subject of the sentence: "A run"."""
+    absent = [name for name in libraries if find_spec(name.replace("-", "_")) is None]
+    if absent:
+        are = "is" if len(absent) == 1 else "are"
+        raise MissingLibrary(
+            f"{purpose} takes {_joined(absent)}, which {are} not installed: "
+            f"{install_command(*absent)}."
+        )
+
+
+@contextmanager
+def importing(purpose: str, *libraries: str) -> Iterator[None]:
+    """To be put around the imports of `libraries`. Raises as `require`, and MissingLibrary too
+    where what is installed lacks something that is imported."""
+    require(purpose, *libraries)
+    try:
+        yield
+    except ImportError as error:
+        raise MissingLibrary(
+            f"{purpose} takes {_joined(libraries)}, of which a part is missing or too old "
+            f"({error}): {install_command(*libraries)}."
+        ) from error
+
+
+def install_command(*libraries: str) -> str:
+    """What to type to have `libraries`: by the extras that bring them, else by their names."""
+    extras = [extra for extra, names in EXTRAS.items() if not set(names).isdisjoint(libraries)]
+    brought = {name for extra in extras for name in EXTRAS[extra]}
+    others = [name for name in libraries if name not in brought]
+    return " ".join(["pip install", *([f"'qtui[{','.join(extras)}]'"] if extras else []), *others])
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
