@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import field
 from statistics import median
 from typing import Any, Final
 
+from qtui_core.codec import CodecError, from_plain, to_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 from qtui_core.memory.devices.device import Calibration
@@ -95,7 +96,7 @@ class Profile:
         )
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1) + "\n"
+        return json.dumps(to_plain(self), indent=1) + "\n"
 
 
 def profile_of(text: str) -> Profile:
@@ -111,13 +112,11 @@ def profile_of(text: str) -> Profile:
             raise ProfileError(
                 f"It is of version {version}, and this qtui reads version {SCHEMA_VERSION}. {again}"
             )
-        steps = tuple(MeasuredStep(**step) for step in data.pop("steps"))
-        capability = data.pop("capability")
-        found = Profile(
-            **data, steps=steps, capability=None if capability is None else tuple(capability)
-        )
+        found = from_plain(Profile, data)
         calibration = found.calibration
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except CodecError as error:
+        raise ProfileError(f"It is no profile of a GPU ({error.reason}). {again}") from error
+    except (ValueError, TypeError, KeyError) as error:
         raise ProfileError(f"It is no profile of a GPU ({error}). {again}") from error
     numbers = (calibration.workspace_forward, calibration.workspace_training, *found.contexts)
     if any(not isinstance(number, int) or number < 0 for number in numbers):

@@ -1,0 +1,330 @@
+"""Answers as JSON, and back: one form for the engine's lines, recordings and profiles.
+
+`to_plain` makes of an answer what `json` has words for, `from_plain` makes the answer of that
+again, by the types its fields are declared with:
+
+- a dataclass is an object with the names of its fields; a NamedTuple is a list, which is shorter
+  where there are many;
+- tuples and lists are lists, mappings are objects, an enum is its value;
+- a class with `parse` and a text of its own (`Scheme`) is that text, and so is a Fraction;
+- where a field may be one of several dataclasses, "is" names which.
+
+Only fields cross, and what is computed from them is computed again. A reader leaves out names that
+it does not know, which are of a later version, and has the default of a field that is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from fractions import Fraction
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from qtui_core.errors import QtuiError
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+#: The name under which an object says which of several dataclasses it is.
+TAG: Final = "is"
+_FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class CodecError(QtuiError):
+    """What came is not what was declared; `reason` is the place and what is wrong there."""
+
+    def __init__(self, kind: type[Any], reason: str) -> None:
+        super().__init__(f"It is no {kind.__name__}: {reason}.")
+        self.reason = reason
+
+
+def to_plain(value: Any, *, strict: bool = False) -> Any:
+    """Dictionaries, lists, texts, numbers, True, False and None.
+
+    Numbers that JSON has no word for stay what they are, or become the texts "NaN", "Infinity" and
+    "-Infinity" where it is to be `strict`. Raises TypeError for what has no form here.
+    """
+    kind: Any = type(value)
+    if kind is float:
+        return _word(value) if strict and not math.isfinite(value) else value
+    if value is None or kind in (str, int, bool):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {_key(key): to_plain(item, strict=strict) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_plain(item, strict=strict) for item in value]
+    if _is_text(kind):
+        return str(value)
+    if _has_fields(kind):
+        found = {name: to_plain(getattr(value, name), strict=strict) for name in _names(kind)}
+        for name in _tagged_fields(kind):
+            found[name] = _with_tags(getattr(value, name), found[name])
+        return found
+    if isinstance(value, float):  # numpy's is one
+        return to_plain(float(value), strict=strict)
+    raise TypeError(f"{kind.__qualname__} has no form in JSON")
+
+
+def from_plain(kind: type[T], found: Any) -> T:
+    """The `kind` that `found` says.
+
+    Raises CodecError, with the place, for what lacks a field, has a value of another type, or is
+    refused by the class itself.
+    """
+    read: Reader = _reader(cast(Any, kind))
+    try:
+        made: T = read(found)
+    except (ValueError, RecursionError) as error:
+        raise CodecError(kind, str(error)) from None
+    return made
+
+
+def _word(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _key(key: Any) -> str:
+    return str(key.value if isinstance(key, Enum) else key)
+
+
+@cache
+def _is_text(kind: Any) -> bool:
+    return kind is Fraction or (hasattr(kind, "parse") and "__str__" in kind.__dict__)
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(entry.name for entry in fields(kind) if entry.init)
+
+
+@cache
+def _tagged_fields(kind: Any) -> frozenset[str]:
+    """The fields that may be one of several dataclasses, or hold such."""
+    hints = get_type_hints(kind)
+    return frozenset(name for name in _names(kind) if _is_tagged(hints[name]))
+
+
+def _is_tagged(hint: Any) -> bool:
+    inner = [part for part in get_args(hint) if part is not Ellipsis]
+    if get_origin(hint) in (UnionType, Union):
+        return sum(map(_is_object, inner)) > 1 or any(map(_is_tagged, inner))
+    return any(map(_is_tagged, inner))
+
+
+def _with_tags(value: Any, plain: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_key(key): _with_tags(item, plain[_key(key)]) for key, item in value.items()}
+    if isinstance(plain, list):
+        return [_with_tags(*pair) for pair in zip(value, plain, strict=True)]
+    return {TAG: type(value).__name__, **plain} if isinstance(plain, dict) else plain
+
+
+def _has_fields(kind: Any) -> bool:
+    return bool(is_dataclass(kind))  # and mypy need not know what it then is
+
+
+def _is_object(hint: Any) -> bool:
+    return _has_fields(hint) and not _is_text(hint)
+
+
+@cache
+def _reader(hint: Any) -> Reader:
+    """Reads a value of a type; what it gives raises ValueError for another one."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: value
+    if hint is NoneType:
+        return _none
+    if origin in (UnionType, Union):
+        return _union(inner)
+    if origin is Literal:
+        return _one_of(inner)
+    if origin in (tuple, list):
+        items = tuple(_reader(part) for part in inner if part is not Ellipsis)
+        return _sequence(origin, items, repeated=origin is list or Ellipsis in inner)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(*(_reader(part) for part in inner), numbered=inner[0] is int)
+    if not isinstance(hint, type):
+        raise TypeError(f"{hint!r} has no form in JSON")
+    if _is_text(hint):
+        return _text(hint)
+    if _has_fields(hint):
+        return _object(hint)
+    if issubclass(hint, Enum):
+        return _enum(hint)
+    if issubclass(hint, tuple):
+        return _row(hint)
+    if hint is float:
+        return _float
+    if hint in (bool, int, str):
+        return _scalar(hint)
+    raise TypeError(f"{hint!r} has no form in JSON")
+
+
+def _object(kind: type[Any]) -> Reader:
+    # Found when it is first needed: a class may hold others of its own kind.
+    @cache
+    def entries() -> tuple[tuple[str, Reader, bool], ...]:
+        hints = get_type_hints(kind)
+        return tuple(
+            (
+                entry.name,
+                _reader(hints[entry.name]),
+                entry.default is MISSING and entry.default_factory is MISSING,
+            )
+            for entry in fields(kind)
+            if entry.init
+        )
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise ValueError(f"{kind.__name__} is no object")
+        given = {}
+        for name, read_field, required in entries():
+            if name in value:
+                given[name] = _at(name, read_field, value[name])
+            elif required:
+                raise ValueError(f"{name} is missing")
+        return _made(lambda: kind(**given))
+
+    return read
+
+
+def _row(kind: Any) -> Reader:
+    """A NamedTuple, which is a list of its fields."""
+    hints = get_type_hints(kind)
+    names = kind._fields
+    read_items = _sequence(tuple, tuple(_reader(hints[name]) for name in names), repeated=False)
+    return lambda value: kind(*read_items(value))
+
+
+def _union(parts: tuple[Any, ...]) -> Reader:
+    others = tuple(part for part in parts if part is not NoneType)
+    optional = len(others) < len(parts)
+    objects = {part.__name__: _reader(part) for part in others if _is_object(part)}
+    tagged = len(objects) > 1
+    readers = [_reader(part) for part in others if not (tagged and _is_object(part))]
+
+    def read(value: Any) -> Any:
+        if value is None and optional:
+            return None
+        if tagged and isinstance(value, dict):
+            name = value.get(TAG)
+            if not isinstance(name, str) or name not in objects:
+                raise ValueError(f"{name!r:.40} is none of {', '.join(objects)}")
+            return objects[name](value)
+        refusals = []
+        for reader in readers:
+            try:
+                return reader(value)
+            except ValueError as error:
+                refusals.append(str(error))
+        raise ValueError(", and ".join(refusals) or f"{value!r:.40} says not which it is")
+
+    return read
+
+
+def _sequence(kind: type[Any], parts: tuple[Reader, ...], *, repeated: bool) -> Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list) or not (repeated or len(value) == len(parts)):
+            raise ValueError(f"{value!r:.40} is no list as it should be")
+        if repeated:
+            return kind(map(parts[0], value))
+        return kind(reader(item) for reader, item in zip(parts, value, strict=True))
+
+    return read
+
+
+def _mapping(read_key: Reader, read_item: Reader, *, numbered: bool) -> Reader:
+    def read(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise ValueError(f"{value!r:.40} is no object")
+        pairs = ((int(key) if numbered else key, item) for key, item in value.items())
+        return {read_key(key): _at(str(key), read_item, item) for key, item in pairs}
+
+    return read
+
+
+def _enum(kind: type[Enum]) -> Reader:
+    def read(value: Any) -> Enum:
+        try:
+            return kind(value)
+        except ValueError:
+            known = ", ".join(str(member.value) for member in kind)
+            raise ValueError(f"{value!r:.40} is none of {known}") from None
+
+    return read
+
+
+def _one_of(words: tuple[Any, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        for word in words:
+            if type(value) is type(word) and value == word:
+                return word
+        raise ValueError(f"{value!r:.40} is none of {', '.join(map(str, words))}")
+
+    return read
+
+
+def _text(kind: Any) -> Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r:.40} is no text")
+        return _made(lambda: _fraction(value) if kind is Fraction else kind.parse(value))
+
+    return read
+
+
+def _fraction(text: str) -> Fraction:
+    """Of two whole numbers alone: an exponent could ask for any memory."""
+    above, _, below = text.partition("/")
+    return Fraction(int(above), int(below or 1))
+
+
+def _scalar(kind: type[Any]) -> Reader:
+    def read(value: Any) -> Any:
+        # A bool is an int to Python, but none of these is both.
+        if type(value) is not kind:
+            raise ValueError(f"{value!r:.40} is not of type {kind.__name__}")
+        return value
+
+    return read
+
+
+def _float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, str) and value in _FLOATS:
+        return _FLOATS[value]
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.40} is no number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("a number is too large") from None
+
+
+def _none(value: Any) -> None:
+    if value is not None:
+        raise ValueError(f"{value!r:.40} is not null")
+
+
+def _at(place: str, read: Reader, value: Any) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _made(make: Callable[[], T]) -> T:
+    """What a class makes; what it refuses is refused here."""
+    try:
+        return make()
+    except (QtuiError, TypeError, ArithmeticError) as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,69 @@
+"""Values of a declared type, for hypothesis: whatever a class says of its fields, it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from fractions import Fraction
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hypothesis import strategies as st
+
+from qtui_core.schemes.scheme import Scheme
+
+WORDS = st.text(max_size=12)
+SCHEMES = st.sampled_from(
+    [
+        Scheme.parse(text)
+        for text in ("int4:group64:asym", "nf4:dq128", "mxfp4:rceil", "bf16", "int8:outliers6.5",
+                     "e4m3:tile128x128:stochastic7:nosat", "ternary", "nvfp4")
+    ]
+)  # fmt: skip
+KNOWN: Mapping[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(),
+    str: WORDS,
+    bool: st.booleans(),
+    float: st.floats(),
+    NoneType: st.none(),
+    Any: st.none() | st.booleans() | st.integers() | WORDS,
+    Scheme: SCHEMES,
+    Fraction: st.fractions(),
+}
+
+
+def values_of(hint: Any, depth: int = 4) -> st.SearchStrategy[Any]:
+    """Values of a type, from annotations alone."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in KNOWN:
+        return KNOWN[hint]
+    if origin in (UnionType, Union):
+        return st.one_of(*(values_of(part, depth) for part in inner))
+    if origin is Literal:
+        return st.sampled_from(inner)
+    if origin in (tuple, list):
+        if origin is list or Ellipsis in inner:
+            return st.lists(values_of(inner[0], depth), max_size=3).map(origin)
+        return st.tuples(*(values_of(part, depth) for part in inner))
+    if origin is not None:
+        return st.dictionaries(values_of(inner[0], depth), values_of(inner[1], depth), max_size=3)
+    if is_dataclass(hint):
+        return instances_of(hint, depth - 1)
+    if issubclass(hint, Enum):
+        return st.sampled_from(list(hint))
+    hints = get_type_hints(hint)  # a NamedTuple
+    return st.builds(hint, *(values_of(hints[name], depth) for name in hint._fields))
+
+
+def instances_of(kind: Any, depth: int = 4, **given: Any) -> st.SearchStrategy[Any]:
+    """Instances of a dataclass; `given` are strategies, or values, of some of its fields."""
+    if depth < 0:
+        return st.nothing()
+    hints = get_type_hints(kind)
+    parts = {
+        entry.name: values_of(hints[entry.name], depth) for entry in fields(kind) if entry.init
+    }
+    for name, value in given.items():
+        parts[name] = value if isinstance(value, st.SearchStrategy) else st.just(value)
+    return st.builds(kind, **parts)

@@ -1,0 +1,170 @@
+"""The house keeps its shape: what a reader of the whole tree would stumble over is found here.
+
+The sets are what is not yet so. They shrink: nothing is added to them, and an entry that is no
+longer true is taken out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("qtui", "qtui_core")
+MOST_FILES = 15
+MOST_LINES = 400
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Module name -> what it says."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    """Every class of a module, with the module."""
+    return [
+        (module, node)
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node in tree.body
+    ]
+
+
+def name_of(node: ast.expr) -> str:
+    """The last part of a name: "Panel" of base.Panel and of Panel[int]."""
+    if isinstance(node, ast.Subscript):
+        return name_of(node.value)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def bases_with_one_subclass() -> set[str]:
+    """Classes that are nothing by themselves, and that one other class is made from."""
+    named = {node.name for _, node in classes()}
+    subclasses = Counter(
+        name for _, node in classes() for name in {name_of(base) for base in node.bases} & named
+    )
+    used: Counter[str] = Counter()
+    for tree in trees().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                used[name_of(node.func)] += 1
+            elif isinstance(node, ast.ExceptHandler) and node.type is not None:
+                caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+                used.update(map(name_of, caught))
+    return {name for name, count in subclasses.items() if count == 1 and not used[name]}
+
+
+def imports(module: str, tree: ast.Module) -> set[str]:
+    """The modules that are imported where it runs: not those that only name a type."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and name_of(node.test) == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in trees() else node.module)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(tree)
+    return {name for name in found if name in trees() and name != module}
+
+
+def circles() -> list[set[str]]:
+    """Modules that import each other, round and round (Tarjan's strongly connected components)."""
+    edges = {module: sorted(imports(module, tree)) for module, tree in trees().items()}
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = low[module] = len(number)
+        stack.append(module)
+        for other in edges[module]:
+            if other not in number:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], number[other])
+        if low[module] == number[module]:
+            at = stack.index(module)
+            if len(stack) - at > 1:
+                found.append(set(stack[at:]))
+            del stack[at:]
+
+    for module in edges:
+        if module not in number:
+            visit(module)
+    return found
+
+
+def folders() -> dict[str, int]:
+    """Folder -> how many Python files it holds, besides the one that makes it a package."""
+    paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return Counter(
+        path.parent.relative_to(ROOT).as_posix() for path in paths if path.name != "__init__.py"
+    )
+
+
+def test_a_base_class_has_two_subclasses() -> None:
+    assert bases_with_one_subclass() <= {
+        "CachingAllocator", "DrawingPanel", "DrawnMaps", "EstimatingPanel", "OutlierPicture",
+        "PlanningPanel", "RunningPanel", "TellingPanel",
+    }  # fmt: skip
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    counts = Counter(node.name for _, node in classes())
+    assert {name for name, count in counts.items() if count > 1} <= {
+        "Adapted", "Allocation", "Attribution", "Block", "Budget", "Buffer", "Cancelled", "Case",
+        "Column", "Comparison", "Config", "Controls", "Decomposition", "Device", "Difference",
+        "Elements", "Fault", "Field", "Folded", "Header", "Histogram", "Kept", "Kind", "Knob",
+        "Level", "LookingPanel", "Machine", "Moments", "Operation", "Order", "Outcome", "Outlier",
+        "Part", "Phase", "Picture", "Placed", "Recording", "Rounding", "Rows", "Sample", "Section",
+        "Series", "Shown", "Span", "Standing", "State", "Step", "StoredTensor", "Subject", "Track",
+        "View", "ViewName", "Weights", "Window", "_Part",
+    }  # fmt: skip
+
+
+def test_no_modules_import_each_other() -> None:
+    shape = "qtui_core.memory.shape"
+    known = [
+        {f"{shape}.{name}" for name in
+         ("heads", "from_config", "model_shape", "modules", "packed_modules")},
+        {"qtui_core.schemes.scheme", "qtui_core.schemes.text"},
+    ]  # fmt: skip
+    assert [circle for circle in circles() if not any(circle <= each for each in known)] == []
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    assert {name for name, count in folders().items() if count > MOST_FILES} <= {
+        "qtui/cli", "qtui/tui/panels/train", "qtui_core/live", "qtui_core/memory/shape/families",
+        "qtui_core/memory/step",
+    }  # fmt: skip
+
+
+def test_a_file_is_as_long_as_one_idea() -> None:
+    long = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if len(path.read_text(encoding="utf-8").splitlines()) > MOST_LINES
+    }
+    assert long <= {
+        "qtui/tui/app.py", "qtui/engine/client.py", "qtui/report/inspection/document.py",
+        "qtui_core/memory/shape/packed.py",
+    }  # fmt: skip
