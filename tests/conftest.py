@@ -10,10 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command_line import run_qtui
-from safetensors.numpy import save_file
+
+# Where several workers share the cores, one thread each is enough: to be said before numpy and
+# torch are imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -25,6 +29,13 @@ for _signal, _handler in (
 ):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Only slow tests have kernels compiled: bitsandbytes takes seconds for each on a CPU, and
+    takes the same operations one by one where it cannot."""
+    if "not slow" in config.option.markexpr:
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 
 @pytest.fixture
@@ -55,6 +66,9 @@ def qtui_process() -> Run:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A folder with a small real checkpoint: matrices with planted outliers, a norm, a bias."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
     random = np.random.default_rng(7)
     folder = tmp_path / "small"
     folder.mkdir()

@@ -37,7 +37,7 @@ def over(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Any], 
     a case changes is back before the next. Several tables on one test make every combination.
     """
     keys = tuple(each.strip() for each in names.split(",")) if isinstance(names, str) else names
-    table = list(_named(cases))
+    table = [(_name(case), case) for case in cases]
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         signature = inspect.signature(test)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, find_outliers, measure, quantize
@@ -42,8 +43,8 @@ def squared_errors(x: np.ndarray, scheme: Scheme) -> np.ndarray:
     return np.where(np.isfinite(x.reshape(matrix)), error, 0)
 
 
-@pytest.mark.parametrize("text", SCHEMES)
-@pytest.mark.parametrize("shape", [(120, 130), (4, 30, 64), (1, 700), (700,)])
+@over("text", SCHEMES)
+@over("shape", [(120, 130), (4, 30, 64), (1, 700), (700,)])
 def test_shares_against_plain_numpy(text, shape):
     x, scheme = planted(shape), Scheme.parse(text)
     found = attribute_error(x, scheme)
@@ -62,8 +63,8 @@ def test_shares_against_plain_numpy(text, shape):
     assert found.most_error_rows(1) == (np.argmax(found.errors.row_squared_error),)
 
 
-@pytest.mark.parametrize("text", SCHEMES)
-@pytest.mark.parametrize("columns", [[17], [50], [3], [17, 50], [129, 17, 0, 17]])
+@over("text", SCHEMES)
+@over("columns", [[17], [50], [3], [17, 50], [129, 17, 0, 17]])
 def test_caused_shares_are_what_is_gone_when_it_is_done_again(text, columns):
     x, scheme = planted(), Scheme.parse(text)
     attribution = attribute_error(x, scheme)

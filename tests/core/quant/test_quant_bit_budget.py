@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_bytes
 from qtui_core.quant.bit_budget import bit_budget
@@ -38,8 +39,8 @@ def test_double_quantization_takes_half_a_bit_to_an_eighth():
     assert float(budget.overhead) == pytest.approx(0.127, abs=1e-4)
 
 
-@pytest.mark.parametrize("nested", [1, 16, 64, 1024, 4096])
-@pytest.mark.parametrize("block", [16, 64, 256, 4096])
+@over("nested", [1, 16, 64, 1024, 4096])
+@over("block", [16, 64, 256, 4096])
 def test_any_two_block_sizes(block, nested):
     count = 4096 * 4096
     budget = bit_budget(Scheme.parse(f"nf4:block{block}:dq{nested}"), LARGE)
@@ -69,8 +70,8 @@ def test_parts_by_hand(text, expected):
     assert shares(text) == expected
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("text", SCHEMES)
+@over("shape", SHAPES)
+@over("text", SCHEMES)
 def test_parts_sum_to_the_bits_and_bytes_that_are_told_elsewhere(text, shape):
     scheme = Scheme.parse(text)
     budget = bit_budget(scheme, shape)

@@ -3,6 +3,7 @@ AVX512 dequantization is wrong for rows that are a multiple of 16 but not of the
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.coding.codebook import FP4_LEVELS, NF4_LEVELS, CodebookCoder
@@ -39,6 +40,13 @@ def test_nf4_bytes_at_every_block_size(block):
     assert_same_bytes(normal(8 * 4096), block)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "block"), [(8 * 4096, 2048), (65, 64)])
+def test_nf4_bytes_of_compiled_kernels(count, block):
+    """The others have their operations taken one by one."""
+    assert_same_bytes(normal(count), block)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_nf4_bytes_on_values_of_16_bit_floats(dtype):
     # Coarse values meet the thresholds far more often than float32 ones.
@@ -46,7 +54,7 @@ def test_nf4_bytes_on_values_of_16_bit_floats(dtype):
         assert_same_bytes(normal(64 * 1000, seed, dtype))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 63, 64, 65, 127, 129, 1000, 4095, 4097])
+@over("count", [1, 2, 3, 7, 63, 64, 65, 127, 129, 1000, 4095, 4097])
 def test_nf4_bytes_with_short_last_blocks_and_odd_counts(count):
     assert_same_bytes(normal(count))
     assert_same_bytes(normal(count, dtype=torch.bfloat16))

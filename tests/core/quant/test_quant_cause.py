@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import Scheme, explain, find_outliers, measure, quantize, statistics
 
@@ -40,8 +41,8 @@ def test_a_cast_has_no_scale_that_an_outlier_could_stretch():
     assert "scale" not in said
 
 
-@pytest.mark.parametrize(("text", "smallest"), [("fp16", 2.0**-14), ("bf16", 2.0**-126)])
-@pytest.mark.parametrize("size", [1.0, 0.3, 0.1, 0.01, 1e-3])
+@over(("text", "smallest"), [("fp16", 2.0**-14), ("bf16", 2.0**-126)])
+@over("size", [1.0, 0.3, 0.1, 0.01, 1e-3])
 def test_subnormals_are_blamed_when_they_make_the_error(text, smallest, size):
     x = (np.random.default_rng(0).standard_normal((512, 512)) * smallest * size).astype(np.float32)
     report = measure(x, Scheme.parse(text))
@@ -78,8 +79,8 @@ def test_subnormals_are_counted_wherever_they_are():
 # Scales
 
 
-@pytest.mark.parametrize("size", [1e-37, 1e-38, 1e-40, 1e-43])
-@pytest.mark.parametrize("text", ["int8:row", "int8:row:asym", "int8:tensor", "int4", "nf4"])
+@over("size", [1e-37, 1e-38, 1e-40, 1e-43])
+@over("text", ["int8:row", "int8:row:asym", "int8:tensor", "int4", "nf4"])
 def test_values_too_small_for_a_scale(text, size):
     x = (np.random.default_rng(0).standard_normal((64, 512)) * size).astype(np.float32)
     said = sentence(x, text)
@@ -109,11 +110,9 @@ def test_a_harmless_outlier_is_not_blamed():
         assert "its tails are heavy" in sentence(x, text)
 
 
-@pytest.mark.parametrize(
-    "text", ["int8:tensor", "int4:row", "int4", "nf4", "int8:row:asym", "e2m1"]
-)
-@pytest.mark.parametrize("count", [1, 30, 1000, 20_000])
-@pytest.mark.parametrize("factor", [10, 100])
+@over("text", ["int8:tensor", "int4:row", "int4", "nf4", "int8:row:asym", "e2m1"])
+@over("count", [1, 30, 1000, 20_000])
+@over("factor", [10, 100])
 def test_outliers_are_blamed_when_the_tensor_is_better_without_them(text, count, factor):
     random = np.random.default_rng(count)
     x = random.standard_normal((512, 1024)).astype(np.float32)

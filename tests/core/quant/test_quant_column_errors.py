@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.scan.column_errors import column_errors
@@ -19,8 +20,8 @@ class Streamed:
         return self.values.reshape(len(self.values), -1)[start:stop]
 
 
-@pytest.mark.parametrize("text", ["nf4", "nf4:dq", "int4:group48", "int8:row", "e4m3", "bf16"])
-@pytest.mark.parametrize("shape", [(37, 129), (700, 1001), (5, 8, 30)])
+@over("text", ["nf4", "nf4:dq", "int4:group48", "int8:row", "e4m3", "bf16"])
+@over("shape", [(37, 129), (700, 1001), (5, 8, 30)])
 def test_columns_sum_to_what_numpy_sums(text, shape):
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     scheme = Scheme.parse(text)

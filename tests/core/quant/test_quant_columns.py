@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import find_outliers, statistics
@@ -18,8 +19,8 @@ def planted(rows=600, columns=500):
     return x
 
 
-@pytest.mark.parametrize("shape", [(600, 512), (3, 50, 70), (9, 200_001), (1, 40), (33, 1), (11,)])
-@pytest.mark.parametrize("make", [np.asarray, ArrayRows])
+@over("shape", [(600, 512), (3, 50, 70), (9, 200_001), (1, 40), (33, 1), (11,)])
+@over("make", [np.asarray, ArrayRows])
 def test_against_plain_numpy(shape, make):
     x = np.random.default_rng(1).standard_t(3, shape).astype(np.float32)
     found = column_statistics(make(x))

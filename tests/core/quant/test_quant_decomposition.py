@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -29,8 +30,8 @@ def with_outliers(rows=40, columns=130, seed=0):
     return x
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("threshold", [2.5, 6.0, 1000.0])
+@over("seed", range(6))
+@over("threshold", [2.5, 6.0, 1000.0])
 def test_codes_scales_and_columns_are_those_of_bitsandbytes(seed, threshold):
     functional = pytest.importorskip("bitsandbytes.functional")
     x = torch.from_numpy(with_outliers(seed=seed)).half()
@@ -112,8 +113,8 @@ def test_storage_counts_what_is_kept():
     assert report.bytes == q.nbytes == stored
 
 
-@pytest.mark.parametrize("shape", [(300,), (4, 30, 70), (6, 5, 4, 3), (1, 90), (90, 1), (0, 7)])
-@pytest.mark.parametrize("options", ["row", "tensor", "group16:asym", "group16:asym:zpfloat"])
+@over("shape", [(300,), (4, 30, 70), (6, 5, 4, 3), (1, 90), (90, 1), (0, 7)])
+@over("options", ["row", "tensor", "group16:asym", "group16:asym:zpfloat"])
 def test_shapes(shape, options):
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     scheme = Scheme.parse(f"int4:{options}:outliers2")

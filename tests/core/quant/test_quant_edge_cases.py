@@ -4,6 +4,8 @@ import warnings
 
 import numpy as np
 import pytest
+from every import over
+from scheme_table import EVERY_PAIR, EVERY_SCHEME
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -25,6 +27,7 @@ def no_warnings():
         yield
 
 
+@over("any_scheme", EVERY_SCHEME)
 def test_every_scheme_takes_every_tensor(any_scheme, awkward):
     scheme = Scheme.parse(any_scheme)
     for name, x in awkward.items():
@@ -41,6 +44,7 @@ def test_every_scheme_takes_every_tensor(any_scheme, awkward):
         assert (y[single == 0] == 0).all(), name
 
 
+@over("any_pair", EVERY_PAIR)
 def test_measured_error_is_that_of_the_dequantized_tensor(any_pair, awkward):
     scheme = Scheme.parse(any_pair)
     for name, x in awkward.items():

@@ -4,6 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
@@ -62,11 +63,9 @@ def test_blocks_where_rows_are_too_short():
 SHAPES = [(64, 720), (704, 256), (100, 37), (16, 1000), (5, 37), (1, 300)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(
-    "wanted", [Fraction(9, 2), NF4_DQ, Fraction(21, 5), Fraction(6)], ids=float
-)
-@pytest.mark.parametrize("text", ["int4:group64", "int4:group64:asym", "e2m1:group64", "nf4",
+@over("shape", SHAPES)
+@over("wanted", [Fraction(9, 2), NF4_DQ, Fraction(21, 5), Fraction(6)])
+@over("text", ["int4:group64", "int4:group64:asym", "e2m1:group64", "nf4",
                                   "nf4:block64:dq", "int3:row", "int4:block64"])  # fmt: skip
 def test_no_size_comes_nearer(text, wanted, shape):
     """Of the own kind of groups, unless the tolerance is met with room to spare."""

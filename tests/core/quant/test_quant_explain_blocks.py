@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 import pytest
+from every import over
+from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
 from qtui_core.quant.verdicts.alternatives import finer_schemes, same_bits
@@ -48,6 +50,7 @@ def test_every_scheme_that_is_named_is_one(text):
         assert found.endswith(".")
 
 
+@over("any_scheme", EVERY_SCHEME)
 def test_candidates_are_possible_for_every_scheme(any_scheme):
     scheme = Scheme.parse(any_scheme)
     for found in [*same_bits(scheme), *finer_schemes(scheme, (300, 500))]:

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from every import over
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,10 +125,8 @@ def test_casts_saturate():
 # Under a scale
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(
-    "granularity", ["tensor", "row", "column", "group64", "group50", "block96"]
-)
+@over("name", FORMATS)
+@over("granularity", ["tensor", "row", "column", "group64", "group50", "block96"])
 def test_scaled_by_absmax_over_the_largest_number(name, granularity):
     fmt = FORMATS[name]
     x = np.random.default_rng(4).standard_normal((20, 128)).astype(np.float32)

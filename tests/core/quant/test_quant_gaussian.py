@@ -4,6 +4,8 @@ import time
 
 import numpy as np
 import pytest
+from every import over
+from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, gaussian_relative_mse, levels, measure, quantize
 from qtui_core.quant.coding.levels import levels_at_scale
@@ -35,20 +37,22 @@ def assert_expected(samples, text, model_absmax=None, sigma=1.0):
     assert np.mean(found) == pytest.approx(expected, abs=4 * error, rel=5e-3), text
 
 
-@pytest.mark.parametrize("granularity", LOCAL)
-@pytest.mark.parametrize("pattern", INTEGERS + OTHERS)
+@over("granularity", LOCAL)
+@over("pattern", INTEGERS + OTHERS)
 def test_every_local_granularity(samples, pattern, granularity):
-    assert_expected(samples, pattern.format(granularity))
+    # One sample has so many short groups that it says more than two have rows to say.
+    few = granularity in ("row", "column")
+    assert_expected(samples if few else samples[:1], pattern.format(granularity))
 
 
-@pytest.mark.parametrize("size", BLOCKS)
-@pytest.mark.parametrize("pattern", ["nf4:block{}", "fp4:block{}"])
+@over("size", BLOCKS)
+@over("pattern", ["nf4:block{}", "fp4:block{}"])
 def test_codebooks(samples, pattern, size):
     assert_expected(samples, pattern.format(size))
 
 
-@pytest.mark.parametrize("size", BLOCKS)
-@pytest.mark.parametrize("pattern", ["nf4:block{}:dq", "fp4:block{}:dq"])
+@over("size", BLOCKS)
+@over("pattern", ["nf4:block{}:dq", "fp4:block{}:dq"])
 def test_double_quantization(samples, pattern, size):
     text = pattern.format(size)
     assert_expected(samples, text)
@@ -103,15 +107,15 @@ def test_short_last_groups_count_with_their_own_length(samples, text):
     )
 
 
-@pytest.mark.parametrize("text", CASTS)
-@pytest.mark.parametrize("sigma", [1.0, 0.02, 0.7, 3e-5, 2e-6, 4e-8, 1e-9, 900.0, 3e4, 1e6, 1e10])
+@over("text", CASTS)
+@over("sigma", [1.0, 0.02, 0.7, 3e-5, 2e-6, 4e-8, 1e-9, 900.0, 3e4, 1e6, 1e10])
 def test_casts_depend_on_the_size_of_the_values(samples, text, sigma):
     x = samples[0] * np.float32(sigma)
     report = measure(x, Scheme.parse(text))
     assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=2e-2)
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "sigma"),
     [("fp16", 2.0**-k) for k in range(13, 27)]
     + [("bf16", 2.0**-k) for k in (124, 126, 127, 128, 129, 131)]
@@ -144,10 +148,8 @@ def test_casts_below_the_normal_numbers_of_float32():
         assert report.relative_mse == pytest.approx(report.gaussian_relative_mse, rel=2e-2)
 
 
-@pytest.mark.parametrize(
-    "text", ["int8:model", "int4:model:asym", "int4:model:signed", "e4m3:model"]
-)
-@pytest.mark.parametrize("extent", [0.5, 3.0, 20.0, (-1.0, 4.0)])
+@over("text", ["int8:model", "int4:model:asym", "int4:model:signed", "e4m3:model"])
+@over("extent", [0.5, 3.0, 20.0, (-1.0, 4.0)])
 def test_a_given_scale_of_the_model(samples, text, extent):
     for sigma in (1.0, 0.1):
         assert_expected(samples, text, extent, sigma)
@@ -180,6 +182,7 @@ def test_nf4_does_not_always_win_at_equal_bits():
     assert asymmetric < codebook
 
 
+@pytest.mark.bench
 def test_expectations_are_quick():
     times = {}
     for text in ("nf4:dq", "int8:row:asym", "int4:group64", "e4m3", "bf16", "tf32", "int8:column"):
@@ -196,6 +199,7 @@ def test_expectations_are_quick():
 # Levels
 
 
+@over("any_scheme", EVERY_SCHEME)
 def test_levels_are_the_values_a_group_can_have(any_scheme):
     scheme = Scheme.parse(any_scheme)
     low, high = -0.75, 0.5
@@ -217,9 +221,9 @@ def test_levels_are_the_values_a_group_can_have(any_scheme):
         assert distance.min(axis=0)[(grid > low) & (grid < high)].max() < close
 
 
-@pytest.mark.parametrize("rule", ["floor", "ceil", "even", "rceil"])
-@pytest.mark.parametrize("name", ["mxfp4", "mxfp6-e3m2", "mxfp8-e4m3", "mxint8"])
-@pytest.mark.parametrize(("low", "high"), [(-1, 1), (-0.75, 0.5), (-7.9, 3), (0, 448), (-3e-9, 0)])
+@over("rule", ["floor", "ceil", "even", "rceil"])
+@over("name", ["mxfp4", "mxfp6-e3m2", "mxfp8-e4m3", "mxint8"])
+@over(("low", "high"), [(-1, 1), (-0.75, 0.5), (-7.9, 3), (0, 448), (-3e-9, 0)])
 def test_levels_of_scales_that_are_powers_of_two(name, rule, low, high):
     scheme = Scheme.parse(f"{name}:{rule}")
     grid = levels(scheme, low, high)

@@ -4,9 +4,11 @@ written in float64 by the definition and run on samples; and of other roundings.
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.formats import decode, get_format
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure, quantize
@@ -65,15 +67,20 @@ def relative(x, y, parts=16):
     return errors / np.square(x).mean() / (x.size / parts)
 
 
-@pytest.mark.parametrize("length", [32, 13, 2, 1])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", [*FLOATS, "mxint8"])
+@cache
+def drawn(rows, columns):
+    """Normal numbers, the same for all that ask."""
+    return np.random.default_rng(31).standard_normal((rows, columns))
+
+
+@over("length", [32, 13, 2, 1])
+@over("rule", RULES)
+@over("name", [*FLOATS, "mxint8"])
 def test_microscaling(name, rule, length):
-    random = np.random.default_rng(31)
     scheme = Scheme.parse(f"{name}:{rule}")
     # What saturates, or jumps most from block to block, needs more of them.
-    count = 2_400_000 if name in ("mxfp8-e4m3", "mxint8") and length == 32 else 320_000
-    x = random.standard_normal((count // length // 64 * 64, length))
+    count = 1_200_000 if name in ("mxfp8-e4m3", "mxint8") and length == 32 else 320_000
+    x = drawn(count // length // 64 * 64, length)
     for sigma in (1.0, 1.37):
         expected = gaussian_relative_mse(scheme, x.shape, sigma=sigma)
         found = relative(x * sigma, microscaled(x * sigma, scheme.element, rule))
@@ -129,7 +136,7 @@ def test_nvfp4_with_short_last_blocks():
     assert_close(expected, np.array([report.relative_mse for report in found]), shape)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 5, 16, 47, 48, 49, 64, 1000])
+@over("length", [1, 2, 3, 5, 16, 47, 48, 49, 64, 1000])
 def test_ternary(length):
     random = np.random.default_rng(34)
     x = random.standard_normal((1_600_000 // length // 16 * 16, length))
@@ -155,8 +162,8 @@ def test_ternary_of_a_large_tensor_has_one_scale():
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("rounding", ["truncate", "stochastic"])
-@pytest.mark.parametrize(
+@over("rounding", ["truncate", "stochastic"])
+@over(
     "text",
     ["int4:group64", "int4:group64:full", "int3:group16", "int8:row", "e4m3:row", "e2m1:group32",
      "e3m0:group32", "mxfp4", "mxfp8-e5m2:ceil", "mxint8:rceil", "nvfp4", "bf16", "fp16"],
@@ -194,6 +201,7 @@ def test_values_beside_something_large(text, length):
     assert expected == pytest.approx(found, rel=0.02)
 
 
+@pytest.mark.bench
 def test_these_expectations_are_quick():
     for text in ("mxfp4", "mxint8", "mxfp8-e5m2:rceil", "nvfp4", "ternary:row"):
         best = 1.0

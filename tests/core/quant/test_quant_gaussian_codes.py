@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import Scheme
 from qtui_core.quant.coding.alphabet import alphabet_of
@@ -26,7 +27,7 @@ def sample():
     return np.random.default_rng(3).standard_normal(SHAPE, dtype=np.float32)
 
 
-@pytest.mark.parametrize("text", SCHEMES)
+@over("text", SCHEMES)
 def test_shares_of_a_sample(sample, text):
     """Four standard errors of the sample, which groups make larger than of single elements,
     and what the quadrature is off by where a zero point jumps from node to node."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -56,8 +57,8 @@ def whole(x) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("make", [np.asarray, Streamed, torch.from_numpy, np.asfortranarray])
+@over("shape", SHAPES)
+@over("make", [np.asarray, Streamed, torch.from_numpy, np.asfortranarray])
 def test_elements_are_those_of_the_changed_array(shape, make):
     x = array_of(shape)
     rows, columns = matrix_shape(shape)
@@ -69,8 +70,8 @@ def test_elements_are_those_of_the_changed_array(shape, make):
             assert whole(found).tolist() == expected.reshape(-1).tolist()
 
 
-@pytest.mark.parametrize("text", ["int8:tensor", "int4:group16:asym", "nf4", "e4m3:row", "bf16"])
-@pytest.mark.parametrize("place", [(5, 9), (None, 30)])
+@over("text", ["int8:tensor", "int4:group16:asym", "nf4", "e4m3:row", "bf16"])
+@over("place", [(5, 9), (None, 30)])
 def test_every_operation_sees_the_changed_array(text, place):
     x = array_of((64, 96))
     row, column = place

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, quantize
@@ -45,10 +46,10 @@ def torchao_affine(x, mapping, block, low, high):
     return codes.numpy(), scale.numpy(), zero.numpy(), dequantized.numpy()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("option", ["", ":full", ":asym"])
+@over("kind", KINDS)
+@over("layout", LAYOUTS)
+@over("bits", [2, 3, 4, 5, 8])
+@over("option", ["", ":full", ":asym"])
 def test_bytes_of_torchao(bits, option, layout, kind):
     half = 2 ** (bits - 1)
     mapping, low, high = {
@@ -79,8 +80,8 @@ def test_zero_groups_as_torchao():
 # Against the definitions, in float64
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bits", range(2, 9))
+@over("kind", KINDS)
+@over("bits", range(2, 9))
 def test_signed_rule_is_that_of_gguf(bits, kind):
     """Q4_0: d = max / -8, q = min(15, trunc(x / d + 8.5)), where max is the first element of
     the largest magnitude (ggml quantize_row_q4_0_ref), here for any width."""
@@ -108,8 +109,8 @@ def test_signed_rule_takes_the_first_of_equal_magnitudes():
     assert quantize(x, Scheme.parse("int4:tensor:signed")).scales == [0.25]
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
-@pytest.mark.parametrize("option", ["", ":full", ":asym"])
+@over("bits", range(2, 9))
+@over("option", ["", ":full", ":asym"])
 def test_codes_are_the_nearest_levels(bits, option):
     """In exact arithmetic no other code of the range is nearer, rounding of the scale aside."""
     x = values("shifted")

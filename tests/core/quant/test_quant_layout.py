@@ -2,6 +2,8 @@ import math
 
 import numpy as np
 import pytest
+from every import over
+from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_bytes
 from qtui_core.quant.segments.layout import run_lengths, scale_index, scale_shape
@@ -48,8 +50,8 @@ def groups_by_definition(granularity, shape):
     raise AssertionError(name)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@over("shape", SHAPES)
+@over("granularity", GRANULARITIES)
 def test_groups_are_those_of_the_definition(granularity, shape):
     group = groups_by_definition(granularity, shape)
     parsed = Scheme.parse(f"int8:{granularity}").granularity
@@ -62,8 +64,8 @@ def test_groups_are_those_of_the_definition(granularity, shape):
     assert found == {n: int((lengths == n).sum()) for n in set(lengths.tolist())}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@over("shape", SHAPES)
+@over("granularity", GRANULARITIES)
 def test_every_group_has_the_scale_of_its_largest_element(granularity, shape):
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     group = groups_by_definition(granularity, shape)
@@ -93,7 +95,7 @@ def test_scale_shapes_are_those_of_the_docstrings():
     assert quantize(np.ones((6, 70)), Scheme.parse("bf16")).scales.shape == (0,)
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "bits"),
     [
         ("nf4", 4.5),
@@ -138,6 +140,7 @@ def test_double_quantization_saves_what_its_paper_says():
     assert double == pytest.approx(0.126953125, abs=1e-5)
 
 
+@over("any_scheme", EVERY_SCHEME)
 def test_storage_agrees_with_what_is_stored(any_scheme):
     scheme = Scheme.parse(any_scheme)
     x = np.random.default_rng(0).standard_normal((33, 70))

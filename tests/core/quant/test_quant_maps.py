@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -105,17 +106,17 @@ def check(x, kind, schemes, size, pooling, window=None, source=None):
     return found
 
 
-@pytest.mark.parametrize("segment", [100, 1 << 17])
-@pytest.mark.parametrize("text", ["int4:group7", "nf4:block33", "int8:column", "bf16", "nf4:dq"])
-@pytest.mark.parametrize("shape", SHAPES)
+@over("segment", [100, 1 << 17])
+@over("text", ["int4:group7", "nf4:block33", "int8:column", "bf16", "nf4:dq"])
+@over("shape", SHAPES)
 def test_cells_are_the_largest_error_and_where_it_is(shape, text, segment, monkeypatch):
     monkeypatch.setattr(maps, "SEGMENT", segment)
     for size in ((4, 6), (1, 1), (25, 30)):
         check(tensor(shape), MapKind.ERROR, [Scheme.parse(text)], size, Pooling.MAX)
 
 
-@pytest.mark.parametrize("pooling", list(Pooling))
-@pytest.mark.parametrize("text", SCHEMES)
+@over("pooling", list(Pooling))
+@over("text", SCHEMES)
 def test_every_scheme_pooling_and_window(text, pooling, monkeypatch):
     monkeypatch.setattr(maps, "SEGMENT", 150)
     x, scheme = tensor((29, 43)), Scheme.parse(text)
@@ -124,7 +125,7 @@ def test_every_scheme_pooling_and_window(text, pooling, monkeypatch):
         check(x, MapKind.ERROR, [scheme], (17, 13), pooling, window)
 
 
-@pytest.mark.parametrize("text", SCHEMES)
+@over("text", SCHEMES)
 def test_scales_and_codes_are_those_that_are_stored(text, monkeypatch):
     monkeypatch.setattr(maps, "SEGMENT", 150)
     x, scheme = tensor((29, 43)), Scheme.parse(text)
@@ -155,12 +156,12 @@ def kept_columns(scheme, x):
     return np.abs(x).max(axis=0) >= scheme.outlier_threshold
 
 
-@pytest.mark.parametrize(
+@over(
     ("a", "b"),
     [("int4:group7", "nf4:block64"), ("int8:tensor", "nf4:block32:dq"), ("bf16", "e4m3:column"),
      ("mxfp4", "nvfp4"), ("int8:row:stochastic3", "int8:row")],
 )  # fmt: skip
-@pytest.mark.parametrize("common", [1, 1 << 20])
+@over("common", [1, 1 << 20])
 def test_difference_of_two_schemes(a, b, common, monkeypatch):
     monkeypatch.setattr(maps, "SEGMENT", 150)
     monkeypatch.setattr(maps, "LARGEST_COMMON_MULTIPLE", common)
@@ -189,8 +190,8 @@ def test_what_is_not_finite_stays_visible():
     assert np.isnan(tensor_map(x, MapKind.VALUE, [], 2, 2, pooling=Pooling.MEAN).cells[0, 0])
 
 
-@pytest.mark.parametrize("text", ["int8:tensor", "int4", "nf4:block64:dq", "int8:tile4x4"])
-@pytest.mark.parametrize("shape", [(200, 30), (30, 4, 50), (600,), (1, 900)])
+@over("text", ["int8:tensor", "int4", "nf4:block64:dq", "int8:tile4x4"])
+@over("shape", [(200, 30), (30, 4, 50), (600,), (1, 900)])
 def test_a_reader_is_asked_for_the_rows_of_the_window_only(text, shape, monkeypatch):
     monkeypatch.setattr(maps, "SEGMENT", 300)
     x, scheme = tensor(shape), Scheme.parse(text)

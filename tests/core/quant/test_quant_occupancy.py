@@ -5,6 +5,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
@@ -89,7 +90,7 @@ def test_codes_of_ml_dtypes():
     assert counts[7] == counts_by_code(found)[[0, 8]].sum()
 
 
-@pytest.mark.parametrize("text", LOCAL)
+@over("text", LOCAL)
 def test_codes_of_quantize(text):
     scheme = Scheme.parse(text)
     for shape in [(24, 192), (5, 70), (101,)]:
@@ -102,7 +103,7 @@ def test_codes_of_quantize(text):
 # The alphabet
 
 
-@pytest.mark.parametrize("text", [t for t in LOCAL if "zpfloat" not in t and "asym" not in t])
+@over("text", [t for t in LOCAL if "zpfloat" not in t and "asym" not in t])
 def test_levels_are_what_the_codes_decode_to(text):
     """Over the scale, in units of the outermost level."""
     scheme = Scheme.parse(text)
@@ -119,7 +120,7 @@ def test_levels_are_what_the_codes_decode_to(text):
         assert values[at] == pytest.approx(expected, rel=1e-6, abs=1e-30)
 
 
-@pytest.mark.parametrize("text", LOCAL)
+@over("text", LOCAL)
 def test_the_alphabet_is_every_pattern_once_ascending(text):
     scheme = Scheme.parse(text)
     alphabet = alphabet_of(scheme)
@@ -262,8 +263,8 @@ def test_elements_beyond_the_outermost_level_are_counted():
     assert code_occupancy(x, Scheme.parse("mxfp4:rceil")).beyond == 0
 
 
-@pytest.mark.parametrize("text", ["nf4", "nf4:dq", "fp4", "int4", "int4:asym:zpfloat", "mxfp4"])
-@pytest.mark.parametrize("size", [1e-38, 1e-41, 1e-45])
+@over("text", ["nf4", "nf4:dq", "fp4", "int4", "int4:asym:zpfloat", "mxfp4"])
+@over("size", [1e-38, 1e-41, 1e-45])
 @pytest.mark.filterwarnings("error")
 def test_blocks_whose_scale_has_no_reciprocal_are_counted(text, size):
     x = (np.random.default_rng(3).standard_normal((8, 128)) * size).astype(np.float32)

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import find_outliers, statistics
 from qtui_core.quant.scan.outliers import crowded_columns, poisson_tail
@@ -44,8 +45,8 @@ def test_columns_with_more_outliers_than_chance():
     assert share == (report.columns[0].count + report.columns[1].count) / report.count
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10, 100, 1000, 20_000])
-@pytest.mark.parametrize("seed", range(4))
+@over("count", [1, 2, 3, 10, 100, 1000, 20_000])
+@over("seed", range(4))
 def test_outliers_that_fall_anywhere_crowd_no_column(count, seed):
     random = np.random.default_rng(seed)
     x = random.standard_normal((1024, 2048)).astype(np.float32)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import Scheme, error_map, measure, quantize, statistics
 from qtui_core.quant.segments import elements as elements_module
@@ -70,7 +71,7 @@ def tensor():
     return x
 
 
-@pytest.mark.parametrize("text", SCHEMES)
+@over("text", SCHEMES)
 def test_segments_and_threads_do_not_change_a_byte(text, monkeypatch):
     scheme, x = Scheme.parse(text), tensor()
     whole = quantize(x, scheme, threads=1)
@@ -86,7 +87,7 @@ def test_segments_and_threads_do_not_change_a_byte(text, monkeypatch):
     assert measure(x, scheme, threads=1) == measure(x, scheme, threads=2)
 
 
-@pytest.mark.parametrize("text", SCHEMES)
+@over("text", SCHEMES)
 def test_readers_give_the_bytes_of_arrays(text, small_segments):
     scheme, x = Scheme.parse(text), tensor()
     same(quantize(Rows(x), scheme), quantize(x, scheme))
@@ -102,7 +103,7 @@ def test_readers_give_the_bytes_of_arrays(text, small_segments):
     np.testing.assert_array_equal(a.columns, b.columns)
 
 
-@pytest.mark.parametrize("text", SCHEMES)
+@over("text", SCHEMES)
 def test_round_trip_is_what_dequantize_gives(text):
     x = tensor()
     scheme = Scheme.parse(text)
@@ -135,7 +136,7 @@ def test_a_reader_that_gives_too_little_is_an_error():
         measure(reader, Scheme.parse("int8"))
 
 
-@pytest.mark.parametrize("text", SCHEMES)
+@over("text", SCHEMES)
 def test_memory_order_does_not_matter(text):
     scheme, x = Scheme.parse(text), tensor()
     same(quantize(np.asfortranarray(x), scheme), quantize(x, scheme))

@@ -7,6 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from every import over
+from scheme_table import EVERY_PAIR, EVERY_SCHEME
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.coding.levels import levels_at_scale
@@ -86,6 +88,7 @@ def check_one_answer(text, monkeypatch):
         assert report.mse == pytest.approx(np.square(error).mean(), rel=1e-5)
 
 
+@over("any_pair", EVERY_PAIR)
 def test_one_answer_however_it_is_asked(any_pair, monkeypatch):
     check_one_answer(any_pair, monkeypatch)
 
@@ -112,6 +115,7 @@ def test_means_do_not_depend_on_the_cut(text, monkeypatch):
             np.testing.assert_array_equal(quantize(source, Scheme.parse(text)).scales, whole)
 
 
+@over("any_scheme", EVERY_SCHEME)
 def test_each_value_is_the_nearest_level_of_its_group(any_scheme):
     scheme, x = Scheme.parse(any_scheme), tensor()
     if scheme.bits > 8:

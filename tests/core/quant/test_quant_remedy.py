@@ -5,6 +5,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import (
     Scheme,
@@ -58,11 +59,15 @@ def tensors():
     }
 
 
-@pytest.fixture(scope="module", params=tensors().keys())
-def looked_at(request):
-    x = tensors()[request.param].astype(np.float32)
-    stats = statistics(x)
-    return x, stats, find_outliers(x, stats)
+@pytest.fixture(scope="module")
+def looked_at():
+    """Each tensor with its statistics and outliers."""
+    found = {}
+    for name, x in tensors().items():
+        single = x.astype(np.float32)
+        stats = statistics(single)
+        found[name] = single, stats, find_outliers(single, stats)
+    return found
 
 
 def db(x, text):
@@ -73,9 +78,10 @@ def db(x, text):
 NAMED = re.compile(r"\b((?:u?int\d|nf4|fp4|e\dm\d)(?::\w+)+|bf16|fp16|tf32)")
 
 
-@pytest.mark.parametrize("text", SCHEMES)
-def test_what_is_advised_helps(looked_at, text):
-    x, stats, outliers = looked_at
+@over("name", tensors())
+@over("text", SCHEMES)
+def test_what_is_advised_helps(looked_at, name, text):
+    x, stats, outliers = looked_at[name]
     said = explain(measure(x, Scheme.parse(text)), stats, outliers)
     before = db(x, text)
     _, found, advice = said.partition("; ")

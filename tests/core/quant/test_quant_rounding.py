@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import Rounding, get_format
@@ -137,8 +138,8 @@ def test_formats_with_neither_infinity_nor_nan_saturate(text):
         Scheme.parse(text)
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("granularity", ["tensor", "row", "column", "group7", "block33"])
+@over("bits", [2, 4, 8])
+@over("granularity", ["tensor", "row", "column", "group7", "block33"])
 def test_truncated_integers_are_quotients_cut_by_torch(bits, granularity):
     x = np.random.default_rng(bits).standard_normal((24, 70)).astype(np.float32)
     x = torch.from_numpy(x).bfloat16().float().numpy()
@@ -163,8 +164,8 @@ def torchao_float_zero(x, bits, block):
     return scale.numpy(), zero.numpy(), codes.numpy(), values.numpy()
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("size", [8, 64, 256])
+@over("bits", [2, 3, 4, 8])
+@over("size", [8, 64, 256])
 def test_float_zero_points_are_those_of_tinygemm(bits, size):
     rng = np.random.default_rng(size)
     for shift in (0.0, 3.0, -50.0):
@@ -246,7 +247,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("text", OPTIONS)
+@over("text", OPTIONS)
 def test_awkward_tensors(text, awkward):
     """Every option on every odd tensor: what is measured is what is stored, and it can be told."""
     scheme = Scheme.parse(text)
@@ -269,7 +270,7 @@ def test_awkward_tensors(text, awkward):
             assert np.isfinite(found[np.isfinite(wide)]).all(), name
 
 
-@pytest.mark.parametrize("text", OPTIONS)
+@over("text", OPTIONS)
 def test_one_answer_for_one_and_two_threads(text):
     x = np.random.default_rng(3).standard_normal((1100, 1000)).astype(np.float32)
     scheme = Scheme.parse(text)
@@ -306,7 +307,7 @@ GAUSSIAN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "sigma", "extent"), GAUSSIAN)
+@over(("text", "sigma", "extent"), GAUSSIAN)
 def test_expected_error_of_normal_values(text, sigma, extent):
     from qtui_core.quant import gaussian_relative_mse
 

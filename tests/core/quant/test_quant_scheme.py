@@ -1,20 +1,23 @@
 import string
 
 import pytest
+from every import over
 from hypothesis import given
 from hypothesis import strategies as st
+from scheme_table import EVERY_SCHEME
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import PerBlock, PerColumn, PerGroup, PerModel, PerRow, PerTensor, Scheme
 
 
+@over("any_scheme", EVERY_SCHEME)
 def test_every_scheme_survives_its_text(any_scheme):
     scheme = Scheme.parse(any_scheme)
     assert str(scheme) == any_scheme
     assert Scheme.parse(str(scheme)) == scheme
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "full"),
     [
         ("nf4", "nf4:block64"),
@@ -61,7 +64,7 @@ def test_scheme_built_directly_gets_the_default_granularity():
     assert hash(Scheme("nf4")) == hash(Scheme.parse("nf4:block64"))
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "names"),
     [
         ("", "int2 to int8"),

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.quant import statistics
 from qtui_core.quant.scan.statistics import Moments
@@ -32,8 +33,8 @@ def assert_as_defined(x, rel=1e-5):
     assert stats.mean_square == pytest.approx((finite**2).mean(), rel=2 * rel)
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.02, 1e-5, 1e-12, 1e-25, 1e6, 1e14, 1e37])
-@pytest.mark.parametrize("shift", [0.0, 3.0, -0.1])
+@over("scale", [1.0, 0.02, 1e-5, 1e-12, 1e-25, 1e6, 1e14, 1e37])
+@over("shift", [0.0, 3.0, -0.1])
 def test_against_the_definition_at_every_magnitude(scale, shift):
     x = np.random.default_rng(0).standard_normal((700, 800)) + shift
     assert_as_defined((x * scale).astype(np.float32))
@@ -72,8 +73,8 @@ def test_mean_far_from_zero_keeps_its_spread():
     assert_as_defined(x, rel=1e-4)
 
 
-@pytest.mark.parametrize("size", [131072, 524288, 262145])
-@pytest.mark.parametrize("scale", [4.9e7, 6e7, 1.5e8, 9.9e8])
+@over("size", [131072, 524288, 262145])
+@over("scale", [4.9e7, 6e7, 1.5e8, 9.9e8])
 def test_large_magnitudes_keep_their_kurtosis(scale, size):
     random = np.random.default_rng(0)
     two = random.choice([-scale, scale], size).astype(np.float32)

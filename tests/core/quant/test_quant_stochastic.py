@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.formats import FloatFormat, Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
@@ -25,8 +26,8 @@ def chi_square(observed):
     return (np.square(observed - expected) / expected).sum()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 7, 2**32 - 1])
-@pytest.mark.parametrize("shift", [0, 8, 16, 24])
+@over("seed", [0, 1, 7, 2**32 - 1])
+@over("shift", [0, 8, 16, 24])
 def test_every_byte_of_the_words_is_uniform(seed, shift):
     found = chi_square(np.bincount(words_of(seed, 12345, 1 << 20) >> shift & 255, minlength=256))
     # 255 degrees of freedom: mean 255, standard deviation 22.6.
@@ -113,7 +114,7 @@ UNBIASED += ["int4:tensor:asym:zpfloat", "e4m3:tensor", "e5m2", "e2m1:tensor", "
 UNBIASED += ["e3m0:tensor", "mxfp4", "mxfp8-e4m3", "mxint8", "nvfp4"]
 
 
-@pytest.mark.parametrize("text", UNBIASED)
+@over("text", UNBIASED)
 def test_the_mean_error_is_zero_and_no_element_moves_more_than_a_step(text):
     """One value many times, beside the ends of the range: the mean of what it becomes."""
     for value in (0.3, -0.017, 1.3e-5):
@@ -170,7 +171,7 @@ def test_numbers_of_the_format_never_move(name):
         np.testing.assert_array_equal(found, x)
 
 
-@pytest.mark.parametrize("text", [*UNBIASED, "int4:group50", "e4m3:group50", "int8:row:outliers3"])
+@over("text", [*UNBIASED, "int4:group50", "e4m3:group50", "int8:row:outliers3"])
 def test_one_result_however_the_tensor_is_cut(text, monkeypatch):
     scheme = Scheme.parse(f"{text}:stochastic3")
     x = np.random.default_rng(5).standard_normal((150, 200)).astype(np.float32)

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.formats import E2M1, get_format, round_value
 from qtui_core.formats.array import decode_array, encode_array
@@ -55,15 +56,13 @@ def torchao_mx(x, name, rule):
     }[name]
     tensor = torch.from_numpy(x).bfloat16()
     scales, codes = mx.to_mx(tensor, kind, 32, ScaleCalculationMode(rule))
+    values = mx.to_dtype(codes, scales, kind, 32, torch.float32)
     codes = unpack_uint4(codes) if name == "mxfp4" else codes.view(torch.uint8)
-    values = mx.to_dtype(
-        mx.to_mx(tensor, kind, 32, ScaleCalculationMode(rule))[1], scales, kind, 32, torch.float32
-    )
     return scales.view(torch.uint8).numpy(), codes.numpy(), values.numpy()
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", FLOATS)
+@over("rule", RULES)
+@over("name", FLOATS)
 def test_torchao_to_the_byte(name, rule):
     x = blocks(96)
     scales, codes, values = torchao_mx(x, name, rule)
@@ -80,8 +79,8 @@ def test_torchao_to_the_byte(name, rule):
     np.testing.assert_array_equal(y.view(np.uint32)[finite], values.view(np.uint32)[finite])
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", [*FLOATS, "mxint8"])
+@over("rule", RULES)
+@over("name", [*FLOATS, "mxint8"])
 def test_blocks_of_the_smallest_scale_come_back(name, rule):
     """Where torchao loses a factor of two."""
     random = np.random.default_rng(4)
@@ -126,8 +125,8 @@ def scale_by_definition(absmax, largest, mantissa_bits, rule):
     return min(127, max(-127, exponent))
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", [*FLOATS, "mxint8"])
+@over("rule", RULES)
+@over("name", [*FLOATS, "mxint8"])
 def test_exact_arithmetic(name, rule):
     """The text of the specification, in fractions: torchao has no MXINT8, and no block with a
     scale of code 0 that comes back."""

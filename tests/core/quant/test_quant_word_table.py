@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from every import over
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.segments.elements import elements_of, largest_word
@@ -44,8 +45,8 @@ def plan_of(tensor, scheme: Scheme) -> Plan:
         return make_plan(elements_of(tensor), scheme)
 
 
-@pytest.mark.parametrize("finite", [True, False])
-@pytest.mark.parametrize(
+@over("finite", [True, False])
+@over(
     "text",
     SCHEMES,
 )
@@ -90,8 +91,8 @@ def test_the_largest_word_is_that_of_the_largest_magnitude(words):
     assert found == max((word & 0x7FFF for word in words), default=0)
 
 
-@pytest.mark.parametrize("finite", [True, False])
-@pytest.mark.parametrize("text", SCHEMES)
+@over("finite", [True, False])
+@over("text", SCHEMES)
 def test_errors_by_word_are_those_of_float32(text, finite):
     """Every word at a place of its own: the first of the largest error is found, too."""
     scheme = Scheme.parse(text)
