@@ -20,7 +20,7 @@ from qtui_core.memory.plan.sharing import sharing_notes
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, live_peak
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.assemble import Batch, Model, forward
-from qtui_core.memory.step.pipeline import RECEIVED, stages_of, stream_of
+from qtui_core.memory.step.pipeline import RECEIVED, in_flight, stages_of, stream_of
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.tape.tape import Tape
 
@@ -152,6 +152,14 @@ def test_what_stages_send_has_the_type_that_is_said(family, method):
     assert output.dtype == stream_of(plan)
     assert output.elements == plan.tokens * shape.hidden
     assert len(first.layers) == len(last.layers) == len(shape.layers) // 2
+
+
+def test_no_stage_has_more_micro_batches_at_once_than_a_step_is_made_of():
+    shape = ModelShape.from_config(config_of("llama").to_dict())
+    for accumulation, held in ((1, 1), (2, 2), (6, 2)):
+        plan = pipelined(shape, accumulation=accumulation)
+        first, last = stages_of(shape, plan)
+        assert (in_flight(first, plan), in_flight(last, plan)) == (held, 1)
 
 
 def test_the_fuller_stage_is_shown_and_no_step_of_it_differs_from_the_others():

@@ -33,6 +33,8 @@ VERDICTS = HERE / "results.json"
 RESULTS = HERE / "results.md"
 
 KILLED, SURVIVED, TIMEOUT, BROKEN = "killed", "survived", "timeout", "broken"
+#: How pytest names a test that fails.
+FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.*?)?)(?: - .*)?$", re.MULTILINE)
 #: Seconds that the test files of one mistake may take.
 LIMIT = 600
 #: Not copied: what is made anew, or large and not read.
@@ -136,21 +138,27 @@ class Copy:
             )  # fmt: skip
             assert all(Path(p).is_relative_to(self.root) for p in told.stdout.split()), told.stdout
 
-    def verdict(self, mutation: Mutation) -> tuple[str, str]:
-        """The verdict, and the test that gave it."""
+    def noticed(self, mutation: Mutation, known: str) -> str | None:
+        """The first test that fails with the mistake made, or TIMEOUT; None where none does.
+        `known` is a test that noticed it once, which is asked before all others."""
         path = place_of(mutation, self.sources)
         right = path.read_text("utf-8")
-        files = [str(p) for name in mutation.tests for p in self.tests[name]]
+        files = [str(each) for name in mutation.tests for each in self.tests[name]]
         self._write(path, mutated(right, mutation))
         try:
-            failed = self._failing(files, mutation)
+            if known and (self.root / known.partition("::")[0]).is_file():
+                told = self._run([known], mutation) or ""
+                if found := FAILED.search(told):
+                    return found[1]
+            told = self._run(files, mutation)
         finally:
             self._write(path, right)
-        if failed in (None, TIMEOUT):
-            return failed or SURVIVED, ""
-        # A test that fails without the mistake too has noticed nothing.
-        again = files if "::" not in failed else [failed]
-        return (BROKEN if self._failing(again, mutation) else KILLED), failed
+        return TIMEOUT if told is None else _first_failed(told)
+
+    def failing(self, tests: Sequence[str]) -> set[str]:
+        """Those of some tests that fail with no mistake made."""
+        told = self._run([*dict.fromkeys(tests)], None) or ""
+        return {found[1] for found in FAILED.finditer(told)}
 
     def _write(self, path: Path, text: str) -> None:
         """Writes a file whose time differs from all before it: Python takes a compiled file for
@@ -159,42 +167,60 @@ class Copy:
         path.write_text(text, "utf-8")
         os.utime(path, (time.time() + 2 * self._edits,) * 2)
 
-    def _failing(self, tests: Sequence[str], mutation: Mutation) -> str | None:
-        """The first test that fails, or TIMEOUT; None where all pass."""
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        command += ["--tb=line", "--hypothesis-seed=0"]
-        command += ["-m", "not bench and not gpu" + ("" if mutation.slow else " and not slow")]
-        command += ["-k", mutation.only] if mutation.only else []
+    def _run(self, tests: Sequence[str], mutation: Mutation | None) -> str | None:
+        """What pytest says of tests, up to the first that fails where a mistake is made; None where
+        it takes too long."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line"]
+        command += ["--hypothesis-seed=0", "-rfE"]
+        marks = "not bench and not gpu"
+        if mutation is not None:
+            command.append("-x")
+            marks += "" if mutation.slow else " and not slow"
+            command += ["-k", mutation.only] if mutation.only else []
         with subprocess.Popen(
-            [*command, *tests],
+            [*command, "-m", marks, *tests],
             cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         ) as child:  # fmt: skip
             try:
-                told, _ = child.communicate(timeout=LIMIT)
+                return child.communicate(timeout=LIMIT)[0]
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
-                return TIMEOUT
-        if child.returncode == 0:
-            return None
-        if child.returncode == 5:
-            raise LookupError(f"{mutation.name}: no test was run.")
-        named = re.search(r"^(?:FAILED|ERROR) (\S+?\.py(?:::.*?)?)(?: - .*)?$", told, re.MULTILINE)
-        return named[1] if named else told.strip().splitlines()[-1]
+                return None
 
 
-def run_rows(tree: Path, rows: Sequence[Mutation]) -> Iterator[tuple[Mutation, str, str]]:
-    """Each mistake with its verdict and the test that noticed it."""
+def _first_failed(told: str) -> str | None:
+    """The first test that failed, of what pytest says. Raises LookupError where none was run."""
+    found = FAILED.search(told)
+    if found is None and " passed" not in told:
+        raise LookupError(told.strip().rpartition("\n")[2])
+    return found and found[1]
+
+
+def run_rows(
+    tree: Path, rows: Sequence[Mutation], known: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """(name, verdict, test that noticed it) of each mistake, and again of those whose verdict
+    changes in the end. `known` are tests that noticed a mistake once."""
+    by: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = Copy(tree, Path(folder))
         for row in rows:
-            began = time.monotonic()
             try:
-                verdict, by = copy.verdict(row)
+                test = copy.noticed(row, known.get(row.name, ""))
             except (LookupError, KeyError) as error:
-                verdict, by = BROKEN, str(error)
-            print(f"{verdict:9}{time.monotonic() - began:6.0f} s  {row.name}  {by}", flush=True)
-            yield row, verdict, by
+                yield row.name, BROKEN, str(error)
+                continue
+            if test is None or test == TIMEOUT:
+                yield row.name, test or SURVIVED, ""
+            else:
+                by[row.name] = test
+                yield row.name, KILLED, test
+        # A test that fails without the mistake too has noticed nothing.
+        failing = copy.failing([*by.values()])
+        yield from (
+            (name, BROKEN, f"{test} fails anyway") for name, test in by.items() if test in failing
+        )
 
 
 def table_of(rows: Sequence[Mutation], runs: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
@@ -227,9 +253,11 @@ def main() -> None:
     rows = read_rows()
     runs = json.loads(VERDICTS.read_text("utf-8")) if VERDICTS.exists() else {}
     chosen = [row for row in rows if not asked.names or row.name in asked.names]
-    for row, verdict, by in run_rows(asked.tree.resolve(), chosen):
+    known = {name: by for run in runs.values() for name, (_, by) in run.items() if "::" in by}
+    for name, verdict, by in run_rows(asked.tree.resolve(), chosen, known):
+        print(f"{time.strftime('%H:%M:%S')} {verdict:9} {name}  {by}", flush=True)
         if asked.run:
-            runs.setdefault(asked.run, {})[row.name] = (verdict, by)
+            runs.setdefault(asked.run, {})[name] = (verdict, by)
             VERDICTS.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
             RESULTS.write_text(table_of(rows, runs), "utf-8")
 

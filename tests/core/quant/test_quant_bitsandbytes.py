@@ -7,7 +7,7 @@ from every import over
 
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.coding.codebook import FP4_LEVELS, NF4_LEVELS, CodebookCoder
-from qtui_core.quant.coding.double_quant import NESTED_BLOCK, dynamic_map
+from qtui_core.quant.coding.double_quant import NESTED_BLOCK, dynamic_map, round_to_map
 
 torch = pytest.importorskip("torch")
 functional = pytest.importorskip("bitsandbytes.functional")
@@ -123,6 +123,12 @@ def test_fp4_values_equal(count):
 
 def test_dynamic_map_is_theirs():
     np.testing.assert_array_equal(dynamic_map(), functional.create_dynamic_map().numpy())
+
+
+def test_halfway_between_two_entries_of_the_map_is_the_lower_one():
+    table = dynamic_map()
+    halfway = (table[:-1] + table[1:]) / np.float32(2)
+    np.testing.assert_array_equal(round_to_map(halfway), table[:-1])
 
 
 def nested_by_brute_force(absmax, offset):

@@ -133,10 +133,10 @@ def test_integers_are_not_advised_for_what_only_floats_fit():
     assert "int8" not in said
 
 
-def explain_measured(x, *texts):
+def explain_measured(x, *texts, **options):
     stats = statistics(x)
     reports = [measure(x, Scheme.parse(t)) for t in texts]
-    return explain(reports, stats, find_outliers(x, stats))
+    return explain(reports, stats, find_outliers(x, stats), **options)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,8 @@ def test_columns_are_kept_only_when_they_were_named():
     x[:, [7, 100]] *= 30
     for text in ("int4:group64", "int4:group32"):
         assert "keep those columns in 16 bits" in explain_measured(x, text)
+        assert "keep those columns in 16 bits" in explain_measured(x, text, stored_bits=16.0)
+        assert "keep those" not in explain_measured(x, text, stored_bits=8.0)
 
 
 def test_the_coarsest_scale_that_confines_outliers_is_advised():
