@@ -119,18 +119,18 @@ def test_ctrl_c_ends_it_and_the_libraries_it_asked(tmp_path):
     )
     wait_for(lambda: told.exists() and told.read_text())
     doctor.send_signal(signal.SIGINT)
-    out, err = doctor.communicate(timeout=20)
+    out, err = doctor.communicate(timeout=120)
     assert (doctor.returncode, out) == (130, "")
     assert "Traceback" not in err
     wait_for(lambda: not is_alive(int(told.read_text())))
 
 
 def wait_for(condition):
-    for _ in range(400):
+    for _ in range(2400):
         if condition():
             return
         time.sleep(0.05)
-    raise AssertionError("it did not happen within 20 seconds")
+    raise AssertionError("it did not happen within two minutes")
 
 
 def is_alive(pid):

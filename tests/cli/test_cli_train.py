@@ -33,7 +33,7 @@ def start(*args: str, **env: str) -> subprocess.Popen[str]:
 
 def train(*args: str, **env: str) -> tuple[int, str, str]:
     child = start(*args, **env)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=120)
     return child.returncode, out, err
 
 
@@ -80,11 +80,11 @@ def test_a_run_goes_on_while_nobody_reads_what_is_said(tmp_path):
     """Of the lines that had no room the last ones are kept, and the report on stdout is whole."""
     record = tmp_path / "run.jsonl"
     child = start("steady", "--steps", "20", "--json", "--record", str(record))
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not record.exists() or b'"told":"end"' not in record.read_bytes():
         assert time.monotonic() < end, "the run waits for a reader of stderr"
         time.sleep(0.05)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=120)
     assert child.returncode == 0
     assert json.loads(out)["steps_taken"] == 20
     assert read_recording(record).complaint == ""
@@ -168,7 +168,7 @@ def test_a_recording_that_is_there_stays_until_another_run_begins(tmp_path):
     child = start("until_stopped", "--record", str(record), "--force")
     wait_for_lines(record, 3)
     child.kill()  # what was told until then is there, under the name that was given
-    child.communicate(timeout=20)
+    child.communicate(timeout=120)
     assert len(read_recording(record).snapshots) >= 2
     assert [path.name for path in tmp_path.iterdir()] == ["kept.jsonl"]
 
@@ -200,12 +200,12 @@ def interrupt(child: subprocess.Popen[str], after: str) -> tuple[str, str]:
         assert line, seen
         seen += line
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=120)
     return out, seen + err
 
 
 def wait_for_lines(path: Path, count: int) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -228,7 +228,7 @@ def test_ctrl_c_ends_what_does_not_listen(tmp_path):
     child = start("deaf", "--record", str(record))
     wait_for_lines(record, 3)  # the last is of the child that it has
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=20)
+    child.communicate(timeout=120)
     assert child.returncode == 130
     recording = read_recording(record)
     assert recording.snapshots[-1].reason == "stopped"
@@ -241,7 +241,7 @@ def test_a_signal_to_end_ends_the_child_too(tmp_path):
     child = start("deaf", "--record", str(record))
     wait_for_lines(record, 3)
     child.terminate()
-    child.communicate(timeout=20)
+    child.communicate(timeout=120)
     assert child.returncode == -signal.SIGTERM
     helper = int(read_recording(record).snapshots[1].text)
     assert is_gone(helper)

@@ -50,7 +50,7 @@ def start_long(record: Path) -> tuple[subprocess.Popen[str], int]:
          "--steps", "1000", "--json", "--record", str(record)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    end = time.monotonic() + 100
+    end = time.monotonic() + 300
     while not record.exists() or b'"told":"step"' not in record.read_bytes():
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -64,8 +64,8 @@ def test_a_real_run_stops_and_leaves_no_process(tmp_path):
     record = tmp_path / "run.jsonl"
     child, worker = start_long(record)
     os.kill(child.pid, signal.SIGINT)
-    assert is_gone(worker, within=20)  # and with it what it holds of a GPU
-    out, _ = child.communicate(timeout=20)
+    assert is_gone(worker)  # and with it what it holds of a GPU
+    out, _ = child.communicate(timeout=120)
     assert child.returncode == 130
     recording = read_recording(record)
     assert recording.snapshots[-1].reason == "stopped"
@@ -76,7 +76,7 @@ def test_a_real_run_stops_and_leaves_no_process(tmp_path):
 def test_a_killed_child_is_a_sentence_and_what_was_measured(tmp_path):
     child, worker = start_long(tmp_path / "run.jsonl")
     os.kill(worker, signal.SIGKILL)
-    out, err = child.communicate(timeout=20)
+    out, err = child.communicate(timeout=120)
     assert child.returncode == 1
     assert "qtui: The run was killed" in err
     data = json.loads(out)

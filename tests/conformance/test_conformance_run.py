@@ -63,7 +63,7 @@ def test_an_import_that_ends_the_process_failed(tmp_path):
 def test_an_import_that_hangs_is_given_up(tmp_path):
     started = time.monotonic()
     report = check(tmp_path, HANGS, timeout=1.0)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 120
     assert verdicts(report) == {Verdict.FAILED}
     assert "within 1 seconds" in report.outcomes[0].message
 

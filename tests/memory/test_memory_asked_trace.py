@@ -42,7 +42,7 @@ def test_a_trace_that_is_given_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(GivenUp):
         asked_trace.trace(MAMBA, resolve(PLAN, "bf16"), check)
     assert [process.returncode for process in started] == [-signal.SIGKILL]
-    assert time.monotonic() < begun + 10
+    assert time.monotonic() < begun + 120
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="asks /proc for children")
@@ -77,7 +77,7 @@ def _runs(pid: int) -> bool:
     return state != "Z"
 
 
-def _until(found: Any, seconds: float = 20.0) -> Any:
+def _until(found: Any, seconds: float = 120.0) -> Any:
     end = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < end

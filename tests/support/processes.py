@@ -15,7 +15,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def is_gone(pid: int, within: float = 2.0) -> bool:
+def is_gone(pid: int, within: float = 120.0) -> bool:
     """Whether a process ends within so many seconds."""
     end = time.monotonic() + within
     while alive(pid):

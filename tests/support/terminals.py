@@ -18,6 +18,9 @@ import pyte
 
 import qtui
 
+#: Seconds after which what should come has not come: far more than any of it takes.
+PATIENCE = 120.0
+
 
 class Terminal:
     """A child in a pseudo-terminal and what its screen shows."""
@@ -51,19 +54,19 @@ class Terminal:
         self.written += data
         return bool(data)
 
-    def wait_for(self, text: str, seconds: float = 20) -> None:
+    def wait_for(self, text: str, seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds
         while text not in "\n".join(self.screen.display):
             assert time.monotonic() < end, "\n".join(self.screen.display)
             assert self.read(0.1), self.written[-2000:].decode(errors="replace")
 
-    def wait_for_no(self, text: str, seconds: float = 20) -> None:
+    def wait_for_no(self, text: str, seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds
         while text in "\n".join(self.screen.display):
             assert time.monotonic() < end, "\n".join(self.screen.display)
             assert self.read(0.1), self.written[-2000:].decode(errors="replace")
 
-    def settle(self, quiet: float = 0.5, seconds: float = 20) -> None:
+    def settle(self, quiet: float = 0.5, seconds: float = PATIENCE) -> None:
         """Reads until nothing was written for a while."""
         end = time.monotonic() + seconds
         before = -1
@@ -78,7 +81,7 @@ class Terminal:
         os.close(self.fd)
         self.fd = -1
 
-    def exit_code(self, seconds: float = 20) -> int:
+    def exit_code(self, seconds: float = PATIENCE) -> int:
         end = time.monotonic() + seconds
         while self.read(0.1):
             assert time.monotonic() < end, "it does not end"

@@ -135,7 +135,7 @@ def test_nobody_listens_and_it_ends(tmp_path: Path) -> None:
     hear_until(process, StepTaken)
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(5) == 1
+    assert process.wait(120) == 1
 
 
 OUT = """
@@ -153,7 +153,7 @@ def test_a_reader_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
     hear_until(process, StepTaken)
     time.sleep(3)  # samples fill the pipe, and the run waits in the middle of a line
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 130
+    assert process.wait(120) == 130
 
 
 def test_running_out_of_memory_ends_it_with_advice() -> None:

@@ -146,7 +146,7 @@ def finished(process: subprocess.Popen[bytes], told: list[Told] | None = None) -
     assert process.stdout is not None
     assert process.stderr is not None
     rest = [from_line(line) for line in process.stdout]
-    code = process.wait(60)
+    code = process.wait(120)
     log = process.stderr.read().decode()
     return Ran((*(told or []), *(each for each in rest if each is not None)), code, log)
 

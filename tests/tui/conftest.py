@@ -6,6 +6,7 @@ tests/tui` writes them anew; read the diff before it is committed.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import textual.app
+import textual.pilot
 from textual.app import App
 from textual.pilot import Pilot
 
@@ -22,6 +25,11 @@ from qtui.tui.app import QtuiApp
 from qtui.tui.config import Config
 
 GOLDEN = Path(__file__).parent / "golden"
+
+#: Seconds after which what should come has not come: far more than any of it takes.
+PATIENCE = 120.0
+#: Rounds of the loop in which every chain of messages has come to its end.
+ROUNDS = 100
 
 #: Files whose every test waits for the real engine in a process of its own, or that draw every
 #: panel at every size and depth.
@@ -73,12 +81,23 @@ def check_golden(name: str, text: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = 30.0) -> None:
+async def drained(*_: float) -> None:
+    """Lets everything go on that does not wait for a clock or for another process.
+
+    A message that is handled posts the next: each is one round of the loop, or two.
+    """
+    for _round in range(ROUNDS):
+        await asyncio.sleep(0)
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Waits for something to become true, and fails if it does not."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "waited in vain"
-        await pilot.pause(0.02)
+        await asyncio.sleep(0.01)
+        await drained()
+        pilot.app.screen._on_timer_update()
 
 
 async def settled(pilot: Pilot[Any]) -> None:
@@ -87,6 +106,21 @@ async def settled(pilot: Pilot[Any]) -> None:
     before = ""
     while before != (before := screen_text(pilot.app)):
         await pilot.pause(0.03)
+
+
+async def idle(pilot: Pilot[Any]) -> None:
+    """Waits for all that the keys pressed so far ask for: nothing works, the screen is still."""
+    await pilot.pause()
+    await until(pilot, lambda: all(worker.is_finished for worker in pilot.app.workers))
+    await settled(pilot)
+
+
+@pytest.fixture(autouse=True)
+def no_clock_between_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Textual's pilot waits after each key until the process has used no processor for 20 ms:
+    40 ms a key, and no proof on a busy machine, where a process may get none and has work."""
+    for module in (textual.app, textual.pilot):
+        monkeypatch.setattr(module, "wait_for_idle", drained)
 
 
 @pytest.fixture

@@ -423,7 +423,7 @@ async def test_the_whole_panel_looks_at_a_real_activation(
         await until(pilot, lambda: panel.phase is Phase.READY)
         assert not panel.check_action("source", ())
         await pilot.press("c")
-        await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY, 90)
+        await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)
         assert view.ranges is not None
         assert view.ranges.features == 48
         assert panel.sentence.startswith("Input of down_proj: ")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, check_golden, screen_lines, screen_text, settled, until
+from conftest import Running, check_golden, idle, screen_lines, screen_text, settled, until
 from quantize_model import write_model
 from textual.pilot import Pilot
 
@@ -26,8 +26,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def ready(pilot: Pilot[None]) -> CodebooksPanel:
+    await idle(pilot)
     panel = cast(Any, pilot.app).panel
-    await until(pilot, lambda: panel.phase is Phase.READY, 20)
+    await until(pilot, lambda: panel.phase is Phase.READY)
     await settled(pilot)
     return panel
 
@@ -135,9 +136,8 @@ async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_picture(
         await settled(pilot)
         assert "entropy" in screen_text(pilot.app)
         await pilot.press("t", "down", "enter")
-        await pilot.pause(0.2)
-        await until(pilot, lambda: panel.phase is not Phase.WORKING)
-        await settled(pilot)
+        await idle(pilot)
+        assert panel.phase is not Phase.WORKING
         assert panel.body.picture.has_focus
         assert panel.shown.entry is not None
         assert panel.shown.entry.name == "model.layers.0.norm.weight"

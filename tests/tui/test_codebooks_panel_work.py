@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, screen_text, settled, until
+from conftest import Running, idle, screen_text, settled, until
 from quantize_model import PROJ, SHAPE, tensors, write_model
 from safetensors.numpy import save_file
 from textual.pilot import Pilot
@@ -35,8 +35,9 @@ def panel_of(pilot: Pilot[None]) -> CodebooksPanel:
 
 
 async def ready(pilot: Pilot[None]) -> CodebooksPanel:
+    await idle(pilot)
     panel = panel_of(pilot)
-    await until(pilot, lambda: panel.phase is Phase.READY, 20)
+    await until(pilot, lambda: panel.phase is Phase.READY)
     await settled(pilot)
     return panel
 
@@ -44,7 +45,7 @@ async def ready(pilot: Pilot[None]) -> CodebooksPanel:
 async def press(pilot: Pilot[None], *keys: str) -> CodebooksPanel:
     """Press keys and wait for what they ask for."""
     await pilot.press(*keys)
-    await pilot.pause(0.2)  # longer than the panel waits for more keys
+    await idle(pilot)
     return await ready(pilot)
 
 
@@ -233,8 +234,8 @@ async def test_tensors_one_after_the_other(running: Running, model: str) -> None
         seen = []
         for _ in range(12):
             await pilot.press("n")
-            await pilot.pause(0.2)
-            await until(pilot, lambda: panel.phase in (Phase.READY, Phase.FAILED), 20)
+            await idle(pilot)
+            await until(pilot, lambda: panel.phase in (Phase.READY, Phase.FAILED))
             await settled(pilot)
             assert panel.shown.entry is not None
             name = panel.shown.entry.name
@@ -264,10 +265,10 @@ async def test_a_tensor_without_a_finite_value_is_not_said_to_have_no_error(
 async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         quantize = cast(Any, pilot.app).panel
-        await until(pilot, lambda: quantize.phase is Phase.READY, 20)
+        await until(pilot, lambda: quantize.phase is Phase.READY)
         await pilot.press("j", "j")
         await until(pilot, lambda: quantize.shown.entry.name != PROJ)
-        await until(pilot, lambda: quantize.phase is Phase.READY, 20)
+        await until(pilot, lambda: quantize.phase is Phase.READY)
         await pilot.press("3")
         await until(pilot, lambda: panel_of(pilot).PANEL_ID == "codebooks")
         panel = await ready(pilot)
@@ -279,9 +280,9 @@ async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model
         await settled(pilot)
         assert panel.shown.entry.name == mine
         await pilot.press("2", "k")
-        await until(pilot, lambda: quantize.phase is Phase.READY, 20)
+        await until(pilot, lambda: quantize.phase is Phase.READY)
         await pilot.press("3")
-        await pilot.pause(0.2)
+        await idle(pilot)
         await ready(pilot)
         assert panel.shown.entry.name == quantize.shown.entry.name
         assert quantize.phase is Phase.READY
@@ -289,9 +290,9 @@ async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model
         before = panel.shown.columns[0].counts
         quantize.look_at(inject=Injection(3, 50.0, 0))
         await until(pilot, lambda: quantize.shown.inject is not None)
-        await until(pilot, lambda: quantize.phase is Phase.READY, 20)
+        await until(pilot, lambda: quantize.phase is Phase.READY)
         await pilot.press("2", "3")
-        await pilot.pause(0.2)
+        await idle(pilot)
         await ready(pilot)
         assert panel.shown.columns[0].counts == before
         assert "without the injected outlier" in screen_text(pilot.app)
@@ -305,7 +306,7 @@ async def test_another_model_keeps_the_schemes(
         panel = await ready(pilot)
         await press(pilot, "right_square_bracket", "v")
         cast(Any, pilot.app).open_model(other)
-        await until(pilot, lambda: panel.shown.model == other, 20)
+        await until(pilot, lambda: panel.shown.model == other)
         await ready(pilot)
         assert panel.shown.schemes[0] == "nf4:block128"
         assert panel.shown.view is ViewName.LEVELS
@@ -338,7 +339,7 @@ async def test_stop_and_go_on(running: Running, model: str) -> None:
 async def test_a_missing_model_is_told(running: Running, tmp_path: Path) -> None:
     async with running(model=str(tmp_path / "nothing"), start_panel="codebooks") as pilot:
         panel = panel_of(pilot)
-        await until(pilot, lambda: panel.phase is Phase.FAILED, 20)
+        await until(pilot, lambda: panel.phase is Phase.FAILED)
         await settled(pilot)
         assert "nothing" in panel.sentence
 

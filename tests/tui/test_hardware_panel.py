@@ -32,6 +32,12 @@ def estimator(monkeypatch: pytest.MonkeyPatch) -> HardwareHere:
     return made
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is live is asked for ten times a second."""
+    monkeypatch.setattr("qtui.tui.panels.hardware.panel.LIVE_SECONDS", 0.1)
+
+
 async def ready(pilot: Pilot[None]) -> HardwarePanel:
     panel = cast(Any, pilot.app).panel
     await until(pilot, lambda: panel.shown.gpus is not None and bool(panel.shown.operations))
@@ -136,6 +142,7 @@ async def test_every_device_has_every_view(running: Running, estimator: Hardware
             panel.shown.choice = panel.shown.choices[0]
 
 
+@pytest.mark.usefixtures("often")
 class TestLive:
     async def test_it_is_asked_again_and_again_and_one_at_a_time(
         self, running: Running, estimator: HardwareHere
@@ -151,7 +158,7 @@ class TestLive:
             estimator.holding.add("gpus")
             await until(pilot, lambda: panel._asking)
             held = estimator.count("gpus")
-            await pilot.pause(1.2)
+            await pilot.pause(0.3)
             assert estimator.count("gpus") == held
             await pilot.press("v")
             assert panel.shown.view is ViewName.HIERARCHY
@@ -166,7 +173,7 @@ class TestLive:
             await pilot.press("1")
             await settled(pilot)
             asked = estimator.count("gpus")
-            await pilot.pause(1.2)
+            await pilot.pause(0.3)
             assert estimator.count("gpus") <= asked + 1
             await pilot.press("7")
             await until(pilot, lambda: estimator.count("gpus") > asked)
@@ -299,17 +306,20 @@ class TestMeasuring:
             assert panel.shown.placed
 
 
+@pytest.mark.usefixtures("often")
 async def test_the_estimator_may_be_lost_and_comes_back(
     running: Running, estimator: HardwareHere
 ) -> None:
     async with running(start_panel="hardware") as pilot:
         panel = await ready(pilot)
+        panel._timer.pause()  # else it may be the first to know, and g starts the estimator again
         estimator.lost = "The engine was killed."
         await pilot.press("g")
         await until(pilot, lambda: bool(panel.trouble))
+        panel._timer.resume()
         assert panel.sentence.startswith("The estimator was killed. r starts it again")
         asked = len(estimator.asked)
-        await pilot.pause(0.7)
+        await pilot.pause(0.3)
         assert len(estimator.asked) == asked  # not asked again by itself
         await pilot.press("r")
         await until(pilot, lambda: not panel.trouble)

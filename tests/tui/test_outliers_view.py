@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, check_golden, screen_lines, screen_text, settled, until
+from conftest import Running, check_golden, idle, screen_lines, screen_text, settled, until
 from quantize_model import PROJ, tensors, write_model
 from textual.pilot import Pilot
 
@@ -32,10 +32,9 @@ def panel_of(pilot: Pilot[None]) -> QuantizePanel:
 
 async def ready(pilot: Pilot[None]) -> OutliersView:
     """The view, once everything is read and drawn."""
-    await pilot.pause(0.15)  # longer than the panel waits for more keys
+    await idle(pilot)
     panel = panel_of(pilot)
-    await until(pilot, lambda: panel.phase in (Phase.READY, Phase.FAILED))
-    await settled(pilot)
+    assert panel.phase in (Phase.READY, Phase.FAILED)
     view = panel.body.view
     assert isinstance(view, OutliersView)
     return view

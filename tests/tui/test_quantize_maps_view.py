@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, check_golden, screen_text, settled, until
+from conftest import Running, check_golden, idle, screen_text, settled, until
 from quantize_model import PROJ, SHAPE, tensors, write_model
 from textual.pilot import Pilot
 
@@ -32,6 +32,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def ready(pilot: Pilot[None]) -> QuantizePanel:
+    await idle(pilot)
     panel = cast(Any, pilot.app).panel
     await until(
         pilot,
@@ -50,7 +51,7 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
 async def press(pilot: Pilot[None], *keys: str) -> QuantizePanel:
     for key in keys:
         await pilot.press(key)
-        await pilot.pause(0.12)  # longer than the panel waits for more keys
+        await idle(pilot)
         await ready(pilot)
     return await ready(pilot)
 
@@ -178,7 +179,7 @@ async def test_two_schemes_side_by_side(
 ) -> None:
     async with running(size, model=model, start_panel="quantize", color="16") as pilot:
         panel = await press(pilot, "b")
-        await pilot.pause(0.2)
+        await idle(pilot)
         await ready(pilot)
         maps = panel.body.maps
         assert len(maps.pictures) == count
@@ -309,7 +310,7 @@ async def test_views_turn_and_the_subject_is_named(running: Running, model: str)
         assert titles == ["Maps", "Outliers", "Activations"]
         assert panel.body.view is panel.body.maps
         panel.look_at(inject=Injection(17, 12.0))
-        await pilot.pause(0.15)
+        await idle(pilot)
         await ready(pilot)
         assert "outlier 12 injected at column 17" in screen_text(pilot.app)
         x = tensors()[PROJ].copy()
@@ -323,7 +324,7 @@ async def test_views_turn_and_the_subject_is_named(running: Running, model: str)
         await until(pilot, lambda: "was captured" in panel.sentence)
         assert "input of model.layers.0.mlp.down_proj" in screen_text(pilot.app)
         panel.look_at(source="weight")
-        await pilot.pause(0.15)
+        await idle(pilot)
         await ready(pilot)
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, screen_lines, screen_text, settled, until
+from conftest import Running, idle, screen_lines, screen_text, settled, until
 from quantize_model import PROJ, write_model
 from safetensors.numpy import save_file
 from textual.pilot import Pilot
@@ -22,7 +22,6 @@ from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.panel import QuantizePanel
 
 OTHER = "model.layers.1.mlp.down_proj.weight"
-GRACE = 0.4  # longer than what is stale may stay
 
 
 class Gate:
@@ -67,10 +66,9 @@ def panel_of(pilot: Pilot[None]) -> QuantizePanel:
 
 
 async def ready(pilot: Pilot[None]) -> QuantizePanel:
-    await pilot.pause(0.15)  # longer than the panel waits for more keys
+    await idle(pilot)
     panel = panel_of(pilot)
-    await until(pilot, lambda: panel.phase is Phase.READY)
-    await settled(pilot)
+    assert panel.phase is Phase.READY
     return panel
 
 
@@ -101,7 +99,8 @@ async def test_columns_of_one_tensor_never_stand_beside_elements_of_another(
             view.numbers is not None and view.granularities is None
         ))  # fmt: skip
         assert (view.granularities, view.attribution, view.decomposition) == (None, None, None)
-        await pilot.pause(GRACE)
+        await until(pilot, lambda: "Computing" in panel.sentence)
+        await settled(pilot)
         assert "LLM.int8() of" not in screen_text(pilot.app)
         assert panel.sentence != before
         assert OTHER in panel.sentence
@@ -128,7 +127,7 @@ async def test_outliers_of_a_tensor_go_when_those_of_the_next_are_long_in_coming
         assert "beyond 6 sigma" in screen_text(pilot.app)
         gate.held = {"outliers"}
         panel.body.side.list.select(OTHER)
-        await pilot.pause(0.1 + GRACE)
+        await until(pilot, lambda: "Reading all" in screen_text(pilot.app))
         await settled(pilot)
         assert "beyond 6 sigma" not in screen_text(pilot.app)
         assert "Reading all 15,360 elements" in screen_text(pilot.app)
@@ -136,7 +135,7 @@ async def test_outliers_of_a_tensor_go_when_those_of_the_next_are_long_in_coming
         await settled(pilot)
         assert "Stopped; r goes on" in screen_text(pilot.app)
         await pilot.press("r")  # and what was stopped is not said to be so any longer
-        await pilot.pause(0.1 + GRACE)
+        await until(pilot, lambda: "Stopped" not in screen_text(pilot.app))
         await settled(pilot)
         assert "Stopped" not in screen_text(pilot.app)
         gate.open()
@@ -157,7 +156,8 @@ async def test_bars_of_an_outlier_before_go_when_the_next_is_slow(
         assert view.granularities is not None
         gate.held = {"granularities"}
         await pilot.press("plus")
-        await pilot.pause(0.1 + GRACE)
+        await until(pilot, lambda: view.granularities is None)
+        await until(pilot, lambda: "9 at" not in panel.sentence)
         await settled(pilot)
         assert view.granularities is None
         assert "before after" not in screen_text(pilot.app)
@@ -224,7 +224,7 @@ async def test_nothing_has_no_legend(running: Running, model: str, gate: Gate) -
         await ready(pilot)
         gate.held = {"map"}
         panel.body.side.list.select(OTHER)
-        await pilot.pause(0.1 + GRACE)
+        await until(pilot, lambda: "Reading all" in screen_text(pilot.app))
         await settled(pilot)
         assert "Reading all" in screen_text(pilot.app)
         assert "|error|" not in screen_text(pilot.app)

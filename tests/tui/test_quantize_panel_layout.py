@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, check_golden, screen_lines, screen_text, settled, until
+from conftest import Running, check_golden, idle, screen_lines, screen_text, settled, until
 from quantize_model import write_model
 from textual.pilot import Pilot
 
@@ -23,6 +23,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def ready(pilot: Pilot[None]) -> QuantizePanel:
+    await idle(pilot)
     panel = cast(Any, pilot.app).panel
     await until(
         pilot,
@@ -31,7 +32,6 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
             and None not in panel.shown.errors
             and panel.shown.element is not None
         ),
-        20,
     )
     await settled(pilot)
     return panel
@@ -91,7 +91,7 @@ async def test_ascii_is_ascii(running: Running, model: str) -> None:
         assert screen_text(pilot.app).isascii()
         panel.body.side.list.focus()
         await pilot.press("down")
-        await pilot.pause(0.1)
+        await idle(pilot)
         assert screen_text(pilot.app).isascii()
 
 
@@ -131,7 +131,7 @@ async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_numbers(
         assert "bits/param" not in text
         assert "model.embed_tokens" in text
         await pilot.press("down", "enter")
-        await pilot.pause(0.2)
+        await idle(pilot)
         await ready(pilot)
         assert panel.body.heatmap.has_focus
         assert "bits/param" in screen_text(pilot.app)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, screen_text, settled, until
+from conftest import Running, idle, screen_text, settled, until
 from processes import alive
 from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
@@ -39,7 +39,6 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
             and panel.shown.element is not None
             and not panel.qtui.engine.busy
         ),
-        30,
     )
     await settled(pilot)
     return panel
@@ -77,7 +76,7 @@ async def test_whatever_is_pressed_after_a_loss_r_works(
         panel = await killed(pilot)
         for key in keys:
             await pilot.press(key)
-        await pilot.pause(0.4)  # longer than any pause or grace of the panel
+        await idle(pilot)
         if panel.body.typing:
             await pilot.press("escape")
             await pilot.pause()
@@ -106,7 +105,7 @@ async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
             assert pid is not None
             os.kill(pid, signal.SIGSTOP)
             await pilot.press("down")
-            await until(pilot, lambda: panel.silence != "", 60)
+            await until(pilot, lambda: panel.silence != "")
             await settled(pilot)
             assert panel.sentence.startswith("The engine has not answered for ")
             assert "Esc ends it and r starts it anew" in panel.sentence
@@ -120,7 +119,7 @@ async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
                 await until(pilot, lambda: panel.phase is Phase.LOST)
                 assert "r starts it again." in screen_text(pilot.app)
                 await pilot.press("r")
-            await until(pilot, lambda: not panel.silence and panel.phase is Phase.READY, 60)
+            await until(pilot, lambda: not panel.silence and panel.phase is Phase.READY)
             await ready(pilot)
             assert "no answer" not in screen_text(pilot.app)
             assert (panel.qtui.engine.pid == pid) == (way_out == "SIGCONT")
@@ -139,8 +138,8 @@ async def test_keys_that_come_with_the_kill(running: Running, model: str) -> Non
         os.kill(pid, signal.SIGKILL)
         for key in ("down", "f", "down"):
             await pilot.press(key)
-        await until(pilot, lambda: panel.phase is Phase.LOST, 10)
-        await pilot.pause(0.4)
+        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await idle(pilot)
         assert panel.phase is Phase.LOST
         await pilot.press("r")
         await ready(pilot)
@@ -154,7 +153,7 @@ async def test_a_restarted_engine_that_is_killed_again(running: Running, model: 
         pid = panel.qtui.engine.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)  # while it starts
-        await until(pilot, lambda: panel.phase is Phase.LOST, 10)
+        await until(pilot, lambda: panel.phase is Phase.LOST)
         await pilot.press("down", "r")
         await ready(pilot)
 
@@ -166,7 +165,7 @@ async def test_worst_first_is_measured_after_the_restart(running: Running, model
         assert panel.body.side.list.order is Order.WORST
         await pilot.press("r")
         await ready(pilot)
-        await until(pilot, lambda: panel.body.side.ranked_by, 10)
+        await until(pilot, lambda: panel.body.side.ranked_by)
         assert " dB" in screen_text(pilot.app).splitlines()[6]
 
 
@@ -175,7 +174,7 @@ async def test_another_model_after_a_loss(running: Running, model: str, tmp_path
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await killed(pilot)
         panel.open_model(other)
-        await until(pilot, lambda: panel.shown.model == other, 20)
+        await until(pilot, lambda: panel.shown.model == other)
         await ready(pilot)
         assert panel.shown.entry is not None
         assert panel.shown.entry.name == PROJ
@@ -197,7 +196,7 @@ async def test_a_model_that_fails_keeps_the_open_one(
         after = screen_text(pilot.app).splitlines()
         assert after[1:-5] == before[1:-5]
         await pilot.press("down", "up")
-        await pilot.pause(0.15)
+        await idle(pilot)
         await ready(pilot)
         assert panel.sentence.startswith("int4:group64")
 
@@ -228,10 +227,10 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
         await ready(pilot)
         assert "was stopped" in panel.sentence
         assert panel.shown.model == model
-        gate.set()
         panel.open_model(other)
         await pilot.press("down", "x")  # nothing is read of what is about to go
-        await until(pilot, lambda: panel.shown.model == other, 10)
+        gate.set()
+        await until(pilot, lambda: panel.shown.model == other)
         await ready(pilot)
         assert panel.shown.entry is not None
         assert panel.shown.entry.name == PROJ

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, screen_text, settled, until
+from conftest import Running, idle, screen_text, settled, until
 from quantize_model import write_model
 from safetensors.numpy import save_file
 from textual.pilot import Pilot
@@ -38,9 +38,9 @@ def panel_of(pilot: Pilot[None]) -> QuantizePanel:
     return cast(Any, pilot.app).panel
 
 
-async def in_phase(pilot: Pilot[None], phase: Phase, seconds: float = 20) -> QuantizePanel:
+async def in_phase(pilot: Pilot[None], phase: Phase) -> QuantizePanel:
     panel = panel_of(pilot)
-    await until(pilot, lambda: panel.phase is phase, seconds)
+    await until(pilot, lambda: panel.phase is phase)
     await settled(pilot)
     return panel
 
@@ -99,7 +99,7 @@ async def test_work_shows_how_far_it_is_and_stops(running: Running, large: str) 
         assert "Stopped; r goes on" in screen_text(pilot.app)
         assert not panel.qtui.engine.busy
         await pilot.press("r")
-        await in_phase(pilot, Phase.READY, 60)
+        await in_phase(pilot, Phase.READY)
         assert "67,108,864" in screen_text(pilot.app)
 
 
@@ -110,11 +110,11 @@ async def test_the_sentence_is_about_what_is_done(running: Running, large: str) 
         await until(pilot, lambda: panel.sentence.startswith("Computing"))
         assert "int4:group64" in panel.sentence
         assert "large.weight" in panel.sentence
-        await in_phase(pilot, Phase.READY, 60)
+        await in_phase(pilot, Phase.READY)
         assert panel.sentence.startswith("int4:group64")
         await pilot.press("f")
         await until(pilot, lambda: panel.phase is Phase.WORKING)
-        await until(pilot, lambda: not panel.sentence.startswith("int4:group64"), 0.8)
+        await until(pilot, lambda: not panel.sentence.startswith("int4:group64"))
         assert panel.sentence.startswith("Computing what int5:group64 does to all 67,108,864")
         assert "|error| of int4:group64" in screen_text(pilot.app)  # until the next one comes
         await pilot.press("escape")
@@ -127,7 +127,7 @@ async def test_the_sentence_is_about_what_is_done(running: Running, large: str) 
         data = panel.export_data()
         assert "maps" not in (data or {})
         await pilot.press("r")
-        await in_phase(pilot, Phase.READY, 60)
+        await in_phase(pilot, Phase.READY)
         assert panel.sentence.startswith("int5:group64")
         assert "|error|, max" in screen_text(pilot.app)
 
@@ -148,7 +148,7 @@ async def test_the_engine_killed_at_work_and_started_again(running: Running, lar
         await settled(pilot)
         assert panel.phase is Phase.LOST
         await pilot.press("r")
-        await in_phase(pilot, Phase.READY, 60)
+        await in_phase(pilot, Phase.READY)
         assert panel.qtui.engine.pid not in (None, pid)
 
 
@@ -193,8 +193,8 @@ async def test_moving_fast_reads_only_where_it_stops(running: Running, model: st
         panel.qtui.engine.request = spy  # type: ignore[method-assign]
         for _ in range(3):
             panel.body.side.list.action_move(1)
-        await pilot.pause(0.2)
-        await in_phase(pilot, Phase.READY)
+        await idle(pilot)
+        assert panel.phase is Phase.READY
         assert panel.shown.entry is not None
         assert asked == [panel.shown.entry.name]
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, screen_text, settled, until
+from conftest import Running, idle, screen_text, settled, until
 from quantize_model import PROJ, tensors, write_model
 from textual import events
 from textual.pilot import Pilot
@@ -33,6 +33,7 @@ def panel_of(pilot: Pilot[None]) -> QuantizePanel:
 
 async def ready(pilot: Pilot[None]) -> QuantizePanel:
     """Wait until everything is read and drawn."""
+    await idle(pilot)
     panel = panel_of(pilot)
     shown = lambda: panel.shown  # noqa: E731
     await until(
@@ -42,7 +43,6 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
             and None not in shown().errors
             and shown().element is not None
         ),
-        20,
     )
     await settled(pilot)
     return panel
@@ -52,7 +52,7 @@ async def press(pilot: Pilot[None], *keys: str) -> QuantizePanel:
     """Press keys and wait for what they ask for."""
     for key in keys:
         await pilot.press(key)
-    await pilot.pause(0.15)  # longer than the panel waits for more keys
+    await idle(pilot)
     return await ready(pilot)
 
 
@@ -210,10 +210,12 @@ async def test_a_scheme_can_be_typed(running: Running, model: str) -> None:
         await pilot.press("s", "x", "escape")
         assert str(panel.shown.scheme) == "e4m3:row"
         assert not panel.body.controls.typing
+        await ready(pilot)  # the field took room from the picture, which is read again
         before = panel.sentence
         await pilot.press("s", "home", "shift+end", *"int9", "enter")
         await until(pilot, lambda: "Unknown format 'int9'" in panel.sentence)
         await pilot.press("escape")
+        await ready(pilot)
         assert panel.sentence == before  # what was refused is given up
 
 
@@ -263,7 +265,7 @@ async def test_the_marked_match_is_opened(running: Running, model: str, leave: s
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         await pilot.press("slash", *"up_proj", leave)
-        await pilot.pause(0.15)
+        await idle(pilot)
         await ready(pilot)
         assert marked_and_shown(pilot) == ("model.layers.1.mlp.up_proj.weight",) * 2
         assert "all 2,560 values" in screen_text(pilot.app)
@@ -279,11 +281,11 @@ async def test_escape_leaves_the_filter_for_the_tensor_that_is_shown(
         panel = await ready(pilot)
         for text in ("holes", "nowhere"):
             await pilot.press("slash", *text)
-            await pilot.pause(0.2)
+            await idle(pilot)
             assert panel.shown.entry is not None
             assert panel.shown.entry.name == PROJ  # typing only marks
             await pilot.press("escape")
-            await pilot.pause(0.2)
+            await idle(pilot)
             assert marked_and_shown(pilot) == (PROJ, PROJ)
             assert panel.phase is Phase.READY
 
@@ -345,9 +347,8 @@ async def test_tensors_that_are_odd(running: Running, model: str) -> None:
 
         async def look_at(name: str) -> str:
             panel.body.side.list.select(name)
-            await pilot.pause(0.15)
-            await until(pilot, lambda: panel.phase is not Phase.WORKING)
-            await settled(pilot)
+            await idle(pilot)
+            assert panel.phase is not Phase.WORKING
             return screen_text(pilot.app)
 
         assert "This tensor is empty" in await look_at("odd.empty")

@@ -36,7 +36,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def read_until(fd: int, text: bytes, seconds: float = 30.0) -> None:
+def read_until(fd: int, text: bytes, seconds: float = 120.0) -> None:
     seen, end = b"", time.monotonic() + seconds
     while text not in seen:
         assert time.monotonic() < end, seen[-500:]
@@ -60,8 +60,8 @@ def test_the_app_ends_with_its_terminal(tmp_path: Path, before: str) -> None:
         left = children(pid)
         assert left
         os.close(fd)
-        assert is_gone(pid, 5.0)
-        assert all(is_gone(child, 5.0) for child in left)
+        assert is_gone(pid)
+        assert all(is_gone(child) for child in left)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 9)

@@ -194,7 +194,7 @@ async def test_another_model_can_be_opened(running: Running, tmp_path: Path) -> 
     model = write_model(tmp_path / "small")
     async with running(start_panel="memory") as pilot:
         await open_by_keys(pilot, model)
-        await until(pilot, lambda: pilot.app.model == model, 20)
+        await until(pilot, lambda: pilot.app.model == model)
         await settled(pilot)
         first = screen_text(pilot.app).splitlines()[0]
         assert "small" in first
@@ -208,12 +208,12 @@ async def test_a_model_that_fails_leaves_the_open_one_alone(
     model = write_model(tmp_path / "small")
     options = {"model": model, "start_panel": start_panel, "look_ahead": True}
     async with running(size=(160, 40), **options) as pilot:
-        await until(pilot, lambda: "54.9 K" in screen_text(pilot.app), 20)
+        await until(pilot, lambda: "54.9 K" in screen_text(pilot.app))
         await settled(pilot)
         opened: list[str] = []
         pilot.app.panel.open_model = opened.append
         await open_by_keys(pilot, str(tmp_path / "nope"))
-        await until(pilot, lambda: "stays open" in screen_text(pilot.app), 20)
+        await until(pilot, lambda: "stays open" in screen_text(pilot.app))
         assert pilot.app.model == model
         assert not opened
         first = screen_text(pilot.app).splitlines()[0]
@@ -232,7 +232,7 @@ async def test_a_first_model_that_fails_is_said_on_any_panel(
         assert not pilot.app.model_opened
         model = write_model(tmp_path / "small")
         await open_by_keys(pilot, model)
-        await until(pilot, lambda: pilot.app.model_opened, 20)
+        await until(pilot, lambda: pilot.app.model_opened)
         await settled(pilot)
         assert "could not" not in screen_text(pilot.app).splitlines()[0]
 

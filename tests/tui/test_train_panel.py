@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import os
@@ -18,6 +17,7 @@ import pytest
 import train_runs
 from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, HandMade
+from processes import is_gone
 from textual.pilot import Pilot
 from textual.strip import Strip
 
@@ -545,12 +545,7 @@ async def test_leaving_the_app_ends_the_run(running: Running, scripted: Scripted
         assert client is not None
         pid = client.pid
         assert pid is not None
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists():
-            return
-        await asyncio.sleep(0.02)
-    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    assert state == "Z"  # dead, and only not yet waited for
+    assert is_gone(pid)
 
 
 async def test_buttons_do_what_keys_do(running: Running, scripted: Scripted) -> None:

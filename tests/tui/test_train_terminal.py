@@ -43,7 +43,7 @@ def test_a_run_goes_on_while_nobody_reads_the_terminal(tmp_path: Path) -> None:
     with scripted(tmp_path, "steady") as terminal:
         begin(terminal)
         terminal.wait_for("The loss fell")  # and from then on nobody reads
-        path, end = recorded(tmp_path), time.monotonic() + 60
+        path, end = recorded(tmp_path), time.monotonic() + 120
         while b'"told":"end"' not in path.read_bytes():
             assert time.monotonic() < end, "the run waits for a screen that nobody reads"
             time.sleep(0.05)
@@ -100,7 +100,7 @@ def test_a_recording_is_complete_when_the_terminal_goes_away(tmp_path: Path) -> 
         terminal.wait_for("The loss")
         path = recorded(tmp_path)
         terminal.hang_up()
-        assert is_gone(terminal.pid, 20.0)
+        assert is_gone(terminal.pid)
         recording = read_recording(path)
         assert recording.complaint == ""
         assert isinstance(recording.snapshots[-1], End)

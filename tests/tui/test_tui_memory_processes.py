@@ -40,12 +40,18 @@ async def test_a_curve_does_not_wait_for_a_map(client: EstimatorClient) -> None:
     await client.request("open", asked)
     await client.request("first", asked)
     sizes = {"batches": [1, 2, 4, 8, 16, 32], "sequences": [256, 512, 1024, 2048]}
-    mapped = asyncio.create_task(client.request("map", {**asked, **sizes}))
-    await asyncio.sleep(0)
-    for _ in range(3):
-        await client.request("first", asked)
-    assert not mapped.done()
-    assert client.busy
+    behind = client._behind.pid
+    assert behind is not None
+    os.kill(behind, signal.SIGSTOP)  # so that the map is not done too soon
+    try:
+        mapped = asyncio.create_task(client.request("map", {**asked, **sizes}))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await client.request("first", asked)
+        assert not mapped.done()
+        assert client.busy
+    finally:
+        os.kill(behind, signal.SIGCONT)
     await mapped
     assert not client.busy
 
@@ -69,12 +75,13 @@ async def test_both_are_lost_and_started_together(client: EstimatorClient, which
     asked = params("demo")
     await client.request("open", asked)
     pids = (client.pid, client._behind.pid)
-    lost = asyncio.create_task(
-        client.request("cases") if which == "behind" else _until_lost(client, asked)
-    )
-    await asyncio.sleep(0.1)
     pid = pids[which == "behind"]
     assert pid is not None
+    os.kill(pid, signal.SIGSTOP)  # what is asked now is not answered before it dies
+    lost = asyncio.create_task(
+        client.request("cases") if which == "behind" else client.request("first", asked)
+    )
+    await asyncio.sleep(0.1)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineLost, match="was killed"):
         await lost
@@ -87,11 +94,6 @@ async def test_both_are_lost_and_started_together(client: EstimatorClient, which
     await client.request("full", asked)
     assert client.pid not in pids
     assert client._behind.pid not in pids
-
-
-async def _until_lost(client: EstimatorClient, asked: dict[str, Any]) -> None:
-    while True:
-        await client.request("first", asked)
 
 
 async def test_closing_ends_both(client: EstimatorClient) -> None:
@@ -127,15 +129,15 @@ async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
         ):  # fmt: skip
             case = (key, behind, way_out)
             await pilot.press(key)
-            await until(pilot, shown, 60)
+            await until(pilot, shown)
             process = app.estimator._behind if behind else app.estimator
-            await until(pilot, lambda process=process: process.state is EngineState.RUNNING, 60)
+            await until(pilot, lambda process=process: process.state is EngineState.RUNNING)
             pid = process.pid
             assert pid is not None, case
             os.kill(pid, signal.SIGSTOP)
             await pilot.press("g" if key == "7" else "right")
             panel = app.panel
-            await until(pilot, lambda panel=panel: panel.silence != "", 60)
+            await until(pilot, lambda panel=panel: panel.silence != "")
             await settled(pilot)
             assert panel.sentence.startswith("The estimator has not answered for "), case
             assert "no answer: this is old" in screen_text(app), case
@@ -148,7 +150,7 @@ async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
                 await settled(pilot)
                 assert "r starts it again" in screen_text(app), case
                 await pilot.press("r")
-            await until(pilot, shown, 60)
+            await until(pilot, shown)
             await settled(pilot)
             assert alive(pid) == (way_out == "SIGCONT"), case
             assert "answer" not in panel.sentence, case

@@ -120,13 +120,13 @@ def test_a_measurement_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_measurement_that_nobody_wants_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(monkeypatch, "import time; time.sleep(60)")
+    script = Script(monkeypatch, "import time; time.sleep(600)")
     asked = task("measure", {})
     threading.Timer(0.3, asked.cancel).start()
     began = time.monotonic()
     with pytest.raises(Cancelled):
         measure(Estimates(), asked)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120
     assert script.process.poll() is not None
 
 

@@ -37,7 +37,7 @@ def run(tmp_path: Path):
             capture_output=True,
             text=True,
             env=environment,
-            timeout=60,
+            timeout=120,
         )
         return done.returncode, done.stdout, done.stderr
 

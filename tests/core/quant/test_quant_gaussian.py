@@ -189,9 +189,9 @@ def test_expectations_are_quick():
         best = 1.0
         for _ in range(3):
             group_mse.cache_clear()
-            start = time.perf_counter()
+            start = time.process_time()
             gaussian_relative_mse(Scheme.parse(text), (4096, 11008), sigma=0.02)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         times[text] = best
     assert max(times.values()) < 0.3, times  # 0.05 on a machine with nothing else to do
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 
@@ -13,10 +13,19 @@ from qtui_core.telemetry.sampling import Sampler
 
 def test_twenty_a_second() -> None:
     times: list[float] = []
-    with Sampler(0.05, time.monotonic, times.append):
-        time.sleep(1.02)
-    # 21 at best; a busy machine may miss some but never adds one.
-    assert 12 <= len(times) <= 21
+    enough = threading.Event()
+
+    def report(at: float) -> None:
+        times.append(at)
+        if len(times) == 15:
+            enough.set()
+
+    began = time.monotonic()
+    with Sampler(0.05, time.monotonic, report):
+        assert enough.wait(120)
+    # A busy machine may be late with some but never adds one.
+    assert len(times) <= 1 + (time.monotonic() - began) / 0.05
+    assert min(later - earlier for earlier, later in pairwise(times)) < 0.075
 
 
 def test_the_first_is_read_at_once_and_none_after_the_end() -> None:
@@ -29,7 +38,7 @@ def test_the_first_is_read_at_once_and_none_after_the_end() -> None:
         first.set()
 
     with Sampler(60.0, lambda: next(numbers), report):
-        assert first.wait(5)
+        assert first.wait(120)
     assert seen == [0]
     time.sleep(0.05)
     assert seen == [0]
@@ -39,7 +48,7 @@ def test_the_end_does_not_wait_for_the_interval() -> None:
     began = time.monotonic()
     with Sampler(60.0, lambda: 0, lambda _: None):
         pass
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 50
 
 
 def test_a_slow_reading_is_not_made_up_for() -> None:
@@ -49,9 +58,10 @@ def test_a_slow_reading_is_not_made_up_for() -> None:
         time.sleep(0.2)
         return time.monotonic()
 
+    began = time.monotonic()
     with Sampler(0.01, slow, seen.append):
         time.sleep(0.7)
-    assert len(seen) <= 3
+    assert len(seen) <= (time.monotonic() - began) / 0.2
 
 
 def test_what_a_reading_raises_is_raised_at_the_end() -> None:
@@ -63,7 +73,7 @@ def test_what_a_reading_raises_is_raised_at_the_end() -> None:
 
     def block() -> None:
         with Sampler(0.01, broken, lambda _: None):
-            assert asked.wait(5)
+            assert asked.wait(120)
 
     with pytest.raises(OSError, match="gone"):
         block()
@@ -78,7 +88,7 @@ def test_what_the_block_raises_comes_first() -> None:
 
     def block() -> None:
         with Sampler(0.01, broken, lambda _: None):
-            assert asked.wait(5)
+            assert asked.wait(120)
             raise ValueError("of the block")
 
     with pytest.raises(ValueError, match="of the block"):
