@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import run_in_terminal
+from every import over
 
 
 def header_file(path: Path, header: bytes, data: bytes = b"", length: int | None = None) -> Path:
@@ -64,7 +65,7 @@ def assert_sentence(done: subprocess.CompletedProcess, code: int) -> None:
     assert done.stderr.isprintable() or "\n" in done.stderr
 
 
-@pytest.mark.parametrize("lie", LYING_HEADERS)
+@over("lie", LYING_HEADERS)
 def test_lying_headers(qtui, tmp_path, lie):
     path = header_file(tmp_path / "model.safetensors", *LYING_HEADERS[lie])
     assert_sentence(qtui("inspect", str(path)), 3)

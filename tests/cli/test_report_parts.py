@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 import rich.cells
+from every import over
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from qtui.report.faces.text import write_text
 from qtui.report.numbers import format_bytes, format_count
 
 
-@pytest.mark.parametrize(
+@over(
     ("count", "text"),
     [
         (0, "0 B"), (999, "999 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1_048_576, "1 MiB"),

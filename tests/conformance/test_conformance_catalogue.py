@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from every import over
 
 from qtui_core.conformance.catalogue import LIBRARIES, find_library
 from qtui_core.conformance.convention import Convention, Verdict
@@ -22,7 +23,7 @@ def test_ids_are_unique_and_belong_to_their_library():
     assert len(set(ids)) == len(ids)
 
 
-@pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.id)
+@over("convention", CONVENTIONS, ids=lambda c: c.id)
 def test_what_is_not_byte_equal_says_why(convention):
     assert convention.expected in (Verdict.BYTE_EQUAL, Verdict.VALUE_EQUAL, Verdict.DIFFERS)
     assert bool(convention.why) == (convention.expected is not Verdict.BYTE_EQUAL)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.conformance.catalogue import find_convention
 from qtui_core.conformance.compare import Sample, Side, judge
@@ -108,7 +109,7 @@ TAMPERED = [
 ]
 
 
-@pytest.mark.parametrize(("id", "ours"), TAMPERED, ids=lambda text: text)
+@over(("id", "ours"), TAMPERED, ids=lambda text: text)
 def test_a_tampered_side_of_ours_is_found_to_differ(id, ours, monkeypatch):
     convention = find_convention(id)
     checks = checks_of(convention)

@@ -66,9 +66,13 @@ SEEN = []
 
 @over("letter", "ab")
 @over(("number", "word"), [(1, "one"), (2, "two")])
-def test_a_decorated_test_runs_every_combination(letter, number, word, request, monkeypatch):
+def test_a_decorated_test_runs_every_combination(
+    letter, number, word, request, monkeypatch, tmp_path
+):
     assert "left" not in globals()
     monkeypatch.setitem(globals(), "left", True)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text(word)
     SEEN.append((letter, number, word))
     assert request.node.name == "test_a_decorated_test_runs_every_combination"
 

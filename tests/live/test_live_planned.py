@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import pytest
+from every import over
 
 from qtui_core.live.planned import plan_of
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -23,7 +23,7 @@ def test_what_another_version_lacks_is_usual_and_what_it_adds_is_left_out() -> N
     assert plan_of({"optimizer": "muon"}).optimizer == "muon"  # a name this version does not know
 
 
-@pytest.mark.parametrize(
+@over(
     ("name", "value"),
     [
         ("lora_targets", 5), ("lora_targets", [1]), ("lora_targets", "q_proj"), ("batch", "4"),

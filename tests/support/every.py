@@ -30,14 +30,20 @@ def every(cases: Iterable[Any] | Mapping[str, Any], check: Callable[..., object]
     tally.end()
 
 
-def over(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Any], Any]:
+def over(
+    names: str | tuple[str, ...],
+    cases: Iterable[Any],
+    ids: Callable[[Any], object] | None = None,
+) -> Callable[[Any], Any]:
     """As `pytest.mark.parametrize`, but the test stays one and runs all its cases, as `every` does.
 
-    What else the test takes are fixtures, and all its cases share them, but for `monkeypatch`: what
-    a case changes is back before the next. Several tables on one test make every combination.
+    What else the test takes are fixtures, and all its cases share them, but for two: what a case
+    changes by `monkeypatch` is back before the next, and `tmp_path` is empty for each. Several
+    tables on one test make every combination. `ids` gives the name of a value, where `str` would
+    not do.
     """
     keys = tuple(each.strip() for each in names.split(",")) if isinstance(names, str) else names
-    table = [(_name(case), case) for case in cases]
+    table = [(_name(case, ids or _shown), case) for case in cases]
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         signature = inspect.signature(test)
@@ -48,11 +54,16 @@ def over(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Any], 
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
             tally = _Tally()
-            for name, case in table:
+            for at, (name, case) in enumerate(table):
                 values = case if len(keys) > 1 else (case,)
                 with tally.case(name), pytest.MonkeyPatch.context() as patch:
-                    own = {"monkeypatch": patch} if "monkeypatch" in fixtures else {}
-                    test(**{**fixtures, **own, **dict(zip(keys, values, strict=True))})
+                    own = dict(zip(keys, values, strict=True))
+                    if "monkeypatch" in fixtures:
+                        own["monkeypatch"] = patch
+                    if "tmp_path" in fixtures:
+                        own["tmp_path"] = fixtures["tmp_path"] / str(at)
+                        own["tmp_path"].mkdir()
+                    test(**{**fixtures, **own})
             tally.end()
 
         rest = [each for name, each in signature.parameters.items() if name not in keys]
@@ -104,13 +115,17 @@ class _Tally:
 def _named(cases: Iterable[Any] | Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     if isinstance(cases, Mapping):
         return cases.items()
-    return ((_name(case), case) for case in cases)
+    return ((_name(case, _shown), case) for case in cases)
 
 
-def _name(case: Any) -> str:
+def _name(case: Any, shown: Callable[[Any], object]) -> str:
     """What tells a case from the others of its table."""
     parts = case if isinstance(case, tuple) else (case,)
-    return "-".join(getattr(part, "__name__", None) or str(part) for part in parts)[:120]
+    return "-".join(str(shown(part)) for part in parts)[:120]
+
+
+def _shown(value: Any) -> object:
+    return getattr(value, "__name__", value)
 
 
 def _told(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from every import over
 from torch import nn
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
@@ -21,8 +22,8 @@ from qtui_core.training.model.losses import use_hidden_states
 from qtui_core.training.model.tiled import tiled_cross_entropy
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 22, 1000, "tiles", "small tiles"])
-@pytest.mark.parametrize(("scale", "softcap", "bias"), [(None, None, False), (0.5, 3.0, True)])
+@over("chunk", [1, 7, 22, 1000, "tiles", "small tiles"])
+@over(("scale", "softcap", "bias"), [(None, None, False), (0.5, 3.0, True)])
 def test_the_loss_and_its_gradients_are_those_of_the_whole(
     chunk: int | str,
     scale: float | None,

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -278,7 +279,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("plan", "device", "word"), REFUSED)
+@over(("plan", "device", "word"), REFUSED)
 def test_what_cannot_run_here_is_refused(plan: dict[str, Any], device: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         check_runnable(resolve(RunPlan(**plan), "bf16"), device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.activations.observers import MinMax, Observer, Percentile
 from qtui_core.activations.sample import EvenSample
@@ -113,8 +114,8 @@ def test_impossible_percentiles_are_refused() -> None:
         Percentile(99).range_of(observe(values(), histogram=False), symmetric=True)
 
 
-@pytest.mark.parametrize(("rows", "capacity"), [(10, 10), (11, 10), (1000, 10), (999, 64), (5, 1)])
-@pytest.mark.parametrize("step", [1, 3, 1000])
+@over(("rows", "capacity"), [(10, 10), (11, 10), (1000, 10), (999, 64), (5, 1)])
+@over("step", [1, 3, 1000])
 def test_an_even_sample_is_every_stride_th_row(rows: int, capacity: int, step: int) -> None:
     x = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     sample = EvenSample(2, capacity)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui.engine.element import element_under_scheme, group_levels
 from qtui_core.quant import Scheme, quantize
@@ -49,8 +50,8 @@ def tensor(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("text", SCHEMES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@over("text", SCHEMES)
+@over("shape", SHAPES, ids=str)
 def test_an_element_is_what_quantizing_everything_makes_of_it(
     text: str, shape: tuple[int, ...]
 ) -> None:

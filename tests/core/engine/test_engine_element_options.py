@@ -4,7 +4,7 @@ everything makes of it, though only its group is read."""
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from every import over
 
 from qtui.engine.element import element_under_scheme, group_levels
 from qtui_core.quant import Scheme, quantize
@@ -42,8 +42,8 @@ class Reader:
         )
 
 
-@pytest.mark.parametrize("text", SCHEMES)
-@pytest.mark.parametrize("shape", [(9, 130), (3, 4, 70), (200,)], ids=str)
+@over("text", SCHEMES)
+@over("shape", [(9, 130), (3, 4, 70), (200,)], ids=str)
 def test_an_element_is_what_quantizing_everything_makes_of_it(
     text: str, shape: tuple[int, ...]
 ) -> None:

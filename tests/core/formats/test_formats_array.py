@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from every import over
 from formats_oracle import INTEGERS, SMALL_FLOATS, name_of, probes
 
 from qtui_core.formats import (
@@ -33,8 +34,8 @@ def test_codes_take_the_smallest_unsigned_type() -> None:
     assert widths["fp64"] == 8
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 0, 2), (2, 3, 4), (CHUNK + 1,)])
-@pytest.mark.parametrize("fmt", [E4M3, BF16, FP16, FP64, INT4], ids=name_of)
+@over("shape", [(), (0,), (5,), (3, 0, 2), (2, 3, 4), (CHUNK + 1,)])
+@over("fmt", [E4M3, BF16, FP16, FP64, INT4], ids=name_of)
 def test_shapes_are_kept_across_chunks(fmt, shape: tuple[int, ...]) -> None:
     size = int(np.prod(shape))
     values = np.linspace(-7, 7, size, dtype=np.float32).reshape(shape)
@@ -66,7 +67,7 @@ def test_other_types_are_refused_instead_of_rounded_twice(dtype: type) -> None:
         encode_array(E4M3, np.ones(3, dtype))
 
 
-@pytest.mark.parametrize("fmt", [*SMALL_FLOATS, *INTEGERS, TF32, FP32, FP64], ids=name_of)
+@over("fmt", [*SMALL_FLOATS, *INTEGERS, TF32, FP32, FP64], ids=name_of)
 def test_both_float_types_give_the_same_codes(fmt) -> None:
     values = np.random.default_rng(0).standard_normal(5000).astype(np.float32) * 50
     for rounding in (Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY, Rounding.UP):
@@ -76,7 +77,7 @@ def test_both_float_types_give_the_same_codes(fmt) -> None:
         )
 
 
-@pytest.mark.parametrize("fmt", [*SMALL_FLOATS, TF32], ids=name_of)
+@over("fmt", [*SMALL_FLOATS, TF32], ids=name_of)
 def test_rounding_twice_changes_nothing(fmt) -> None:
     values = probes(fmt, np.float32)[:4000]
     once = round_array(fmt, values)

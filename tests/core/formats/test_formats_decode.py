@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from every import over
 from formats_oracle import ML_DTYPES, SMALL_FORMATS, code_type, name_of
 from gfloat import FormatInfo, decode_float
 from gfloat import formats as gf
@@ -91,7 +92,7 @@ def scalar_values(fmt) -> np.ndarray:
     return np.array([decode(fmt, code).to_float() for code in range(fmt.code_count)])
 
 
-@pytest.mark.parametrize("fmt", SMALL_FORMATS, ids=name_of)
+@over("fmt", SMALL_FORMATS, ids=name_of)
 def test_array_and_scalar_decode_every_code_alike(fmt) -> None:
     values = decode_array(fmt, all_codes(fmt))
     scalar = scalar_values(fmt)
@@ -101,7 +102,7 @@ def test_array_and_scalar_decode_every_code_alike(fmt) -> None:
     assert same(decode_array(fmt, all_codes(fmt), np.float32).astype(np.float64), scalar)
 
 
-@pytest.mark.parametrize("fmt", [FORMATS[name] for name in ML_DTYPES], ids=name_of)
+@over("fmt", [FORMATS[name] for name in ML_DTYPES], ids=name_of)
 def test_every_code_is_what_ml_dtypes_reads(fmt) -> None:
     with np.errstate(invalid="ignore"):  # their signalling NaN
         theirs = all_codes(fmt).view(ML_DTYPES[fmt.name]).astype(np.float64)
@@ -115,7 +116,7 @@ def test_every_code_is_what_torch_reads(fmt) -> None:
     assert same(decode_array(fmt, all_codes(fmt)), theirs)
 
 
-@pytest.mark.parametrize("fmt", [FORMATS[name] for name in GFLOAT], ids=name_of)
+@over("fmt", [FORMATS[name] for name in GFLOAT], ids=name_of)
 def test_every_code_is_what_gfloat_reads(fmt) -> None:
     theirs = np.array([decode_float(GFLOAT[fmt.name], c).fval for c in range(fmt.code_count)])
     assert same(decode_array(fmt, all_codes(fmt)), theirs)

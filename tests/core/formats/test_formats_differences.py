@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from every import over
 from formats_oracle import ML_DTYPES, name_of, probes, thresholds
 from gfloat import formats as gf
 
@@ -183,9 +184,9 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("saturate", [True, False])
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize(
+@over("saturate", [True, False])
+@over("rounding", MODES)
+@over(
     ("fmt", "info"),
     [
         (E4M3, gf.format_info_ocp_e4m3),

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from every import over
 from formats_oracle import (
     INTEGERS,
     MODES,
@@ -44,12 +45,12 @@ from qtui_core.formats import (
 from qtui_core.formats.array import encode_array
 
 TINY_FLOATS = [f for f in SMALL_FLOATS if f.bits <= 8]
-SATURATION = pytest.mark.parametrize("saturate", [True, False], ids=["sat", "nosat"])
+SATURATION = over("saturate", [True, False])
 
 
 @SATURATION
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", TINY_FLOATS, ids=name_of)
+@over("rounding", MODES)
+@over("fmt", TINY_FLOATS, ids=name_of)
 def test_scalar_encode_finds_the_right_neighbour(
     fmt: FloatFormat, rounding: Rounding, saturate: bool
 ) -> None:
@@ -61,8 +62,8 @@ def test_scalar_encode_finds_the_right_neighbour(
 
 
 @SATURATION
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", [FP16, BF16], ids=name_of)
+@over("rounding", MODES)
+@over("fmt", [FP16, BF16], ids=name_of)
 def test_scalar_encode_of_sixteen_bits_on_a_sample(
     fmt: FloatFormat, rounding: Rounding, saturate: bool
 ) -> None:
@@ -75,9 +76,9 @@ def test_scalar_encode_of_sixteen_bits_on_a_sample(
 
 
 @SATURATION
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("fmt", SMALL_FLOATS, ids=name_of)
+@over("rounding", MODES)
+@over("dtype", [np.float32, np.float64])
+@over("fmt", SMALL_FLOATS, ids=name_of)
 def test_array_encode_finds_the_right_neighbour(
     fmt: FloatFormat, dtype: type, rounding: Rounding, saturate: bool
 ) -> None:
@@ -97,7 +98,7 @@ def test_array_encode_of_tf32_finds_the_right_neighbour(rounding: Rounding, dtyp
     assert np.array_equal(encode_array(TF32, values, rounding, False), expected)
 
 
-@pytest.mark.parametrize("fmt", [*SMALL_FLOATS, *INTEGERS], ids=name_of)
+@over("fmt", [*SMALL_FLOATS, *INTEGERS], ids=name_of)
 def test_every_code_encodes_to_itself(fmt: FloatFormat | IntFormat) -> None:
     for code in range(0, fmt.code_count, 1 if fmt.bits <= 8 else 97):
         value = decode(fmt, code).value
@@ -107,8 +108,8 @@ def test_every_code_encodes_to_itself(fmt: FloatFormat | IntFormat) -> None:
             assert encode(fmt, value, rounding, saturate=False) == code
 
 
-@pytest.mark.parametrize("fmt", INTEGERS, ids=name_of)
-@pytest.mark.parametrize("rounding", MODES)
+@over("fmt", INTEGERS, ids=name_of)
+@over("rounding", MODES)
 def test_integers_round_like_exact_arithmetic(fmt: IntFormat, rounding: Rounding) -> None:
     stride = 1 if fmt.bits <= 8 else 173
     counts = range(int(fmt.min / fmt.step) - 3, int(fmt.max / fmt.step) + 4, stride)
@@ -162,7 +163,7 @@ def test_exponents_just_below_powers_of_two() -> None:
         assert encode(BF16, below, Rounding.TOWARD_ZERO) == code >> 16
 
 
-@pytest.mark.parametrize(
+@over(
     ("rounding", "positive", "negative"),
     [
         (Rounding.NEAREST_EVEN, "inf", "-inf"),
@@ -172,7 +173,7 @@ def test_exponents_just_below_powers_of_two() -> None:
         (Rounding.DOWN, "max", "-inf"),
     ],
 )
-@pytest.mark.parametrize("fmt", [FP32, FP16, BF16, E5M2], ids=name_of)
+@over("fmt", [FP32, FP16, BF16, E5M2], ids=name_of)
 def test_ieee_overflow_follows_the_rounding_mode(
     fmt: FloatFormat, rounding: Rounding, positive: str, negative: str
 ) -> None:

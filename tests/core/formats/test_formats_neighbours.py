@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from every import over
 from formats_oracle import INTEGERS, SMALL_FLOATS, name_of, probes
 
 from qtui_core.formats import (
@@ -36,7 +37,7 @@ from qtui_core.formats import (
 TINY = [f for f in (*SMALL_FLOATS, *INTEGERS) if f.bits <= 8]
 
 
-@pytest.mark.parametrize("fmt", TINY, ids=name_of)
+@over("fmt", TINY, ids=name_of)
 def test_the_next_code_is_the_next_value(fmt) -> None:
     values = {decode(fmt, c).value for c in range(fmt.code_count)}
     ordered = sorted(v for v in values if v == v)
@@ -101,9 +102,9 @@ def outside(interval: Interval) -> list[Fraction]:
     return [c for c in around if c not in interval]
 
 
-@pytest.mark.parametrize("saturate", [True, False])
-@pytest.mark.parametrize("rounding", [m for m in Rounding if m is not Rounding.STOCHASTIC])
-@pytest.mark.parametrize("fmt", TINY, ids=name_of)
+@over("saturate", [True, False])
+@over("rounding", [m for m in Rounding if m is not Rounding.STOCHASTIC])
+@over("fmt", TINY, ids=name_of)
 def test_the_interval_holds_exactly_what_rounds_to_the_code(fmt, rounding, saturate) -> None:
     for code in range(fmt.code_count):
         interval = rounding_interval(fmt, code, rounding, saturate)
@@ -119,9 +120,9 @@ def test_the_interval_holds_exactly_what_rounds_to_the_code(fmt, rounding, satur
             assert encode(fmt, value, rounding, saturate) != code, (code, value, interval)
 
 
-@pytest.mark.parametrize("saturate", [True, False])
-@pytest.mark.parametrize("rounding", list(Rounding))
-@pytest.mark.parametrize("fmt", [f for f in SMALL_FLOATS if f.bits <= 8], ids=name_of)
+@over("saturate", [True, False])
+@over("rounding", list(Rounding))
+@over("fmt", [f for f in SMALL_FLOATS if f.bits <= 8], ids=name_of)
 def test_every_real_lies_in_the_interval_of_its_code(fmt, rounding, saturate) -> None:
     draw = (5, 3) if rounding is Rounding.STOCHASTIC else ()
     for value in probes(fmt, np.float64)[::3].tolist():

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from every import over
 from formats_oracle import ML_DTYPES, SMALL_FLOATS, name_of
 
 from qtui_core.errors import UsageError
@@ -64,7 +65,7 @@ def test_limits_are_the_published_ones(fmt, largest, min_normal, min_subnormal) 
     assert fmt.min_positive == (min_subnormal or min_normal)
 
 
-@pytest.mark.parametrize("name", [*ML_DTYPES, "fp32", "fp64"])
+@over("name", [*ML_DTYPES, "fp32", "fp64"])
 def test_limits_agree_with_numpy_and_ml_dtypes(name: str) -> None:
     fmt = FORMATS[name]
     assert isinstance(fmt, FloatFormat)
@@ -140,7 +141,7 @@ def test_decimal_digits(fmt: FloatFormat, digits: float) -> None:
     assert fmt.decimal_digits == digits
 
 
-@pytest.mark.parametrize("fmt", SMALL_FLOATS, ids=name_of)
+@over("fmt", SMALL_FLOATS, ids=name_of)
 def test_max_exponent_is_the_floor_of_log2_of_max(fmt: FloatFormat) -> None:
     assert Fraction(2) ** fmt.max_exponent <= fmt.max < Fraction(2) ** (fmt.max_exponent + 1)
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from every import over
 from formats_oracle import SMALL_FLOATS, magnitudes, name_of
 
 from qtui_core.formats import (
@@ -25,8 +26,8 @@ from qtui_core.formats.array import encode_array, round_array
 STOCHASTIC = Rounding.STOCHASTIC
 
 
-@pytest.mark.parametrize("fmt", SMALL_FLOATS, ids=name_of)
-@pytest.mark.parametrize("count", [1, 3, 8])
+@over("fmt", SMALL_FLOATS, ids=name_of)
+@over("count", [1, 3, 8])
 def test_the_share_that_rounds_away_is_the_truncated_fraction(fmt: FloatFormat, count: int) -> None:
     steps = magnitudes(fmt)[:-1]
     patterns = np.arange(1 << count, dtype=np.uint16)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from every import over
 from formats_claims import check
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ def said(text: str, formats=None, saturate: bool | None = None) -> str:
 TRAINING = (FP32, BF16, FP16, E4M3, E5M2)
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "formats", "parts"),
     [
         ("0.1", None, ["No format here holds 0.1 exactly", "FP16 is off by 0.024%",
@@ -119,8 +120,8 @@ def test_without_saturation_integers_have_nothing_for_infinity() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["70000", "-3e5", "1e-8", "-2e-7", "1e300", "5e-320", "1e-500"])
-@pytest.mark.parametrize("fmt", [FP32, FP16, BF16, E4M3, E5M2, E2M1, INT8])
+@over("text", ["70000", "-3e5", "1e-8", "-2e-7", "1e300", "5e-320", "1e-500"])
+@over("fmt", [FP32, FP16, BF16, E4M3, E5M2, E2M1, INT8])
 def test_the_scale_it_advises_brings_the_value_into_range(text: str, fmt) -> None:
     value = parse_value(text)
     sentence = said(text, (fmt,))

@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
+from every import over
 
 from qtui_core.formats import (
     BF16,
@@ -69,7 +70,7 @@ def test_one_tenth_in_e4m3_with_its_surroundings() -> None:
     assert (r.decoded.exponent, r.decoded.significand) == (-4, Fraction(13, 8))
 
 
-@pytest.mark.parametrize(
+@over(
     ("fmt", "value", "saturate", "outcome"),
     [
         (FP16, 0.5, None, Outcome.EXACT),

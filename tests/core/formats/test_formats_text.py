@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
+from every import over
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ from qtui_core.formats import (
 from qtui_core.formats.decimals import floor_log10
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "value"),
     [
         ("0.1", Fraction(1, 10)),
@@ -70,7 +71,7 @@ def test_what_python_prints_is_read_back(value: float) -> None:
     assert parse_value(value.hex()) == value
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "sentence"),
     [
         ("", "'' is not a number. Type a number such as 0.1"),
@@ -162,7 +163,7 @@ def test_an_input_decides_by_its_look() -> None:
         parse_input("fp32:0.1")
 
 
-@pytest.mark.parametrize(
+@over(
     ("value", "digits", "text"),
     [
         (round_value(FP32, Fraction(1, 10)), 15, "0.100000001490116…"),
@@ -229,7 +230,7 @@ def test_rounded_decimals_are_within_half_a_digit(value: Fraction, digits: int) 
     assert abs(shown - value) <= abs(value) * Fraction(10) ** (1 - digits) / 2
 
 
-@pytest.mark.parametrize(
+@over(
     ("value", "text"),
     [
         (Fraction(13, 128), "13/128"),

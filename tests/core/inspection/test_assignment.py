@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from every import over
 
 from qtui_core.inspection.sensitivity.assignment import frontier
 from qtui_core.inspection.sensitivity.relaxation import GreedyPath, Option
@@ -30,7 +31,7 @@ def brute_force(tensors, budget):
     return best
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over("seed", range(20))
 def test_every_budget_gets_the_error_of_brute_force(seed):
     rng = random.Random(seed)
     tensors = made(rng, rng.randint(1, 5), rng.randint(1, 5))

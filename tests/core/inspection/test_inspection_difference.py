@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from every import over
 
 from qtui_core.inspection.against.difference import difference
 from qtui_core.inspection.against.difference_map import difference_map
@@ -84,8 +85,8 @@ def test_against_zero_nothing_is_relative():
     assert found.mse == 1
 
 
-@pytest.mark.parametrize("shape", [(300, 701), (5, 3), (1, 1), (17, 100)])
-@pytest.mark.parametrize("grid", [(16, 48), (4, 4), (1, 1)])
+@over("shape", [(300, 701), (5, 3), (1, 1), (17, 100)])
+@over("grid", [(16, 48), (4, 4), (1, 1)])
 def test_a_cell_is_the_largest_error_of_its_rectangle(shape, grid):
     a, b = pair(*shape, seed=1)
     found = difference_map(Matrix(a), Matrix(b), [(0, shape[0])], *grid)

@@ -12,6 +12,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from every import over
 from safetensors.numpy import save_file
 
 from qtui_core.errors import ModelError
@@ -40,7 +41,7 @@ EVERY_CODE = {
 }
 
 
-@pytest.mark.parametrize("dtype", EVERY_CODE)
+@over("dtype", EVERY_CODE)
 def test_every_code(dtype):
     codes, values = EVERY_CODE[dtype]
     found = decoder(dtype)(memoryview(codes.tobytes()))
@@ -189,7 +190,7 @@ def test_unaligned_data(write):
             assert read_float32(source, "b").tolist() == [[1.0]]
 
 
-@pytest.mark.parametrize("dtype", sorted(READABLE_DTYPES))
+@over("dtype", sorted(READABLE_DTYPES))
 def test_memory_is_the_result_and_little_more(tmp_path, write, dtype):
     elements = 1 << 21
     nbytes = elements * DTYPE_BITS[dtype] // 8

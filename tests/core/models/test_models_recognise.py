@@ -9,6 +9,7 @@ import bitsandbytes as bnb
 import numpy as np
 import pytest
 import torch
+from every import over
 from safetensors.torch import save_file
 
 from qtui_core.models import ModelSource, Role, open_model
@@ -35,10 +36,10 @@ def roles(source: ModelSource) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["nf4", "fp4"])
-@pytest.mark.parametrize("nested", [True, False])
-@pytest.mark.parametrize("storage", [torch.uint8, torch.bfloat16])
-@pytest.mark.parametrize("with_config", [True, False])
+@over("kind", ["nf4", "fp4"])
+@over("nested", [True, False])
+@over("storage", [torch.uint8, torch.bfloat16])
+@over("with_config", [True, False])
 def test_bitsandbytes_4bit_as_it_really_saves(tmp_path, kind, nested, storage, with_config):
     layer = bnb.nn.Linear4bit(
         IN, OUT, bias=True, quant_type=kind, compress_statistics=nested, quant_storage=storage
@@ -77,9 +78,9 @@ def test_bitsandbytes_int8_as_it_really_saves(tmp_path):
     assert roles(source) == {"codes": ["up.weight"], "scales": ["up.SCB", "up.weight_format"]}
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("act_order", [True, False])
-@pytest.mark.parametrize("with_config", [True, False])
+@over("bits", [2, 3, 4, 8])
+@over("act_order", [True, False])
+@over("with_config", [True, False])
 def test_gptq(tmp_path, bits, act_order, with_config):
     # Shapes of AutoGPTQ's QuantLinear: codes packed along the input dimension.
     group = 32

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from every import over
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize
@@ -194,7 +195,7 @@ MALFORMED: dict[str, tuple[object, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("case", MALFORMED)
+@over("case", MALFORMED)
 def test_malformed_headers_are_one_sentence(write, case):
     header, data = MALFORMED[case]
     path = write(header, data)

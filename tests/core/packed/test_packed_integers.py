@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every import over
 from packed_models import awq_layer, gptq_layer, save_model, under
 
 from qtui_core.errors import ModelError
@@ -27,9 +28,9 @@ def decode(folder, name=f"{NAME}.weight"):
     return weight, whole
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("v2", [False, True])
-@pytest.mark.parametrize("act_order", [False, True])
+@over("bits", [2, 3, 4, 8])
+@over("v2", [False, True])
+@over("act_order", [False, True])
 def test_gptq(tmp_path, bits, v2, act_order):
     rng = np.random.default_rng(bits)
     expected, tensors = gptq_layer(rng, 96, 256, bits, 64, v2=v2, act_order=act_order)
@@ -134,9 +135,9 @@ def test_awq_in_other_packings_is_refused(tmp_path, settings):
         open_weight(source, weight)
 
 
-@pytest.mark.parametrize("part", ["qweight", "qzeros"])
-@pytest.mark.parametrize("broken", ["bytes", "wide", "three dimensions"])
-@pytest.mark.parametrize("method", ["gptq", "awq"])
+@over("part", ["qweight", "qzeros"])
+@over("broken", ["bytes", "wide", "three dimensions"])
+@over("method", ["gptq", "awq"])
 def test_words_that_are_none_are_a_fault_and_no_crash(tmp_path, method, part, broken):
     layer = awq_layer if method == "awq" else lambda *a: gptq_layer(*a[:3], 4, a[3])
     _, tensors = layer(np.random.default_rng(6), 64, 64, 32)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every import over
 from fake_nvml import (
     GIB,
     GPU_IS_LOST,
@@ -67,8 +68,8 @@ def test_all_that_a_driver_tells() -> None:
 NAMELESS = tuple(replace(each, name=None) for each in WHOLE.processes or ())
 
 
-@pytest.mark.parametrize("error", [NOT_SUPPORTED, NO_PERMISSION, NVMLError(999)])
-@pytest.mark.parametrize(
+@over("error", [NOT_SUPPORTED, NO_PERMISSION, NVMLError(999)])
+@over(
     ("question", "absent"),
     [
         ("nvmlDeviceGetName", {"name": None}),
