@@ -132,7 +132,7 @@ def test_a_class_name_stands_for_one_class() -> None:
     assert {name for name, count in counts.items() if count > 1} <= {
         "Adapted", "Allocation", "Attribution", "Block", "Budget", "Buffer", "Cancelled", "Case",
         "Column", "Comparison", "Config", "Controls", "Decomposition", "Device", "Difference",
-        "Elements", "Fault", "Field", "Folded", "Header", "Histogram", "Kept", "Kind", "Knob",
+        "Elements", "Fault", "Field", "Folded", "Header", "Histogram", "Kept", "Kind",
         "Level", "LookingPanel", "Machine", "Moments", "Operation", "Order", "Outcome", "Outlier",
         "Part", "Phase", "Picture", "Placed", "Recording", "Rounding", "Rows", "Sample", "Section",
         "Series", "Shown", "Span", "Standing", "State", "Step", "StoredTensor", "Subject", "Track",

@@ -18,8 +18,9 @@ from qtui_core.memory.advice.changes import (
     keeps_training,
     worthwhile,
 )
+from qtui_core.memory.plan.option import grouped_options
 from qtui_core.memory.plan.run_plan import resolve
-from qtui_core.memory.plan.text import OPTIONS, change, grouped
+from qtui_core.memory.plan.text import change, grouped
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.peaks import estimate_peaks
 
@@ -76,7 +77,8 @@ def test_a_change_can_be_typed(plan):
 
 
 def test_every_field_of_a_plan_has_an_option():
-    assert sorted(OPTIONS.values()) == sorted(field.name for field in fields(RunPlan))
+    shown = [option.name for options in grouped_options(RunPlan).values() for option in options]
+    assert sorted(shown) == sorted(field.name for field in fields(RunPlan))
     assert change(PLANS[0], replace(PLANS[0], checkpointing=False)) == "--no-checkpointing"
 
 

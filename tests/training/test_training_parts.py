@@ -20,7 +20,7 @@ from qtui_core.training.run.controls import Controls, Stopped
 from qtui_core.training.run.placement import NoGpu, allocator_settings, place
 from qtui_core.training.run.request import RunRequest, parse_request
 from qtui_core.training.run.runnable import check_runnable, one_gpu, rate_of
-from qtui_core.training.run.unused import targets_without_modules, without_effect
+from qtui_core.training.run.unused import targets_without_modules, unused_options
 from qtui_core.training.tracing.ledger import Ledger
 
 
@@ -314,12 +314,13 @@ def test_adapters_learn_faster_than_weights() -> None:
         ({"segments": "expandable"}, "cuda", ()),
         ({"segments": "expandable"}, "cpu", ("--segments (a CPU",)),
         ({"method": "full", "lora_rank": 64, "lora_dropout": 0.1}, "cpu",
-         ("--lora-rank, --lora-dropout (there are no adapters)",)),
+         ("--lora-rank, --lora-dropout (only lora and qlora have adapters)",)),
         ({"method": "inference", "accumulation": 4, "optimizer": "sgd"}, "cuda",
-         ("--optimizer, --accumulation (nothing is trained)",)),
+         ("--accumulation (an inference has no gradients to accumulate)",
+          "--optimizer (an inference has no optimizer)")),
         ({"generate": 4}, "cuda", ("--generate (a step",)),
         ({"method": "full", "reentrant": True, "autocast_dtype": "fp16"}, "cuda",
-         ("--reentrant (there are no checkpoints)", "--autocast-dtype (there is no autocast)")),
+         ("--reentrant (nothing is checkpointed)", "--autocast-dtype (autocast is off)")),
         ({"torch": "2.5"}, "cuda", ("--torch (torch 2.13 is installed and runs)",)),
     ],
 )  # fmt: skip
@@ -327,7 +328,7 @@ def test_options_that_change_nothing_are_said(
     plan: dict[str, Any], device: str, words: tuple[str, ...]
 ) -> None:
     asked = RunPlan(**plan)
-    told = without_effect(asked, resolve(replace(asked, torch="2.13"), "bf16"), device)
+    told = unused_options(asked, resolve(replace(asked, torch="2.13"), "bf16"), device)
     assert bool(told) == bool(words)
     for word in words:
         assert word in told

@@ -6,55 +6,56 @@ import dataclasses
 
 import pytest
 
-from qtui.screen.plan.knobs import (
-    KNOBS,
+from qtui.screen.plan.fields import (
     changed,
     difference,
-    share,
-    shown_knobs,
-    whole_number,
+    form_options,
+    shown_options,
+    stepped,
 )
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.choices import METHODS
+from qtui_core.memory.plan.option import share, whole_number
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
-BY_FIELD = {knob.field: knob for knob in KNOBS}
+OPTIONS = tuple(form_options(RunPlan()))
+BY_FIELD = {option.name: option for option in OPTIONS}
 
 
 def test_every_field_of_a_plan_but_the_version_of_torch_has_a_knob() -> None:
     assert {field.name for field in dataclasses.fields(RunPlan)} - set(BY_FIELD) == {"torch"}
 
 
-@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.field)
-def test_every_value_makes_a_plan(knob) -> None:
-    """Each value is possible in some plan in which the knob is shown, with what it needs there."""
-    for value in knob.values:
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_value_makes_a_plan(option) -> None:
+    """Each value is possible in some plan that shows the option, with what it needs there."""
+    for value in option.steps:
         possible = []
         for method in METHODS:
             for more in ({}, {"gpus": 64}, {"gpus": 64, "zero": 3}):
                 try:
                     plan = RunPlan(method=method, **more)
-                    resolved = resolve(changed(plan, knob.field, value), "bf16")
+                    resolved = resolve(changed(plan, option.name, value), "bf16")
                 except UsageError:
                     continue
-                if knob in shown_knobs(resolved):
+                if option in shown_options(resolved):
                     possible.append(resolved)
-        assert possible, (knob.field, value)
+        assert possible, (option.name, value)
 
 
 def test_numbers_stop_at_their_ends_and_names_go_round() -> None:
     batch, method = BY_FIELD["batch"], BY_FIELD["method"]
-    assert batch.stepped(1, -1) == 1
-    assert batch.stepped(512, 1) == 512
-    assert batch.stepped(5, 1) == 6
-    assert batch.stepped(5, -1) == 4
-    assert method.stepped(METHODS[-1], 1) == METHODS[0]
-    assert method.stepped(METHODS[0], -1) == METHODS[-1]
+    assert stepped(batch, 1, -1) == 1
+    assert stepped(batch, 512, 1) == 512
+    assert stepped(batch, 5, 1) == 6
+    assert stepped(batch, 5, -1) == 4
+    assert stepped(method, METHODS[-1], 1) == METHODS[0]
+    assert stepped(method, METHODS[0], -1) == METHODS[-1]
 
 
 def test_a_loss_that_was_typed_steps_on() -> None:
     loss = BY_FIELD["loss"]
-    assert loss.stepped("chunked:64", 1) in loss.values
+    assert stepped(loss, "chunked:64", 1) in loss.steps
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -64,7 +65,7 @@ def test_methods_change_into_each_other(before: str, method: str) -> None:
     plan = RunPlan(method=before)  # type: ignore[arg-type]
     for field in ("quant", "kbit_prep"):
         if before == "qlora":
-            plan = dataclasses.replace(plan, **{field: BY_FIELD[field].values[-1]})
+            plan = dataclasses.replace(plan, **{field: BY_FIELD[field].steps[-1]})
     if before == "inference":
         plan = dataclasses.replace(plan, generate=512, quant="nf4")
     assert resolve(changed(plan, "method", method), "bf16").method == method

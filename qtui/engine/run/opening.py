@@ -37,7 +37,7 @@ from qtui_core.training.run.order import Order
 from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
 from qtui_core.training.run.request import RunRequest
 from qtui_core.training.run.runnable import check_runnable, one_gpu
-from qtui_core.training.run.unused import without_effect
+from qtui_core.training.run.unused import unused_options
 
 #: What a run is made of, besides this program.
 _LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")
@@ -111,7 +111,7 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
         if placement.device.kind == "cuda"
         else {}
     )
-    unused = without_effect(request.plan, plan, placement.device.kind)
+    unused = unused_options(request.plan, plan, placement.device.kind)
     notes = (note, unused, predicted.warning if predicted else why_not)
     return Opened(
         source,

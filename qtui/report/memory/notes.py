@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.device import Calibration
@@ -14,7 +14,7 @@ from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.plan.rules import not_built_in
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.plan.targets import rank_on
-from qtui_core.memory.plan.text import OPTIONS, written
+from qtui_core.memory.plan.text import without_effect
 from qtui_core.memory.shape.model_shape import ModelShape, Moe
 from qtui_core.memory.shape.modules import named_modules
 from qtui_core.memory.shape.packings import STORED
@@ -46,7 +46,9 @@ def notes_of(model: Described, found: Estimate, asked: RunPlan | None) -> Iterat
         yield from _unquantized_experts(shape, plan)
         yield from _idle_targets(shape, plan)
     if asked is not None:
-        yield from _without_effect(asked, plan)
+        for option in without_effect(asked, plan):
+            written = option.written(getattr(asked, option.name))
+            yield f"{written} changes nothing: {option.idle}."
     yield from _logits_copy(shape, plan)
     if plan.gpus > 1:
         from qtui_core.memory.plan.sharing import sharing_notes
@@ -133,45 +135,6 @@ def _idle_targets(shape: ModelShape, plan: RunPlan) -> Iterator[str]:
             continue
         if idle:
             yield f"No module is named {target}: it gets no adapter, and peft would not say so."
-
-
-def _trains(plan: RunPlan) -> bool:
-    return plan.trains
-
-
-def _adapts(plan: RunPlan) -> bool:
-    return plan.adapts
-
-
-_NO_ADAPTERS: Final = "only lora and qlora have adapters"
-#: Option -> what a plan must be for it to count, and why it does not in others.
-_COUNTS: Final[dict[str, tuple[Callable[[RunPlan], bool], str]]] = {
-    "--generate": (lambda plan: not plan.trains, "a step of training generates nothing"),
-    "--accumulation": (_trains, "an inference has no gradients to accumulate"),
-    "--quant-storage": (
-        lambda plan: plan.four_bits and plan.zero == 3,
-        "it decides what --zero 3 shards of 4-bit weights",
-    ),
-    "--checkpointing": (_trains, "an inference keeps nothing for a backward pass"),
-    "--reentrant": (lambda plan: plan.checkpointing is True, "nothing is checkpointed"),
-    "--autocast-dtype": (lambda plan: plan.autocast is True, "autocast is off"),
-    "--optimizer": (_trains, "an inference has no optimizer"),
-    "--loss": (_trains, "an inference has no loss"),
-    "--loop": (_trains, "an inference has no backward pass"),
-    "--lora-rank": (_adapts, _NO_ADAPTERS),
-    "--lora-targets": (_adapts, _NO_ADAPTERS),
-    "--lora-dropout": (_adapts, _NO_ADAPTERS),
-    "--adapter-dtype": (_adapts, _NO_ADAPTERS),
-}
-
-
-def _without_effect(asked: RunPlan, plan: RunPlan) -> Iterator[str]:
-    """What was asked for and is nothing to the method."""
-    usual = RunPlan()
-    for option, (counts, why) in _COUNTS.items():
-        value, default = (getattr(each, OPTIONS[option]) for each in (asked, usual))
-        if value not in (default, False) and not counts(plan):
-            yield f"{written(option, asked)} changes nothing: {why}."
 
 
 def _since(known: Calibration, plan: RunPlan) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from typing import Any
 
 from textual import on
 
 from qtui.screen.plan.body import PlanBody
-from qtui.screen.plan.fields import form_fields, knob_at, resolved
+from qtui.screen.plan.fields import (
+    changed,
+    form_fields,
+    label_of,
+    option_at,
+    resolved,
+    stepped,
+    value_text,
+)
 from qtui.screen.plan.form import PlanForm
-from qtui.screen.plan.knobs import changed
 from qtui.screen.plan.planning import PlanningPanel
 from qtui.screen.plan.shown import GpuChoice
 from qtui_core.errors import UsageError
@@ -46,26 +52,26 @@ class ChangingPanel(PlanningPanel):
     # Changing the plan
 
     def action_turn(self, by: int) -> None:
-        knob = knob_at(self.shown, self.shown.knob)
-        if knob is None:
+        option = option_at(self.shown, self.shown.knob)
+        if option is None:
             self.action_gpu(by)
             return
-        value = getattr(resolved(self.shown), knob.field)
-        stepped = knob.stepped(value, by)
-        if stepped == value:
+        value = getattr(resolved(self.shown), option.name)
+        after = stepped(option, value, by)
+        if after == value:
             end = "last" if by > 0 else "first"
-            more = ": Enter types another" if knob.parse is not None else ""
-            self._tell(f"{knob.text(value)} is the {end} value of {knob.label} here{more}.")
+            more = ": Enter types another" if option.typed else ""
+            name = label_of(option)
+            self._tell(f"{value_text(value)} is the {end} value of {name} here{more}.")
             return
-        self._set(knob.field, stepped)
+        self._set(option.name, after)
 
     def action_usual(self) -> None:
-        knob = knob_at(self.shown, self.shown.knob)
-        if knob is None:
+        option = option_at(self.shown, self.shown.knob)
+        if option is None:
             self._choose_gpu(None)
         else:
-            usual = next(f.default for f in fields(RunPlan) if f.name == knob.field)
-            self._set(knob.field, usual)
+            self._set(option.name, option.default)
 
     def _set(self, field: str, value: Any) -> bool:
         """Another value of a field; whether the plan can be with it."""
@@ -139,14 +145,14 @@ class ChangingPanel(PlanningPanel):
 
     def _enter_field(self) -> None:
         """Type a value of the chosen field, or take its next."""
-        knob = knob_at(self.shown, self.shown.knob)
-        if knob is None:
+        option = option_at(self.shown, self.shown.knob)
+        if option is None:
             self.body.start_typing("GPU: a name, or its memory as in 24GiB", "")
-        elif knob.parse is None:
-            self.action_turn(1)
+        elif option.typed:
+            value = value_text(getattr(resolved(self.shown), option.name))
+            self.body.start_typing(label_of(option), value)
         else:
-            value = knob.text(getattr(resolved(self.shown), knob.field))
-            self.body.start_typing(knob.label, value)
+            self.action_turn(1)
 
     @on(PlanBody.Typed)
     def _typed(self, message: PlanBody.Typed) -> None:
@@ -155,13 +161,13 @@ class ChangingPanel(PlanningPanel):
 
     def _take_typed(self, text: str) -> None:
         """A value of the chosen field, if it is one; otherwise it stays to be corrected."""
-        knob = knob_at(self.shown, self.shown.knob)
+        option = option_at(self.shown, self.shown.knob)
         taken = True
         try:
-            if knob is None:
+            if option is None:
                 self._choose_gpu(self._gpu_of(text))
-            elif knob.parse is not None:
-                taken = self._set(knob.field, knob.parse(text))
+            elif option.typed and option.read is not None:
+                taken = self._set(option.name, option.read(text))
         except UsageError as error:
             self._tell(str(error))
             return

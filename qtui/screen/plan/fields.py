@@ -1,17 +1,84 @@
-"""The plan as the lines of the form."""
+"""The plan as the lines of the form: which of its options are shown, and what keys make of them."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from qtui.screen.plan.form import FormField
-from qtui.screen.plan.knobs import Knob, shown_knobs
 from qtui.screen.plan.shown import Shown
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.option import PlanOption, grouped_options, options_of
+from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.run_plan import resolve
 
 GPU = "gpu"
-_USUAL = {field.name: field.default for field in fields(RunPlan)}
+
+
+def form_options(plan: RunPlan) -> Iterator[PlanOption]:
+    """The options that have a line, in order, whether or not they mean anything now."""
+    for options in grouped_options(type(plan)).values():
+        yield from (option for option in options if option.steps)
+
+
+def shown_options(plan: RunPlan) -> tuple[PlanOption, ...]:
+    """Those that mean anything in a plan of which nothing is left open."""
+    return tuple(option for option in form_options(plan) if option.counts(plan))
+
+
+def label_of(option: PlanOption) -> str:
+    """The name of an option on the form."""
+    return option.label or option.name.replace("_", " ")
+
+
+def value_text(value: Any) -> str:
+    """A value as the form shows it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def stepped(option: PlanOption, value: Any, by: int) -> Any:
+    """The next or previous value. The last of names is followed by the first; at an end of a row of
+    numbers it is the same."""
+    steps = option.steps
+    if option.kind not in ("whole", "share"):
+        at = steps.index(value) if value in steps else -1 if by > 0 else 0
+        return steps[(at + by) % len(steps)]
+    if by > 0:
+        return next((each for each in steps if each > value), value)
+    return next((each for each in reversed(steps) if each < value), value)
+
+
+def changed(plan: RunPlan, name: str, value: Any) -> RunPlan:
+    """The plan with another value of an option, and of those that depend on it: a method has its
+    own usual numbers; without other GPUs there is nothing to shard over."""
+    changes: dict[str, Any] = {name: value}
+    if name == "method":
+        usual = (option.name for option in options_of(type(plan)) if option.default is None)
+        changes |= dict.fromkeys(usual)
+        if value != "inference":
+            changes["generate"] = 0
+        if value == "inference" and plan.zero in (1, 2):
+            changes["zero"] = 0
+    if name == "gpus" and value == 1:
+        changes |= {"zero": 0, "tensor_parallel": 1, "pipeline_parallel": 1}
+    return replace(plan, **changes)
+
+
+def difference(before: RunPlan, after: RunPlan) -> str:
+    """What was changed, in words: "batch 2 → 4". Both plans leave nothing open."""
+    parts = []
+    for option in form_options(after):
+        old, new = getattr(before, option.name), getattr(after, option.name)
+        if old != new:
+            parts.append(f"{label_of(option)} {value_text(old)} → {value_text(new)}")
+    return ", ".join(parts)
 
 
 def resolved(shown: Shown) -> RunPlan:
@@ -26,15 +93,15 @@ def resolved(shown: Shown) -> RunPlan:
 
 
 def form_fields(shown: Shown) -> list[FormField]:
-    """The lines of the form: the knobs that mean anything now, and the GPU."""
+    """The lines of the form: the options that mean anything now, and the GPU."""
     plan = resolved(shown)
     found: list[FormField] = []
-    for knob in shown_knobs(plan):
-        if knob.group == "machine" and not any(each.key == GPU for each in found):
+    for option in shown_options(plan):
+        if option.group == "machine" and not any(each.key == GPU for each in found):
             found.append(_gpu_field(shown))
-        chosen = getattr(shown.plan, knob.field) != _USUAL[knob.field]
-        value = knob.text(getattr(plan, knob.field))
-        found.append(FormField(knob.field, knob.label, knob.group, value, chosen))
+        chosen = getattr(shown.plan, option.name) != option.default
+        value = value_text(getattr(plan, option.name))
+        found.append(FormField(option.name, label_of(option), option.group, value, chosen))
     return found
 
 
@@ -43,8 +110,8 @@ def _gpu_field(shown: Shown) -> FormField:
     return FormField(GPU, "GPU", "machine", gpu.label if gpu else "any", gpu is not None)
 
 
-def knob_at(shown: Shown, index: int) -> Knob | None:
-    """The knob of a line; None for the GPU."""
+def option_at(shown: Shown, index: int) -> PlanOption | None:
+    """The option of a line; None for the GPU."""
     lines = form_fields(shown)
     key = lines[max(0, min(index, len(lines) - 1))].key
-    return next((knob for knob in shown_knobs(resolved(shown)) if knob.field == key), None)
+    return next((each for each in shown_options(resolved(shown)) if each.name == key), None)

@@ -12,8 +12,7 @@ from qtui.screen.panel.asking import OPENING, EnginePanel, Phase
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.data import Answer, ModelFacts
 from qtui.screen.plan.feed import MemoryFeed
-from qtui.screen.plan.fields import form_fields
-from qtui.screen.plan.knobs import difference
+from qtui.screen.plan.fields import difference, form_fields
 from qtui.screen.plan.shown import GpuChoice, Shown, catalogue
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.models.quoting import printable

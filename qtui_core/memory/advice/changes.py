@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.dtypes import FLOATING
-from qtui_core.memory.plan.run_plan import RunPlan, chunk_of, resolve
+from qtui_core.memory.plan.option import options_of
+from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.run_plan import resolve
 from qtui_core.memory.plan.text import change
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
@@ -96,10 +98,17 @@ def worthwhile(advice: Sequence[Advice], peak: int) -> tuple[Advice, ...]:
 
 
 def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    """(fields to change, what that costs) of all changes that might save memory."""
+    """(options to change, what that costs) of all changes that might save memory: what the rows of
+    the options say, and what depends on the model or changes several."""
+    for option in options_of(type(plan)):
+        value = getattr(plan, option.name)
+        for cheaper in option.cheaper:
+            if value != cheaper.value and option.counts(plan) and cheaper.where(plan):
+                yield {option.name: cheaper.value}, cheaper.cost
     if plan.trains:
-        yield from _of_a_step(shape, plan)
-        yield from _of_states(shape, plan)
+        if plan.dtype == "fp32" and not plan.autocast:
+            yield {"autocast": True}, "products in 16 bits"
+        yield from _of_weights(shape, plan)
     else:
         if shape.packing is not None:
             yield from _of_packing(shape, plan)
@@ -123,40 +132,13 @@ def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
     yield from _of_sharding(plan)
 
 
-def _of_a_step(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    if not plan.checkpointing:
-        yield {"checkpointing": True}, "about a third more compute"
-    causal = not shape.is_encoder and not shape.encoder
-    if plan.loss != "tiled" and causal:
-        yield {"loss": "tiled"}, "nothing in the result; a little time (TRL from 1.15 on)"
-    if chunk_of(plan.loss) is None and causal:
-        yield {"loss": "chunked:256"}, "nothing in the result; a little time (TRL to 1.12)"
-    if plan.loss != "fused" and causal:
-        yield {"loss": "fused"}, "a kernel to install (Liger)"
-    if plan.loop != "trainer":
-        yield {"loop": "trainer"}, "nothing: `del outputs` before loss.backward()"
-    if plan.accumulation > 1 and plan.method == "full":
-        yield {"accumulation": 1}, "a smaller batch in all"
-    if plan.dtype == "fp32" and not plan.autocast:
-        yield {"autocast": True}, "products in 16 bits"
-
-
 def _of_packing(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
     """What a quantized checkpoint, which is quantized no further, can be changed in."""
     if not plan.quantized:
         yield {"quant": shape.packed_as}, "nothing that the checkpoint has not already cost"
 
 
-def _of_states(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    if plan.optimizer == "adamw":
-        yield {"optimizer": "adamw-fused"}, "nothing: the same result, and faster"
-    if plan.optimizer in ("adamw", "adamw-fused", "paged-adamw"):
-        yield {"optimizer": "adamw8bit"}, "states in 8 bits"
-    if not plan.optimizer.startswith("paged") and plan.optimizer != "sgd":
-        yield (
-            {"optimizer": "paged-adamw8bit"},
-            "states in 8 bits, paged to the host when it is full",
-        )
+def _of_weights(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
     if plan.method == "full":
         yield {"method": "lora"}, "trains low-rank adapters and not the weights"
     if plan.method in ("full", "lora") and shape.packing is not None:
@@ -182,13 +164,6 @@ def _of_states(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
     if plan.kbit_prep in ("all", "norms"):
         left = "embeddings, head, " if plan.kbit_prep == "all" else ""
         yield {"kbit_prep": "none"}, f"{left}norms and residual stream stay in 16 bits"
-    if plan.adapts:
-        if plan.lora_rank > 8:
-            yield {"lora_rank": 8}, "adapters of a lower rank"
-        if plan.lora_dropout:
-            yield {"lora_dropout": 0.0}, "no dropout before adapters"
-        if plan.adapter_dtype == "fp32":
-            yield {"adapter_dtype": "bf16"}, "adapters lose updates that are small beside them"
 
 
 def _smaller_batch(plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:

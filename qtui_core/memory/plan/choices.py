@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal, get_args
 
 from qtui_core.errors import UsageError
@@ -30,6 +31,8 @@ QUANTS: Final = ("nf4", "nf4-dq", "fp4", "fp4-dq", "int8")
 QUANT_STORAGES: Final = ("uint8", "bf16", "fp16", "fp32")
 #: Those, and that of a checkpoint which another library packed.
 STORAGES: Final = (*QUANTS, STORED)
+#: What stands in a plan for a quantized checkpoint that is unpacked while it is loaded.
+UNPACKED: Final = "none"
 #: Losses by name; a chunk's tokens follow "chunked" after a colon.
 LOSSES: Final = ("stock", "stock-4.48", "tiled", "chunked", "fused", "in-place", "in-place-4.48")
 #: Every linear layer but the one that gives logits.
@@ -84,6 +87,13 @@ def parse_loss(text: str) -> str:
             "the colon. Write chunked:256."
         )
     return f"chunked:{int(tokens)}"
+
+
+def parse_torch(text: str) -> str:
+    """A version of torch. Raises UsageError for what is none."""
+    if re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\d+)?(\+\w+)?", text) is None:
+        raise UsageError(f"{text!r} is no version of torch; versions are like 2.13.")
+    return text
 
 
 def chunk_of(loss: str) -> int | None:

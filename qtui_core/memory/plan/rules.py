@@ -2,56 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
-
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import (
-    ATTENTION_KERNELS,
-    KBIT_PREPARATIONS,
-    KERNELS,
-    LOOPS,
-    METHODS,
-    OPTIMIZERS,
-    QUANT_STORAGES,
-    QUANTS,
-    SEGMENTS,
-    STORAGES,
-)
+from qtui_core.memory.plan.choices import QUANTS, UNPACKED
+from qtui_core.memory.plan.option import options_of
+from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS, TRACEABLE
 from qtui_core.memory.shape.model_shape import Attention, ModelShape, Moe
 from qtui_core.memory.shape.packings import STORED
-
-if TYPE_CHECKING:
-    from qtui_core.memory.plan.run_plan import RunPlan
-
-#: (attribute, what it counts, least, most). The most is far above what anyone runs, and low
-#: enough that a slip of the keyboard is told apart from a plan.
-_COUNTS: Final = (
-    ("batch", "The batch", 1, 1 << 20),
-    ("sequence", "The sequence", 1, 1 << 27),
-    ("lora_rank", "The rank of the adapters", 1, 1 << 16),
-    ("accumulation", "Accumulation", 1, 1 << 20),
-    ("gpus", "The number of GPUs", 1, 1 << 17),
-    ("tensor_parallel", "Tensor parallelism", 1, 1 << 10),
-    ("pipeline_parallel", "Pipeline parallelism", 1, 1 << 10),
-    ("generate", "The number of generated tokens", 0, 1 << 27),
-    ("zero", "The ZeRO stage", 0, 3),
-)
-
-
-#: What stands in a plan for a quantized checkpoint that is unpacked while it is loaded.
-UNPACKED: Final = "none"
 
 
 def check(plan: RunPlan, packed_as: str | None = None) -> None:
     """Raises UsageError for a plan, with nothing left open, that cannot be on any model whose
     checkpoint is quantized as `packed_as` says."""
-    _check_choices(plan)
-    _check_counts(plan)
+    for option in options_of(type(plan)):
+        option.check(plan)
+    if plan.tokens > 1 << 31:
+        raise UsageError(
+            f"A batch of {plan.batch:,} sequences of {plan.sequence:,} tokens is "
+            f"{plan.tokens:,} tokens a step, more than the indices of any kernel reach."
+        )
     _check_storage(plan, packed_as)
-    _check_kernels(plan)
     _check_parallel(plan)
 
 
@@ -78,44 +48,6 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
         raise UsageError(
             "An encoder does not generate tokens, so there is no cache to hold; leave out the "
             "number of generated tokens."
-        )
-
-
-def _check_choices(plan: RunPlan) -> None:
-    _among("method", plan.method, METHODS)
-    if plan.quant is not None:
-        _among("way to store weights", plan.quant, (*STORAGES, UNPACKED))
-    _among("type to pack 4-bit weights into", plan.quant_storage, QUANT_STORAGES)
-    _among("k-bit preparation", plan.kbit_prep, KBIT_PREPARATIONS)
-    _among("optimizer", plan.optimizer, OPTIMIZERS)
-    _among("attention", plan.attention, ATTENTION_KERNELS)
-    _among("set of kernels", plan.kernels, KERNELS)
-    _among("loop", plan.loop, LOOPS)
-    _among("kind of segments", plan.segments, SEGMENTS)
-    if re.fullmatch(r"\d{1,3}\.\d{1,3}(\.\d+)?(\+\w+)?", plan.torch) is None:
-        raise UsageError(f"{plan.torch!r} is no version of torch; versions are like 2.13.")
-
-
-def _among(kind: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{value!r} is no {kind} that is known; use {', '.join(allowed)}.")
-
-
-def _check_counts(plan: RunPlan) -> None:
-    for attribute, what, least, most in _COUNTS:
-        value = getattr(plan, attribute)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"{what} is a whole number, not {value!r}.")
-        if not least <= value <= most:
-            raise UsageError(f"{what} is between {least} and {most:,}; {value:,} is not.")
-    if plan.tokens > 1 << 31:
-        raise UsageError(
-            f"A batch of {plan.batch:,} sequences of {plan.sequence:,} tokens is "
-            f"{plan.tokens:,} tokens a step, more than the indices of any kernel reach."
-        )
-    if not 0 <= plan.lora_dropout < 1:
-        raise UsageError(
-            f"Dropout is a share from 0 to below 1; {plan.lora_dropout} is not. 0.05 is usual."
         )
 
 
@@ -202,21 +134,6 @@ def _check_storage(plan: RunPlan, packed_as: str | None) -> None:
         raise UsageError(
             "K-bit preparation freezes the weights, so nothing would be left to train fully; use "
             "--kbit-prep none, or --method lora or qlora."
-        )
-    if plan.autocast_dtype == "fp32":
-        raise UsageError("Autocast runs in 16 bits; use bf16 or fp16 for it, or --no-autocast.")
-
-
-def _check_kernels(plan: RunPlan) -> None:
-    if plan.attention == "flash" and plan.dtype == "fp32" and not plan.autocast:
-        raise UsageError(
-            "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or "
-            "--attention sdpa."
-        )
-    if plan.kernels == "fused" and plan.quantized and plan.kbit_prep != "none":
-        raise UsageError(
-            "Fused kernels write the gradient of a 4-bit layer over its 16-bit input, which k-bit "
-            "preparation makes float32; use --kbit-prep none, or --kernels torch."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.workspaces import cublas_workspace
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.rules import UNPACKED
+from qtui_core.memory.plan.choices import UNPACKED
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.allocator import warm_up_bytes
 from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events

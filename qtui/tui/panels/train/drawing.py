@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from qtui.screen.panel.asking import Phase
 from qtui.screen.plan.data import ModelFacts
 from qtui.screen.plan.fields import form_fields
-from qtui.screen.plan.knobs import KNOBS
 from qtui.screen.plan.levels import headline
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.text_picture import Canvas, TextLine
@@ -28,6 +27,7 @@ from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_
 from qtui.tui.panels.train.tracks import overlay, stacked
 from qtui_core.live.planned import plan_of
 from qtui_core.live.state import RunState
+from qtui_core.memory.plan.options import BATCHES
 
 DRAWERS = {
     ViewName.PHASES: draw_phases,
@@ -191,8 +191,7 @@ def smaller(batch: int) -> Sequence[int]:
     """Batches below one, each of them or, of many, as the form steps through them."""
     if batch <= EACH:
         return range(1, batch)
-    knob = next(knob for knob in KNOBS if knob.field == "batch")
-    return [value for value in knob.values if value < batch]
+    return [value for value in BATCHES if value < batch]
 
 
 def _fault_or_phases(state: RunState, canvas: Canvas) -> list[TextLine]:

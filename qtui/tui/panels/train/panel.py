@@ -13,7 +13,6 @@ from textual.widget import Widget
 from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import Phase
 from qtui.screen.panel.base import PaletteEntry
-from qtui.screen.plan.knobs import whole_number
 from qtui.screen.plan.shown import GpuChoice
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.train.controls import Controls
@@ -23,6 +22,7 @@ from qtui.tui.panels.train.kept import recordings
 from qtui.tui.panels.train.keys import HELP, TRAIN_BINDINGS
 from qtui.tui.panels.train.shown import ViewName
 from qtui_core.errors import UsageError
+from qtui_core.memory.plan.option import whole_number
 from qtui_core.memory.plan.run_plan import RunPlan
 
 #: What can be typed besides values of the plan: what is asked, as the field says it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.plan.rules import UNPACKED
+from qtui_core.memory.plan.choices import UNPACKED
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label
 from qtui_core.memory.shape.model_shape import Embedding, Linear, Norm, Parameter

@@ -1,0 +1,349 @@
+"""The options of a plan, one row each: everything of a run that changes its memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.dtypes import FLOATING, dtype_of
+from qtui_core.memory.plan.choices import (
+    ALL_LINEAR,
+    ATTENTION_KERNELS,
+    KBIT_PREPARATIONS,
+    KERNELS,
+    LOOPS,
+    METHODS,
+    OPTIMIZERS,
+    QUANT_STORAGES,
+    QUANTS,
+    SEGMENTS,
+    STORAGES,
+    UNPACKED,
+    AttentionKernel,
+    KbitPrep,
+    Kernels,
+    Loop,
+    Method,
+    Optimizer,
+    Segments,
+    parse_loss,
+    parse_targets,
+    parse_torch,
+)
+from qtui_core.memory.plan.option import (
+    Cheaper,
+    choice,
+    powers,
+    share,
+    switch,
+    text,
+    whole,
+)
+from qtui_core.memory.shape.packings import STORED
+
+BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+_SEQUENCES: Final = (
+    128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+    49152, 65536, 98304, 131072,
+)  # fmt: skip
+_LOSSES: Final = (
+    "stock", "stock-4.48", "tiled", "chunked:256", "fused", "in-place", "in-place-4.48",
+)  # fmt: skip
+_TARGETS: Final = (
+    (ALL_LINEAR,),
+    ("q_proj", "v_proj"),
+    ("q_proj", "k_proj", "v_proj", "o_proj"),
+)
+_NO_ADAPTERS: Final = "only lora and qlora have adapters"
+
+
+def _trains(plan: RunPlan) -> bool:
+    return plan.trains
+
+
+def _adapts(plan: RunPlan) -> bool:
+    return plan.adapts
+
+
+def _on_gpus(plan: RunPlan) -> bool:
+    return plan.gpus > 1
+
+
+def _no_share(plan: RunPlan) -> str:
+    if 0 <= plan.lora_dropout < 1:
+        return ""
+    return f"Dropout is a share from 0 to below 1; {plan.lora_dropout} is not. 0.05 is usual."
+
+
+def _no_flash(plan: RunPlan) -> str:
+    if plan.attention != "flash" or plan.dtype != "fp32" or plan.autocast:
+        return ""
+    return (
+        "Flash attention works in 16 bits only; use --autocast, --dtype bf16, or --attention sdpa."
+    )
+
+
+def _not_fused(plan: RunPlan) -> str:
+    if plan.kernels != "fused" or not plan.quantized or plan.kbit_prep == "none":
+        return ""
+    return (
+        "Fused kernels write the gradient of a 4-bit layer over its 16-bit input, which k-bit "
+        "preparation makes float32; use --kbit-prep none, or --kernels torch."
+    )
+
+
+def _no_autocast(plan: RunPlan) -> str:
+    if plan.autocast_dtype != "fp32":
+        return ""
+    return "Autocast runs in 16 bits; use bf16 or fp16 for it, or --no-autocast."
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run: each field an option, its default a row. None means "as usual for the method and the
+    model", which `resolve` fills in. The order is that of `--help` and of the JSON.
+    """
+
+    # fmt: off
+    # An inference is a prefill with its cache.
+    method: Method = choice(
+        "qlora", "--method", METHODS, "What is trained, or that nothing is.", noun="method",
+        group="run",
+    )
+    # A micro batch.
+    batch: int = whole(
+        1, "--batch", "Sequences in a micro batch.", noun="The batch", group="run",
+        most=1 << 20, steps=BATCHES,
+    )
+    sequence: int = whole(
+        2048, "--seq", "Tokens in a sequence; where none are given, no more than a model has "
+        "learned positions for.", noun="The sequence", group="run", most=1 << 27,
+        steps=_SEQUENCES,
+    )
+    # Of the model's parameters and activations; None is that of the checkpoint.
+    dtype: str | None = text(
+        None, "--dtype", "TYPE", "Of parameters and activations: fp32, bf16, fp16, or torch's "
+        "names. [default: that of the checkpoint]", group="numbers", steps=FLOATING, read=dtype_of,
+    )
+    # Whether the forward pass runs under torch.autocast to 16 bits; `autocast_dtype` says which.
+    autocast: bool | None = switch(
+        None, "--autocast", "Run the forward pass under torch.autocast (the Trainer's bf16=True). "
+        "[default: on for qlora]", group="numbers",
+    )
+    autocast_dtype: str = text(
+        "bf16", "--autocast-dtype", "TYPE", "The 16 bits of autocast.", group="numbers",
+        label="autocast to", steps=("bf16", "fp16"), read=dtype_of, refused=_no_autocast,
+        counts=lambda plan: plan.autocast is True, idle="autocast is off",
+    )
+    # How the frozen weights are stored; None is not; "stored" is as a checkpoint that is quantized
+    # has them, and "none" is such a checkpoint unpacked while it is loaded.
+    quant: str | None = choice(
+        None, "--quant", (*STORAGES, UNPACKED), "How frozen weights are stored; a quantized "
+        "checkpoint is taken as it is, or unpacked as it is loaded (none). "
+        "[default: as the checkpoint has them; of a plain one nf4-dq for qlora, else none]",
+        noun="way to store weights", group="numbers", steps=QUANTS,
+        counts=lambda plan: plan.method in ("qlora", "inference"),
+    )
+    # FSDP shards weights that are packed into a floating type, and leaves "uint8" whole.
+    quant_storage: str = choice(
+        "uint8", "--quant-storage", QUANT_STORAGES, "Type that 4-bit weights are packed into "
+        "(bnb_4bit_quant_storage): --zero 3 shards those in a floating one.",
+        noun="type to pack 4-bit weights into", group="numbers", label="packed into",
+        counts=lambda plan: plan.four_bits and plan.zero == 3,
+        idle="it decides what --zero 3 shards of 4-bit weights",
+    )
+    # "norms" alone is what older TRL did; all is prepare_model_for_kbit_training of peft.
+    kbit_prep: KbitPrep | None = choice(
+        None, "--kbit-prep", KBIT_PREPARATIONS, "Which 16-bit parameters that are not quantized "
+        "become float32: all is peft's prepare_model_for_kbit_training. "
+        "[default: all for qlora, else none]", noun="k-bit preparation", group="numbers",
+        label="k-bit prep", counts=lambda plan: plan.method == "qlora",
+    )
+    lora_rank: int = whole(
+        16, "--lora-rank", "Rank of the adapters.", noun="The rank of the adapters",
+        group="adapters", label="rank", most=1 << 16, steps=powers(1, 512), counts=_adapts,
+        idle=_NO_ADAPTERS,
+        cheaper=(Cheaper(8, "adapters of a lower rank", lambda plan: plan.lora_rank > 8),),
+    )
+    # Names of linear modules, or "all-linear".
+    lora_targets: tuple[str, ...] = text(
+        (ALL_LINEAR,), "--lora-targets", "NAME,NAME", "Modules that get adapters.", kind="names",
+        group="adapters", label="targets", steps=_TARGETS, read=parse_targets, typed=True,
+        counts=_adapts, idle=_NO_ADAPTERS,
+    )
+    lora_dropout: float = text(
+        0.0, "--lora-dropout", "SHARE", "Dropout before each adapter.", kind="share",
+        group="adapters", label="dropout", steps=(0.0, 0.05, 0.1), read=share, typed=True,
+        counts=_adapts, idle=_NO_ADAPTERS, refused=_no_share,
+        cheaper=(Cheaper(0.0, "no dropout before adapters"),),
+    )
+    adapter_dtype: str | None = text(
+        None, "--adapter-dtype", "TYPE", "Of the adapters.  [default: fp32, as peft makes them]",
+        group="adapters", steps=FLOATING, read=dtype_of, counts=_adapts, idle=_NO_ADAPTERS,
+        cheaper=(
+            Cheaper(
+                "bf16", "adapters lose updates that are small beside them",
+                lambda plan: plan.adapter_dtype == "fp32",
+            ),
+        ),
+    )
+    optimizer: Optimizer = choice(
+        "adamw", "--optimizer", OPTIMIZERS, "adamw is torch's on lists of tensors (foreach).",
+        noun="optimizer", group="step", counts=_trains, idle="an inference has no optimizer",
+        cheaper=(
+            Cheaper(
+                "adamw-fused", "nothing: the same result, and faster",
+                lambda plan: plan.optimizer == "adamw",
+            ),
+            Cheaper(
+                "adamw8bit", "states in 8 bits",
+                lambda plan: plan.optimizer in ("adamw", "adamw-fused", "paged-adamw"),
+            ),
+            Cheaper(
+                "paged-adamw8bit", "states in 8 bits, paged to the host when it is full",
+                lambda plan: not plan.optimizer.startswith("paged") and plan.optimizer != "sgd",
+            ),
+        ),
+    )
+    checkpointing: bool | None = switch(
+        None, "--checkpointing", "Recompute each layer in the backward pass. "
+        "[default: on for qlora]", group="step", counts=_trains,
+        idle="an inference keeps nothing for a backward pass",
+        cheaper=(Cheaper(True, "about a third more compute"),),
+    )
+    # use_reentrant=True, as the Trainer of transformers 4 has it unless told otherwise.
+    reentrant: bool = switch(
+        False, "--reentrant", "Checkpoints are of the older kind, the default of transformers 4.",
+        group="step", counts=lambda plan: plan.checkpointing is True,
+        idle="nothing is checkpointed",
+    )
+    # "fused" takes norms, rotations and adapters over 4-bit weights from Unsloth, which work in
+    # place where they can (fms-acceleration's fused-ops-and-kernels); with them weights of norms
+    # are not trained. "liger" is the Trainer's use_liger_kernel, which with it takes the "fused"
+    # loss.
+    kernels: Kernels = choice(
+        "torch", "--kernels", KERNELS, "fused takes norms, rotations and 4-bit adapters from "
+        "Unsloth, liger norms, rotations and SwiGLU from Liger.", noun="set of kernels",
+        group="step", refused=_not_fused,
+    )
+    # "sdpa" is flash where it can be; "flash" the package flash-attn or that backend; "efficient"
+    # the memory-efficient backend (what a T4 or a padding mask gets); "eager" the matrix of scores.
+    attention: AttentionKernel = choice(
+        "sdpa", "--attention", ATTENTION_KERNELS, "sdpa lets torch choose its kernel.",
+        noun="attention", group="step", refused=_no_flash,
+    )
+    # As in transformers before 4.48: with sdpa in all models, with flash in Mistral, Mixtral,
+    # Qwen 2 and Phi-3.
+    repeat_kv: bool = switch(
+        False, "--repeat-kv", "Grouped keys and values are copied to all heads, as in transformers "
+        "before 4.48.", group="step", label="repeat k, v",
+    )
+    padding_mask: bool = switch(
+        False, "--padding-mask", "Sequences of a batch are padded to one length.", group="step",
+    )
+    # "stock" is the installed transformers; "in-place" a kernel that writes the gradient over the
+    # logits (Unsloth's, put in place of CrossEntropyLoss), "in-place-4.48" the same in place of the
+    # loss function that transformers has had since 4.46.
+    loss: str = text(
+        "stock", "--loss", "LOSS", "stock, stock-4.48 (upcasts logits), tiled (TRL from 1.15 on), "
+        "chunked:256 (TRL to 1.12), fused (Liger), in-place or in-place-4.48 (its gradient is "
+        "written over the logits).", group="step", steps=_LOSSES, read=parse_loss, typed=True,
+        counts=_trains, idle="an inference has no loss",
+        cheaper=(
+            Cheaper("tiled", "nothing in the result; a little time (TRL from 1.15 on)"),
+            Cheaper(
+                "chunked:256", "nothing in the result; a little time (TRL to 1.12)",
+                lambda plan: not plan.loss.startswith("chunked"),
+            ),
+            Cheaper("fused", "a kernel to install (Liger)"),
+        ),
+    )
+    accumulation: int = whole(
+        1, "--accumulation", "Micro batches in a step.", noun="Accumulation", group="run",
+        most=1 << 20, steps=powers(1, 256), counts=_trains,
+        idle="an inference has no gradients to accumulate",
+        cheaper=(Cheaper(1, "a smaller batch in all", lambda plan: plan.method == "full"),),
+    )
+    # "trainer" lets go of the outputs before the backward pass; "manual", a step written by hand
+    # as a function, holds them until it returns; "script", a loop at the top of a program, until
+    # the next forward pass has made new ones.
+    loop: Loop = choice(
+        "trainer", "--loop", LOOPS, "manual holds the outputs through the backward pass, script "
+        "longer.", noun="loop", group="run", last=True, counts=_trains,
+        idle="an inference has no backward pass",
+        cheaper=(Cheaper("trainer", "nothing: `del outputs` before loss.backward()"),),
+    )
+    segments: Segments = choice(
+        "native", "--segments", SEGMENTS, "Of the allocator of CUDA memory.",
+        noun="kind of segments", group="machine", last=True,
+    )
+    gpus: int = whole(
+        1, "--gpus", "GPUs; figures are of one of them.", noun="The number of GPUs",
+        group="machine", label="GPUs", most=1 << 17, steps=powers(1, 1024),
+    )
+    # Of ZeRO or of FSDP.
+    zero: int = whole(
+        0, "--zero", "What ZeRO or FSDP shards: 1 optimizer states, 2 gradients too, 3 weights "
+        "too.", noun="The ZeRO stage", group="machine", label="ZeRO", least=0, most=3,
+        steps=(0, 1, 2, 3), typed=False, counts=_on_gpus,
+    )
+    tensor_parallel: int = whole(
+        1, "--tensor-parallel", "GPUs that share each layer.", noun="Tensor parallelism",
+        group="machine", label="tensor par.", most=1 << 10, steps=powers(1, 64), counts=_on_gpus,
+    )
+    pipeline_parallel: int = whole(
+        1, "--pipeline-parallel", "GPUs that share the row of layers.",
+        noun="Pipeline parallelism", group="machine", label="pipeline par.", most=1 << 10,
+        steps=powers(1, 64), counts=_on_gpus,
+    )
+    # The cache must hold them.
+    generate: int = whole(
+        0, "--generate", "Tokens that an inference goes on for after its prompt.",
+        noun="The number of generated tokens", group="run", least=0, most=1 << 27,
+        steps=(0, *powers(64, 65536)), counts=lambda plan: not plan.trains,
+        idle="a step of training generates nothing",
+    )
+    # And with it those of transformers and peft that were current with it, where a load of
+    # quantized weights is concerned.
+    torch: str = text(
+        "2.13", "--torch", "VERSION", "Whose workspaces are meant.", group="machine", last=True,
+        read=parse_torch,
+    )
+    # fmt: on
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro batch."""
+        return self.batch * self.sequence
+
+    @property
+    def trains(self) -> bool:
+        return self.method != "inference"
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights are packed."""
+        return self.quant not in (None, UNPACKED)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether low-rank adapters are trained over frozen weights."""
+        return self.method in ("lora", "qlora")
+
+    @property
+    def four_bits(self) -> bool:
+        """Whether bitsandbytes packs frozen weights two to a byte."""
+        return self.quantized and self.quant not in ("int8", STORED)
+
+    @property
+    def data_parallel(self) -> int:
+        """GPUs that each work on micro batches of their own."""
+        return self.gpus // (self.tensor_parallel * self.pipeline_parallel)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Sizes of the groups of GPUs that one GPU talks to in a run: those with the same part of
+        the model, to which it talks of gradients and shards, and those with the other parts."""
+        copies = self.data_parallel if self.trains or self.zero else 1
+        ways = (copies, self.tensor_parallel, self.pipeline_parallel)
+        return tuple(size for size in ways if size > 1)
