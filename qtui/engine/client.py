@@ -16,13 +16,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from qtui.engine.protocol import Array, Frame, ProtocolError, encode_request, read_event
 from qtui.engine.silence import LIMIT_SECONDS, LOOK_SECONDS, Silence, silence_of
 from qtui_core.children import child_environment
+from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
+
+T = TypeVar("T")
 
 READ_BUFFER_BYTES = 1 << 20
 STDERR_LINES_KEPT = 200
@@ -60,6 +63,10 @@ class Reply:
 
     data: dict[str, Any]
     arrays: dict[str, Array]
+
+    def read(self, kind: type[T]) -> T:
+        """The answer that the operation gave. Raises CodecError where it is another."""
+        return from_plain(kind, self.data)
 
 
 @dataclass

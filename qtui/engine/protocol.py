@@ -7,9 +7,9 @@ the arrays that the line announces, in the announced order:
      "arrays": [{"name": "cells", "dtype": "<f4", "shape": [40, 120], "nbytes": 19200}]}\\n
     <19200 bytes>
 
-Numbers that JSON has no word for travel as `NaN`, `Infinity` and `-Infinity`: both ends are
-Python. Everything here is the standard library, so that the screen can read an array
-without importing numpy.
+An answer is a dataclass, and `qtui_core.codec` says how it looks in JSON. Numbers that JSON has no
+word for travel as `NaN`, `Infinity` and `-Infinity`: both ends are Python. Everything here is the
+standard library, so that the screen can read an array without importing numpy.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from qtui_core.codec import to_line
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
 
@@ -72,7 +73,7 @@ class Frame:
 
 def encode_request(head: Mapping[str, Any]) -> bytes:
     """One request as a line. Raises ProtocolError where it is too long to be sane."""
-    line = json.dumps(head, separators=(",", ":")).encode() + b"\n"
+    line = to_line(head).encode() + b"\n"
     if len(line) > MAX_REQUEST_BYTES:
         raise ProtocolError(f"A request of {len(line):,} bytes is over {MAX_REQUEST_BYTES:,}.")
     return line
@@ -94,7 +95,7 @@ def encode_event(head: Mapping[str, Any], arrays: Mapping[str, Array] | None = N
         {"name": name, "dtype": a.dtype, "shape": list(a.shape), "nbytes": len(a.data)}
         for name, a in (arrays or {}).items()
     ]
-    line = json.dumps({**head, "arrays": announced}, separators=(",", ":")).encode()
+    line = to_line({**head, "arrays": announced}).encode()
     return b"".join([line, b"\n", *(a.data for a in (arrays or {}).values())])
 
 

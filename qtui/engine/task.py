@@ -18,9 +18,9 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """What an operation answers: JSON and pictures."""
+    """What an operation answers: a dataclass, or JSON; and pictures."""
 
-    data: dict[str, Any]
+    data: Any
     arrays: dict[str, Array] = field(default_factory=dict)
 
 
@@ -36,7 +36,7 @@ class Task:
         method: str,
         params: dict[str, Any],
         kind: str | None,
-        send_progress: Callable[[float, dict[str, Any] | None], None],
+        send_progress: Callable[[float, Any], None],
     ) -> None:
         self.id = id
         self.method = method
@@ -56,9 +56,9 @@ class Task:
         if self._cancelled.is_set():
             raise Cancelled
 
-    def progress(self, fraction: float, data: dict[str, Any] | None = None) -> None:
+    def progress(self, fraction: float, data: Any = None) -> None:
         """Tell the screen how far this is (0..1), at most twice a second; partial
-        results in `data` are always sent."""
+        results in `data`, a dataclass or JSON, are always sent."""
         self._send_progress(fraction, data)
 
     def text(self, name: str) -> str:

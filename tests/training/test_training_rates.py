@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from qtui_core.children import child_environment
+from qtui_core.codec import from_plain, to_line
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.hierarchy import L2, hierarchy
 from qtui_core.memory.devices.rates import (
@@ -85,7 +86,7 @@ def test_facts_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     less = facts_of(torch.device("cuda:0"))
     assert (less.bandwidth, less.clock_mhz, less.registers) == (None, None, None)
     assert less.l2 == 52_428_800
-    assert DeviceFacts.parse(json.loads(json.dumps(found.__dict__))) == found
+    assert from_plain(DeviceFacts, json.loads(to_line(found))) == found
 
 
 FACTS = DeviceFacts("cuda", "GPU X", (12, 1), 48, 16 << 30, 24 << 20, 100 << 10, 256 << 10, 2400)

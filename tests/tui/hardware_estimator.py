@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from qtui.engine.client import EngineLost, EngineState, Reply
-from qtui.screen.plan.data import plan_of
+from qtui.engine.estimator.answers import Operations, Readings
+from qtui_core.codec import from_plain, to_line
 from qtui_core.errors import UsageError
 from qtui_core.memory.compute.intensity import operations_of
-from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
@@ -97,20 +97,17 @@ class HardwareHere:
             self.state = EngineState.LOST
             raise EngineLost(self.lost)
         answer = getattr(self, f"_{method}")(params, on_progress)
-        return Reply(json.loads(json.dumps(answer)), {})
+        return Reply(json.loads(to_line(answer)), {})
 
-    def _gpus(self, params: Any, _: Any) -> dict[str, Any]:
-        return {"gpus": [asdict(reading) for reading in self.gpus]}
+    def _gpus(self, params: Any, _: Any) -> Readings:
+        return Readings(tuple(self.gpus))
 
-    def _operations(self, params: Any, _: Any) -> dict[str, Any]:
+    def _operations(self, params: Any, _: Any) -> Operations:
         if self.refusal:
             raise UsageError(self.refusal)
         shape = ModelShape.from_config(SMALL)
-        plan = resolve(plan_of(params["plan"]), shape.dtype)
-        return {
-            "model": "small", "plan": asdict(plan),
-            "operations": [asdict(each) for each in operations_of(shape, plan)],
-        }  # fmt: skip
+        plan = resolve(from_plain(RunPlan, params["plan"]), shape.dtype)
+        return Operations(plan, tuple(operations_of(shape, plan)))
 
     def _measure(self, params: Any, on_progress: Any) -> dict[str, Any]:
         on_progress(0.0, {"device": self.facts})

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from qtui.engine.client import EngineLost, EngineState, Reply
-from qtui.engine.protocol import Array
-from qtui.screen.plan.data import plan_of
+from qtui.engine.estimator.answers import (
+    Answer,
+    Around,
+    CaseFigures,
+    MapCell,
+    ModelFacts,
+    Stage,
+    Traced,
+)
+from qtui.report.memory.stacked import stacked
+from qtui_core.codec import from_plain, to_line
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.advice.cases import Figure
+from qtui_core.memory.advice.changes import Advice, Cure
+from qtui_core.memory.advice.fit import Fit, Verdict
+from qtui_core.memory.estimate import PhaseBytes
+from qtui_core.memory.formulas.terms import Term
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.timeline import Span
 
 GIB = 1 << 30
 COMPONENTS = ("weights", "adapters", "optimizer states", "gradients", "activations", "loss",
@@ -73,37 +88,38 @@ class HandMade:
         if self.lost:
             self.state = EngineState.LOST
             raise EngineLost(self.lost)
-        answer = getattr(self, f"_{method}")(params, on_progress)
-        return answer if isinstance(answer, Reply) else Reply(answer, {})
 
-    def _open(self, params: Any, _: Any) -> dict[str, Any]:
-        return {
-            "id": params["case"] or "seven-b", "location": "here",
-            "architecture": "LlamaForCausalLM", "parameters": 7_000_000_000, "layers": 32,
-            "dtype": "bf16", "packed_as": None, "max_positions": 4096, "quantized": False,
-            "notes": [], "unknown": self.unknown, "traceable": self.traceable,
-        }  # fmt: skip
+        def tell(fraction: float, data: Any) -> None:
+            on_progress(fraction, json.loads(to_line(data)))
+
+        answer = getattr(self, f"_{method}")(params, tell)
+        return Reply(json.loads(to_line(answer)), {})
+
+    def _open(self, params: Any, _: Any) -> ModelFacts:
+        return ModelFacts(
+            id=params["case"] or "seven-b", location="here", architecture="LlamaForCausalLM",
+            parameters=7_000_000_000, layers=32, dtype="bf16", packed_as=None, max_positions=4096,
+            quantized=False, notes=(), unknown=self.unknown, traceable=self.traceable,
+        )  # fmt: skip
 
     def _devices(self, params: Any, _: Any) -> dict[str, Any]:
         return {"devices": self.devices}
 
-    def _first(self, params: Any, _: Any) -> Reply:
+    def _first(self, params: Any, _: Any) -> Answer:
         return self._answer(params, "first")
 
-    def _full(self, params: Any, _: Any) -> Reply:
+    def _full(self, params: Any, _: Any) -> Answer:
         return self._answer(params, "full")
 
-    def _trace(self, params: Any, _: Any) -> Reply:
-        reply = self._answer(params, "full")
-        around = self._around(params, None)
-        return Reply({**reply.data, "origin": "trace", "around": around}, reply.arrays)
+    def _trace(self, params: Any, _: Any) -> Traced:
+        answer = replace(self._answer(params, "full"), origin="trace")
+        return Traced(answer, self._around(params, None))
 
-    def _answer(self, params: Any, stage: str) -> Reply:
-        plan = resolve(plan_of(params["plan"]), "bf16")
+    def _answer(self, params: Any, stage: Stage) -> Answer:
+        plan = resolve(from_plain(RunPlan, params["plan"]), "bf16")
         if plan.batch == REFUSED_BATCH:
             raise UsageError("A batch of 24 is impossible here; use 16.")
         rows = curve_rows(plan.batch)
-        flat = array("q", (value for row in rows for value in row))
         totals = [sum(column) for column in zip(*rows, strict=True)]
         peak, capacity = max(totals), 24 * GIB
         at = totals.index(peak)
@@ -112,94 +128,84 @@ class HandMade:
         fit = None
         if device is not None and stage == "full":
             spare = capacity - process
-            fit = {
-                "gpu": device.get("label") or device.get("name") or "GPU",
-                "capacity_bytes": capacity,
-                "verdict": "fits" if spare > GIB else "tight" if spare > -GIB else "no",
-                "headroom_bytes": spare,
-            }
+            name = device.get("label") or device.get("name") or "GPU"
+            verdict: Verdict = "fits" if spare > GIB else "tight" if spare > -GIB else "no"
+            fit = Fit(name, capacity, verdict, spare)
         phase = next(name for name, start, stop in PHASES if start <= at < stop)
-        data = {
-            "stage": stage, "origin": "tape", "plan": params["plan"] | _plain(plan),
-            "resident_bytes": totals[-1], "peak_live_bytes": peak,
-            "peak_allocated_bytes": peak,
-            "peak_reserved_bytes": peak + GIB if stage == "full" else None,
-            "process_bytes": process, "uncertainty_bytes": GIB // 4, "peak_phase": phase,
-            "peak_operation": "_log_softmax_backward" if stage == "full" else "",
-            "components": [
-                {"name": name, "bytes": row[at], "formula": "N h", "basis": "exact"}
+        return Answer(
+            stage=stage, origin="tape", plan=plan, resident_bytes=totals[-1],
+            peak_live_bytes=peak, peak_allocated_bytes=peak,
+            peak_reserved_bytes=peak + GIB if stage == "full" else None,
+            process_bytes=process, uncertainty_bytes=GIB // 4, peak_phase=phase,
+            peak_operation="_log_softmax_backward" if stage == "full" else "",
+            components=tuple(
+                Term(name, row[at], "N h", "exact", "")
                 for name, row in zip(COMPONENTS, rows, strict=True)
                 if stage == "full" and row[at]
-            ],
-            "beyond": [
-                {"name": "kept by the allocator", "bytes": GIB, "formula": "reserved - allocated",
-                 "basis": "derived"},
-                {"name": "context and modules of CUDA", "bytes": GIB, "formula": "measured",
-                 "basis": "calibrated"},
-            ],
-            "phases": [
-                {"name": name, "live_bytes": max(totals[start:stop]),
-                 "allocated_bytes": max(totals[start:stop]), "operation": "mul in layer 31"}
+            ),
+            beyond=(
+                Term("kept by the allocator", GIB, "reserved - allocated", "derived", ""),
+                Term("context and modules of CUDA", GIB, "measured", "calibrated", ""),
+            ),
+            phases=tuple(
+                PhaseBytes(name, max(totals[start:stop]), max(totals[start:stop]),
+                           "mul in layer 31")
                 for name, start, stop in PHASES
-            ],
-            "fit": fit,
-            "curve": {"positions": list(range(100)), "components": list(COMPONENTS),
-                      "bands": [list(band) for band in PHASES]},
-        }  # fmt: skip
-        return Reply(data, {"curve": Array("<i8", (len(flat),), flat.tobytes())})
+            ),
+            fit=fit,
+            curve=stacked(range(100), COMPONENTS, rows, (Span(*phase) for phase in PHASES)),
+        )  # fmt: skip
 
-    def _around(self, params: Any, _: Any) -> dict[str, Any]:
-        plan = params["plan"] | _plain(resolve(plan_of(params["plan"]), "bf16"))
-        cheaper = {**plan, "loss": "chunked:256"}
-        rank = {**plan, "lora_rank": 8}
+    def _around(self, params: Any, _: Any) -> Around:
+        plan = resolve(from_plain(RunPlan, params["plan"]), "bf16")
+        cheaper = replace(plan, loss="chunked:256")
+        rank = replace(plan, lora_rank=8)
         names = ["RTX 4090", "A100 SXM4 80GB"]
         names = [live["label"] for live in params["live"]] + names
         chosen = (params["device"] or {}).get("name")
         names.sort(key=lambda name: name != chosen)
-        return {
-            "sentence": self.sentence,
-            "advice": [
-                {"change": "--loss chunked:256", "plan": cheaper, "saves_bytes": 3 * GIB,
-                 "cost": "a little time", "peak_phase": "backward"},
-                {"change": "--lora-rank 8", "plan": rank, "saves_bytes": GIB // 8,
-                 "cost": "adapters of a lower rank", "peak_phase": "loss"},
-            ][: 0 if self.unknown else self.advised],
-            "fits": [
-                {"gpu": name, "capacity_bytes": (24 + 56 * at) * GIB,
-                 "verdict": ("tight", "fits", "no")[at], "headroom_bytes": (56 * at - 1) * GIB}
+        verdicts: tuple[Verdict, ...] = ("tight", "fits", "no")
+        advice = (
+            Advice("--loss chunked:256", cheaper, 3 * GIB, "a little time", "backward", {}),
+            Advice("--lora-rank 8", rank, GIB // 8, "adapters of a lower rank", "loss", {}),
+        )
+        return Around(
+            sentence=self.sentence,
+            advice=advice[: 0 if self.unknown else self.advised],
+            fits=tuple(
+                Fit(name, (24 + 56 * at) * GIB, verdicts[at], (56 * at - 1) * GIB)
                 for at, name in enumerate(names)
-            ],
-            "cures": [
-                {"kind": "backward", "symptom": "torch.OutOfMemoryError in backward()",
-                 "needs_bytes": 12 * GIB, "change": "--loss chunked:256", "saves_bytes": 3 * GIB},
-            ],
-            "notes": ["The sequence is longer than the 4,096 positions the model was made for."],
-            "weighed": self.weighed and not self.unknown,
-            "report": {"model": "seven-b", "peak_phase": "backward"},
-        }  # fmt: skip
+            ),
+            cures=(
+                Cure("backward", "torch.OutOfMemoryError in backward()", 12 * GIB,
+                     "--loss chunked:256", 3 * GIB),
+            ),
+            notes=("The sequence is longer than the 4,096 positions the model was made for.",),
+            weighed=self.weighed and not self.unknown,
+            report={"model": "seven-b", "peak_phase": "backward"},
+        )  # fmt: skip
 
     def _map(self, params: Any, on_progress: Any) -> dict[str, Any]:
         for batch in params["batches"]:
             for length in params["sequences"]:
                 peak = None if length > 16384 else 6 * GIB + batch * length * (GIB >> 12)
-                cell = {"batch": batch, "sequence": length, "peak_live_bytes": peak}
-                on_progress(0.0, cell)
+                on_progress(0.0, MapCell(batch, length, peak))
                 if params["device"] is not None and peak is not None:
-                    verdict = "fits" if peak < 20 * GIB else "tight" if peak < 24 * GIB else "no"
-                    on_progress(0.0, {"batch": batch, "sequence": length, "verdict": verdict})
+                    verdict: Verdict = "tight" if peak < 24 * GIB else "no"
+                    if peak < 20 * GIB:
+                        verdict = "fits"
+                    on_progress(0.0, MapCell(batch, length, peak, verdict))
         return {}
 
     def _cases(self, params: Any, on_progress: Any) -> dict[str, Any]:
-        figure = {"what": "FP32 Adam", "stated_bytes": 64 * 10**9, "bytes": 64_242_000_000,
-                  "why": "The same: 8.03B parameters, 2 x 4 bytes."}  # fmt: skip
-        other = {"what": "8-bit Adam", "stated_bytes": 16 * 10**9, "bytes": 19_450_000_000,
-                 "why": "The embedding keeps states of 32 bits."}  # fmt: skip
-        on_progress(0.0, {"case": "adam-8b", "figures": [figure, other]})
+        figures = (
+            Figure("FP32 Adam", 64 * 10**9, 64_242_000_000,
+                   "The same: 8.03B parameters, 2 x 4 bytes."),
+            Figure("8-bit Adam", 16 * 10**9, 19_450_000_000,
+                   "The embedding keeps states of 32 bits."),
+        )  # fmt: skip
+        on_progress(0.0, CaseFigures("adam-8b", figures))
         return {}
-
-
-def _plain(plan: Any) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(plan.__dict__)))
 
 
 def curve_rows(batch: int) -> list[list[int]]:

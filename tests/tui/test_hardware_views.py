@@ -15,6 +15,7 @@ from qtui.tui.panels.hardware import words
 from qtui.tui.panels.hardware.panel import DRAWERS
 from qtui.tui.panels.hardware.roofline_view import axes_of, picture
 from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
+from qtui_core.codec import from_plain
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.compute.operation import Operation, Roofs, place
 from qtui_core.memory.devices.finding import DEVICES, find_device
@@ -38,7 +39,7 @@ def filled(**changes: Any) -> Shown:
 @pytest.mark.parametrize("view", list(ViewName), ids=str)
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 def test_every_size_is_kept(view: ViewName, glyphs: Any) -> None:
-    shown = filled(view=view, facts=DeviceFacts.parse(FACTS))
+    shown = filled(view=view, facts=from_plain(DeviceFacts, FACTS))
     shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
     for width in (38, 58, 78, 99, 110, 159, 160, 198):
         for height in (5, 8, 12, 15, 24, 45):
@@ -76,7 +77,7 @@ def test_rates_say_whose_they_are_from_the_first_moment() -> None:
     draw = DRAWERS[ViewName.RATES]
     canvas = Canvas(78, 24, UNICODE)
     assert "Measuring a product of each type, and a copy." in text_of(draw(shown, canvas))
-    shown.facts = DeviceFacts.parse({**FACTS, "kind": "cpu", "name": "EPYC"})
+    shown.facts = from_plain(DeviceFacts, {**FACTS, "kind": "cpu", "name": "EPYC"})
     text = text_of(draw(shown, canvas))
     assert "Measuring on the processor, EPYC." in text
     assert "stated op/byte processor share" in text
@@ -121,7 +122,7 @@ class TestRoofline:
         assert flat <= len(roof) <= flat + 6
 
     def test_what_was_measured_is_a_roof_below(self) -> None:
-        shown = filled(facts=DeviceFacts.parse(FACTS), measured_on="0")
+        shown = filled(facts=from_plain(DeviceFacts, FACTS), measured_on="0")
         shown.choice = shown.choices[0]
         assert shown.reached is None
         shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
@@ -162,7 +163,7 @@ class TestDevices:
             assert 0 <= each.saves_seconds <= each.seconds
 
     def test_measured_rates_are_of_the_device_they_were_measured_on(self) -> None:
-        shown = filled(facts=DeviceFacts.parse(FACTS), measured_on="0")
+        shown = filled(facts=from_plain(DeviceFacts, FACTS), measured_on="0")
         shown.choice = shown.choices[0]
         assert shown.measured_here
         shown.choice = DeviceChoice(find_device("L40S"))

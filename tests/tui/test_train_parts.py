@@ -27,7 +27,7 @@ from qtui.tui.panels.train.picture import Place
 from qtui.tui.panels.train.player import Player
 from qtui.tui.panels.train.tables import draw_phases
 from qtui.tui.panels.train.texts import draw_adapters
-from qtui.tui.panels.train.tracks import overlay, stacked
+from qtui.tui.panels.train.tracks import overlay, stacked_prediction
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.lines import Told, to_line
 from qtui_core.live.recording import Recording, read_recording
@@ -114,7 +114,7 @@ def test_samples_lie_where_their_operations_are(width: int) -> None:
     assert head.predicted is not None
     curve = head.predicted.curve
     state = state_of([head, *train_runs.told(head, 4)])
-    bands = make_chart(stacked(curve), width).bands
+    bands = make_chart(stacked_prediction(curve), width).bands
     places = [Place(band.name, band.start, band.stop) for band in bands]
     found = overlay(state, curve, places, width * ACROSS)
     tracks = {track.name: track.values for track in found.tracks}
@@ -150,12 +150,20 @@ def test_parts_of_a_recorded_curve_sum_to_it() -> None:
     header = read_recording(RECORDED).header
     assert header.predicted is not None
     curve = header.predicted.curve
-    assert stacked(curve).totals == tuple(map(sum, zip(*curve.bytes, strict=True)))
+    assert stacked_prediction(curve).totals == tuple(map(sum, zip(*curve.bytes, strict=True)))
 
 
 def test_components_of_a_later_version_are_drawn_as_temporaries() -> None:
     curve = PredictedCurve((0, 1), ("weights", "prefetched"), ((5, 5), (0, 2)), (("a", 0, 2),))
-    assert stacked(curve).rows == ((5, 5), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 2))
+    assert stacked_prediction(curve).rows == (
+        (5, 5),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 2),
+    )
 
 
 def test_a_load_that_differs_on_a_cpu_says_why() -> None:

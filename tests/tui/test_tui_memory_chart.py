@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import pytest
 
+from qtui.report.memory.stacked import StackedCurve
 from qtui.screen.curve.chart import EMPTY, WHOLE, Cell, Chart, cells_of, make_chart
 from qtui.screen.curve.parts import PARTS, PLACES
 from qtui.screen.curve.picture import AXIS, CurvePicture
 from qtui.screen.depth import Depth
-from qtui.screen.plan.data import Band, StackedCurve
 from qtui.screen.widgets.drawing import Drawing
 from qtui_core.memory.replay.record import Component
+from qtui_core.memory.replay.timeline import Span
 
 MIB = 1 << 20
 
 
-def curve(*totals: int, bands: tuple[Band, ...] | None = None) -> StackedCurve:
+def curve(*totals: int, bands: tuple[Span, ...] | None = None) -> StackedCurve:
     """Weights of 100 MiB under activations; one point an event."""
     weights = tuple(100 * MIB for _ in totals)
     rows = [(0,) * len(totals)] * len(PARTS)
     rows[0] = weights
     rows[PLACES[Component.ACTIVATIONS.value]] = tuple(t * MIB - 100 * MIB for t in totals)
-    bands = bands or (Band("forward", 0, len(totals)),)
+    bands = bands or (Span("forward", 0, len(totals)),)
     return StackedCurve(tuple(range(len(totals))), tuple(rows), bands)
 
 
@@ -49,7 +50,7 @@ def test_fewer_points_than_columns_fill_all_of_them() -> None:
 
 
 def test_a_phase_of_few_events_is_seen() -> None:
-    bands = (Band("forward", 0, 990), Band("loss", 990, 991), Band("backward", 991, 1000))
+    bands = (Span("forward", 0, 990), Span("loss", 990, 991), Span("backward", 991, 1000))
     chart = make_chart(curve(*[200] * 1000, bands=bands), 60)
     assert [band.name for band in chart.bands] == ["forward", "loss", "backward"]
     assert all(band.stop - band.start >= 6 for band in chart.bands)
@@ -61,7 +62,7 @@ def test_a_phase_of_few_events_is_seen() -> None:
 @pytest.mark.parametrize("width", [8, 9, 37, 200])
 def test_many_phases_share_any_width(width: int) -> None:
     """Accumulation over 64 micro batches."""
-    bands = tuple(Band("forward", 10 * at, 10 * at + 10) for at in range(64))
+    bands = tuple(Span("forward", 10 * at, 10 * at + 10) for at in range(64))
     chart = make_chart(curve(*[200] * 640, bands=bands), width)
     assert len(chart.columns) == width
     assert chart.bands[-1].stop == width
@@ -70,8 +71,8 @@ def test_many_phases_share_any_width(width: int) -> None:
 
 def test_the_curve_before_lies_phase_on_phase() -> None:
     """Twice as many events before: phases still lie over each other."""
-    now = curve(*[300] * 50, *[400] * 50, bands=(Band("forward", 0, 50), Band("loss", 50, 100)))
-    then = curve(*[500] * 20, *[600] * 180, bands=(Band("forward", 0, 20), Band("loss", 20, 200)))
+    now = curve(*[300] * 50, *[400] * 50, bands=(Span("forward", 0, 50), Span("loss", 50, 100)))
+    then = curve(*[500] * 20, *[600] * 180, bands=(Span("forward", 0, 20), Span("loss", 20, 200)))
     chart = make_chart(now, 40, before=then)
     turn = chart.bands[1].start
     assert set(chart.ghost[:turn]) == {500 * MIB}
@@ -81,7 +82,7 @@ def test_the_curve_before_lies_phase_on_phase() -> None:
 
 def test_a_phase_that_was_not_there_has_no_past() -> None:
     then = curve(*[500] * 10)
-    now = curve(*[300] * 20, bands=(Band("forward", 0, 10), Band("backward", 10, 20)))
+    now = curve(*[300] * 20, bands=(Span("forward", 0, 10), Span("backward", 10, 20)))
     chart = make_chart(now, 40, before=then)
     assert set(chart.ghost[chart.bands[1].start :]) == {0}
 

@@ -16,8 +16,8 @@ import pytest
 
 from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
+from qtui.engine.estimator.answers import Answer, Around, LiveDevice, ModelFacts
 from qtui.report.memory.data import memory_data
-from qtui.screen.plan.data import Answer, Around, LiveDevice, ModelFacts
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.shown import GpuChoice, Shown
 from qtui_core.errors import ModelError, UsageError
@@ -51,21 +51,20 @@ def params(plan: RunPlan = PLAN, **more: Any) -> dict[str, Any]:
 
 async def test_answers_are_those_of_the_library(client: EngineClient) -> None:
     reply = await client.request("open", {"model": "demo", "case": ""})
-    facts = ModelFacts.parse(reply.data)
+    facts = reply.read(ModelFacts)
     shape = shape_of_demo()
     assert (facts.parameters, facts.layers, facts.unknown) == (shape.parameters, 6, "")
     device = find_device("T4")
     asked = params(device={"name": "T4"})
     reply = await client.request("full", asked)
-    full, truth = Answer.parse(reply.data, reply.arrays), estimate(shape, PLAN, device)
+    full, truth = reply.read(Answer), estimate(shape, PLAN, device)
     for name in ("peak_allocated_bytes", "peak_reserved_bytes", "process_bytes", "peak_phase"):
         assert getattr(full, name) == getattr(truth, name)
     assert full.plan == truth.plan
     assert sum(term.bytes for term in full.components) == truth.peak_allocated_bytes
-    assert full.fit is not None
-    assert dataclasses.asdict(full.fit) == dataclasses.asdict(fit_on(truth, device))
+    assert full.fit == fit_on(truth, device)
     reply = await client.request("first", asked)
-    first = Answer.parse(reply.data, reply.arrays)
+    first = reply.read(Answer)
     assert first.peak_live_bytes == truth.peak_live_bytes == max(first.curve.totals)
 
 
@@ -74,7 +73,7 @@ async def test_what_surrounds_it(client: EngineClient) -> None:
     choice = GpuChoice.live(live)
     assert choice is not None
     asked = params(device={"name": "T4"}, live=[dict(choice.params)])
-    around = Around.parse((await client.request("around", asked)).data)
+    around = (await client.request("around", asked)).read(Around)
     assert [fit.gpu for fit in around.fits[:2]] == ["T4", "H200 (here)"]
     assert around.fits[1].capacity_bytes == 138 << 30
     assert around.report["peak_phase"] in around.sentence
@@ -96,7 +95,7 @@ async def test_notes_are_of_the_plan_that_was_asked_for(
     (tmp_path / "config.json").write_text(json.dumps(config))
     for plan, notes in ((PLAN, 1), (dataclasses.replace(PLAN, dtype="fp32"), 0)):
         asked = params(plan, model=str(tmp_path))
-        around = Around.parse((await client.request("around", asked)).data)
+        around = (await client.request("around", asked)).read(Around)
         assert len(around.notes) == notes
         assert all("does not say which type" in note for note in around.notes)
 
@@ -171,9 +170,8 @@ async def test_unknown_families_missing_files_and_impossible_plans(
 ) -> None:
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}))
-    facts = ModelFacts.parse(
-        (await client.request("open", {"model": str(config), "case": ""})).data
-    )
+    reply = await client.request("open", {"model": str(config), "case": ""})
+    facts = reply.read(ModelFacts)
     assert "'mamba'" in facts.unknown
     assert "--trace" in facts.unknown
     with pytest.raises(ModelError):

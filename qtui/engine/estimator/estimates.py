@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from array import array
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 from qtui.engine.abandoned import unless_given_up
+from qtui.engine.estimator.answers import (
+    Answer,
+    Around,
+    CaseFigures,
+    LiveDevices,
+    MapCell,
+    ModelFacts,
+    Traced,
+)
 from qtui.engine.estimator.subjects import Estimates, Subject, asked, device_of
-from qtui.engine.protocol import Array
 from qtui.engine.task import Result, Task
 from qtui.report.memory.build import report_of
 from qtui.report.memory.data import memory_data
+from qtui.report.memory.stacked import StackedCurve, stacked
 from qtui.report.memory.words import conclude_memory
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import CASES, figures_of
-from qtui_core.memory.advice.fit import fit_on
+from qtui_core.memory.advice.fit import Verdict, fit_on
 from qtui_core.memory.devices.workspaces import outside_torch
-from qtui_core.memory.estimate import Estimate, estimate
-from qtui_core.memory.formulas.terms import Term
+from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.curve import Curve, Peaks
 from qtui_core.memory.replay.peaks import estimate_peaks
@@ -35,20 +42,20 @@ def open_subject(estimates: Estimates, task: Task) -> Result:
     subject = estimates.subject(task.params)
     shape = subject.shape
     return Result(
-        {
-            "id": subject.name,
-            "location": subject.location,
-            "architecture": subject.architecture,
-            "parameters": None if shape is None else shape.parameters,
-            "layers": None if shape is None else len(shape.encoder) + len(shape.layers),
-            "dtype": None if shape is None else shape.dtype,
-            "packed_as": None if shape is None else shape.packed_as,
-            "max_positions": None if shape is None else shape.max_positions,
-            "quantized": subject.quantized,
-            "notes": [] if shape is None else list(shape.notes),
-            "unknown": subject.why,
-            "traceable": bool(subject.config.get("model_type")),
-        }
+        ModelFacts(
+            id=subject.name,
+            location=subject.location,
+            architecture=subject.architecture,
+            parameters=None if shape is None else shape.parameters,
+            layers=None if shape is None else len(shape.encoder) + len(shape.layers),
+            dtype=None if shape is None else shape.dtype,
+            packed_as=None if shape is None else shape.packed_as,
+            max_positions=None if shape is None else shape.max_positions,
+            quantized=subject.quantized,
+            notes=() if shape is None else tuple(shape.notes),
+            unknown=subject.why,
+            traceable=bool(subject.config.get("model_type")),
+        )
     )
 
 
@@ -56,28 +63,27 @@ def first(estimates: Estimates, task: Task) -> Result:
     """The curve of tensors: what a knob that is being turned is answered with."""
     subject, plan, device = asked(estimates, task)
     drawn = sketch(subject.known_shape(), plan, device)
-    return _with_curve(
-        drawn.curve,
-        {
-            "stage": "first",
-            "origin": "tape",
-            "plan": dataclasses.asdict(drawn.plan),
-            "resident_bytes": drawn.curve.totals[-1],
-            "peak_live_bytes": drawn.peaks.bytes,
-            "peak_allocated_bytes": drawn.peaks.bytes,
-            "peak_reserved_bytes": None,
-            "process_bytes": drawn.process_bytes,
-            "uncertainty_bytes": 0,
-            "peak_phase": drawn.peaks.phase,
-            "peak_operation": "",
-            "components": [],
-            "beyond": [],
-            "phases": [
-                {"name": name, "live_bytes": most, "allocated_bytes": most, "operation": ""}
-                for name, most in drawn.peaks.by_phase.items()
-            ],
-            "fit": None,
-        },
+    return Result(
+        Answer(
+            stage="first",
+            origin="tape",
+            plan=drawn.plan,
+            resident_bytes=drawn.curve.totals[-1],
+            peak_live_bytes=drawn.peaks.bytes,
+            peak_allocated_bytes=drawn.peaks.bytes,
+            peak_reserved_bytes=None,
+            process_bytes=drawn.process_bytes,
+            uncertainty_bytes=0,
+            peak_phase=drawn.peaks.phase,
+            peak_operation="",
+            components=(),
+            beyond=(),
+            phases=tuple(
+                PhaseBytes(name, most, most, "") for name, most in drawn.peaks.by_phase.items()
+            ),
+            fit=None,
+            curve=_stacked(drawn.curve),
+        )
     )
 
 
@@ -85,19 +91,17 @@ def full(estimates: Estimates, task: Task) -> Result:
     """The whole estimate."""
     subject, plan, device = asked(estimates, task)
     found = unless_given_up(task, lambda: estimates.full(subject, plan, device))
-    return _answer(found, sketch(subject.known_shape(), plan, device).curve)
+    return Result(_answer(found, sketch(subject.known_shape(), plan, device).curve))
 
 
 def trace(estimates: Estimates, task: Task) -> Result:
-    """The same from the classes of transformers, in a process of their own; "around" is what
-    surrounds it."""
+    """The same from the classes of transformers, in a process of their own, and what surrounds
+    it."""
     from qtui.engine.estimator.asked_trace import traced_estimate
 
     subject, plan, device = asked(estimates, task)
     found = traced_estimate(subject.config, subject.shape, plan, device, task.check)
-    answer = _answer(found, found.curve)
-    surroundings = _around(subject, found, plan, task)
-    return Result({**answer.data, "around": surroundings}, answer.arrays)
+    return Result(Traced(_answer(found, found.curve), _around(subject, found, plan, task)))
 
 
 def around(estimates: Estimates, task: Task) -> Result:
@@ -107,7 +111,7 @@ def around(estimates: Estimates, task: Task) -> Result:
     return Result(_around(subject, found, plan, task))
 
 
-def _around(subject: Subject, found: Estimate, plan: RunPlan, task: Task) -> dict[str, Any]:
+def _around(subject: Subject, found: Estimate, plan: RunPlan, task: Task) -> Around:
     @cache
     def peaks(changed: RunPlan) -> Peaks:
         task.check()
@@ -121,24 +125,15 @@ def _around(subject: Subject, found: Estimate, plan: RunPlan, task: Task) -> dic
         here=[device for device in here if device is not None],
         asked=plan,
     )
-    return {
-        "sentence": conclude_memory(report, by_group=True),
-        "advice": [
-            {
-                "change": line.change,
-                "plan": dataclasses.asdict(line.plan),
-                "saves_bytes": line.saves_bytes,
-                "cost": line.cost,
-                "peak_phase": line.peak_phase,
-            }
-            for line in report.advice
-        ],
-        "fits": [dataclasses.asdict(fit) for fit in report.fits],
-        "cures": [dataclasses.asdict(cure) for cure in report.cures],
-        "notes": list(report.notes),
-        "weighed": report.weighed,
-        "report": memory_data(report),
-    }
+    return Around(
+        advice=report.advice,
+        fits=report.fits,
+        cures=report.cures,
+        sentence=conclude_memory(report, by_group=True),
+        notes=report.notes,
+        report=memory_data(report),
+        weighed=report.weighed,
+    )
 
 
 def fit_map(estimates: Estimates, task: Task) -> Result:
@@ -149,24 +144,26 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
     shape = subject.known_shape()
     batches, sequences = task.params["batches"], task.params["sequences"]
     needs: dict[tuple[int, int], int] = {}
+    peaks: dict[tuple[int, int], int | None] = {}
 
     def cell(column: int, row: int) -> RunPlan:
         changes: dict[str, Any] = {"batch": batches[row], "sequence": sequences[column]}
         return dataclasses.replace(plan, **changes)
 
-    def tell(column: int, row: int, **known: Any) -> None:
-        task.progress(0.0, {"batch": batches[row], "sequence": sequences[column], **known})
+    def tell(column: int, row: int, verdict: Verdict | None = None) -> None:
+        peak = peaks[column, row]
+        task.progress(0.0, MapCell(batches[row], sequences[column], peak, verdict))
 
     for row in range(len(batches)):
         for column in range(len(sequences)):
             task.check()
             try:
                 peak = estimate_peaks(shape, cell(column, row), device).bytes
+                peaks[column, row] = peak
+                needs[column, row] = peak + outside_torch(device, plan.groups).bytes
             except UsageError:
-                tell(column, row, peak_live_bytes=None)
-                continue
-            needs[column, row] = peak + outside_torch(device, plan.groups).bytes
-            tell(column, row, peak_live_bytes=peak)
+                peaks[column, row] = None
+            tell(column, row)
     if device is None:
         return Result({})
     room = device.capacity_bytes
@@ -186,8 +183,7 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
         fitting = _edge(rows[:fitting], ("fits",), of_column)
         tight = _edge(rows[:tight], ("fits", "tight"), of_column)
         for at, row in enumerate(rows):
-            word = "fits" if at < fitting else "tight" if at < tight else "no"
-            tell(column, row, verdict=word)
+            tell(column, row, "fits" if at < fitting else "tight" if at < tight else "no")
     return Result({})
 
 
@@ -205,64 +201,41 @@ def _edge(rows: list[int], wanted: tuple[str, ...], verdict: Callable[[int], str
 
 def devices(estimates: Estimates, task: Task) -> Result:
     """The GPUs of this machine."""
-    return Result({"devices": [dataclasses.asdict(device) for device in read_devices()]})
+    return Result(LiveDevices(read_devices()))
 
 
 def cases(estimates: Estimates, task: Task) -> Result:
     """The worked cases with our figures, one after the other."""
     for case in CASES:
         task.check()
-        figures = [dataclasses.asdict(figure) for figure in figures_of(case)]
-        task.progress(0.0, {"case": case.key, "figures": figures})
+        task.progress(0.0, CaseFigures(case.key, figures_of(case)))
     return Result({})
 
 
-def _answer(found: Estimate, curve: Curve) -> Result:
-    fit = None if found.device is None else dataclasses.asdict(fit_on(found, found.device))
-    return _with_curve(
-        curve,
-        {
-            "stage": "full",
-            "origin": found.origin,
-            "plan": dataclasses.asdict(found.plan),
-            "resident_bytes": found.resident_bytes,
-            "peak_live_bytes": found.peak_live_bytes,
-            "peak_allocated_bytes": found.peak_allocated_bytes,
-            "peak_reserved_bytes": found.peak_reserved_bytes,
-            "process_bytes": found.process_bytes,
-            "uncertainty_bytes": found.uncertainty_bytes,
-            "peak_phase": found.peak_phase,
-            "peak_operation": found.peak_operation,
-            "components": [_term(term) for term in found.components],
-            "beyond": [_term(term) for term in found.beyond],
-            "phases": [dataclasses.asdict(phase) for phase in found.phases],
-            "fit": fit,
-        },
+def _answer(found: Estimate, curve: Curve) -> Answer:
+    return Answer(
+        stage="full",
+        origin=found.origin,
+        plan=found.plan,
+        resident_bytes=found.resident_bytes,
+        peak_live_bytes=found.peak_live_bytes,
+        peak_allocated_bytes=found.peak_allocated_bytes,
+        peak_reserved_bytes=found.peak_reserved_bytes,
+        process_bytes=found.process_bytes,
+        uncertainty_bytes=found.uncertainty_bytes,
+        peak_phase=found.peak_phase,
+        peak_operation=found.peak_operation,
+        components=found.components,
+        beyond=found.beyond,
+        phases=found.phases,
+        fit=None if found.device is None else fit_on(found, found.device),
+        curve=_stacked(curve),
     )
 
 
-def _with_curve(curve: Curve, data: dict[str, Any]) -> Result:
-    flat = array("q", (nbytes for row in curve.bytes for nbytes in row))
-    return Result(
-        {
-            **data,
-            "curve": {
-                "positions": list(curve.positions),
-                "components": [component.value for component in curve.components],
-                "bands": [[span.name, span.start, span.stop] for span in curve.spans],
-            },
-        },
-        {"curve": Array("<i8", (len(flat),), flat.tobytes())},
-    )
-
-
-def _term(term: Term) -> dict[str, Any]:
-    return {
-        "name": term.name,
-        "bytes": term.bytes,
-        "formula": term.formula,
-        "basis": term.basis,
-    }
+def _stacked(curve: Curve) -> StackedCurve:
+    components = [component.value for component in curve.components]
+    return stacked(curve.positions, components, curve.bytes, curve.spans)
 
 
 #: Lanes: "quick" is what a key waits for, "view" what follows it, "background" what may take long.

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from typing import IO, Any, Final
 
+from qtui.engine.estimator.answers import Operations, Readings
 from qtui.engine.estimator.subjects import Estimates, asked
 from qtui.engine.task import Result, Task
 from qtui_core.children import child_environment
@@ -28,7 +29,7 @@ _LOOK: Final = 0.2
 
 def gpus(estimates: Estimates, task: Task) -> Result:
     """Every GPU at this moment."""
-    return Result({"gpus": [dataclasses.asdict(reading) for reading in read_all()]})
+    return Result(Readings(tuple(read_all())))
 
 
 def operations(estimates: Estimates, task: Task) -> Result:
@@ -39,13 +40,7 @@ def operations(estimates: Estimates, task: Task) -> Result:
     if task.params.get("usual") and longest and longest < plan.sequence:
         plan = dataclasses.replace(plan, sequence=longest)
     resolved = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
-    return Result(
-        {
-            "model": subject.name,
-            "plan": dataclasses.asdict(resolved),
-            "operations": [dataclasses.asdict(each) for each in operations_of(shape, resolved)],
-        }
-    )
+    return Result(Operations(resolved, tuple(operations_of(shape, resolved))))
 
 
 def measure(estimates: Estimates, task: Task) -> Result:

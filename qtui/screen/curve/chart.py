@@ -8,9 +8,10 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Final
 
+from qtui.report.memory.stacked import StackedCurve
 from qtui.screen.curve.parts import PARTS
-from qtui.screen.plan.data import Band, StackedCurve
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.timeline import Span
 
 #: Columns that a phase gets at least, where there is room: its name or a part of it.
 LEAST_COLUMNS: Final = 6
@@ -76,7 +77,7 @@ def make_chart(
     )
 
 
-def _bands(bands: Sequence[Band], width: int) -> tuple[ChartBand, ...]:
+def _bands(bands: Sequence[Span], width: int) -> tuple[ChartBand, ...]:
     """Columns for phases: `least` each, the rest by events, so that they sum to the width."""
     if not bands or width < 1:
         return ()
@@ -93,7 +94,7 @@ def _bands(bands: Sequence[Band], width: int) -> tuple[ChartBand, ...]:
 
 
 def _fullest(
-    positions: Sequence[int], totals: Sequence[int], band: Band, place: ChartBand
+    positions: Sequence[int], totals: Sequence[int], band: Span, place: ChartBand
 ) -> list[int]:
     """For each column of a phase, the index of the fullest point in it; of the point before it
     where none is in it."""
@@ -116,7 +117,7 @@ def _ghost(before: StackedCurve, bands: Sequence[ChartBand], width: int) -> tupl
     """The height of another curve in the columns of this one: phases of the same name and turn
     lie over each other."""
     totals = before.totals
-    turns: dict[str, list[Band]] = {}
+    turns: dict[str, list[Span]] = {}
     for band in before.bands:
         turns.setdefault(band.name, []).append(band)
     heights = [0] * width

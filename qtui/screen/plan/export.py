@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
+from qtui.engine.estimator.answers import Answer
 from qtui.screen.curve.parts import PARTS
-from qtui.screen.plan.data import Answer
 from qtui.screen.plan.shown import Shown
+from qtui_core.codec import to_plain
+from qtui_core.memory.advice.cases import Case
 
 
 def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
@@ -22,7 +23,7 @@ def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
         "case": shown.case or None,
         "gpu": shown.gpu.label if shown.gpu else None,
         "sentence": sentence,
-        "plan": asdict(answer.plan),
+        "plan": to_plain(answer.plan),
         "memory": dict(shown.around.report) if shown.around else None,
         "curve": {
             "positions": list(answer.curve.positions),
@@ -31,12 +32,20 @@ def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
                 for part, row in zip(PARTS, answer.curve.rows, strict=True)
                 if any(row)
             },
-            "phases": [asdict(band) for band in answer.curve.bands],
+            "phases": to_plain(answer.curve.bands),
         },
-        "map": [asdict(cell) for cell in shown.cells.values()]
-        if shown.cells_of == shown.mapped
-        else None,
-        "cases": [asdict(case) for case in shown.cases if case.figures] or None,
+        "map": to_plain(list(shown.cells.values())) if shown.cells_of == shown.mapped else None,
+        "cases": [_case(case, shown) for case in shown.cases if case.key in shown.figures] or None,
+    }
+
+
+def _case(case: Case, shown: Shown) -> dict[str, Any]:
+    return {
+        "key": case.key,
+        "title": case.title,
+        "source": case.source,
+        "plan": to_plain(case.plan),
+        "figures": to_plain(shown.figures[case.key]),
     }
 
 

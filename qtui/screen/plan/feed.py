@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
-from qtui.engine.client import EngineClient
-from qtui.screen.panel.answers import Answers
-from qtui.screen.plan.data import (
+from qtui.engine.client import EngineClient, ProgressCallback
+from qtui.engine.estimator.answers import (
     Answer,
     Around,
-    CaseLine,
-    LiveDevice,
+    CaseFigures,
+    LiveDevices,
+    MapCell,
     ModelFacts,
+    Traced,
 )
+from qtui.screen.panel.answers import Answers
 from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, GpuChoice, Shown
-from qtui.screen.tensors.data import build
-from qtui_core.memory.advice.cases import CASES
+from qtui_core.codec import from_plain
+
+T = TypeVar("T")
 
 
 class MemoryFeed:
@@ -31,12 +34,12 @@ class MemoryFeed:
         """Reads the model's configuration."""
         params = {"model": shown.model, "case": shown.case}
         reply = await self.estimator.request("open", params)
-        return ModelFacts.parse(reply.data)
+        return reply.read(ModelFacts)
 
     async def live(self) -> tuple[GpuChoice, ...]:
         """The GPUs of this machine that say what they have."""
         reply = await self.estimator.request("devices")
-        found = (GpuChoice.live(build(LiveDevice, each)) for each in reply.data["devices"])
+        found = map(GpuChoice.live, reply.read(LiveDevices).devices)
         return tuple(choice for choice in found if choice is not None)
 
     def known(self, shown: Shown) -> Answer | None:
@@ -47,14 +50,14 @@ class MemoryFeed:
     async def first(self, shown: Shown) -> Answer:
         """The curve of tensors, within some milliseconds."""
         reply = await self.estimator.request("first", _params(shown), kind="estimate")
-        return Answer.parse(reply.data, reply.arrays)
+        return reply.read(Answer)
 
     async def full(self, shown: Shown) -> Answer:
         """The whole estimate."""
 
         async def ask() -> Answer:
             reply = await self.estimator.request("full", params, kind="estimate")
-            return Answer.parse(reply.data, reply.arrays)
+            return reply.read(Answer)
 
         params = _params(shown)
         found: Answer = await self.answers.remembered(("full", shown.asked), ask)
@@ -65,18 +68,17 @@ class MemoryFeed:
         or more. From now on this is what is shown of the plan."""
         asked = shown.asked
         reply = await self.estimator.request("trace", _with_live(shown), kind="estimate")
-        answer = Answer.parse(reply.data, reply.arrays)
-        around = Around.parse(reply.data["around"])
-        self.answers.put(("full", asked), answer)
-        self.answers.put(("around", asked), around)
-        return answer, around
+        traced = reply.read(Traced)
+        self.answers.put(("full", asked), traced.answer)
+        self.answers.put(("around", asked), traced.around)
+        return traced.answer, traced.around
 
     async def around(self, shown: Shown) -> Around:
         """What would save memory, what the plan fits, what it means."""
 
         async def ask() -> Around:
             reply = await self.estimator.request("around", params)
-            return Around.parse(reply.data)
+            return reply.read(Around)
 
         params = _with_live(shown)
         found: Around = await self.answers.remembered(("around", shown.asked), ask)
@@ -85,38 +87,22 @@ class MemoryFeed:
     async def map(
         self,
         shown: Shown,
-        on_cell: Callable[[Mapping[str, Any]], None],
+        on_cell: Callable[[MapCell], None],
         batches: Sequence[int] = MAP_BATCHES,
         sequences: Sequence[int] = MAP_SEQUENCES,
     ) -> None:
         """The map, cell by cell: a peak, and later a verdict."""
         params = {**_params(shown), "batches": list(batches), "sequences": list(sequences)}
-        await self.estimator.request(
-            "map", params, on_progress=lambda _, data: on_cell(data) if data else None
-        )
+        await self.estimator.request("map", params, on_progress=_each(MapCell, on_cell))
 
-    async def cases(self, on_case: Callable[[CaseLine], None]) -> None:
+    async def cases(self, on_case: Callable[[CaseFigures], None]) -> None:
         """The worked cases with our figures, one by one."""
-
-        def on_progress(_: float, data: Mapping[str, Any]) -> None:
-            if "case" in data:
-                on_case(case_line(data["case"], data["figures"]))
-
-        await self.estimator.request("cases", on_progress=on_progress)
+        await self.estimator.request("cases", on_progress=_each(CaseFigures, on_case))
 
 
-def case_line(key: str, figures: Any = ()) -> CaseLine:
-    """A worked case, with figures once they are known."""
-    case = next(case for case in CASES if case.key == key)
-    return CaseLine.parse(
-        {
-            "key": case.key,
-            "title": case.title,
-            "source": case.source,
-            "plan": asdict(case.plan),
-            "figures": figures,
-        }
-    )
+def _each(kind: type[T], tell: Callable[[T], None]) -> ProgressCallback:
+    """Tells what comes as progress."""
+    return lambda _, data: tell(from_plain(kind, data)) if data else None
 
 
 def _with_live(shown: Shown) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from textual.reactive import reactive
 
 from qtui.engine.client import EngineClient, EngineState
+from qtui.engine.estimator.answers import Answer, ModelFacts
 from qtui.screen.panel.asking import OPENING, EnginePanel, Phase
 from qtui.screen.plan.body import PlanBody
-from qtui.screen.plan.data import Answer, ModelFacts
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import difference, form_fields
 from qtui.screen.plan.shown import GpuChoice, Shown, catalogue
@@ -74,7 +74,8 @@ class PlanningPanel(EnginePanel):
         self.feed.answers.clear()
         self.shown = Shown(
             model, plan=before.plan, gpu=before.gpu, gpus=before.gpus, live=before.live,
-            view=before.view, knob=before.knob, cases=before.cases, cell=before.cell,
+            view=before.view, knob=before.knob, cases=before.cases, figures=before.figures,
+            cell=before.cell,
         )  # fmt: skip
         self._adopt()
         self._open_subject()

@@ -7,16 +7,10 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
+from qtui.engine.estimator.answers import Answer, Around, LiveDevice, MapCell, ModelFacts
 from qtui.report.numbers import format_bytes
-from qtui.screen.plan.data import (
-    Answer,
-    Around,
-    CaseLine,
-    LiveDevice,
-    MapCell,
-    ModelFacts,
-)
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.advice.cases import Case, Figure
 from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory
 from qtui_core.memory.plan.run_plan import RunPlan
 
@@ -79,7 +73,8 @@ class Shown:
     `plan` is what was asked for, in which None is as usual; `answer` is of `answered`, which is
     not yet `plan` while that is being estimated, and `before` of the plan and the GPU that were
     last estimated as a whole before they were changed, which `change` tells (`gpu_change` what of
-    that is no plan). `around` goes with a full answer.
+    that is no plan). `around` goes with a full answer. `figures` are those of `cases` that are
+    computed, by key.
     """
 
     model: str
@@ -98,7 +93,8 @@ class Shown:
     around: Around | None = None
     cells: dict[tuple[int, int], MapCell] = field(default_factory=dict)
     cells_of: tuple[Any, ...] = ()
-    cases: tuple[CaseLine, ...] = ()
+    cases: tuple[Case, ...] = ()
+    figures: Mapping[str, tuple[Figure, ...]] = field(default_factory=dict)
     view: ViewName = ViewName.STEP
     knob: int = 1
     line: int = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device, Multiprocessor
@@ -64,13 +64,6 @@ class DeviceFacts:
     clock_mhz: int | None = None
     bandwidth: int | None = None
     threads: int | None = None
-
-    @staticmethod
-    def parse(data: Mapping[str, Any]) -> DeviceFacts:
-        """From JSON."""
-        capability = data.get("capability")
-        known = {key: data[key] for key in DeviceFacts.__dataclass_fields__ if key in data}
-        return DeviceFacts(**{**known, "capability": tuple(capability) if capability else None})
 
 
 def with_facts(device: Device, facts: DeviceFacts) -> Device:

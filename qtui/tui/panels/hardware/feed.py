@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from qtui.engine.client import EngineClient
-from qtui.screen.plan.data import plan_of
+from qtui.engine.estimator.answers import Operations, Readings
 from qtui.tui.panels.hardware.shown import Shown
+from qtui_core.codec import from_plain
 from qtui_core.memory.compute.operation import Operation
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.telemetry.readings import DeviceReading, ProcessReading
+from qtui_core.telemetry.readings import DeviceReading
 
 
 class HardwareFeed:
@@ -24,7 +25,7 @@ class HardwareFeed:
     async def gpus(self) -> tuple[DeviceReading, ...]:
         """The GPUs as they are now."""
         reply = await self.estimator.request("gpus")
-        return tuple(reading_of(each) for each in reply.data["gpus"])
+        return reply.read(Readings).gpus
 
     async def operations(self, shown: Shown) -> tuple[RunPlan, tuple[Operation, ...]]:
         """The plan with nothing left open, and its operations."""
@@ -36,8 +37,8 @@ class HardwareFeed:
             "usual": shown.usual,
         }
         reply = await self.estimator.request("operations", params)
-        found = tuple(Operation(**each) for each in reply.data["operations"])
-        return plan_of(reply.data["plan"]), found
+        found = reply.read(Operations)
+        return found.plan, found.operations
 
     async def measure(
         self,
@@ -50,15 +51,8 @@ class HardwareFeed:
 
         def told(_: float, data: Mapping[str, Any]) -> None:
             if "device" in data:
-                on_facts(DeviceFacts.parse(data["device"]))
+                on_facts(from_plain(DeviceFacts, data["device"]))
             if "rate" in data:
-                on_rate(MeasuredRate(**data["rate"]))
+                on_rate(from_plain(MeasuredRate, data["rate"]))
 
         await self.estimator.request("measure", {"on": on}, on_progress=told)
-
-
-def reading_of(data: Mapping[str, Any]) -> DeviceReading:
-    """A reading from JSON."""
-    rows = data["processes"]
-    processes = None if rows is None else tuple(ProcessReading(**row) for row in rows)
-    return DeviceReading(**{**data, "processes": processes})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qtui.screen.plan.data import FigureLine
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
+from qtui_core.memory.advice.cases import Figure
 
 GB = 10**9
 #: Where reasons begin, and how many cases are listed at least.
@@ -21,9 +21,10 @@ def draw_cases(shown: Shown, canvas: Canvas) -> list[TextLine]:
         return []
     at = shown.line_of(len(cases))
     case = cases[at]
-    below = [*_figures(case.figures, canvas, whole=True)]
+    figures = shown.figures.get(case.key, ())
+    below = [*_figures(figures, canvas, whole=True)]
     if len(below) + len(cases) + 2 > canvas.height:
-        below = [*_figures(case.figures, canvas, whole=False)]
+        below = [*_figures(figures, canvas, whole=False)]
     room = max(LISTED, canvas.height - len(below) - 2)
     lines: list[TextLine] = [[Put(2, "worked cases (Enter opens one)", "heading")]]
     for index in window(len(cases), at, room):
@@ -42,7 +43,7 @@ def draw_cases(shown: Shown, canvas: Canvas) -> list[TextLine]:
     return [*lines, [Put(0, source, "label")], *below]
 
 
-def _figures(figures: Sequence[FigureLine], canvas: Canvas, *, whole: bool) -> Sequence[TextLine]:
+def _figures(figures: Sequence[Figure], canvas: Canvas, *, whole: bool) -> Sequence[TextLine]:
     if not figures:
         return [[Put(0, "computing ours", "quiet")]]
     heading: TextLine = [
@@ -52,7 +53,7 @@ def _figures(figures: Sequence[FigureLine], canvas: Canvas, *, whole: bool) -> S
     return [heading, *(line for figure in figures for line in _figure(figure, canvas, whole))]
 
 
-def _figure(figure: FigureLine, canvas: Canvas, whole: bool) -> Sequence[TextLine]:
+def _figure(figure: Figure, canvas: Canvas, whole: bool) -> Sequence[TextLine]:
     """A figure with its reason, which is shortened to one line unless it is to be `whole`."""
     near = abs(figure.bytes - figure.stated_bytes) <= 0.05 * figure.stated_bytes
     ours: Tone = "best" if near else "expected"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from textual.app import ComposeResult
 
+from qtui.engine.estimator.answers import CaseFigures, MapCell, ModelFacts
 from qtui.screen.panel.asking import Phase
 from qtui.screen.plan.changing import ChangingPanel
-from qtui.screen.plan.data import CaseLine, MapCell, ModelFacts
-from qtui.screen.plan.feed import case_line
 from qtui.screen.plan.levels import headline, level_lines
 from qtui.screen.plan.planning import ESTIMATE
 from qtui.screen.plan.shown import ViewName
@@ -131,7 +128,7 @@ class EstimatingPanel(ChangingPanel):
         if shown.view is ViewName.MAP and ready and known and shown.cells_of != shown.mapped:
             self.do(self._map, MAP)
         if shown.view is ViewName.CASES and not shown.cases:
-            shown.cases = tuple(case_line(case.key) for case in CASES)
+            shown.cases = CASES
             self.do(self._figures, FIGURES)
 
     async def _map(self) -> None:
@@ -147,11 +144,8 @@ class EstimatingPanel(ChangingPanel):
                 shown.cells_of = ()  # asked for again when the map is next seen
         self._draw()
 
-    def _map_cell(self, data: Mapping[str, Any]) -> None:
-        cells, place = self.shown.cells, (data["batch"], data["sequence"])
-        before = cells.get(place, MapCell(*place, None, None))
-        known = {key: data[key] for key in ("peak_live_bytes", "verdict") if key in data}
-        cells[place] = replace(before, **known)
+    def _map_cell(self, cell: MapCell) -> None:
+        self.shown.cells[cell.batch, cell.sequence] = cell
         now = time.monotonic()
         if self.shown.view is ViewName.MAP and now - self._drawn > MAP_SECONDS:
             self._draw()
@@ -159,9 +153,9 @@ class EstimatingPanel(ChangingPanel):
     async def _figures(self) -> None:
         await self.feed.cases(self._case)
 
-    def _case(self, line: CaseLine) -> None:
+    def _case(self, found: CaseFigures) -> None:
         shown = self.shown
-        shown.cases = tuple(line if line.key == each.key else each for each in shown.cases)
+        shown.figures = {**shown.figures, found.key: found.figures}
         if shown.view is ViewName.CASES:
             self._draw()
 

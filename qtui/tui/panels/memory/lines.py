@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qtui.engine.estimator.answers import Answer, Around
 from qtui.report.memory.parts import Group, grouped
 from qtui.report.numbers import format_bytes
 from qtui.screen.curve.parts import PARTS
-from qtui.screen.plan.data import Answer, Around, FitLine
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right
+from qtui_core.memory.advice.fit import Fit
 
 SIZE = 10
 
@@ -78,7 +79,7 @@ def _savings(around: Around, width: int, canvas: Canvas) -> list[TextLine]:
     return lines
 
 
-def _holding(fits: Sequence[FitLine], minus: str) -> list[TextLine]:
+def _holding(fits: Sequence[Fit], minus: str) -> list[TextLine]:
     lines: list[TextLine] = [[Put(0, "GPUs", "heading")]]
     for fit in fits:
         word, tone = VERDICTS[fit.verdict]

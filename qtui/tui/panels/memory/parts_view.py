@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qtui.engine.estimator.answers import Answer
 from qtui.report.numbers import format_bytes
 from qtui.screen.curve.parts import part_of
-from qtui.screen.plan.data import Answer, TermLine
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, wrapped
+from qtui_core.memory.formulas.terms import Term
 
 #: Where bars begin, how much room formulas have beside them at least, and the shortest bars.
 BARS, FORMULAS, LEAST_BAR = 36, 40, 5
@@ -76,7 +77,7 @@ def _bar(nbytes: int, whole: int, canvas: Canvas) -> str:
     return cells or (canvas.glyphs.dot if nbytes and room else "")
 
 
-def _term(term: TermLine, letter: str, whole: int, canvas: Canvas) -> TextLine:
+def _term(term: Term, letter: str, whole: int, canvas: Canvas) -> TextLine:
     more = f"{term.basis}  {term.formula}"
     start = BARS + 1 + _bar_room(canvas)
     return [

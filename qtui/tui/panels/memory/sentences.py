@@ -66,14 +66,15 @@ def _of_map(shown: Shown) -> str:
 
 def _of_case(shown: Shown) -> str:
     case = shown.cases[shown.line_of(len(shown.cases))]
-    if not case.figures:
+    figures = shown.figures.get(case.key, ())
+    if not figures:
         return f"{case.title}: {case.source}. Our figures are being computed."
-    near = [f for f in case.figures if abs(f.bytes - f.stated_bytes) <= 0.05 * f.stated_bytes]
-    far = [f for f in case.figures if f not in near]
+    near = [f for f in figures if abs(f.bytes - f.stated_bytes) <= 0.05 * f.stated_bytes]
+    far = [f for f in figures if f not in near]
     if not far:
         return f"{case.title}: all {len(near)} figures are ours too, to 5%."
     worst = max(far, key=lambda f: max(f.bytes / f.stated_bytes, f.stated_bytes / max(1, f.bytes)))
     times = worst.bytes / worst.stated_bytes
     words = f"{times:.1f} times" if times >= 1 else f"{times:.0%} of"
-    same = f"{len(near)} of {len(case.figures)} figures are ours to 5%" if near else "None agrees"
+    same = f"{len(near)} of {len(figures)} figures are ours to 5%" if near else "None agrees"
     return f"{case.title}: {same}; {worst.what}: ours is {words} what is stated. {worst.why}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from qtui.engine.estimator.answers import MapCell
 from qtui.report.numbers import format_bytes
-from qtui.screen.plan.data import MapCell
 from qtui.screen.plan.levels import VERDICTS
 from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, Shown
 from qtui.screen.widgets.line import shortened

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from textual.app import ComposeResult
 
+from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.panel.asking import Phase
-from qtui.screen.plan.data import ModelFacts
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.levels import headline
 from qtui.screen.plan.shown import Shown
@@ -24,7 +23,7 @@ from qtui.tui.panels.train.sentences import sentence_of
 from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_lines
-from qtui.tui.panels.train.tracks import overlay, stacked
+from qtui.tui.panels.train.tracks import overlay, stacked_prediction
 from qtui_core.live.planned import plan_of
 from qtui_core.live.state import RunState
 from qtui_core.memory.plan.options import BATCHES
@@ -70,10 +69,10 @@ class DrawingPanel(RunningPanel):
         asked = shown.asked
         fitting = 0
 
-        def on_cell(cell: Mapping[str, Any]) -> None:
+        def on_cell(cell: MapCell) -> None:
             nonlocal fitting
-            if cell.get("verdict") == "fits":
-                fitting = max(fitting, cell["batch"])
+            if cell.verdict == "fits":
+                fitting = max(fitting, cell.batch)
 
         await self.feed.map(shown, on_cell, smaller(shown.plan.batch), (shown.plan.sequence,))
         if shown.asked == asked:
@@ -129,7 +128,9 @@ class DrawingPanel(RunningPanel):
         body.show_curve()
         if header is not None and header.predicted is not None:
             curve = header.predicted.curve
-            body.curve.predict(stacked(curve), header.device.capacity_bytes, header.device.name)
+            body.curve.predict(
+                stacked_prediction(curve), header.device.capacity_bytes, header.device.name
+            )
             lines = overlay(state, curve, body.curve.places, body.curve.points)
             body.curve.over(lines, from_zero=run.from_zero)
         elif self.shown.answer is not None:

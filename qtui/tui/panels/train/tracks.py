@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from qtui.report.memory.parts import place_of
+from qtui.report.memory.stacked import StackedCurve, stacked
 from qtui.screen.curve.dots import ACROSS, Stroke, Track
-from qtui.screen.curve.parts import PARTS
-from qtui.screen.plan.data import Band, StackedCurve
 from qtui.tui.panels.train.picture import Overlay, Place
 from qtui_core.live.align import aligned
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.series import Moment
 from qtui_core.live.state import RunState
+from qtui_core.memory.replay.timeline import Span
 
 Levels = tuple[str, Stroke, Callable[[Moment], int | None]]
 
@@ -29,15 +28,10 @@ ON_CPU: Sequence[Levels] = (("tensors", "thick", lambda moment: moment.allocated
 
 
 @lru_cache(maxsize=4)
-def stacked(curve: PredictedCurve) -> StackedCurve:
+def stacked_prediction(curve: PredictedCurve) -> StackedCurve:
     """A predicted curve with its components summed up to the parts that are drawn."""
-    rows = [[0] * len(curve.positions) for _ in PARTS]
-    for component, values in zip(curve.components, curve.bytes, strict=True):
-        row = rows[place_of(component)]
-        for at, nbytes in enumerate(values):
-            row[at] += nbytes
-    bands = tuple(Band(*span) for span in curve.spans)
-    return StackedCurve(curve.positions, tuple(map(tuple, rows)), bands)
+    spans = (Span(*span) for span in curve.spans)
+    return stacked(curve.positions, curve.components, curve.bytes, spans)
 
 
 def levels_of(state: RunState) -> Sequence[Levels]:
