@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from fractions import Fraction
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from qtui.report.document import Column, Document, Facts, HeatMap, Picture, Section, Table
 from qtui.report.faces import cells
 from qtui.report.faces.columns import lay_out
+from qtui.report.faces.html import to_html
 from qtui.report.faces.json_face import to_json
 from qtui.report.faces.markdown import escape
 from qtui.report.faces.plain import draw_bar, to_ascii, to_plain
@@ -181,6 +183,22 @@ def test_ascii_knows_what_reports_write():
 
 def test_markdown_cannot_be_injected():
     assert escape("a|b*c`<x>") == "a\\|b\\*c\\`\\<x\\>"
+
+
+def test_html_cannot_be_injected():
+    tag = "<script>"
+    table = Table((Column(tag),), ((tag,),), bars=(0.5,), bar_title=tag, note=tag)
+    facts, picture = Facts(((tag, tag),)), Picture("<svg/>", tag)
+    blocks = (facts, tag, table, HeatMap(((tag, (0.5,)),), tag), picture)
+    page = to_html(Document(tag, (Section(tag, blocks),), tag))
+    assert "&lt;script&gt;" in page
+    assert tag not in page
+
+
+def test_json_has_null_for_what_is_no_finite_number():
+    data = {"several": [math.nan, (1.5, -math.inf)], "one": math.inf}
+    read = json.loads(to_json(Document("", (), "", data)))
+    assert (read["several"], read["one"]) == ([None, [1.5, None]], None)
 
 
 @given(st.text(max_size=20))

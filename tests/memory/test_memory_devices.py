@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device, parse_memory
@@ -84,7 +83,7 @@ def test_there_are_enough_and_each_once():
     assert len(set(NAMES)) == len(NAMES)
 
 
-@over("name", [d.name for d in DEVICES if d.capability])
+@pytest.mark.parametrize("name", [d.name for d in DEVICES if d.capability])
 def test_matrix_rate_follows_from_units_and_clock(name):
     device = find_device(name)
     per_clock = MULTIPLY_ADDS[device.capability]
@@ -99,7 +98,7 @@ def test_matrix_rate_follows_from_units_and_clock(name):
         assert share == pytest.approx(1, abs=0.025)
 
 
-@over("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_types_keep_their_ratios(name):
     rates = find_device(name).rates
     fp16 = rates["fp16"]
@@ -117,18 +116,18 @@ def test_types_keep_their_ratios(name):
         assert capability < (10, 0) or "int4" not in rates
 
 
-@over(("name", "sparse"), WITH_SPARSITY.items())
+@pytest.mark.parametrize(("name", "sparse"), WITH_SPARSITY.items())
 def test_dense_is_half_of_what_is_printed_with_sparsity(name, sparse):
     assert find_device(name).rate("fp16") == pytest.approx(sparse / 2 * 1e12, rel=0.015)
 
 
-@over(("name", "bus"), MEMORY_BUS.items())
+@pytest.mark.parametrize(("name", "bus"), MEMORY_BUS.items())
 def test_bandwidth_follows_from_the_bus(name, bus):
     width, rate = bus
     assert find_device(name).bandwidth == pytest.approx(width * rate / 8 * 1e9, rel=0.005)
 
 
-@over("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_sizes_are_bytes_and_plausible(name):
     device = find_device(name)
     assert device.name == name
@@ -154,7 +153,7 @@ def test_fp32_follows_from_the_vector_units():
         assert device.rate("fp32") == pytest.approx(peak, rel=0.11), device.name
 
 
-@over(
+@pytest.mark.parametrize(
     ("typed", "name"),
     [
         ("4090", "RTX 4090"),

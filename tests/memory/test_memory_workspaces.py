@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from every import over
 from small_models import config_of
 
 from qtui_core.errors import UsageError
@@ -29,7 +28,7 @@ def test_the_default_is_what_its_configuration_spells():
     assert cublas_workspace("2.13").each == parse_workspace_config(":4096:2:16:8") == 8_519_680
 
 
-@over(
+@pytest.mark.parametrize(
     ("torch", "gpu", "each"),
     [
         ("2.8", "T4", 8_519_680),

@@ -146,10 +146,13 @@ class Copy:
         files = [str(each) for name in mutation.tests for each in self.tests[name]]
         self._write(path, mutated(right, mutation))
         try:
-            if known and (self.root / known.partition("::")[0]).is_file():
-                told = self._run([known], mutation) or ""
-                if found := FAILED.search(told):
-                    return found[1]
+            # Its cases may have become one, and its file may have moved.
+            for test in dict.fromkeys((known, known.partition("[")[0])):
+                file, _, name = test.partition("::")
+                for place in self.tests.get(Path(file).name, ()):
+                    told = self._run([f"{place}::{name}"], mutation) or ""
+                    if found := FAILED.search(told):
+                        return found[1]
             told = self._run(files, mutation)
         finally:
             self._write(path, right)

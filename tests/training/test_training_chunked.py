@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from qtui_core.errors import UsageError
 from qtui_core.training.model.chunked import chunked_cross_entropy
-from qtui_core.training.model.losses import use_hidden_states
+from qtui_core.training.model.losses import loss_of_4_48, use_hidden_states
 from qtui_core.training.model.tiled import tiled_cross_entropy
 
 
@@ -88,6 +88,7 @@ def test_models_that_change_their_logits_keep_their_loss(
     ids = torch.randint(0, 40, (2, 9))
     whole = model(input_ids=ids, labels=ids).loss
     logits = model(input_ids=ids).logits
+    torch.testing.assert_close(loss_of_4_48(logits, ids, vocab_size=40), whole)
     plain = model.forward
     for compute in (partial(chunked_cross_entropy, chunk=5), tiled_cross_entropy):
         model.forward = plain
