@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from every import over
 
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
 from qtui_core.memory.devices.hierarchy import (
@@ -23,7 +24,7 @@ def levels(name: str) -> dict[str, MemoryLevel]:
     return {level.name: level for level in hierarchy(find_device(name))}
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@over("device", DEVICES, ids=lambda device: device.name)
 def test_each_is_faster_than_the_next(device: object) -> None:
     found = hierarchy(device)  # type: ignore[arg-type]
     assert [level.name for level in found if level.name != INFINITY] == [REGISTERS, L1, L2, MEMORY]

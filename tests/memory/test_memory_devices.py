@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device, parse_memory
@@ -83,7 +84,7 @@ def test_there_are_enough_and_each_once():
     assert len(set(NAMES)) == len(NAMES)
 
 
-@pytest.mark.parametrize("name", [d.name for d in DEVICES if d.capability])
+@over("name", [d.name for d in DEVICES if d.capability])
 def test_matrix_rate_follows_from_units_and_clock(name):
     device = find_device(name)
     per_clock = MULTIPLY_ADDS[device.capability]
@@ -98,7 +99,7 @@ def test_matrix_rate_follows_from_units_and_clock(name):
         assert share == pytest.approx(1, abs=0.025)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_types_keep_their_ratios(name):
     rates = find_device(name).rates
     fp16 = rates["fp16"]
@@ -116,18 +117,18 @@ def test_types_keep_their_ratios(name):
         assert capability < (10, 0) or "int4" not in rates
 
 
-@pytest.mark.parametrize(("name", "sparse"), WITH_SPARSITY.items())
+@over(("name", "sparse"), WITH_SPARSITY.items())
 def test_dense_is_half_of_what_is_printed_with_sparsity(name, sparse):
     assert find_device(name).rate("fp16") == pytest.approx(sparse / 2 * 1e12, rel=0.015)
 
 
-@pytest.mark.parametrize(("name", "bus"), MEMORY_BUS.items())
+@over(("name", "bus"), MEMORY_BUS.items())
 def test_bandwidth_follows_from_the_bus(name, bus):
     width, rate = bus
     assert find_device(name).bandwidth == pytest.approx(width * rate / 8 * 1e9, rel=0.005)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@over("name", NAMES)
 def test_sizes_are_bytes_and_plausible(name):
     device = find_device(name)
     assert device.name == name
@@ -153,7 +154,7 @@ def test_fp32_follows_from_the_vector_units():
         assert device.rate("fp32") == pytest.approx(peak, rel=0.11), device.name
 
 
-@pytest.mark.parametrize(
+@over(
     ("typed", "name"),
     [
         ("4090", "RTX 4090"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from drift import Agreement, Case, compare
+from every import over
 from small_models import CONFIGS, config_of
 from test_memory_drift import MODELS
 
@@ -125,8 +126,8 @@ def cache_of_the_estimate(shape, plan):
     return sum(alive.values())
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 9])
-@pytest.mark.parametrize(
+@over("tokens", [1, 2, 5])
+@over(
     ("family", "changes"),
     [
         ("llama", {}),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from every import over
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -52,8 +53,8 @@ def named(name: str, found: tuple[Operation, ...]) -> Operation:
     return next(each for each in found if each.name == name)
 
 
-@pytest.mark.parametrize("config", [LLAMA, GPT2, MIXTRAL], ids=lambda c: c["model_type"])
-@pytest.mark.parametrize(
+@over("config", [LLAMA, GPT2, MIXTRAL], ids=lambda c: c["model_type"])
+@over(
     "plan",
     [
         {"method": "full"},
@@ -87,7 +88,7 @@ PLANS = (
 )
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@over("path", CONFIGS, ids=lambda path: path.stem)
 def test_so_they_are_for_every_family(path: Path) -> None:
     shape = ModelShape.from_config(json.loads(path.read_text()))
     roofs = Roofs.of(find_device("A100"))

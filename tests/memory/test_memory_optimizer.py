@@ -8,6 +8,7 @@ from importlib import import_module
 import bitsandbytes as bnb
 import pytest
 import torch
+from every import over
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -72,9 +73,9 @@ def ours(sizes, dtype, plan, kind="linear"):
     return sorted(state.bytes for state in states_of(trained(sizes, dtype, kind), plan))
 
 
-@pytest.mark.parametrize("dtype", TORCH)
-@pytest.mark.parametrize("sizes", SHAPES)
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused"])
+@over("dtype", TORCH)
+@over("sizes", SHAPES)
+@over("optimizer", ["adamw", "adamw-fused"])
 def test_adamw_of_torch(optimizer, sizes, dtype):
     weight = parameter(sizes, dtype)
     fused = optimizer == "adamw-fused"
@@ -104,8 +105,8 @@ def test_sgd_keeps_nothing():
     assert not ours((8, 8), "fp32", plan_of("sgd"))
 
 
-@pytest.mark.parametrize("dtype", TORCH)
-@pytest.mark.parametrize("sizes", SHAPES)
+@over("dtype", TORCH)
+@over("sizes", SHAPES)
 def test_adamw_in_8_bits_of_bitsandbytes(sizes, dtype):
     weight = parameter(sizes, dtype)
     chosen = bnb.optim.AdamW8bit([weight])
@@ -127,8 +128,8 @@ def test_code_tables_of_8_bits_are_shared_by_all_tensors():
     assert len(tables) == 2
 
 
-@pytest.mark.parametrize("sizes", SHAPES)
-@pytest.mark.parametrize(("optimizer", "bits"), [("paged-adamw8bit", 8), ("paged-adamw", 32)])
+@over("sizes", SHAPES)
+@over(("optimizer", "bits"), [("paged-adamw8bit", 8), ("paged-adamw", 32)])
 def test_paged_states_are_those_bitsandbytes_asks_managed_memory_for(
     optimizer, bits, sizes, monkeypatch
 ):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from every import over
 from transformers.quantizers import AutoHfQuantizer
 
 from qtui_core.errors import UsageError
@@ -285,7 +286,7 @@ def test_names_of_modules_that_stay_as_they_are():
     assert not failed
 
 
-@pytest.mark.parametrize(
+@over(
     "settings",
     [
         {"quant_method": "quip#"},

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pytest
+from every import over
 from test_memory_estimate import SHAPE
 
 from qtui_core.memory import ModelShape, RunPlan, estimate
@@ -26,8 +26,8 @@ PLANS = (
 )
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.method}-{plan.optimizer}")
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.999])
+@over("plan", PLANS, ids=lambda plan: f"{plan.method}-{plan.optimizer}")
+@over("share", [0.5, 0.9, 0.999])
 def test_a_remedy_makes_it_fit(plan, share):
     whole = estimate(SHAPE, plan).process_bytes
     device = device_of_memory(int(whole * share))

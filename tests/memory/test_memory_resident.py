@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every import over
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.allocator import simulate
@@ -47,7 +48,7 @@ def plan_of(row, **more):
     return resolve(RunPlan(**(arguments | more)), None)
 
 
-@pytest.mark.parametrize("row", rows("A100"), ids=lambda row: row["id"])
+@over("row", rows("A100"), ids=lambda row: row["id"])
 def test_rows_of_an_a100_between_steps(row):
     """What is missing are the inputs, which their Trainer still holds: 8 bytes a token
     for each of three tensors."""
@@ -67,9 +68,7 @@ def loaded_bytes(row, plan):
 T4 = rows("T4")
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in T4 if row["method"] == "lora"], ids=lambda row: row["id"]
-)
+@over("row", [row for row in T4 if row["method"] == "lora"], ids=lambda row: row["id"])
 def test_rows_of_a_t4_that_loaded_whole_tensors(row):
     """Measured before the first step. To the byte, once the allocator has placed every tensor in
     order: its large blocks keep what is not worth cutting off."""
@@ -81,9 +80,7 @@ def test_rows_of_a_t4_that_loaded_whole_tensors(row):
     assert loaded_bytes(row, plan) == pytest.approx(measured, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in T4 if row["method"] == "qlora"], ids=lambda row: row["id"]
-)
+@over("row", [row for row in T4 if row["method"] == "qlora"], ids=lambda row: row["id"])
 def test_rows_of_a_t4_that_quantized_while_loading(row):
     """Models whose tensors are all below 1 MiB, or fill large blocks, are met to the byte. Those
     of others differ from run to run of one plan by up to 8 MB: temporaries of the load leave

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import transformers
+from every import over
 from meta_models import agreeing_shape, causal_model, published
 
 import qtui_core.memory.shape.families as family_modules
 from qtui_core.errors import UsageError
+from qtui_core.memory.shape import from_config
 from qtui_core.memory.shape.from_config import UnknownFamily, families, shape_of
 from qtui_core.memory.shape.model_shape import Mlp, Moe
 from qtui_core.memory.tape.blocks import registry
@@ -126,12 +128,12 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL.keys())
+@over("config", SMALL.values(), ids=SMALL.keys())
 def test_small_models_have_the_parameters_and_buffers_of_the_class(config):
     agreeing_shape(config)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@over("name", PUBLISHED)
 def test_published_models_have_the_parameters_and_buffers_of_the_class(name):
     shape = agreeing_shape(published(name))
     assert shape.parameters == PUBLISHED[name]
@@ -146,7 +148,7 @@ def test_what_a_part_of_a_multimodal_config_leaves_out_is_the_default_of_the_cla
     assert "language model alone" in shape.notes[0]
 
 
-@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL.keys())
+@over("config", SMALL.values(), ids=SMALL.keys())
 def test_sizes_that_no_parameter_shows_are_those_of_the_class(config):
     """Heads, rotation, dropout, experts at work and scales."""
     shape = shape_of(config)
@@ -173,7 +175,7 @@ def test_sizes_that_no_parameter_shows_are_those_of_the_class(config):
             assert spec.mlp.top_k == sizes.num_experts_per_tok
 
 
-@pytest.mark.parametrize(
+@over(
     "config",
     [
         small("mistral"),
@@ -254,7 +256,7 @@ def test_another_head_or_a_quantized_checkpoint_is_noted():
     assert "quantized" in shape.notes[0]
 
 
-@pytest.mark.parametrize(
+@over(
     ("config", "words"),
     [
         (None, "object in braces"),
@@ -325,7 +327,7 @@ def test_every_family_is_in_the_module_that_the_table_names():
     for entry in pkgutil.iter_modules(family_modules.__path__):
         module = import_module(f"{family_modules.__name__}.{entry.name}")
         found |= dict.fromkeys(getattr(module, "FAMILIES", ()), entry.name)
-    assert found == family_modules._MODULES
+    assert found == from_config._MODULES
     assert families() == tuple(sorted(found))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
@@ -202,18 +203,18 @@ def compare(config: dict[str, Any]) -> ModelShape:
     return shape
 
 
-@pytest.mark.parametrize("config", SMALL.values(), ids=SMALL.keys())
+@over("config", SMALL.values(), ids=SMALL.keys())
 def test_small_models_have_the_parameters_and_buffers_of_the_class(config):
     compare(config)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@over("name", PUBLISHED)
 def test_published_models_have_the_parameters_and_buffers_of_the_class(name):
     shape = compare(published(name))
     assert shape.parameters == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@over("name", PUBLISHED)
 def test_sizes_that_decide_the_step_are_those_of_the_class(name):
     """What no parameter shows: dropout, heads, rotated elements, experts at work."""
     config = published(name)
@@ -267,7 +268,7 @@ def test_t5_scales_what_enters_the_head_only_where_its_embeddings_were_tied():
         assert shape_of(config).head_scale == sizes.scale_decoder_outputs
 
 
-@pytest.mark.parametrize(
+@over(
     ("config", "words"),
     [
         ({"model_type": "gpt2", "n_layer": 2, "n_head": 2, "vocab_size": 9}, "n_embd"),

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from bitsandbytes.functional import quantize_4bit
 from cpu_kernels import on_cpu
+from every import over
 from small_models import CONFIGS, build_on_meta, config_of
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
@@ -44,8 +45,8 @@ def plan_of(**chosen):
     return resolve(RunPlan(**({"sequence": 32} | chosen)), "bf16")
 
 
-@pytest.mark.parametrize("ways", [2, 3, 8])
-@pytest.mark.parametrize("sizes", [(1,), (7,), (8, 3), (9, 5), (16, 2, 2)])
+@over("ways", [2, 3, 8])
+@over("sizes", [(1,), (7,), (8, 3), (9, 5), (16, 2, 2)])
 def test_shards_are_those_of_fully_shard(sizes, ways):
     """FSDPParam._init_sharded_param allocates the size of the first chunk on every rank."""
     real = _chunk_with_empty(torch.empty(sizes), ways, dim=0)[0]
@@ -166,7 +167,7 @@ def test_tensor_parallelism_cuts_what_transformers_cuts(family):
         assert (outputs, inputs) == expected.get(style, before), name
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@over("family", CONFIGS)
 def test_the_vocabulary_is_cut_where_classes_have_a_plan(family):
     shape = shape_of(family)
     planned = build_on_meta(family).tp_plan or {}
@@ -238,17 +239,17 @@ def levels(events):
     return peaks, live
 
 
-@pytest.mark.parametrize("family", ["mixtral", "gpt2", "deepseek_v3", "bert", "gemma2"])
-@pytest.mark.parametrize("zero", [0, 2, 3])
+@over("family", ["mixtral", "gpt2", "deepseek_v3", "bert", "gemma2"])
+@over("zero", [0, 2, 3])
 def test_recordings_of_every_kind_of_layer_stay_whole(family, zero):
     shape, plan = shape_of(family), plan_of(method="full", gpus=2, zero=zero)
     peaks, _ = levels(record_on_one_gpu(shape, plan, record_step).events)
     assert peaks["held"] - rounded(8 * plan.tokens) == resident_bytes(shape, plan)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("method", ["full", "lora", "qlora", "inference"])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@over("accumulation", [1, 2])
+@over("method", ["full", "lora", "qlora", "inference"])
+@over("checkpointing", [False, True])
 def test_recordings_stay_whole(method, checkpointing, accumulation):
     """What is allocated is freed once, and what remains between steps is what is resident."""
     shape = shape_of("llama")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cpu_kernels import on_cpu
+from every import over
 from small_models import config_of
 
 from qtui_core.errors import UsageError
@@ -130,8 +131,8 @@ def test_a_further_micro_batch_in_flight_takes_what_is_said(tmp_path):
     assert said == pytest.approx((many - few) / 4, rel=0.05)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "bloom", "opt", "qwen3_moe"])
-@pytest.mark.parametrize("method", ["full", "qlora"])
+@over("family", ["llama", "gemma2", "gpt2", "bloom", "opt", "qwen3_moe"])
+@over("method", ["full", "qlora"])
 def test_what_stages_send_has_the_type_that_is_said(family, method):
     shape = ModelShape.from_config(config_of(family).to_dict())
     chosen = {"method": method, "accumulation": 2, "dtype": "bf16", "sequence": 32}

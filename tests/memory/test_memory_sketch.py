@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
@@ -31,8 +32,8 @@ def shape_of(name: str) -> ModelShape:
     return ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("model", ["qwen2.5-1.5b", "gpt2-medium", "llama-3.2-1b"])
+@over("plan", PLANS)
+@over("model", ["qwen2.5-1.5b", "gpt2-medium", "llama-3.2-1b"])
 def test_it_is_the_estimate_of_a_step(model: str, plan: str) -> None:
     """Peaks of all phases, resident bytes and the peak's composition, to the byte."""
     shape = shape_of(model)

@@ -8,6 +8,7 @@ import bitsandbytes as bnb
 import peft
 import pytest
 import torch
+from every import over
 from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 from small_models import CONFIGS, build_on_meta, config_of
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
@@ -48,7 +49,7 @@ def modules_with_head(shape):
     return modules.items()
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@over("family", CONFIGS)
 def test_the_layers_that_bitsandbytes_replaces(family):
     shape, plan = shape_of(family), resolve(RunPlan(), "bf16")
     model = build_on_meta(family)
@@ -86,7 +87,7 @@ def our_adapters(shape, plan):
     return {name: tuple(pair) for name, pair in found.items()}
 
 
-@pytest.mark.parametrize(
+@over(
     ("family", "targets"),
     [
         *((family, ("all-linear",)) for family in CONFIGS),
@@ -148,8 +149,8 @@ def test_adapters_on_no_module_are_refused_and_names_are_offered():
         blocks_of(shape_of("qwen2_moe"), resolve(RunPlan(lora_targets=("experts",)), None))
 
 
-@pytest.mark.parametrize("quant", ["nf4", "nf4-dq", "fp4", "fp4-dq"])
-@pytest.mark.parametrize("size", [(7, 9), (64, 64), (129, 64), (257, 1025)])
+@over("quant", ["nf4", "nf4-dq", "fp4", "fp4-dq"])
+@over("size", [(7, 9), (64, 64), (129, 64), (257, 1025)])
 def test_packed_weights_against_bitsandbytes(quant, size):
     values, state = bnb.functional.quantize_4bit(
         torch.randn(size, dtype=torch.bfloat16),
@@ -297,7 +298,7 @@ def test_t5_keeps_one_projection_in_float32_when_loaded_as_float16():
     assert all((t.dtype == "fp32") == t.name.endswith(kept) for t in tensors)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@over("family", CONFIGS)
 def test_blocks_are_the_same_tensors_as_their_expansion(family):
     shape, plan = shape_of(family), resolve(RunPlan(quant="nf4-dq"), "bf16")
     totals = Counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from every import over
 from small_models import config_of
 
 from qtui_core.errors import UsageError
@@ -28,7 +29,7 @@ def test_the_default_is_what_its_configuration_spells():
     assert cublas_workspace("2.13").each == parse_workspace_config(":4096:2:16:8") == 8_519_680
 
 
-@pytest.mark.parametrize(
+@over(
     ("torch", "gpu", "each"),
     [
         ("2.8", "T4", 8_519_680),

@@ -33,17 +33,20 @@ def every(cases: Iterable[Any] | Mapping[str, Any], check: Callable[..., object]
 def over(
     names: str | tuple[str, ...],
     cases: Iterable[Any],
-    ids: Callable[[Any], object] | None = None,
+    ids: Callable[[Any], object] | Iterable[str] | None = None,
 ) -> Callable[[Any], Any]:
     """As `pytest.mark.parametrize`, but the test stays one and runs all its cases, as `every` does.
 
     What else the test takes are fixtures, and all its cases share them, but for two: what a case
     changes by `monkeypatch` is back before the next, and `tmp_path` is empty for each. Several
-    tables on one test make every combination. `ids` gives the name of a value, where `str` would
-    not do.
+    tables on one test make every combination. `ids` gives the name of a value, or names all cases,
+    where `str` would not do.
     """
     keys = tuple(each.strip() for each in names.split(",")) if isinstance(names, str) else names
-    table = [(_name(case, ids or _shown), case) for case in cases]
+    if ids is None or callable(ids):
+        table = [(_name(case, ids or _shown), case) for case in cases]
+    else:
+        table = list(zip(ids, cases, strict=True))
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         signature = inspect.signature(test)
