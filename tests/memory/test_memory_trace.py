@@ -124,23 +124,30 @@ CPU_PLANS = {
 }
 
 
-@pytest.mark.parametrize("case", CPU_PLANS)
-def test_the_recorder_sees_what_the_profiler_of_torch_sees_of_the_same_step_on_the_cpu(case):
-    plan = RunPlan(
-        **({"batch": 2, "sequence": 256, "dtype": "fp32", "attention": "eager"} | CPU_PLANS[case])
-    )
+@pytest.fixture(scope="module")
+def on_the_cpu():
+    """Of each plan the recording and what the profiler saw, from one process: the profiler sees
+    what all of a process does, and other tests are kept out of it."""
     config = LLAMA | {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
     config |= {"vocab_size": 1000}
-    # The profiler sees what all of a process does: other tests are kept out of it.
+    same = {"batch": 2, "sequence": 256, "dtype": "fp32", "attention": "eager"}
+    cases = [(config, RunPlan(**(same | plan))) for plan in CPU_PLANS.values()]
     done = subprocess.run(
         [sys.executable, "-c", _PROFILED, str(Path(__file__).parent)],
-        input=pickle.dumps((config, plan)),
+        input=pickle.dumps(cases),
         capture_output=True,
         env=child_environment(),
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()[-3000:]
-    recording, profiled = pickle.loads(done.stdout)
+    return dict(zip(CPU_PLANS, pickle.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("case", CPU_PLANS)
+def test_the_recorder_sees_what_the_profiler_of_torch_sees_of_the_same_step_on_the_cpu(
+    on_the_cpu, case
+):
+    recording, profiled = on_the_cpu[case]
     standing = _unrounded_standing(recording)
     of_recorder = _unrounded_peaks(recording)
     for phase, nbytes in profiled.items():
@@ -154,8 +161,8 @@ os.dup2(2, 1)
 sys.path.insert(0, sys.argv[1])
 from test_memory_trace import _profiled
 from qtui_core.training.tracing.trace import record
-config, plan = pickle.load(sys.stdin.buffer)
-pickle.dump((record(config, plan, device="cpu", steps=1), _profiled(config, plan)), answer)
+cases = pickle.load(sys.stdin.buffer)
+pickle.dump([(record(*case, device="cpu", steps=1), _profiled(*case)) for case in cases], answer)
 """
 
 

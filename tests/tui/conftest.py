@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,27 @@ def check_golden(name: str, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     assert path.exists(), f"no golden {path.name}: run with UPDATE_GOLDEN=1"
     assert text == path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def goldens() -> Iterator[Callable[[str, str], None]]:
+    """`check_golden` for many screens of one app: what differs is told of all, at the end."""
+    wrong = []
+
+    def check(name: str, text: str) -> None:
+        try:
+            check_golden(name, text)
+        except AssertionError as error:
+            wrong.append(f"{name}: {error}")
+
+    yield check
+    assert not wrong, "\n\n".join(wrong)
+
+
+async def resized(pilot: Pilot[Any], size: tuple[int, int]) -> None:
+    """The terminal of another size, once all is drawn in it."""
+    await pilot.resize_terminal(*size)
+    await idle(pilot)
 
 
 async def drained(*_: float) -> None:

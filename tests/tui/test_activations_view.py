@@ -9,7 +9,16 @@ from typing import Any, cast
 
 import pytest
 import running_models
-from conftest import Running, check_golden, screen_lines, screen_text, settled, until
+from conftest import (
+    Running,
+    check_golden,
+    goldens,
+    resized,
+    screen_lines,
+    screen_text,
+    settled,
+    until,
+)
 from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
@@ -154,13 +163,13 @@ def drawn(pilot: Pilot[None], view: ActivationsView) -> str:
 # What it draws
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda s: f"{s[0]}x{s[1]}")
-async def test_golden(
-    running: Running, model: str, fake: type[FakeFeed], size: tuple[int, int]
-) -> None:
-    async with running(size, model=model, start_panel="quantize", color="16") as pilot:
-        _, view = await captured(pilot)
-        check_golden(f"activations_{size[0]}x{size[1]}", drawn(pilot, view))
+async def test_golden(running: Running, model: str, fake: type[FakeFeed]) -> None:
+    with goldens() as check:
+        async with running(model=model, start_panel="quantize", color="16") as pilot:
+            _, view = await captured(pilot)
+            for size in ((80, 24), (120, 40), (200, 50)):
+                await resized(pilot, size)
+                check(f"activations_{size[0]}x{size[1]}", drawn(pilot, view))
 
 
 async def test_golden_before_a_capture(running: Running, model: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, check_golden, idle, screen_lines, screen_text, settled, until
+from conftest import Running, goldens, idle, resized, screen_lines, screen_text, settled, until
 from quantize_model import write_model
 from textual.pilot import Pilot
 
@@ -15,6 +15,7 @@ from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import ViewName
 
 VIEWS = [view.value for view in ViewName]
+SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +45,19 @@ async def show(pilot: Pilot[None], view: str) -> CodebooksPanel:
     return panel
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda s: f"{s[0]}x{s[1]}")
-async def test_golden(running: Running, model: str, size: tuple[int, int], view: str) -> None:
-    async with running(size, model=model, start_panel="codebooks", color="16") as pilot:
-        await show(pilot, view)
-        name = f"codebooks_{view.lower()}_{size[0]}x{size[1]}"
-        check_golden(name, screen_text(pilot.app))
+async def test_golden(running: Running, model: str) -> None:
+    with goldens() as check:
+        async with running(SIZES[0], model=model, start_panel="codebooks", color="16") as pilot:
+            panel = await ready(pilot)
+            for view in VIEWS:
+                assert panel.shown.view == view
+                if view == "Construction":
+                    await pilot.press(*["right"] * 4)
+                for size in SIZES:
+                    await resized(pilot, size)
+                    name = f"codebooks_{view.lower()}_{size[0]}x{size[1]}"
+                    check(name, screen_text(pilot.app))
+                await pilot.press("v")
 
 
 @pytest.mark.parametrize(

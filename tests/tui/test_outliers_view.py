@@ -7,7 +7,17 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, check_golden, idle, screen_lines, screen_text, settled, until
+from conftest import (
+    Running,
+    check_golden,
+    goldens,
+    idle,
+    resized,
+    screen_lines,
+    screen_text,
+    settled,
+    until,
+)
 from quantize_model import PROJ, tensors, write_model
 from textual.pilot import Pilot
 
@@ -16,6 +26,8 @@ from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.panel import QuantizePanel
 from qtui_core.quant import Scheme, attribute_error, find_outliers, keep_columns, measure
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +74,16 @@ async def test_golden_of_the_other_detections(
         check_golden(f"outliers_{name}_80x24", screen_text(pilot.app))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda s: f"{s[0]}x{s[1]}")
-async def test_golden(running: Running, model: str, size: tuple[int, int]) -> None:
-    async with running(size, model=model, start_panel="quantize", color="16") as pilot:
-        await to_outliers(pilot)
-        check_golden(f"outliers_{size[0]}x{size[1]}", screen_text(pilot.app))
-        await type_outlier(pilot, "40 sigma at 50,90")
-        check_golden(f"outliers_injected_{size[0]}x{size[1]}", screen_text(pilot.app))
+async def test_golden(running: Running, model: str) -> None:
+    with goldens() as check:
+        async with running(SIZES[0], model=model, start_panel="quantize", color="16") as pilot:
+            await to_outliers(pilot)
+            for state in ("", "injected_"):
+                if state:
+                    await type_outlier(pilot, "40 sigma at 50,90")
+                for size in SIZES:
+                    await resized(pilot, size)
+                    check(f"outliers_{state}{size[0]}x{size[1]}", screen_text(pilot.app))
 
 
 async def test_what_is_shown_is_what_the_library_says(running: Running, model: str) -> None:

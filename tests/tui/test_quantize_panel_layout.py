@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, check_golden, idle, screen_lines, screen_text, settled, until
+from conftest import Running, goldens, idle, resized, screen_lines, screen_text, settled, until
 from quantize_model import write_model
 from textual.pilot import Pilot
 
 from qtui.screen.panel.asking import Phase
 from qtui.tui.panels.quantize.panel import QuantizePanel
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
 @pytest.fixture(autouse=True)
@@ -37,52 +39,44 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
     return panel
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda s: f"{s[0]}x{s[1]}")
-async def test_golden(running: Running, model: str, size: tuple[int, int]) -> None:
-    async with running(size, model=model, start_panel="quantize", color="16") as pilot:
-        await ready(pilot)
-        check_golden(f"quantize_{size[0]}x{size[1]}", screen_text(pilot.app))
+async def test_golden(running: Running, model: str) -> None:
+    with goldens() as check:
+        async with running(SIZES[-1], model=model, start_panel="quantize", color="16") as pilot:
+            for size in reversed(SIZES):  # the list has the focus as long as there is room for it
+                await resized(pilot, size)
+                await ready(pilot)
+                await pilot.press("full_stop")  # the largest error, where a first map begins
+                await ready(pilot)
+                check(f"quantize_{size[0]}x{size[1]}", screen_text(pilot.app))
 
 
 @pytest.mark.parametrize(
-    ("size", "color"),
+    ("sizes", "color"),
     [
-        ((60, 16), "none"), ((60, 16), "truecolor"), ((80, 24), "16"), ((80, 24), "256"),
-        ((100, 30), "truecolor"), ((100, 30), "none"), ((160, 45), "256"), ((160, 45), "16"),
+        (((60, 16), (100, 30)), "none"), (((60, 16), (100, 30)), "truecolor"),
+        (((80, 24), (160, 45)), "16"), (((80, 24), (160, 45)), "256"),
     ],
     ids=str,
 )  # fmt: skip
 async def test_every_depth_and_size_fits(
-    running: Running, model: str, size: tuple[int, int], color: str
+    running: Running, model: str, sizes: tuple[tuple[int, int], ...], color: str
 ) -> None:
-    async with running(size, model=model, start_panel="quantize", color=color) as pilot:
-        panel = await ready(pilot)
-        lines = screen_lines(pilot.app)
-        assert all(len(line) == size[0] for line in lines)
-        text = "\n".join(lines)
-        assert "|error|, max" in text
-        assert "SQNR dB" in text
-        assert "values, log count" in text
-        glyphs = "▀" if color in ("truecolor", "256") else "░▒▓█"
-        assert sum(map(text.count, glyphs)) > 10
-        panel.body.heatmap.focus()
-        for key in (
-            "down",
-            "left",
-            "right",
-            "up",
-            "L",
-            "H",
-            "J",
-            "K",
-            "full_stop",
-            "m",
-            "M",
-            "t",
-            "escape",
-        ):
-            await pilot.press(key)
-        await settled(pilot)
+    keys = ("down", "left", "right", "up", *"LHJK", "full_stop", "m", "M", "t", "escape")
+    async with running(model=model, start_panel="quantize", color=color) as pilot:
+        for size in sizes:
+            await resized(pilot, size)
+            panel = await ready(pilot)
+            lines = screen_lines(pilot.app)
+            assert all(len(line) == size[0] for line in lines)
+            text = "\n".join(lines)
+            assert "|error|, max" in text
+            assert "SQNR dB" in text
+            assert "values, log count" in text
+            glyphs = "▀" if color in ("truecolor", "256") else "░▒▓█"
+            assert sum(map(text.count, glyphs)) > 10
+            panel.body.heatmap.focus()
+            await pilot.press(*keys)
+            await settled(pilot)
 
 
 async def test_ascii_is_ascii(running: Running, model: str) -> None:
@@ -107,14 +101,15 @@ async def test_themes(running: Running, model: str, theme: str) -> None:
         assert panel.body.heatmap.base_style.bgcolor == background
 
 
-@pytest.mark.parametrize("size", [(80, 24), (90, 30), (100, 30), (114, 30)])
 async def test_the_other_scheme_is_whole_where_both_share_a_line(
-    running: Running, model: str, size: tuple[int, int]
+    running: Running, model: str
 ) -> None:
-    async with running(size, model=model, start_panel="quantize") as pilot:
-        await ready(pilot)
-        assert "int4" in screen_lines(pilot.app)[2]
-        assert "B nf4:block64" in screen_lines(pilot.app)[2]
+    async with running(model=model, start_panel="quantize") as pilot:
+        for size in ((80, 24), (90, 30), (100, 30), (114, 30)):
+            await resized(pilot, size)
+            await ready(pilot)
+            assert "int4" in screen_lines(pilot.app)[2]
+            assert "B nf4:block64" in screen_lines(pilot.app)[2]
 
 
 async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_numbers(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import train_runs
-from conftest import Running, check_golden, screen_lines, screen_text, settled
+from conftest import Running, goldens, resized, screen_lines, screen_text, settled
 from test_train_panel import estimator, ready, replay  # noqa: F401 (a fixture)
 
 from qtui.tui.panels.train.shown import ViewName
@@ -26,60 +26,62 @@ def of_size(size: tuple[int, int]) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-@pytest.mark.parametrize("size", SIZES, ids=of_size)
-async def test_golden_before_a_run(running: Running, size: tuple[int, int]) -> None:
-    async with running(size, start_panel="train", color="16") as pilot:
-        await ready(pilot)
-        check_golden(f"train_before_{of_size(size)}", screen_text(pilot.app))
+async def test_golden_before_a_run(running: Running) -> None:
+    with goldens() as check:
+        async with running(SIZES[0], start_panel="train", color="16") as pilot:
+            await ready(pilot)
+            for size in SIZES:
+                await resized(pilot, size)
+                check(f"train_before_{of_size(size)}", screen_text(pilot.app))
 
 
 @pytest.mark.parametrize("run", list(RUNS))
-@pytest.mark.parametrize("size", SIZES, ids=of_size)
-async def test_golden_of_runs(
-    running: Running, tmp_path: Path, size: tuple[int, int], run: str
-) -> None:
+async def test_golden_of_runs(running: Running, tmp_path: Path, run: str) -> None:
     lines, seconds = RUNS[run]
     path = train_runs.write(tmp_path / "run.jsonl", lines())
-    async with running(size, recording=path, color="16") as pilot:
-        await replay(pilot, seconds)
-        check_golden(f"train_{run}_{of_size(size)}", screen_text(pilot.app))
+    with goldens() as check:
+        async with running(SIZES[0], recording=path, color="16") as pilot:
+            for size in SIZES:
+                await resized(pilot, size)
+                await replay(pilot, seconds)
+                check(f"train_{run}_{of_size(size)}", screen_text(pilot.app))
 
 
-@pytest.mark.parametrize("view", [view.value for view in list(ViewName)[1:]])
-@pytest.mark.parametrize("size", SIZES[:2], ids=of_size)
-async def test_golden_of_views(
-    running: Running, tmp_path: Path, size: tuple[int, int], view: str
-) -> None:
+async def test_golden_of_views(running: Running, tmp_path: Path) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
-    async with running(size, recording=path, color="16") as pilot:
-        panel = await replay(pilot)
-        panel._show_view(ViewName(view))
-        await settled(pilot)
-        check_golden(f"train_{view.lower()}_{of_size(size)}", screen_text(pilot.app))
+    with goldens() as check:
+        async with running(SIZES[0], recording=path, color="16") as pilot:
+            panel = await replay(pilot)
+            for view in list(ViewName)[1:]:
+                for size in SIZES[:2]:
+                    await resized(pilot, size)
+                    panel._show_view(view)
+                    panel._draw()
+                    await settled(pilot)
+                    check(f"train_{view.lower()}_{of_size(size)}", screen_text(pilot.app))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "color"),
-    [((60, 16), "none"), ((80, 24), "256"), ((100, 30), "none"), ((160, 45), "truecolor")],
-    ids=str,
+    ("run", "color"), [("running", "none"), ("oom", "256"), ("cpu", "truecolor")]
 )
-@pytest.mark.parametrize("run", ["running", "oom", "cpu"])
 async def test_every_depth_and_size_fits(
-    running: Running, tmp_path: Path, size: tuple[int, int], color: str, run: str
+    running: Running, tmp_path: Path, run: str, color: str
 ) -> None:
     lines, seconds = RUNS[run]
     path = train_runs.write(tmp_path / "run.jsonl", lines())
-    async with running(size, recording=path, color=color) as pilot:
+    async with running((60, 16), recording=path, color=color) as pilot:
         panel = await replay(pilot, seconds)
-        for view in ViewName:
-            assert panel.run_shown.view is view
-            assert all(len(line) == size[0] for line in screen_lines(pilot.app))
-            assert panel.sentence
-            for key in ("f", "down", "up", "tab", "z", "z"):
-                await pilot.press(key)
-            await pilot.press("v")
-            await settled(pilot)
+        for size in ((60, 16), (80, 24), (100, 30), (160, 45)):
+            await resized(pilot, size)
+            for view in ViewName:
+                assert panel.run_shown.view is view
+                assert all(len(line) == size[0] for line in screen_lines(pilot.app))
+                assert panel.sentence
+                for key in ("f", "down", "up", "tab", "z", "z"):
+                    await pilot.press(key)
+                await pilot.press("v")
+                await settled(pilot)
 
 
 @pytest.mark.slow

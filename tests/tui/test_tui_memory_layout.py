@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from conftest import Running, check_golden, screen_lines, screen_text, settled, until
+from conftest import Running, goldens, resized, screen_lines, screen_text, settled, until
 from memory_estimator import HandMade
 from textual.pilot import Pilot
 
@@ -48,12 +48,18 @@ async def show(pilot: Pilot[None], view: str) -> MemoryPanel:
     return panel
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
-async def test_golden(running: Running, size: tuple[int, int], view: str) -> None:
-    async with running(size, start_panel="memory", color="16") as pilot:
-        await show(pilot, view)
-        check_golden(f"memory_{view.lower()}_{size[0]}x{size[1]}", screen_text(pilot.app))
+async def test_golden(running: Running) -> None:
+    with goldens() as check:
+        async with running(SIZES[0], start_panel="memory", color="16") as pilot:
+            panel = await show(pilot, VIEWS[0])
+            for view in VIEWS:
+                assert panel.shown.view == view
+                if view == "Cases":
+                    await pilot.press("down", "down")
+                for size in SIZES:
+                    await resized(pilot, size)
+                    check(f"memory_{view.lower()}_{size[0]}x{size[1]}", screen_text(pilot.app))
+                await pilot.press("v")
 
 
 @pytest.mark.slow
