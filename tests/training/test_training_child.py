@@ -140,11 +140,11 @@ def test_nobody_listens_and_it_ends(tmp_path: Path) -> None:
 
 OUT = """
 import torch
-from qtui.engine import run_worker
+from qtui.engine.run import worker
 def out(*_, **__):
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.00 MiB.")
 torch.optim.AdamW.step = out
-run_worker.main()
+worker.main()
 """
 
 

@@ -51,14 +51,14 @@ async def test_golden_of_views(running: Running, tmp_path: Path) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     with goldens() as check:
         async with running(SIZES[0], recording=path, color="16") as pilot:
-            panel = await replay(pilot)
-            for view in list(ViewName)[1:]:
-                for size in SIZES[:2]:
+            for size in SIZES[:2]:
+                for view in list(ViewName)[1:]:
                     await resized(pilot, size)
+                    panel = await replay(pilot)
                     panel._show_view(view)
-                    panel._draw()
                     await settled(pilot)
                     check(f"train_{view.lower()}_{of_size(size)}", screen_text(pilot.app))
+                    panel._show_view(ViewName.RUN)
 
 
 @pytest.mark.slow
