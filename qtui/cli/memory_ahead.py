@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.changes import candidates
+from qtui_core.memory.advice.changes import changed_plans
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.on_device import plan_on
@@ -23,11 +23,12 @@ def weighed_beside(
 ) -> Weighing:
     """`weighing`, of which a fork of this process already works out what a report will ask for.
 
-    What the fork does not answer, and everything where none can be had, is worked out here. It
-    holds nothing that needs an end: it writes numbers to a pipe, or nobody reads them.
+    Nothing of `plan` is open. What the fork does not answer, and everything where none can be had,
+    is worked out here. It holds nothing that needs an end: it writes numbers to a pipe, or nobody
+    reads them.
     """
     plans = _asked_for(shape, plan, device)
-    if not plans or not hasattr(os, "fork"):
+    if not hasattr(os, "fork"):
         return weighing
     reading, writing = os.pipe()
     try:
@@ -49,20 +50,12 @@ def weighed_beside(
 
 def _asked_for(shape: ModelShape, plan: RunPlan, device: Device | None) -> list[RunPlan]:
     """The plan and its changes, as advice will ask for them, and what older GPUs take instead of
-    flash attention, as their fit will; none for a plan that cannot be."""
-    try:
-        plan = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
-    except UsageError:
-        return []
+    flash attention, as their fit will."""
+    plan = plan_on(plan, device, shape)
     found = [plan]
     if plan.attention == "sdpa":
         found.append(replace(plan, attention="efficient"))
-    for changes, _ in candidates(shape, plan):
-        try:
-            found.append(resolve(replace(plan, **changes), shape.dtype, shape.packed_as))
-        except UsageError:
-            continue
-    return found
+    return [*found, *(changed for changed, _ in changed_plans(shape, plan))]
 
 
 def _answer(weighing: Weighing, plans: Iterable[RunPlan], writing: int) -> None:

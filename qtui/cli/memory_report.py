@@ -3,28 +3,73 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import replace
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache, partial
+from typing import Any, Final
 
 import click
 
 from qtui.cli.memory_ahead import weighed_beside
-from qtui.cli.memory_interrupt import interruptible
 from qtui.cli.plan_options import given_options
 from qtui.profiles import calibrated
-from qtui.report.memory.build import described, report_of
+from qtui.report.memory.build import Described, described, report_of
 from qtui.report.memory.data import MemoryReport
 from qtui_core.memory.advice.fit import Knob, largest
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device, parse_memory
-from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan.rules import learned_positions, not_built_in
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.estimate import estimate_resolved
+from qtui_core.memory.plan.rules import not_built_in
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for, within_positions
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.peaks import estimate_peaks
 from qtui_core.memory.shape.from_config import UnknownFamily
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import ModelSource
+
+#: Seconds until a lost interruption is sent once more: longer than any `__del__` takes.
+_SOON: Final = 0.01
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it a Ctrl+C that Python would drop is sent again until it arrives, and nothing is
+    printed of it.
+
+    Python drops every exception that is raised in a `__del__`, and prints it. A tape frees its
+    buffers there, so a good part of all interruptions would be lost, and with each the event of a
+    buffer.
+    """
+    before = sys.unraisablehook
+
+    def send_again(dropped: Any) -> None:
+        if not isinstance(dropped.exc_value, KeyboardInterrupt):
+            before(dropped)
+            return
+        from threading import Timer
+
+        signum = getattr(dropped.exc_value, "signum", signal.SIGINT)
+        timer = Timer(_SOON, os.kill, (os.getpid(), signum))
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    except KeyboardInterrupt:
+        # A buffer that was only half made is freed on the way out and fails, of which nobody
+        # wants to hear who has just ended the program.
+        sys.unraisablehook = _say_nothing
+        raise
+    except BaseException:
+        sys.unraisablehook = before
+        raise
+    sys.unraisablehook = before
+
+
+def _say_nothing(dropped: Any) -> None:
+    pass
 
 
 def chosen_device(gpu: str | None, vram: str | None) -> Device | None:
@@ -35,10 +80,9 @@ def chosen_device(gpu: str | None, vram: str | None) -> Device | None:
     return None if vram is None else device_of_memory(parse_memory(vram))
 
 
-@interruptible()
 def report_on(
     source: ModelSource,
-    plan: RunPlan,
+    asked: RunPlan,
     device: Device | None = None,
     knob: Knob | None = None,
     *,
@@ -52,11 +96,29 @@ def report_on(
     """
     model = described(source)
     shape = model.read_shape()
-    plan = _as_long_as_it_can_be(plan, shape)
+    asked = _as_long_as_it_can_be(asked, shape)
+    return report_of_plan(
+        model, shape, resolve_for(shape, asked), device, knob, asked=asked, alone=alone
+    )
+
+
+@interruptible()
+def report_of_plan(
+    model: Described,
+    shape: ModelShape,
+    plan: RunPlan,
+    device: Device | None = None,
+    knob: Knob | None = None,
+    *,
+    asked: RunPlan,
+    alone: bool = False,
+) -> MemoryReport:
+    """The report on a plan of which nothing is open. Raises UsageError for one that cannot be on
+    the model."""
     weighing = _weighing(shape, device)
     if alone:
         weighing = weighed_beside(weighing, shape, plan, device)
-    found = estimate(shape, plan, device)
+    found = estimate_resolved(shape, plan, device)
     most = None
     if knob is not None and device is not None:
         most = largest(shape, plan, knob, device)
@@ -65,13 +127,15 @@ def report_on(
         found,
         weighing,
         largest=most,
-        asked=plan,
-        again=partial(estimate, shape),
+        asked=asked,
+        wanted=plan,
+        again=partial(estimate_resolved, shape),
     )
 
 
+@interruptible()
 def report_on_trace(
-    source: ModelSource, plan: RunPlan, device: Device | None = None
+    source: ModelSource, asked: RunPlan, device: Device | None = None
 ) -> MemoryReport:
     """The same from a trace of the class of transformers, also for a family without a shape.
 
@@ -84,11 +148,12 @@ def report_on_trace(
     # What a trace is for: where no shape is built in, the class says what the model is.
     with contextlib.suppress(UnknownFamily):
         shape = model.read_shape()
-        plan = _as_long_as_it_can_be(plan, shape)
-    found = traced_estimate(model.config, shape, plan, device)
+        asked = _as_long_as_it_can_be(asked, shape)
+    found = traced_estimate(model.config, shape, asked, device)
     unknown = shape is None or not_built_in(shape, found.plan)
     weighing = None if shape is None or unknown else _weighing(shape, device)
-    return report_of(model, found, weighing, asked=plan)
+    wanted = None if shape is None else resolve_for(shape, asked)
+    return report_of(model, found, weighing, asked=asked, wanted=wanted)
 
 
 def _as_long_as_it_can_be(plan: RunPlan, shape: ModelShape) -> RunPlan:
@@ -97,15 +162,7 @@ def _as_long_as_it_can_be(plan: RunPlan, shape: ModelShape) -> RunPlan:
     context = click.get_current_context(silent=True)
     if context is None or "--seq" in given_options(context):
         return plan
-    return within_positions(plan, shape)
-
-
-def within_positions(plan: RunPlan, shape: ModelShape) -> RunPlan:
-    """The plan with a sequence no longer than a model has learned positions for."""
-    longest = learned_positions(shape)
-    if longest is None:
-        return plan
-    return replace(plan, sequence=max(1, min(plan.sequence, longest - plan.generate)))
+    return within_positions(shape, plan)
 
 
 def _weighing(shape: ModelShape, device: Device | None) -> Callable[[RunPlan], Peaks]:

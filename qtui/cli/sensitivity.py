@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from qtui.cli.exits import say
 from qtui.cli.progress import progress_on_stderr
+from qtui.engine.client import EngineClient, EngineState, Reply
+from qtui.engine.silence import LIMIT_SECONDS, silence_of
 from qtui_core.errors import UsageError
 from qtui_core.inspection.layer_errors import LayerErrors
 from qtui_core.inspection.sensitivity.budget import Budget
@@ -15,6 +20,8 @@ from qtui_core.inspection.sensitivity.weighing import Weighing, weigh_by_outputs
 if TYPE_CHECKING:
     from qtui_core.inspection import Inspection
     from qtui_core.models import ModelSource
+
+Progress = Callable[[float, dict[str, Any]], None]
 
 
 def assign(
@@ -53,8 +60,6 @@ def assign(
 def _weigh_by_outputs(
     source: ModelSource, inspection: Inspection, calibration: str, *, full: bool
 ) -> Weighing:
-    from qtui.cli.engine import ask_engine
-
     with progress_on_stderr("running") as told:
 
         def heard(fraction: float, data: dict[str, Any]) -> None:
@@ -75,3 +80,29 @@ def _weigh_by_outputs(
         name: LayerErrors(tokens, tuple(errors)) for name, tokens, errors in reply.data["layers"]
     }
     return weigh_by_outputs(inspection, found)
+
+
+def ask_engine(
+    model: str, method: str, params: Mapping[str, Any], progress: Progress | None = None
+) -> Reply:
+    """Asks the child that has torch. Opens `model` in a fresh engine and asks it once.
+
+    Raises QtuiError (UsageError, ModelError) as the engine reports it, and EngineLost when it
+    is gone.
+    """
+
+    async def ask() -> Reply:
+        engine = EngineClient(on_state=_tell_silence)
+        try:
+            await engine.request("open_model", {"model": model})
+            return await engine.request(method, {"model": model, **params}, on_progress=progress)
+        finally:
+            await engine.close()
+
+    return asyncio.run(ask())
+
+
+def _tell_silence(state: EngineState, detail: str) -> None:
+    """That it does not answer, once it is so; how it ends is told by an exception."""
+    if state is not EngineState.LOST and detail == silence_of("The engine", LIMIT_SECONDS):
+        say(f"qtui: {detail} Ctrl-C ends it.")

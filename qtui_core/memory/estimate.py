@@ -25,7 +25,7 @@ from qtui_core.memory.formulas.terms import (
     slack_term,
     terms_at,
 )
-from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.replay.calls import RepeatedEvents
 from qtui_core.memory.replay.curve import Curve, draw
@@ -36,7 +36,7 @@ from qtui_core.memory.step.collectives import record_on_one_gpu
 from qtui_core.memory.step.on_device import (
     for_allocator,
     logits_copy_bytes,
-    plan_on,
+    plan_as_run,
     with_workspaces,
 )
 from qtui_core.memory.step.run import record_step
@@ -139,15 +139,23 @@ class Estimate:
 def estimate(
     shape: ModelShape, plan: RunPlan, device: Device | None = None, *, allocator: bool = True
 ) -> Estimate:
-    """What a run of `plan` on a model of `shape` needs on one GPU, `device` if named.
+    """What a run of `plan` on a model of `shape` needs on one GPU, `device` if named. What is open
+    in the plan is as usual for the method and the model.
 
     Without `allocator` its simulation is left out, which takes most of the time: allocated bytes
     are then those of tensors, and reserved bytes unknown.
 
     Raises UsageError for a plan that cannot be, or not on this model.
     """
-    plan = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
-    check_against(shape, plan)
+    return estimate_resolved(shape, resolve_for(shape, plan), device, allocator=allocator)
+
+
+def estimate_resolved(
+    shape: ModelShape, plan: RunPlan, device: Device | None = None, *, allocator: bool = True
+) -> Estimate:
+    """The same of a plan in which nothing is open. Raises UsageError for one that cannot be on this
+    model."""
+    plan = plan_as_run(shape, plan, device)
     recording = record_on_one_gpu(shape, plan, record_step)
     return estimate_recording(recording, shape, plan, device, allocator=allocator)
 
@@ -256,6 +264,6 @@ __all__ = [
     "PhaseBytes",
     "estimate",
     "estimate_recording",
-    "plan_on",
+    "estimate_resolved",
     "process_on",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,17 +12,20 @@ import pytest
 
 from qtui.cli import memory_ahead
 from qtui.cli.memory_ahead import weighed_beside
+from qtui.cli.memory_report import report_on
+from qtui_core.errors import UsageError
 from qtui_core.memory.advice.changes import advise
 from qtui_core.memory.advice.fit import fits
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.peaks import estimate_peaks
 from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.models import open_model
 
 CONFIG = Path(__file__).parents[1] / "memory" / "configs" / "gpt2-medium.json"
 SHAPE = ModelShape.from_config(json.loads(CONFIG.read_text()))
-PLAN = RunPlan(method="lora", batch=2, sequence=256)
+PLAN = resolve(RunPlan(method="lora", batch=2, sequence=256), SHAPE.dtype)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -64,7 +68,7 @@ def test_a_report_asks_nothing_more_of_this_process(gpu):
 def test_what_nobody_thought_of_is_worked_out_here():
     weighing = Weighing()
     beside = weighed_beside(weighing, SHAPE, PLAN, None)
-    other = RunPlan(method="lora", batch=3, sequence=128)
+    other = replace(PLAN, batch=3, sequence=128)
     assert beside(other) == estimate_peaks(SHAPE, other)
     assert weighing.asked == [other]
 
@@ -93,5 +97,5 @@ def test_where_no_process_can_be_had_all_is_worked_out_here(monkeypatch):
 
 def test_a_plan_that_cannot_be_forks_nothing(monkeypatch):
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
-    weighing = Weighing()
-    assert weighed_beside(weighing, SHAPE, RunPlan(batch=0), None) is weighing
+    with open_model(str(CONFIG)) as source, pytest.raises(UsageError, match="The batch"):
+        report_on(source, RunPlan(batch=0), alone=True)

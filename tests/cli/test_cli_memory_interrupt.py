@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from qtui.cli.memory_interrupt import interruptible
+from qtui.cli.memory_report import interruptible
 
 
 class InterruptedWhenFreed:

@@ -105,7 +105,7 @@ def test_resident_bytes_are_those_of_the_static_tables(plan):
 
 def test_peaks_alone_are_those_of_the_estimate_without_the_allocator(plan):
     found = estimate(SHAPE, plan, allocator=False)
-    peaks = estimate_peaks(SHAPE, plan)
+    peaks = estimate_peaks(SHAPE, resolve(plan, SHAPE.dtype))
     assert dict(peaks.by_phase) == {phase.name: phase.live_bytes for phase in found.phases}
     assert (peaks.bytes, peaks.phase) == (found.peak_allocated_bytes, found.peak_phase)
     assert found.peak_reserved_bytes is None

@@ -17,6 +17,7 @@ from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.advice.fit import fit_on, fits, largest, last_that_fits
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
 from qtui_core.memory.devices.process import PAGED
+from qtui_core.memory.plan.run_plan import resolve_for
 from qtui_core.memory.replay.peaks import estimate_peaks
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -88,11 +89,11 @@ def test_paged_states_leave_a_gpu_that_is_full():
 @pytest.mark.parametrize("asked", ["T4", "A10"])
 def test_rows_of_other_devices_do_not_depend_on_the_one_that_was_asked_for(asked):
     """On a T4 sdpa is another kernel, which is not what the A100 beside it would take."""
-    plan = RunPlan(method="full", batch=2, sequence=1024, loss="fused")
+    plan = resolve_for(SHAPE, RunPlan(method="full", batch=2, sequence=1024, loss="fused"))
     wanted = fits(estimate(SHAPE, plan), DEVICES, lambda plan: estimate_peaks(SHAPE, plan))
     device = find_device(asked)
     found = estimate(SHAPE, plan, device)
-    rows = fits(found, DEVICES, lambda plan: estimate_peaks(SHAPE, plan, device), asked=plan)
+    rows = fits(found, DEVICES, lambda plan: estimate_peaks(SHAPE, plan, device), wanted=plan)
     kernel = replace(found.plan, attention="efficient")
     assert estimate_peaks(SHAPE, kernel).bytes != estimate_peaks(SHAPE, plan).bytes
     for row, want in zip(rows, wanted, strict=True):
@@ -166,13 +167,14 @@ def test_a_gpu_without_products_of_fp8_is_judged_by_the_unpacked_weights():
     config = json.loads((CONFIGS / "llama-3.2-1b.json").read_text())
     settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     shape = ModelShape.from_config({**config, "quantization_config": settings})
-    plan, devices = RunPlan(method="qlora"), [find_device(name) for name in ("A100", "4090")]
+    plan = resolve_for(shape, RunPlan(method="qlora"))
+    devices = [find_device(name) for name in ("A100", "4090")]
     each = {device.name: estimate(shape, plan, device) for device in devices}
     unpacked, packed = each.values()
     assert unpacked.resident_bytes > packed.resident_bytes + (900 << 20)
     for asked in (None, *devices):
         found = estimate(shape, plan, asked)
-        rows = fits(found, devices, partial(estimate_peaks, shape, device=asked), asked=plan)
+        rows = fits(found, devices, partial(estimate_peaks, shape, device=asked), wanted=plan)
         for row, device in zip(rows, sorted(devices, key=lambda d: d.capacity_bytes), strict=True):
             wanted = fit_on(each[device.name], device).headroom_bytes
             # What the allocator keeps is that of the other weights' blocks.

@@ -10,10 +10,11 @@ import pytest
 from every import over
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.devices.finding import Device, find_device
 from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.sketch import sketch
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
+from qtui_core.memory.replay.sketch import Sketch
+from qtui_core.memory.replay.sketch import sketch as sketch_resolved
 from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -30,6 +31,10 @@ STEP = ("forward", "loss", "backward", "optimizer", "between steps")
 
 def shape_of(name: str) -> ModelShape:
     return ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
+
+
+def sketch(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Sketch:
+    return sketch_resolved(shape, resolve_for(shape, plan), device)
 
 
 @over("plan", PLANS)

@@ -12,12 +12,13 @@ from typing import Any
 from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.estimate import Estimate, estimate_recording, plan_on
+from qtui_core.memory.estimate import Estimate, estimate_recording
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, Component, Event, Label, Recording
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packings import STORED
+from qtui_core.memory.step.on_device import plan_on
 
 #: Lines of a failed process that are told.
 _LINES = 3

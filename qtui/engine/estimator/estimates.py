@@ -17,7 +17,7 @@ from qtui.engine.estimator.answers import (
     ModelFacts,
     Traced,
 )
-from qtui.engine.estimator.subjects import Estimates, Subject, asked, device_of
+from qtui.engine.estimator.subjects import Estimates, Question, device_of, question_of
 from qtui.engine.task import Result, Task
 from qtui.report.memory.build import report_of
 from qtui.report.memory.data import memory_data
@@ -27,8 +27,8 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import CASES, figures_of
 from qtui_core.memory.advice.fit import Verdict, fit_on
 from qtui_core.memory.devices.workspaces import outside_torch
-from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate_resolved
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.curve import Curve, Peaks
 from qtui_core.memory.replay.peaks import estimate_peaks
 from qtui_core.memory.replay.sketch import sketch
@@ -61,8 +61,8 @@ def open_subject(estimates: Estimates, task: Task) -> Result:
 
 def first(estimates: Estimates, task: Task) -> Result:
     """The curve of tensors: what a knob that is being turned is answered with."""
-    subject, plan, device = asked(estimates, task)
-    drawn = sketch(subject.known_shape(), plan, device)
+    question = question_of(estimates, task)
+    drawn = sketch(question.shape, question.plan, question.device)
     return Result(
         Answer(
             stage="first",
@@ -89,9 +89,10 @@ def first(estimates: Estimates, task: Task) -> Result:
 
 def full(estimates: Estimates, task: Task) -> Result:
     """The whole estimate."""
-    subject, plan, device = asked(estimates, task)
-    found = unless_given_up(task, lambda: estimates.full(subject, plan, device))
-    return Result(_answer(found, sketch(subject.known_shape(), plan, device).curve))
+    question = question_of(estimates, task)
+    found = unless_given_up(task, lambda: estimates.full(question))
+    drawn = sketch(question.shape, question.plan, question.device)
+    return Result(_answer(found, drawn.curve))
 
 
 def trace(estimates: Estimates, task: Task) -> Result:
@@ -99,23 +100,28 @@ def trace(estimates: Estimates, task: Task) -> Result:
     it."""
     from qtui.engine.estimator.asked_trace import traced_estimate
 
-    subject, plan, device = asked(estimates, task)
-    found = traced_estimate(subject.config, subject.shape, plan, device, task.check)
-    return Result(Traced(_answer(found, found.curve), _around(subject, found, plan, task)))
+    question = question_of(estimates, task)
+    subject = question.subject
+    found = traced_estimate(
+        subject.config, subject.shape, question.asked, question.device, task.check
+    )
+    return Result(Traced(_answer(found, found.curve), _around(question, found, task)))
 
 
 def around(estimates: Estimates, task: Task) -> Result:
     """What would save memory, what the plan fits, what to do when it does not."""
-    subject, plan, device = asked(estimates, task)
-    found = unless_given_up(task, lambda: estimates.full(subject, plan, device))
-    return Result(_around(subject, found, plan, task))
+    question = question_of(estimates, task)
+    found = unless_given_up(task, lambda: estimates.full(question))
+    return Result(_around(question, found, task))
 
 
-def _around(subject: Subject, found: Estimate, plan: RunPlan, task: Task) -> Around:
+def _around(question: Question, found: Estimate, task: Task) -> Around:
+    subject = question.subject
+
     @cache
     def peaks(changed: RunPlan) -> Peaks:
         task.check()
-        return estimate_peaks(subject.known_shape(), changed, found.device)
+        return estimate_peaks(question.shape, changed, found.device)
 
     here = [device_of(params) for params in task.params.get("live", ())]
     report = report_of(
@@ -123,7 +129,8 @@ def _around(subject: Subject, found: Estimate, plan: RunPlan, task: Task) -> Aro
         found,
         None if subject.shape is None else peaks,
         here=[device for device in here if device is not None],
-        asked=plan,
+        asked=question.asked,
+        wanted=None if subject.shape is None else question.plan,
     )
     return Around(
         advice=report.advice,
@@ -140,15 +147,15 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
     """Which batches and sequences (both rising) fit a device. Peaks come first, cell by cell, and
     then verdicts from whole estimates, but only along the edges of what fits: more tokens never
     need less."""
-    subject, plan, device = asked(estimates, task)
-    shape = subject.known_shape()
+    question = question_of(estimates, task)
+    shape, plan, device = question.shape, question.asked, question.device
     batches, sequences = task.params["batches"], task.params["sequences"]
     needs: dict[tuple[int, int], int] = {}
     peaks: dict[tuple[int, int], int | None] = {}
 
     def cell(column: int, row: int) -> RunPlan:
         changes: dict[str, Any] = {"batch": batches[row], "sequence": sequences[column]}
-        return dataclasses.replace(plan, **changes)
+        return resolve_for(shape, dataclasses.replace(plan, **changes))
 
     def tell(column: int, row: int, verdict: Verdict | None = None) -> None:
         peak = peaks[column, row]
@@ -173,7 +180,7 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
         task.check()
         if needs[column, row] > room:
             return "no"  # without what the allocator keeps
-        found = unless_given_up(task, lambda: estimate(shape, cell(column, row), device))
+        found = unless_given_up(task, lambda: estimate_resolved(shape, cell(column, row), device))
         return fit_on(found, device).verdict
 
     fitting = tight = len(batches)

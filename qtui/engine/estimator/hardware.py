@@ -12,12 +12,12 @@ import threading
 from typing import IO, Any, Final
 
 from qtui.engine.estimator.answers import Operations, Readings
-from qtui.engine.estimator.subjects import Estimates, asked
+from qtui.engine.estimator.subjects import Estimates, question_of
 from qtui.engine.task import Result, Task
 from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.compute.intensity import operations_of
-from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.plan.run_plan import resolve_for
 from qtui_core.memory.step.on_device import plan_on
 from qtui_core.telemetry.readings import read_all
 
@@ -34,12 +34,12 @@ def gpus(estimates: Estimates, task: Task) -> Result:
 
 def operations(estimates: Estimates, task: Task) -> Result:
     """The operations of a step of a plan."""
-    subject, plan, device = asked(estimates, task)
-    shape = subject.known_shape()
+    question = question_of(estimates, task)
+    shape, plan = question.shape, question.asked
     longest = shape.max_positions
     if task.params.get("usual") and longest and longest < plan.sequence:
         plan = dataclasses.replace(plan, sequence=longest)
-    resolved = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
+    resolved = plan_on(resolve_for(shape, plan), question.device, shape)
     return Result(Operations(resolved, tuple(operations_of(shape, resolved))))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from qtui.engine.task import Task
@@ -18,8 +19,8 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import case_of
 from qtui_core.memory.devices.device import Calibration
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
-from qtui_core.memory.estimate import Estimate, estimate
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.estimate import Estimate, estimate_resolved
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.shape.from_config import UnknownFamily
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
@@ -65,13 +66,14 @@ class Estimates:
         """The model may be another one by now."""
         self._subjects.pop(("model", model), None)
 
-    def full(self, subject: Subject, plan: RunPlan, device: Device | None) -> Estimate:
+    def full(self, question: Question) -> Estimate:
         """The whole estimate, remembered."""
+        subject, plan, device = question.subject, question.plan, question.device
         place = (device.name, device.capacity_bytes, device.calibration) if device else None
         key = (subject.name, plan, place)
         found = self._found.pop(key, None)
         if found is None or found.shape is not subject.shape:
-            found = estimate(subject.known_shape(), plan, device)
+            found = estimate_resolved(question.shape, plan, device)
         self._found[key] = found
         while len(self._found) > _KEPT:
             del self._found[next(iter(self._found))]
@@ -95,11 +97,31 @@ def _of_case(key: str) -> Subject:
     return Subject(case.title, case.source, case.config, shape.architecture, False, shape=shape)
 
 
-def asked(estimates: Estimates, task: Task) -> tuple[Subject, RunPlan, Device | None]:
+@dataclass(frozen=True)
+class Question:
+    """What a task is about. `asked` is the plan as it was typed."""
+
+    subject: Subject
+    asked: RunPlan
+    device: Device | None
+
+    @property
+    def shape(self) -> ModelShape:
+        """Raises UnknownFamily where there is none."""
+        return self.subject.known_shape()
+
+    @cached_property
+    def plan(self) -> RunPlan:
+        """The plan with nothing left open. Raises UsageError for one that cannot be."""
+        return resolve_for(self.shape, self.asked)
+
+
+def question_of(estimates: Estimates, task: Task) -> Question:
     """The subject, plan and device that a task is about."""
     plan = dict(task.params["plan"])
     plan["lora_targets"] = tuple(plan["lora_targets"])
-    return estimates.subject(task.params), RunPlan(**plan), device_of(task.params.get("device"))
+    subject, device = estimates.subject(task.params), device_of(task.params.get("device"))
+    return Question(subject, RunPlan(**plan), device)
 
 
 def device_of(params: Mapping[str, Any] | None) -> Device | None:

@@ -13,10 +13,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
-from qtui.cli.memory_report import report_on, within_positions
+from qtui.cli.memory_report import report_of_plan
 from qtui.engine.run.host_memory import warning_on_host
 from qtui.profiles import calibrated
-from qtui.report.memory.build import described
+from qtui.report.memory.build import Described, described
 from qtui.report.memory.data import memory_data
 from qtui_core.activations.text import read_text
 from qtui_core.dataclass import dataclass
@@ -26,7 +26,7 @@ from qtui_core.live.header import Header, Predicted
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve, within_positions
 from qtui_core.memory.shape.from_config import UnknownFamily
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -76,7 +76,8 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
     origin = "built-in text" if request.data is None else read_text(request.data, "training").origin
     source = open_model(request.model)
     try:
-        config = described(source).config
+        model = described(source)
+        config = model.config
         _check_language_model(config)
         alone, note = one_gpu(request.plan)
         if request.usual:
@@ -87,7 +88,7 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
         packed_as = None if packing is None else packing.quant
         plan = resolve(alone, _stored_dtype(config), packed_as)
         check_runnable(plan, placement.device.kind)
-        predicted, why_not, advice, architecture = _predicted(source, plan, placement)
+        predicted, why_not, advice, architecture = _predicted(source, model, plan, placement)
     except BaseException:
         source.close()
         raise
@@ -138,13 +139,13 @@ def _check_language_model(config: Mapping[str, Any]) -> None:
 
 
 def _predicted(
-    source: ModelSource, plan: RunPlan, placement: Placement
+    source: ModelSource, model: Described, plan: RunPlan, placement: Placement
 ) -> tuple[Predicted | None, str, Sequence[Advice], str]:
     """The estimate as a header has it, or why there is none; what would save memory; the class."""
     device = _device_of(placement)
     tensors, used = placement.device.kind == "cpu", placement.used_bytes
     try:
-        report = report_on(source, plan, device)
+        report = report_of_plan(model, model.read_shape(), plan, device, asked=plan)
     except UnknownFamily as error:
         return None, str(error), (), source.architecture or "a model"
     predicted = predict(
@@ -177,7 +178,7 @@ def _device_of(placement: Placement) -> Device | None:
 def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
     """The plan with a sequence that the model has positions for, as far as its family is known."""
     with suppress(UnknownFamily):
-        return within_positions(plan, ModelShape.from_config(config))
+        return within_positions(ModelShape.from_config(config), plan)
     return plan
 
 

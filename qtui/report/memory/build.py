@@ -92,13 +92,15 @@ def report_of(
     here: Sequence[Device] = (),
     largest: Largest | None = None,
     asked: RunPlan | None = None,
+    wanted: RunPlan | None = None,
     again: OnDevice | None = None,
 ) -> MemoryReport:
     """The report on an estimate of a model, on its device if it has one.
 
     `peaks` estimates changed plans, which are weighed by it; None where none can be, as after the
     trace of a family without a shape. The GPUs `here` are judged before those of the catalogue.
-    `asked` is the plan as it was asked for, where that is known. `again` estimates a plan on a
+    `asked` is the plan as it was asked for, where that is known, and `wanted` the same with nothing
+    left open, before the device had its say. `again` estimates a plan on a
     device as `found` was, which takes longer: what is said to make the run fit, and where it fits
     narrowly, is then held against it.
     """
@@ -106,7 +108,7 @@ def report_of(
     near = [] if found.device is None else [found.device]
     near += [device for device in here if device.name not in {each.name for each in near}]
     named = {device.name for device in near}
-    rows = fits(found, DEVICES, peaks, asked=asked)
+    rows = fits(found, DEVICES, peaks, wanted=wanted)
     verdicts = (
         *(fit_on(found, device) for device in near),
         *(fit for fit in rows if fit.gpu not in named),

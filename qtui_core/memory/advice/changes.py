@@ -4,6 +4,7 @@ kind of running out of memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
-from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.plan.run_plan import resolve_for
 from qtui_core.memory.plan.text import change
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
@@ -74,14 +75,11 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
         return ()
     base = estimator(estimate.plan)
     found = []
-    for changes, cost in candidates(estimate.shape, estimate.plan):
+    for plan, cost in changed_plans(estimate.shape, estimate.plan):
         try:
-            plan = resolve(
-                replace(estimate.plan, **changes), estimate.shape.dtype, estimate.shape.packed_as
-            )
             changed = estimator(plan)
         except UsageError:
-            continue  # Impossible together with the rest of the plan: no advice.
+            continue  # Impossible on this model: no advice.
         by_phase = {
             name: most - changed.by_phase.get(name, 0) for name, most in base.by_phase.items()
         }
@@ -95,6 +93,14 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
 def worthwhile(advice: Sequence[Advice], peak: int) -> tuple[Advice, ...]:
     """Those that save a part of the peak that is worth a line."""
     return tuple(a for a in advice if a.saves_bytes * _WORTH >= peak)
+
+
+def changed_plans(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[RunPlan, str]]:
+    """(changed plan, what that costs) of all changes that might save memory and that can be made
+    in a plan of which nothing is open."""
+    for changes, cost in candidates(shape, plan):
+        with suppress(UsageError):  # Impossible together with the rest of the plan.
+            yield resolve_for(shape, replace(plan, **changes)), cost
 
 
 def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
@@ -277,6 +283,7 @@ __all__ = [
     "Cure",
     "advise",
     "candidates",
+    "changed_plans",
     "cures",
     "tries_segments",
     "worthwhile",

@@ -12,7 +12,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.process import CACHED, PAGED
 from qtui_core.memory.estimate import Estimate, estimate, process_on
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.peaks import estimate_peaks
@@ -72,18 +72,17 @@ def fits(
     devices: Iterable[Device],
     peaks: Callable[[RunPlan], Peaks] | None = None,
     *,
-    asked: RunPlan | None = None,
+    wanted: RunPlan | None = None,
 ) -> tuple[Fit, ...]:
     """The verdicts on devices, the smallest first. Of another device than the estimate's the
     allocator is not run again: what it keeps is taken to be the same.
 
     `peaks` estimates a plan on the estimate's device: where another device runs the plan in
-    another way (`plan_on`), the difference of the peaks is counted there. `asked` is the plan
-    before the estimate's own device had its say.
+    another way (`plan_on`), the difference of the peaks is counted there. `wanted` is the plan
+    before the estimate's own device had its say; nothing of it is open.
     """
     plan, shape = found.plan, found.shape
-    if asked is not None and shape is not None:
-        wanted = resolve(asked, shape.dtype, shape.packed_as)
+    if wanted is not None:
         plan = replace(plan, attention=wanted.attention, method=wanted.method, quant=wanted.quant)
     known = {found.plan: 0}
 

@@ -1,4 +1,4 @@
-"""A plan with nothing left open."""
+"""The door by which a plan enters: behind it nothing of the plan is open."""
 
 from __future__ import annotations
 
@@ -19,8 +19,22 @@ from qtui_core.memory.plan.choices import (
 )
 from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
-from qtui_core.memory.plan.rules import check, check_against, check_storage
+from qtui_core.memory.plan.rules import check, check_against, check_storage, learned_positions
+from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
+
+
+def resolve_for(shape: ModelShape, plan: RunPlan) -> RunPlan:
+    """The plan with nothing left open, for a model. Raises what `resolve` does."""
+    return resolve(plan, shape.dtype, shape.packed_as)
+
+
+def within_positions(shape: ModelShape, plan: RunPlan) -> RunPlan:
+    """The plan with a sequence no longer than a model has learned positions for."""
+    longest = learned_positions(shape)
+    if longest is None:
+        return plan
+    return replace(plan, sequence=max(1, min(plan.sequence, longest - plan.generate)))
 
 
 def resolve(plan: RunPlan, stored_dtype: str | None, packed_as: str | None = None) -> RunPlan:
@@ -77,5 +91,7 @@ __all__ = [
     "parse_loss",
     "parse_targets",
     "resolve",
+    "resolve_for",
+    "within_positions",
     "without_logits",
 ]

@@ -7,14 +7,14 @@ from typing import Final
 
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.workspaces import cublas_workspace
-from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
+from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.replay.curve import Peaks, read_peaks
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import ALLOCATE, PHASE, Component, Event, Phase
 from qtui_core.memory.replay.stretching import peak_levels
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.collectives import record_on_one_gpu
-from qtui_core.memory.step.on_device import plan_on, with_workspaces
+from qtui_core.memory.step.on_device import plan_as_run, with_workspaces
 from qtui_core.memory.step.run import record_repeated, record_step
 
 #: Phases in which nothing is multiplied yet.
@@ -23,12 +23,11 @@ _BEFORE_STEPS: Final = frozenset((Phase.LOAD.value, Phase.PREPARE.value))
 
 def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Peaks:
     """The most alive in each phase, and no more: what plans are compared by, in a tenth of the
-    time.
+    time. Nothing of `plan` is open.
 
-    Raises UsageError for a plan that cannot be, or not on this model.
+    Raises UsageError for a plan that cannot be on this model.
     """
-    plan = plan_on(resolve(plan, shape.dtype, shape.packed_as), device, shape)
-    check_against(shape, plan)
+    plan = plan_as_run(shape, plan, device)
     if plan.loop == "script":  # whose first step is like no other
         recording = record_on_one_gpu(shape, plan, record_step)
         return read_peaks(with_workspaces(recording.events, plan, device))

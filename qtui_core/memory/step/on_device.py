@@ -11,7 +11,8 @@ from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.workspaces import cublas_workspace
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.choices import UNPACKED
-from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.rules import check_against
 from qtui_core.memory.replay.allocator import warm_up_bytes
 from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.record import (
@@ -50,6 +51,14 @@ def plan_on(plan: RunPlan, device: Device | None, shape: ModelShape | None = Non
     if plan.attention != "sdpa" or has_flash(device):
         return plan
     return replace(plan, attention="efficient")
+
+
+def plan_as_run(shape: ModelShape, plan: RunPlan, device: Device | None) -> RunPlan:
+    """The plan as it runs on a device; nothing of `plan` is open. Raises UsageError where it is
+    impossible for the model."""
+    plan = plan_on(plan, device, shape)
+    check_against(shape, plan)
+    return plan
 
 
 def has_flash(device: Device | None) -> bool:
