@@ -17,6 +17,8 @@ import pytest
 from command_line import run_in_terminal
 from every import over
 
+from qtui.cli.exits import say
+
 
 def header_file(path: Path, header: bytes, data: bytes = b"", length: int | None = None) -> Path:
     path.write_bytes(struct.pack("<Q", len(header) if length is None else length) + header + data)
@@ -237,6 +239,11 @@ def test_names_with_escape_codes_do_not_reach_the_terminal(qtui, tmp_path):
     wrong = qtui("inspect", str(path), "--tensors", "no\x1b[2J")
     assert wrong.returncode == 2
     assert "\x1b" not in wrong.stderr
+
+
+def test_a_sentence_shows_what_a_name_would_have_the_terminal_do(capsys):
+    say("no\x1b[2Jsuch")
+    assert capsys.readouterr().err == "no\\x1b[2Jsuch\n"
 
 
 def test_the_app_without_a_terminal_names_inspect(qtui):

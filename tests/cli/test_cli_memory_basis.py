@@ -167,6 +167,7 @@ def test_the_last_sentence_answers_what_was_asked(qtui):
     none = memory(qtui, str(LLAMA), "--max", "seq", "--vram", "2GiB")
     assert none["largest"]["value"] is None
     assert "Not even --seq " in none["conclusion"]
+    assert "No single change saves that; `--" in none["conclusion"]
 
 
 def test_a_sequence_that_ends_with_the_positions_says_so(qtui):
