@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from bare import ROOT, linked_environment, project
+from every import every
 from packaging.requirements import Requirement
 from terminals import Terminal
 
@@ -53,20 +54,24 @@ def run(python: Path, command: str, folder: Path) -> subprocess.CompletedProcess
     )
 
 
-def failures(python: Path, folder: Path) -> list[str]:
-    """What is wrong with the commands of WORKS and LACKS in an environment."""
-    wrong = []
-    for command, shown in WORKS.items():
+def check_commands(python: Path, folder: Path) -> None:
+    """Fails where a command of WORKS or LACKS does not do what is said there."""
+
+    def works(command: str) -> None:
         done = run(python, command, folder)
-        if done.returncode or shown not in done.stdout or "Traceback" in done.stderr:
-            wrong.append(f"{command}: {done.returncode} {done.stdout[-300:]} {done.stderr}")
-    for command, (code, lacks, ending) in LACKS.items():
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+        assert WORKS[command] in done.stdout
+
+    def lacks(command: str) -> None:
+        code, lacking, ending = LACKS[command]
         done = run(python, command, folder)
-        said = done.stderr
-        one = said.count("\n") == 1 and lacks in said and said.endswith(f" {ending}\n")
-        if done.returncode != code or done.stdout or not one:
-            wrong.append(f"{command}: {done.returncode} {done.stdout[-300:]} {said}")
-    return wrong
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert lacking in done.stderr
+        assert done.stderr.endswith(f" {ending}\n")
+        assert done.stderr.count("\n") == 1
+
+    checks = dict.fromkeys(WORKS, works) | dict.fromkeys(LACKS, lacks)
+    every(checks.items(), lambda command, check: check(command))
 
 
 def test_without_extras_what_needs_none_works_and_the_rest_names_its_extra(tmp_path):
@@ -75,7 +80,7 @@ def test_without_extras_what_needs_none_works_and_the_rest_names_its_extra(tmp_p
     code = f"import importlib.util as u; print([n for n in {absent} if u.find_spec(n)])"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "[]\n", done.stderr
-    assert failures(python, tmp_path) == []
+    check_commands(python, tmp_path)
 
 
 def test_the_table_of_extras_is_that_of_the_package():
@@ -142,7 +147,7 @@ def test_installed_without_extras_it_is_small_and_its_commands_work(installed, t
     }
     largest = dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:8])
     assert sum(sizes.values()) < MEBIBYTES << 20, largest
-    assert failures(installed, tmp_path) == []
+    check_commands(installed, tmp_path)
 
 
 @pytest.mark.slow

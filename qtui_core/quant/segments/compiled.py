@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtui_core.errors import QtuiError
+from qtui_core.extras import require
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.coding.codebook import LEVELS, SMALLEST_ABSMAX, CodebookCoder
 from qtui_core.quant.coding.coder import SMALLEST_NORMAL, Codes
@@ -42,7 +43,8 @@ def quantize_compiled(x: TensorLike, scheme: Scheme) -> QuantizedTensor:
     """What `quantize` gives, to the bit, by a compiled kernel where there is one for the case and
     by `quantize` itself where there is none.
 
-    Raises QtuiError when the kernel cannot be compiled, and as `quantize` does.
+    Raises MissingLibrary without torch, QtuiError when the kernel cannot be compiled, and as
+    `quantize` does.
     """
     elements = elements_of(x)
     values = elements.in_memory
@@ -78,11 +80,12 @@ def compiled_codes(
         scheme: what to do; double quantization of the scales is the caller's.
         shape: of the tensor.
 
-    Raises QtuiError when the kernel cannot be compiled.
+    Raises MissingLibrary without torch, QtuiError when the kernel cannot be compiled.
     """
     size = _group_size(scheme, shape, values.size)
     if size is None or values.dtype not in (np.float32, np.uint16):
         return None
+    require("A compiled kernel", "torch")
     import torch
 
     flat = torch.from_numpy(values.view(np.int16) if values.dtype == np.uint16 else values)
