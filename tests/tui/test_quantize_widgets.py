@@ -333,6 +333,8 @@ async def test_bars_are_as_high_as_their_counts() -> None:
         columns = list(zip(*(line.ljust(12) for line in text_of(histogram)[1:9]), strict=True))
         eighths = [sum(" ▁▂▃▄▅▆▇█".index(glyph) for glyph in column) for column in columns]
         assert eighths[:10] == [0, 1, 32, 64, 64, 32, 16, 8, 0, 0]
+        histogram.show(HistogramData(-1.0, 1.0, [1, 0, 1000]))  # one is little, and not nothing
+        assert text_of(histogram)[8].startswith("▁ █")
 
 
 async def test_ticks_stand_where_the_levels_are() -> None:

@@ -182,7 +182,14 @@ async def test_a_gpu_is_typed_by_name_or_memory(running: Running) -> None:
             await pilot.press("down")
         await pilot.press("enter", *"h100", "enter")
         await ready(pilot)
-        assert panel.shown.gpu.label.startswith("H100")
+        typed = panel.shown.gpu
+        assert typed.label.startswith("H100")
+        await pilot.press("g")
+        await ready(pilot)
+        assert panel.shown.gpu != typed
+        await pilot.press("G")
+        await ready(pilot)
+        assert panel.shown.gpu == typed
         await pilot.press("enter", *"40GiB", "enter")
         await ready(pilot)
         assert panel.shown.gpu.params == {"capacity": 40 * GIB}
