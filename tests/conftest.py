@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -36,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
     takes the same operations one by one where it cannot."""
     if "not slow" in config.option.markexpr:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector need not go through it in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

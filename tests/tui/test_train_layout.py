@@ -63,16 +63,22 @@ async def test_golden_of_views(running: Running, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("run", "color"), [("running", "none"), ("oom", "256"), ("cpu", "truecolor")]
+    ("run", "color", "sizes"),
+    [
+        ("running", "none", ((60, 16), (160, 45))),
+        ("oom", "256", ((80, 24), (60, 16))),
+        ("cpu", "truecolor", ((100, 30), (80, 24))),
+    ],
+    ids=str,
 )
 async def test_every_depth_and_size_fits(
-    running: Running, tmp_path: Path, run: str, color: str
+    running: Running, tmp_path: Path, run: str, color: str, sizes: tuple[tuple[int, int], ...]
 ) -> None:
     lines, seconds = RUNS[run]
     path = train_runs.write(tmp_path / "run.jsonl", lines())
     async with running((60, 16), recording=path, color=color) as pilot:
         panel = await replay(pilot, seconds)
-        for size in ((60, 16), (80, 24), (100, 30), (160, 45)):
+        for size in sizes:
             await resized(pilot, size)
             for view in ViewName:
                 assert panel.run_shown.view is view
