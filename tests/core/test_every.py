@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 
 import pytest
 from every import TOLD, every, over
@@ -61,24 +62,28 @@ def test_a_table_is_skipped_where_all_of_it_is():
         every([0, 2, 3], check)
 
 
-SEEN = []
+def test_a_decorated_test_runs_every_combination(tmp_path, request):
+    seen = []
+
+    @over("letter", "ab")
+    @over(("number", "word"), [(1, "one"), (2, "two")], ids=["first", "second"])
+    def check(letter, number, word, request, monkeypatch, tmp_path):
+        assert "left" not in globals()
+        monkeypatch.setitem(globals(), "left", True)
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "file").write_text(word)
+        seen.append((letter, number, word, request))
+
+    assert list(signature(check).parameters) == ["request", "monkeypatch", "tmp_path"]
+    with pytest.MonkeyPatch.context() as patch:
+        check(request=request, monkeypatch=patch, tmp_path=tmp_path)
+    combinations = [("a", 1, "one"), ("a", 2, "two"), ("b", 1, "one"), ("b", 2, "two")]
+    assert seen == [(*each, request) for each in combinations]
 
 
-@over("letter", "ab")
-@over(("number", "word"), [(1, "one"), (2, "two")])
-def test_a_decorated_test_runs_every_combination(
-    letter, number, word, request, monkeypatch, tmp_path
-):
-    assert "left" not in globals()
-    monkeypatch.setitem(globals(), "left", True)
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").write_text(word)
-    SEEN.append((letter, number, word))
-    assert request.node.name == "test_a_decorated_test_runs_every_combination"
-
-
-def test_all_of_it_ran():
-    assert SEEN == [("a", 1, "one"), ("a", 2, "two"), ("b", 1, "one"), ("b", 2, "two")]
+@over("number", [1, 2])
+def test_a_decorated_test_is_given_its_fixtures(number, request):
+    assert request.node.name == "test_a_decorated_test_is_given_its_fixtures"
 
 
 def test_a_decorated_test_tells_what_failed():

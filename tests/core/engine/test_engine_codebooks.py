@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +15,7 @@ from qtui_core.quant import Scheme, gaussian_relative_mse, measure
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.scan.occupancy import code_occupancy
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAME = "layers.0.proj.weight"
 SCHEMES = ["nf4:block64", "int4:group64:asym", "nvfp4"]
 
@@ -35,13 +35,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     (folder / "config.json").write_text("{}")
     return str(folder)
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[EngineClient]:
-    client = EngineClient()
-    yield client
-    await client.close()
 
 
 def sent(reply: Reply, name: str) -> np.ndarray:

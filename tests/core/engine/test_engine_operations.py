@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from qtui.engine.client import EngineClient, EngineLost, Reply, RequestCancelled
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHAPE = (96, 160)
 
 
@@ -48,13 +48,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
     )
     return str(folder)
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[EngineClient]:
-    client = EngineClient()
-    yield client
-    await client.close()
 
 
 def params(model: str, tensor: str, **more: Any) -> dict[str, Any]:
@@ -261,14 +254,16 @@ async def test_a_large_tensor_is_cancelled_between_chunks(
     assert max(seen) < 1
 
 
-async def test_after_a_restart_the_model_is_opened_again(engine: EngineClient, model: str) -> None:
+async def test_after_a_restart_the_model_is_opened_again(
+    own_engine: EngineClient, model: str
+) -> None:
     request = params(model, "layers.0.proj.weight", scheme="int4")
-    first = await engine.request("measure", request)
-    engine.kill()
+    first = await own_engine.request("measure", request)
+    own_engine.kill()
     with pytest.raises(EngineLost):
-        await engine.request("measure", request)
-    await engine.restart()
-    assert (await engine.request("measure", request)).data == first.data
+        await own_engine.request("measure", request)
+    await own_engine.restart()
+    assert (await own_engine.request("measure", request)).data == first.data
 
 
 async def test_the_engine_does_not_load_torch_for_this(engine: EngineClient, model: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from qtui_core.quant import Scheme, find_outliers, measure, quantize, statistics
 from qtui_core.quant.scan.attribution import attribute_error, keep_columns
 from qtui_core.quant.scan.columns import column_statistics
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROJ = "layers.0.proj.weight"
 
 
@@ -45,13 +45,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder: Path = tmp_path_factory.mktemp("model")
     save_file(values(), folder / "model.safetensors")
     return str(folder / "model.safetensors")
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[EngineClient]:
-    client = EngineClient()
-    yield client
-    await client.close()
 
 
 async def ask(engine: EngineClient, what: str, model: str, tensor: str, **more: Any) -> Any:
