@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 from command_line import run_qtui
 
-# Where several workers share the cores, one thread each is enough: to be said before numpy and
-# torch are imported.
+# Workers of pytest-xdist are told the size of a terminal, which reports would obey. They share the
+# cores, so that one thread each is enough: to be said before numpy and torch are imported.
 if "PYTEST_XDIST_WORKER" in os.environ:
+    for _name in ("COLUMNS", "LINES"):
+        os.environ.pop(_name, None)
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_name, "1")
 
