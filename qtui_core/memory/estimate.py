@@ -183,7 +183,7 @@ def estimate_recording(
     allocated = max(levels, default=0)
     fullest = levels.index(allocated)
     peak = tops[fullest][1]
-    beyond = tuple(beyond_allocated(recording.part or shape, plan, device, allocated, lasting))
+    beyond = tuple(beyond_allocated(recording, plan, device, allocated, lasting))
     return Estimate(
         shape=shape,
         plan=plan,

@@ -9,9 +9,7 @@ from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.workspaces import context_bytes, nccl_bytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.resident import paged_bytes
-from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.weights import blocks_of
+from qtui_core.memory.replay.record import Recording
 
 #: The term of what the allocator keeps.
 CACHED: Final = "kept by the allocator"
@@ -25,13 +23,14 @@ NCCL: Final = "communicators of NCCL"
 
 
 def beyond_allocated(
-    shape: ModelShape | None,
+    recording: Recording,
     plan: RunPlan,
     device: Device | None,
     allocated: int,
     reserved: int | None,
 ) -> Iterator[Term]:
-    """What comes on top of the peak of allocated bytes; `reserved` are those that last."""
+    """What comes on top of the peak of allocated bytes of a recording; `reserved` are those that
+    last."""
     if reserved is not None:
         yield Term(
             CACHED,
@@ -41,8 +40,8 @@ def beyond_allocated(
             "c10/cuda/CUDACachingAllocator.cpp, replayed over the run",
             numbers=f"{reserved:,} - {allocated:,}",
         )
-    if plan.optimizer.startswith("paged") and plan.trains and shape is not None:
-        paged = paged_bytes(blocks_of(shape, plan), plan)
+    if plan.pages:
+        paged = recording.paged_bytes
         yield Term(
             PAGED,
             paged,

@@ -321,6 +321,11 @@ class RunPlan:
         return self.method != "inference"
 
     @property
+    def pages(self) -> bool:
+        """Whether states of the optimizer are in memory that the driver may move to the host."""
+        return self.trains and self.optimizer.startswith("paged")
+
+    @property
     def quantized(self) -> bool:
         """Whether weights are packed."""
         return self.quant not in (None, UNPACKED)

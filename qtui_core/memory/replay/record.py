@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qtui_core.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from qtui_core.memory.shape.model_shape import ModelShape
+    pass
 
 ALLOCATE: Final = 0
 FREE: Final = 1
@@ -95,12 +95,12 @@ class Recording:
     Attributes:
         events: in order.
         origin: "tape" or "trace".
-        part: of the model that is on the GPU; None where that is not known.
+        paged_bytes: of the optimizer's states that the driver may move to the host.
     """
 
     events: Sequence[Event]
     origin: str
-    part: ModelShape | None = None
+    paged_bytes: int = 0
 
 
 def rounded(nbytes: int) -> int:

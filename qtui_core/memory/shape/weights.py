@@ -9,9 +9,8 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import check_targets, depends_on_layer
+from qtui_core.memory.plan.targets import check_targets, depends_on_layer, rank_on
 from qtui_core.memory.replay.record import Component
-from qtui_core.memory.shape.adapters import adapter_of
 from qtui_core.memory.shape.model_shape import (
     Embedding,
     Layer,
@@ -27,6 +26,8 @@ from qtui_core.memory.shape.storage import Kind, StoredTensor, constant, from_ch
 
 #: What is loaded as float32 where float16 is asked for (_keep_in_fp32_modules).
 _KEPT_FROM_FP16: Final = {"t5": ("wo",)}
+#: Name peft gives the one adapter of a model.
+_ADAPTER: Final = "default"
 
 
 @dataclass(frozen=True)
@@ -219,3 +220,45 @@ _KINDS: Final[dict[type, Kind]] = {
     Embedding: "embedding",
     Parameter: "parameter",
 }
+
+
+def adapter_of(
+    shape: ModelShape, plan: RunPlan, name: str, module: Module
+) -> Iterator[StoredTensor]:
+    """The two matrices over the module with this full name, none where it gets no adapter, in the
+    adapter's type, which is float32 unless asked otherwise (peft, cast_adapter_dtype).
+
+    Over a linear layer A is `[rank, inputs]` and B `[outputs, rank]`; over an embedding
+    `[rank, rows]` and `[columns, rank]`; over stacked experts `[experts, outputs, inputs]` they
+    are `[experts × rank, inputs]` and `[outputs, experts × rank]` (peft tuners/lora/layer.py).
+    The names of the last are those of the parameter; peft's wrappers have none for it.
+    """
+    rank = rank_on(shape, plan, name, module)
+    if not rank:
+        return
+    first, second = f"lora_A.{_ADAPTER}.weight", f"lora_B.{_ADAPTER}.weight"
+    match module:
+        case Linear():
+            inputs, outputs = module.inputs, module.outputs
+        case Embedding():
+            first, second = f"lora_embedding_A.{_ADAPTER}", f"lora_embedding_B.{_ADAPTER}"
+            inputs, outputs = module.rows, module.columns
+        case Parameter():
+            *experts, outputs, inputs = module.shape
+            rank *= experts[0] if experts else 1
+    yield _matrix(plan, f"{name}.{first}", (rank, inputs))
+    yield _matrix(plan, f"{name}.{second}", (outputs, rank))
+
+
+def _matrix(plan: RunPlan, name: str, shape: tuple[int, int]) -> StoredTensor:
+    dtype = plan.adapter_dtype or "fp32"
+    return StoredTensor(
+        name,
+        shape,
+        dtype,
+        Component.ADAPTERS,
+        "adapter",
+        requires_grad=True,
+        loaded=None,
+        prepared=dtype,
+    )

@@ -36,15 +36,18 @@ from qtui_core.memory.replay.record import (
     Recording,
 )
 from qtui_core.memory.replay.timeline import by_lifetime
+from qtui_core.memory.resident import paged_bytes
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.weights import blocks_of
-from qtui_core.memory.step.collective_units import Unit, units_of
+from qtui_core.memory.shape.storage import StoredTensor
+from qtui_core.memory.shape.weights import Block, blocks_of
+from qtui_core.memory.step.optimizer import states_of
 from qtui_core.memory.step.pipeline import stages_of
 from qtui_core.memory.step.sharding import (
     gradient_buckets,
     is_sharded,
     local_shape,
     shard_of,
+    updated,
 )
 
 GATHERED: Final = Label("all_gather buffer", Component.TEMPORARIES)
@@ -65,23 +68,69 @@ def record_on_one_gpu(
     recordings = []
     for stage in stages_of(local_shape(shape, plan), plan):
         recording = record(stage, plan)
-        events = recording.events
-        if plan.data_parallel > 1:
-            events = tuple(_Rewriter(stage, plan).rewrite(events))
-        recordings.append(Recording(events, recording.origin, stage))
+        events, paged = recording.events, 0
+        if plan.data_parallel > 1 or plan.pages:
+            blocks = blocks_of(stage, plan)
+            paged = paged_bytes(blocks, plan) if plan.pages else 0
+            if plan.data_parallel > 1:
+                events = tuple(_Rewriter(stage, blocks, plan).rewrite(events))
+        recordings.append(Recording(events, recording.origin, paged))
     if len(recordings) == 1:
         return recordings[0]
     return max(recordings, key=lambda recording: read_peaks(recording.events).bytes)
 
 
+class Unit:
+    """What is gathered and reduced together: a layer, or all that is outside of layers.
+
+    Attributes:
+        tensors: by name.
+        wholes: bytes of each gathered parameter, padded to equal shards.
+        reduced: bytes of the whole gradients, padded likewise.
+        states: bytes of each state of the optimizer, by its name.
+        gathered: ids of what holds the whole parameters now.
+        pending: ids of whole gradients that wait for their reduction.
+        gradients: id of the sharded gradients, None before the first reduction.
+        awaited: how many gradients of the recording they stand for.
+        buffer: id of a gather that is not yet copied out.
+    """
+
+    def __init__(self, tensors: Sequence[StoredTensor], plan: RunPlan) -> None:
+        ways = plan.data_parallel
+        self.tensors = {tensor.name: tensor for tensor in tensors}
+        cut = [t for t in tensors if is_sharded(t, plan)] if plan.zero == 3 else []
+        self.wholes = [shard_of(t, ways).bytes * ways for t in cut]
+        trained = [t for t in tensors if t.requires_grad]
+        self.reduced = sum(shard_of(t, ways).bytes * ways for t in trained)
+        self.states = {
+            state.name: state.bytes for t in trained for state in states_of(updated(t, plan), plan)
+        }
+        self.gathered: list[int] = []
+        self.pending: list[int] = []
+        self.gradients: int | None = None
+        self.awaited = 0
+        self.buffer: int | None = None
+
+
+def units_of(shape: ModelShape, blocks: Sequence[Block], plan: RunPlan) -> dict[int, Unit]:
+    """By index of the layer, those of an encoder first, as they are marked in a recording."""
+    outside, *others = blocks
+    places = {prefix: block.tensors for block in others for prefix in block.prefixes}
+    prefixes = [f"{shape.encoder_prefix}.{i}" for i in range(len(shape.encoder))]
+    prefixes += [f"{shape.layer_prefix}.{i}" for i in range(len(shape.layers))]
+    units = {index: Unit(places[prefix], plan) for index, prefix in enumerate(prefixes)}
+    units[OUTSIDE] = Unit(outside.tensors, plan)
+    return units
+
+
 class _Rewriter:
     """Walks through the events once and writes them anew."""
 
-    def __init__(self, shape: ModelShape, plan: RunPlan) -> None:
+    def __init__(self, shape: ModelShape, blocks: tuple[Block, ...], plan: RunPlan) -> None:
         self.plan = plan
         self.ways = plan.data_parallel
-        self.blocks = blocks_of(shape, plan)
-        self.units = units_of(shape, self.blocks, plan)
+        self.buckets = gradient_buckets(blocks, plan)
+        self.units = units_of(shape, blocks, plan)
         self.written: list[Event] = []
         self.last_id = 0
         self.phase = ""
@@ -161,7 +210,7 @@ class _Rewriter:
         self.written.append(event)
         if self.phase == Phase.FORWARD:
             if before == Phase.PREPARE:
-                for nbytes in gradient_buckets(self.blocks, self.plan):
+                for nbytes in self.buckets:
                     self._allocate(nbytes, BUCKET)
             self._gather(outside)
         self.layer, self.direction = OUTSIDE, FORWARD

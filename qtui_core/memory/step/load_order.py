@@ -14,7 +14,9 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from qtui_core.memory.devices.workspaces import parse_version
-from qtui_core.memory.replay.record import ALLOCATE, FREE, Event
+from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
+from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, PHASE, Event
 from qtui_core.memory.tape.blocks.linear.weights import SOURCE
 
 #: Versions of torch that were current with transformers 5.0 to 5.3 (January to March 2026).
@@ -38,6 +40,21 @@ class _Read(NamedTuple):
 
     put: Event
     made: list[Event]
+
+
+def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
+    """Events with the load of quantized weights as the libraries did it that were current with the
+    plan's torch: read ahead of what quantizes, or one by one; the cache emptied in the preparation,
+    or not."""
+    ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
+    if not plan.quantized or (emptied and not ahead):
+        return events
+    if ahead:
+        found = list(events)
+        ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
+        found[1:ends] = read_ahead(found[1:ends])
+        events = repeated_events(found)
+    return events if emptied else events.without(EMPTY_CACHE)
 
 
 def reads_ahead(torch: str) -> bool:

@@ -17,7 +17,6 @@ from qtui_core.memory.replay.allocator import warm_up_bytes
 from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.record import (
     ALLOCATE,
-    EMPTY_CACHE,
     FREE,
     HAND_BACK,
     HOLD_BACK,
@@ -29,7 +28,7 @@ from qtui_core.memory.replay.record import (
 )
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.step.load_order import empties_cache, read_ahead, reads_ahead
+from qtui_core.memory.step.load_order import as_loaded
 from qtui_core.memory.tape.blocks.loss.loss import UPCAST
 
 #: The first compute capability with products of FP8.
@@ -100,21 +99,6 @@ def for_allocator(
     """Events as the allocator is given them."""
     found = with_warm_up(as_loaded(events, plan), plan, device)
     return with_logits_held_back(found) if holds_logits_back(shape, plan) else found
-
-
-def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
-    """Events with the load of quantized weights as the libraries did it that were current with the
-    plan's torch: read ahead of what quantizes, or one by one; the cache emptied in the preparation,
-    or not."""
-    ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
-    if not plan.quantized or (emptied and not ahead):
-        return events
-    if ahead:
-        found = list(events)
-        ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
-        found[1:ends] = read_ahead(found[1:ends])
-        events = repeated_events(found)
-    return events if emptied else events.without(EMPTY_CACHE)
 
 
 def holds_logits_back(shape: ModelShape | None, plan: RunPlan) -> bool:
