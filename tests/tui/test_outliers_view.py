@@ -96,8 +96,8 @@ async def test_what_is_shown_is_what_the_library_says(running: Running, model: s
     assert f"{found.count:,} beyond 6 sigma, in {len(found.columns)} column" in text
     attribution = attribute_error(x, scheme)
     kept = keep_columns(x, attribution, [17])
-    assert view.attribution is not None
-    assert view.attribution.tried[0].caused_share == kept.caused_share
+    assert view.found.attribution is not None
+    assert view.found.attribution.tried[0].caused_share == kept.caused_share
     assert f"{kept.caused_share:.0%}" in text
     for name in ("tensor", "row", "column", "group128", "group32"):
         report = measure(x, Scheme.parse(f"int4:{name}"))
@@ -113,16 +113,18 @@ async def test_what_is_shown_is_what_the_library_says(running: Running, model: s
 async def test_an_outlier_goes_through_the_whole_panel(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         view = await to_outliers(pilot)
-        assert view.numbers is not None
-        std = view.numbers.std
+        assert view.found.numbers is not None
+        std = view.found.numbers.std
         assert std is not None
         await type_outlier(pilot, "20 sigma at 5,40")
         panel = panel_of(pilot)
         assert panel.shown.inject == Injection(column=40, value=20 * std, row=5)
         changed = tensors()[PROJ].copy()
         changed[5, 40] = 20 * std
-        assert view.granularities is not None
-        for before, after in zip(view.granularities.before, view.granularities.rows, strict=True):
+        assert view.found.granularities is not None
+        for before, after in zip(
+            view.found.granularities.before, view.found.granularities.rows, strict=True
+        ):
             assert after.mse == measure(changed, Scheme.parse(after.scheme)).mse
             assert before.mse == measure(tensors()[PROJ], Scheme.parse(before.scheme)).mse
         assert "An outlier of 20 sigma at (5, 40)" in panel.sentence
@@ -144,8 +146,8 @@ async def test_doubling_halving_and_taking_it_out(running: Running, model: str) 
         await pilot.press("plus", "plus", "minus")
         await ready(pilot)
         assert panel.shown.inject == Injection(column=8, value=6.0)
-        assert view.numbers is not None
-        assert view.numbers.top[0].value == 6.0
+        assert view.found.numbers is not None
+        assert view.found.numbers.top[0].value == 6.0
         pilot.app.set_focus(view.bars)
         await pilot.press("up")
         await ready(pilot)
@@ -153,8 +155,8 @@ async def test_doubling_halving_and_taking_it_out(running: Running, model: str) 
         await pilot.press("I")
         await ready(pilot)
         assert panel.shown.inject is None
-        assert view.granularities is not None
-        assert view.granularities.before == ()
+        assert view.found.granularities is not None
+        assert view.found.granularities.before == ()
         assert panel.sentence.startswith("At 6 sigma, 1 of 160 columns")
 
 
@@ -191,20 +193,20 @@ async def test_arrows_in_the_field_change_the_outlier_at_once(running: Running, 
 async def test_the_threshold_moves(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         view = await to_outliers(pilot)
-        found = view.decomposition
+        found = view.found.decomposition
         assert found is not None
-        start = found.points[view.chosen]
+        start = found.points[view.found.chosen]
         assert start.columns == 1
         text = screen_text(pilot.app)
         assert "1 of 160 columns in 16 bits" in text
         assert f"SQNR {start.sqnr_db:.1f} dB" in text
         await pilot.press("greater_than_sign")
         await settled(pilot)
-        lower = found.points[view.chosen]
+        lower = found.points[view.found.chosen]
         assert lower.threshold < start.threshold
         assert f"{lower.columns} of 160 columns in 16 bits" in screen_text(pilot.app)
         await pilot.press(*["less_than_sign"] * 5)
-        assert found.points[view.chosen].columns == 0
+        assert found.points[view.found.chosen].columns == 0
 
 
 async def test_detection_by_sigma(running: Running, model: str) -> None:
@@ -222,8 +224,8 @@ async def test_detection_by_sigma(running: Running, model: str) -> None:
         assert "3 to 12 sigma" in panel_of(pilot).sentence
         await pilot.press("comma")
         await ready(pilot)
-        assert view.numbers is not None
-        assert view.numbers.limit == 11.0
+        assert view.found.numbers is not None
+        assert view.found.numbers.limit == 11.0
         panel_of(pilot).body.side.list.select("model.layers.1.mlp.down_proj.weight")
         await ready(pilot)
         y = tensors()["model.layers.1.mlp.down_proj.weight"].astype(np.float64)
@@ -238,18 +240,23 @@ async def test_detection_by_threshold_is_the_slider(running: Running, model: str
     async with running(model=model, start_panel="quantize") as pilot:
         view = await to_outliers(pilot)
         x = np.abs(tensors()[PROJ])
-        slider = view.decomposition.points[view.chosen].threshold
+        slider = view.found.decomposition.points[view.found.chosen].threshold
         await pilot.press("m")
         await ready(pilot)
         for key in ("", "greater_than_sign", "less_than_sign", "comma", "full_stop"):
             if key:
                 await pilot.press(key)
                 await ready(pilot)
-            point = view.decomposition.points[view.chosen]
+            point = view.found.decomposition.points[view.found.chosen]
             beyond = x >= np.float32(point.threshold)
-            assert (view.numbers.detection, view.numbers.limit) == ("threshold", point.threshold)
-            assert view.numbers.count == beyond.sum()
-            assert view.numbers.outlier_column_count == point.columns == beyond.any(axis=0).sum()
+            assert (view.found.numbers.detection, view.found.numbers.limit) == (
+                "threshold",
+                point.threshold,
+            )
+            assert view.found.numbers.count == beyond.sum()
+            assert (
+                view.found.numbers.outlier_column_count == point.columns == beyond.any(axis=0).sum()
+            )
             text = screen_text(pilot.app)
             assert f"< {point.threshold:g} > {point.columns} of 160 columns in 16 bits" in text
             assert f"{beyond.sum():,} of |x| >= {point.threshold:g}" in text
@@ -263,7 +270,7 @@ async def test_a_typed_threshold_moves_the_slider(running: Running, model: str) 
         await pilot.press("l", "ctrl+u", *"|x| >= 0.7", "enter")
         await ready(pilot)
         assert not view.typing
-        point = view.decomposition.points[view.chosen]
+        point = view.found.decomposition.points[view.found.chosen]
         assert view.detection.by == "threshold"
         assert point.threshold == 0.7
         report = measure(tensors()[PROJ], Scheme.parse("int4:group64:outliers0.7"))
@@ -282,7 +289,7 @@ async def test_a_typed_threshold_moves_the_slider(running: Running, model: str) 
         assert view.detection.threshold == 50.0
         panel_of(pilot).body.side.list.select("model.layers.1.mlp.down_proj.weight")
         await ready(pilot)
-        assert view.numbers.limit != 50.0  # another tensor, another unit
+        assert view.found.numbers.limit != 50.0  # another tensor, another unit
 
 
 async def test_detection_by_column(running: Running, model: str) -> None:
@@ -295,7 +302,7 @@ async def test_detection_by_column(running: Running, model: str) -> None:
         assert "1 of 160 columns over 4 times the median" in text or "1 of 160 over 4× the" in text
         assert panel_of(pilot).sentence.startswith("Over 4 times the median, 1 of 160 columns ")
         assert f"{absmax[17] / np.median(absmax):.3g}×" in text
-        ranked = [magnitude.column for magnitude in view.numbers.largest]
+        ranked = [magnitude.column for magnitude in view.found.numbers.largest]
         assert ranked == list(np.argsort(-absmax, kind="stable")[:64])
         await pilot.press("l", "ctrl+u", *"50", "enter")
         await ready(pilot)
@@ -308,14 +315,14 @@ async def test_what_was_injected_is_found_or_not(running: Running, model: str) -
         view = await to_outliers(pilot)
         await type_outlier(pilot, "2 at 5,40")
         assert panel_of(pilot).sentence.endswith("; 6 sigma finds it.")
-        assert any((o.row, o.column) == (5, 40) for o in view.numbers.top)
+        assert any((o.row, o.column) == (5, 40) for o in view.found.numbers.top)
         await pilot.press("l", "ctrl+u", *"|x| >= 3", "enter")
         await ready(pilot)
         assert panel_of(pilot).sentence.endswith("; |x| >= 3 does not find it.")
         await pilot.press("plus")
         await ready(pilot)
         assert panel_of(pilot).sentence.endswith("; |x| >= 3 finds it.")
-        assert [(o.row, o.column, o.value) for o in view.numbers.top] == [(5, 40, 4.0)]
+        assert [(o.row, o.column, o.value) for o in view.found.numbers.top] == [(5, 40, 4.0)]
 
 
 async def test_another_scheme_and_another_tensor(running: Running, model: str) -> None:
@@ -324,10 +331,10 @@ async def test_another_scheme_and_another_tensor(running: Running, model: str) -
         panel = panel_of(pilot)
         await pilot.press("x")  # nf4
         await ready(pilot)
-        assert view.granularities is not None
-        assert view.granularities.scheme == "nf4:block64"
-        assert view.decomposition is not None
-        assert view.decomposition.scheme == "int8:row"
+        assert view.found.granularities is not None
+        assert view.found.granularities.scheme == "nf4:block64"
+        assert view.found.decomposition is not None
+        assert view.found.decomposition.scheme == "int8:row"
         assert "LLM.int8() of int8:row" in screen_text(pilot.app)
         await type_outlier(pilot, "9 at 1,1")
         for name in ("odd.holes", "odd.zeros", "odd.scalar", "model.layers.0.norm.weight"):
@@ -355,7 +362,7 @@ async def test_an_engine_that_is_lost_and_started_again(running: Running, model:
         await pilot.press("r")
         await until(pilot, lambda: panel.phase is Phase.READY)
         await settled(pilot)
-        assert view.numbers is not None
+        assert view.found.numbers is not None
         assert "beyond 6 sigma" in screen_text(pilot.app)
 
 
@@ -393,7 +400,7 @@ async def test_export_and_copy(running: Running, model: str) -> None:
         data, text = panel_of(pilot).export_data(), view.copy_text()
     assert data is not None
     part = data["outliers"]
-    assert part["threshold"] == view.decomposition.points[view.chosen].threshold
+    assert part["threshold"] == view.found.decomposition.points[view.found.chosen].threshold
     assert part["granularities"]["before"]
     assert part["outliers"]["top"][0]["sigmas"] > 6
     assert text is not None

@@ -264,7 +264,7 @@ async def test_the_line_below_the_tensors_is_never_cut(running: Running, model: 
         side = panel.body.side
         for key in ("o", "o", "o", "w"):
             await pilot.press(key)
-            await until(pilot, lambda: not panel.ranking)
+            await until(pilot, lambda: not panel.ranking.running)
             for width in (100, 116, 160):
                 await resized(pilot, (width, 30))
                 await ready(pilot)

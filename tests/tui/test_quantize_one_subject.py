@@ -91,14 +91,18 @@ async def test_columns_of_one_tensor_never_stand_beside_elements_of_another(
         await ready(pilot)
         view = outliers_of(panel)
         before = panel.sentence
-        assert view.attribution is not None
-        assert view.decomposition is not None
+        assert view.found.attribution is not None
+        assert view.found.decomposition is not None
         gate.held = {"granularities", "attribution", "decomposition"}
         panel.body.side.list.select(OTHER)
         await until(pilot, lambda: "granularities" in panel.body.title_line.activity or (
-            view.numbers is not None and view.granularities is None
+            view.found.numbers is not None and view.found.granularities is None
         ))  # fmt: skip
-        assert (view.granularities, view.attribution, view.decomposition) == (None, None, None)
+        assert (view.found.granularities, view.found.attribution, view.found.decomposition) == (
+            None,
+            None,
+            None,
+        )
         await until(pilot, lambda: "Computing" in panel.sentence)
         await settled(pilot)
         assert "LLM.int8() of" not in screen_text(pilot.app)
@@ -109,11 +113,11 @@ async def test_columns_of_one_tensor_never_stand_beside_elements_of_another(
         await settled(pilot)
         assert panel.phase is Phase.STOPPED
         assert "Stopped before all of" in panel.sentence
-        assert view.decomposition is None
+        assert view.found.decomposition is None
         gate.open()
         await pilot.press("r")
         await ready(pilot)
-        assert view.decomposition is not None
+        assert view.found.decomposition is not None
         assert "LLM.int8() of" in screen_text(pilot.app)
 
 
@@ -153,13 +157,13 @@ async def test_bars_of_an_outlier_before_go_when_the_next_is_slow(
         await pilot.press("i", "ctrl+u", *"9 at 1,1", "enter")
         await ready(pilot)
         view = outliers_of(panel)
-        assert view.granularities is not None
+        assert view.found.granularities is not None
         gate.held = {"granularities"}
         await pilot.press("plus")
-        await until(pilot, lambda: view.granularities is None)
+        await until(pilot, lambda: view.found.granularities is None)
         await until(pilot, lambda: "9 at" not in panel.sentence)
         await settled(pilot)
-        assert view.granularities is None
+        assert view.found.granularities is None
         assert "before after" not in screen_text(pilot.app)
         assert "9 at" not in panel.sentence
         gate.open()
@@ -269,7 +273,7 @@ async def test_another_scheme_calls_off_the_way_to_the_worst_tensor(
         gate.open()
         await settled(pilot)
         assert gate.cancelled == ["rank"]
-        assert not panel.ranking
+        assert not panel.ranking.running
         assert panel.shown.entry is chosen
 
 
@@ -310,10 +314,10 @@ async def test_a_key_that_is_refused_holds_up_none_behind_it(running: Running, m
         panel = await ready(pilot)
         await pilot.press("D")  # an integer has no nested blocks
         assert str(panel.shown.scheme) == "int4:group64"
-        assert panel.shown.refusal
+        assert panel.refusal
         await pilot.press("f")
         assert str(panel.shown.scheme) == "int5:group64"
-        assert not panel.shown.refusal
+        assert not panel.refusal
         await ready(pilot)
 
 

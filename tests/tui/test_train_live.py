@@ -66,7 +66,7 @@ async def test_a_killed_child_leaves_a_panel_that_runs_again(running: Running) -
         await ready(pilot)
         await pilot.press("r")
         await until(pilot, lambda: len(panel.run_shown.state.steps) > 0, PATIENCE)
-        client = panel._client
+        client = panel.run.client
         assert client is not None
         assert client.pid is not None
         os.kill(client.pid, signal.SIGKILL)

@@ -77,7 +77,7 @@ async def replay(pilot: Pilot[None], seconds: float = 1e9) -> TrainPanel:
     player.seek(seconds)
     panel.run_shown.state = player.state
     await until(pilot, lambda: panel.phase is Phase.READY)
-    panel._draw()
+    panel.draw()
     await settled(pilot)
     return panel
 
@@ -418,7 +418,7 @@ async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
         await until(pilot, lambda: panel.sentence.startswith("Held after step 2"))
         assert "no answer" not in screen_text(pilot.app)
         await until(pilot, lambda: panel.sentence.startswith("The run has not answered for "))
-        client = panel._client
+        client = panel.run.client
         assert client is not None
         assert client.pid is not None
         os.kill(client.pid, signal.SIGSTOP)
@@ -541,7 +541,7 @@ async def test_leaving_the_app_ends_the_run(running: Running, scripted: Scripted
         panel = await ready(pilot)
         await pilot.press("r")
         await until(pilot, lambda: len(panel.run_shown.state.steps) == 1)
-        client = panel._client
+        client = panel.run.client
         assert client is not None
         pid = client.pid
         assert pid is not None
@@ -568,14 +568,14 @@ async def test_pictures_are_drawn_twice_a_second_and_not_more(
     async with running(start_panel="train") as pilot:
         panel = await ready(pilot)
         drawn = 0
-        draw = panel._draw_progress
+        draw = panel.painter.progress
 
         def counted() -> None:
             nonlocal drawn
             drawn += 1
             draw()
 
-        monkeypatch.setattr(panel, "_draw_progress", counted)
+        monkeypatch.setattr(panel.painter, "progress", counted)
         began = time.monotonic()
         await pilot.press("r")
         await until(pilot, lambda: len(panel.run_shown.state.steps) == 40)

@@ -135,8 +135,8 @@ async def test_a_map_says_what_fits_when_all_of_it_is_known(running: Running) ->
         assert "the longest sequence that fits" in panel.sentence
         for place in ((64, 32768), (1, 256), (8, 2048)):
             panel.shown.cells = {k: v for k, v in cells.items() if k != place}
-            panel._draw()
+            panel.draw()
             assert panel.sentence == "Looking along the edge of what fits RTX 4090."
         panel.shown.cells = {**cells, (8, 2048): replace(cells[8, 2048], verdict=None)}
-        panel._draw()
+        panel.draw()
         assert panel.sentence == "Looking along the edge of what fits RTX 4090."

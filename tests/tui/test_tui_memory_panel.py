@@ -13,7 +13,7 @@ from memory_estimator import GIB, REFUSED_BATCH, HandMade
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
 from qtui.screen.panel.asking import Phase
-from qtui.screen.plan import planning
+from qtui.screen.plan import panel as plan_panel
 from qtui.screen.plan.shown import ViewName
 
 
@@ -59,12 +59,12 @@ async def test_a_key_held_down_asks_for_the_whole_only_where_it_stops(
         panel = await ready(pilot)
         estimator.asked.clear()
         # A pause without an end: the next key always comes within it.
-        monkeypatch.setattr(planning, "PAUSE_SECONDS", 3600)
+        monkeypatch.setattr(plan_panel, "PAUSE_SECONDS", 3600)
         for batch in (2, 3, 4, 6, 8, 12):
             await pilot.press("right")
             await until(pilot, lambda batch=batch: panel.shown.answer.plan.batch == batch)
         assert estimator.count("full") == 0
-        monkeypatch.setattr(planning, "PAUSE_SECONDS", 0)
+        monkeypatch.setattr(plan_panel, "PAUSE_SECONDS", 0)
         await pilot.press("right")
         await ready(pilot)
         wholes = [params["plan"]["batch"] for method, params in estimator.asked if method == "full"]

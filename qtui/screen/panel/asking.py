@@ -1,22 +1,28 @@
-"""What panels that ask the engine share: waiting for it, and losing it."""
+"""The life of a question: asked, answered, refused, failed, given up, or lost with its process."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+from textual import on
 from textual.reactive import reactive
 from textual.worker import Worker
 
 from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
 from qtui.screen.messages import ModelFailed
-from qtui.screen.panel.base import Panel
+from qtui.screen.panel.base import PaletteEntry, Panel
 from qtui.screen.widgets.task_title import TaskTitle
+from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
-OPENING = "open"
-"""The group of the work that opens a model."""
+#: The group of the work that opens a model.
+OPENING: Final = "open"
+#: Someone who holds a key down wants what they stop at.
+PAUSE_SECONDS: Final = 0.08
+#: What comes sooner replaces what was before it without a blank between them.
+GRACE_SECONDS: Final = 0.25
 
 Work = Callable[[], Awaitable[None]]
 
@@ -32,21 +38,37 @@ class Phase(StrEnum):
     LOST = "lost"
 
 
-class EnginePanel(Panel):
-    """A panel whose work may fail in three ways, each with a hook of its own.
+TROUBLE: Final = (Phase.FAILED, Phase.LOST)
+
+
+class AskingPanel(Panel):
+    """A panel that asks a child process for what it shows, in one view or several.
+
+    Its work goes through `do` or `ask`; whatever becomes of it ends in `say`, `refused`, `failed`
+    or `engine_lost`, so that a subclass has to know what to ask, how to draw it (`show_phase`) and
+    what it means (`meaning`).
 
     (Textual calls `on_mount` of every class of a widget: subclasses must not call this one.)
+
+    Attributes:
+        told: what was last said to be done, or why there is nothing.
+        refusal: why the last thing asked for is impossible, until something else is done.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._own_sentence = ""
+    ENGINE: ClassVar[str] = "engine"
+    """What the process that the panel asks is called on the screen."""
+
+    phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
 
     silence: reactive[str] = reactive("", init=False, repaint=False)
     """That the engine does not answer, as a sentence; empty while it does."""
 
-    ENGINE: ClassVar[str] = "engine"
-    """What the process that the panel asks is called on the screen."""
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.told = ""
+        self.refusal = ""
+        self._own_sentence = ""
+        self._late = 0
 
     def on_mount(self) -> None:
         self._unsubscribe = self.engine.subscribe(self._engine_changed)
@@ -59,8 +81,25 @@ class EnginePanel(Panel):
         """The process that the panel asks."""
         return self.qtui.engine
 
+    # What a subclass knows
+
+    def begin_again(self) -> None:
+        """Asks anew for what is chosen, after a stop, a failure or a loss."""
+
+    def show_phase(self) -> None:
+        """Shows the phase and what is `told`."""
+
+    def meaning(self) -> str:
+        """What is shown means this; or why there is nothing, or what is being done."""
+        return ""
+
+    def show_view(self, place: int) -> None:
+        """Shows the view of the tab at `place`, and marks that before this returns."""
+
+    # Asking
+
     def do(self, work: Work, group: str) -> None:
-        """Run what waits for the engine; newer work of the group takes its place."""
+        """Runs what waits for the engine; newer work of the group takes its place."""
 
         async def run() -> None:
             try:
@@ -82,17 +121,107 @@ class EnginePanel(Panel):
         # A function, because a coroutine that is replaced before it starts is never awaited.
         _: Worker[None] = self.run_worker(run, group=group, exclusive=True)
 
+    def ask(self, work: Work, group: str) -> None:
+        """The same of an engine that is there: another question is another try, and starts one
+        that was lost."""
+
+        async def awake() -> None:
+            if self.engine.state is EngineState.LOST:
+                await self.engine.restart()
+            await work()
+
+        self.do(awake, group)
+
+    def if_late(self, clear: Callable[[], None]) -> None:
+        """Takes away what is of the question before, if the answer to this one is long in
+        coming."""
+        self._late = asked = self._late + 1
+
+        def late() -> None:
+            if asked == self._late and self.phase is Phase.WORKING:
+                clear()
+
+        self.set_timer(GRACE_SECONDS, late)
+
+    def give_up(self, *groups: str) -> None:
+        """Ends what waits for an answer in these groups."""
+        for group in groups:
+            self.workers.cancel_group(self, group)
+
+    def action_restart(self) -> None:
+        """Begins again, with another process where that is lost or does not answer."""
+        self.end_silent()
+        if self.engine.state is EngineState.LOST:
+            self.say(Phase.OPENING, f"Starting the {self.ENGINE}")
+            self.do(self._restart, OPENING)
+        else:
+            self.begin_again()
+
+    async def _restart(self) -> None:
+        await self.engine.restart()
+        self.begin_again()
+
+    # Saying
+
+    @property
+    def trouble(self) -> str:
+        """Why there is nothing to show; empty where there is."""
+        return self.told if self.phase in TROUBLE else ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is waited for."""
+        return self.phase in (Phase.OPENING, Phase.WORKING)
+
+    @property
+    def can_restart(self) -> bool:
+        return self.phase in (Phase.STOPPED, *TROUBLE) or bool(self.silence)
+
+    def say(self, phase: Phase, text: str = "") -> None:
+        """Goes to another phase; `text` says what is being done, or why nothing is."""
+        self.phase, self.told = phase, text
+        if phase in TROUBLE:
+            self.refusal = ""
+        self.show_phase()
+
+    def watch_phase(self) -> None:
+        self.refresh_bindings()
+
+    def speak(self) -> None:
+        """The sentence: what is impossible, or what is shown means."""
+        self.sentence = self.refusal or self.meaning()
+
+    def forget_refusal(self) -> None:
+        """Something else is done now: the sentence is about the picture again."""
+        if self.refusal:
+            self.refusal = ""
+            self.speak()
+
+    def refused(self, sentence: str) -> None:
+        """What was asked for is not possible; what is shown stays true."""
+        self.refusal = sentence
+        self.speak()
+
+    def failed(self, sentence: str) -> None:
+        """What was asked for could not be had."""
+        self.say(Phase.FAILED, sentence)
+
+    # An engine that is lost, or does not answer
+
     def _engine_changed(self, state: EngineState, detail: str) -> None:
         lost = state is EngineState.LOST
-        self.silence = "" if lost else self.named(detail)
+        self.silence = "" if lost else self._named(detail)
         if lost:
             self.engine_lost(detail)
 
-    def named(self, sentence: str) -> str:
+    def engine_lost(self, sentence: str) -> None:
+        """The engine's process is gone, and with it everything in flight. May be called again
+        for the same loss."""
+        self.say(Phase.LOST, f"{self._named(sentence)}\nr starts it again.")
+
+    def _named(self, sentence: str) -> str:
         """What a client says of its process, in the word of the screen."""
         return sentence.replace("The engine", f"The {self.ENGINE}")
-
-    # An engine that does not answer
 
     @property
     def waits_for_engine(self) -> bool:
@@ -122,13 +251,20 @@ class EnginePanel(Panel):
             self.engine.kill()
         return silent
 
-    def refused(self, sentence: str) -> None:
-        """What was asked for is not possible; what is shown stays true."""
-        self.sentence = sentence
+    def palette(self) -> Iterable[PaletteEntry]:
+        if self.engine.state is EngineState.RUNNING:
+            yield PaletteEntry(
+                f"{self.ENGINE}: Stop", f"End the {self.ENGINE}'s process at once", self.engine.kill
+            )
 
-    def failed(self, sentence: str) -> None:
-        """What was asked for could not be had."""
+    # Views
 
-    def engine_lost(self, sentence: str) -> None:
-        """The engine's process is gone, and with it everything in flight. May be called again
-        for the same loss."""
+    def action_view(self, by: int) -> None:
+        """The view `by` places further, from the last on to the first."""
+        tabs = self.query_one(ViewTabs)
+        self.show_view((tabs.active + by) % len(tabs.titles))
+
+    @on(ViewTabs.Clicked)
+    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
+        message.stop()
+        self.show_view(message.index)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.screen.panel.answers import Answers
 from qtui.screen.tensors.data import ModelIndex, build
+from qtui.screen.tensors.list import TensorEntry
 from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.codebooks.data import (
     Budget,
@@ -16,8 +17,10 @@ from qtui.tui.panels.codebooks.data import (
     EqualRow,
     SweepRow,
 )
+from qtui.tui.panels.codebooks.shown import Shown, TensorAnswers
 from qtui_core.schemes.granularity import PerBlock
-from qtui_core.schemes.scheme import Scheme
+from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
+from qtui_core.schemes.stepping import resize_scheme
 
 SWEEP = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -96,9 +99,37 @@ class CodebooksFeed:
             SweepRow(size, found[2 * at], found[2 * at + 1]) for at, size in enumerate(sizes)
         )
 
+    async def read(
+        self, shown: Shown, entry: TensorEntry, on_progress: ProgressCallback
+    ) -> TensorAnswers:
+        """Everything about a tensor under the schemes that were asked for."""
+        subject = Subject(entry.name)
+        equal: tuple[EqualRow, ...] = ()
+        if shown.at_equal_bits:
+            equal = await self.equal_bits(shown.asked, entry.matrix)
+        schemes = tuple(dict.fromkeys(Scheme.parse(row.scheme) for row in equal)) or shown.asked
+        columns, verdict = await self.columns(
+            shown.model, subject, schemes, shown.at_equal_bits, on_progress
+        )
+        nested = shown.nested_block
+        budgets = await self.budgets(_with_and_without(schemes, nested), entry.matrix)
+        codebooks = (s.format for s in schemes if s.family is Family.CODEBOOK)
+        sizes = sorted({*SWEEP, min(shown.block, MAX_DOUBLE_QUANTIZED_BLOCK)})
+        sweep = await self.sweep(next(codebooks, "nf4"), nested, sizes, entry.matrix)
+        return TensorAnswers(subject, equal, columns, verdict, budgets, sweep)
+
     async def construction(self) -> Construction:
         async def ask() -> Construction:
             reply = await self.engine.request("nf4_construction", kind=None)
             return Construction.parse(reply.data)
 
         return await self._answers.remembered(("construction",), ask)
+
+
+def _with_and_without(schemes: Sequence[Scheme], nested: int) -> list[Scheme]:
+    """The schemes, codebooks with and without double quantization."""
+    found = []
+    for scheme in schemes:
+        found.append(resize_scheme(scheme, double_quantization=False))
+        found.append(resize_scheme(scheme, double_quantization=True, nested=nested))
+    return list(dict.fromkeys(found))

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineState
-from qtui.screen.panel.asking import Phase
-from qtui.screen.panel.base import PaletteEntry
-from qtui.screen.panel.viewed import ViewedPanel
-from qtui.screen.tensors.list import TensorList
+from qtui.screen.messages import ModelOpened
+from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPanel, Phase
+from qtui.screen.tensors.list import TensorEntry, TensorList
+from qtui.screen.tensors.subject import Subject
 from qtui.screen.widgets.text_picture import TextPicture
+from qtui.tui.panels.codebooks import schemes
 from qtui.tui.panels.codebooks.body import CodebooksBody
+from qtui.tui.panels.codebooks.budget_view import budget_sentence, draw_budget
+from qtui.tui.panels.codebooks.codes_view import draw_codes
+from qtui.tui.panels.codebooks.construction_view import draw_construction
 from qtui.tui.panels.codebooks.export import panel_data
+from qtui.tui.panels.codebooks.feed import CodebooksFeed
 from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
-from qtui.tui.panels.codebooks.looking import LookingPanel
-from qtui.tui.panels.codebooks.shown import ViewName
+from qtui.tui.panels.codebooks.levels_view import draw_levels
+from qtui.tui.panels.codebooks.shown import Shown, ViewName
 from qtui_core.errors import UsageError
-from qtui_core.schemes.rules import check_side_by_side
-from qtui_core.schemes.scheme import Family, Scheme
-from qtui_core.schemes.stepping import resize_scheme
+from qtui_core.models.quoting import printable
 
-BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-NESTED_BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+TENSOR = "tensor"
+DRAWERS = {
+    ViewName.CODES: draw_codes,
+    ViewName.LEVELS: draw_levels,
+    ViewName.BUDGET: draw_budget,
+    ViewName.CONSTRUCTION: draw_construction,
+}
 
 
-class CodebooksPanel(ViewedPanel, LookingPanel):
-    """The keys, and what they change."""
+class CodebooksPanel(AskingPanel):
+    """One model, one tensor, and some schemes on it."""
 
     PANEL_ID = "codebooks"
     TITLE = "Codebooks"
@@ -38,6 +49,15 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
     HELP = HELP
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList,)
     BINDINGS: ClassVar[list[BindingType]] = CODEBOOKS_BINDINGS
+
+    def compose_body(self) -> ComposeResult:
+        self.body = CodebooksBody(self.drawing)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.feed = CodebooksFeed(self.engine)
+        self.shown = Shown(self.qtui.model)
+        self._followed: Subject | None = None
 
     # What the shell asks for
 
@@ -59,24 +79,178 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
     def export_data(self) -> dict[str, Any] | None:
         return panel_data(self.shown, self.sentence)
 
-    def palette(self) -> Iterable[PaletteEntry]:
-        engine = self.qtui.engine
-        if engine.state is EngineState.RUNNING:
-            yield PaletteEntry("engine: Stop", "End the engine's process at once", engine.kill)
+    # Opening a model
+
+    def open_model(self, model: str) -> None:
+        self.give_up(TENSOR)
+        self.refusal = ""
+        self.say(Phase.OPENING, f"Opening {printable(model)}")
+        self.ask(partial(self._open, model), OPENING)
+
+    async def _open(self, model: str) -> None:
+        index = await self.feed.index(model)
+        before = self.shown
+        self.shown = Shown(
+            model,
+            index,
+            view=before.view,
+            asked=before.asked,
+            at_equal_bits=before.at_equal_bits,
+            nested_block=before.nested_block,
+            construction=await self.feed.construction(),
+        )
+        self._followed = self._subject_of_quantize()
+        self.body.side.load(index.tensors)
+        self.post_message(ModelOpened(model, index.headline))
+        if not index.tensors:
+            self.failed(index.note or f"{printable(model)} has no tensors.")
+            return
+        followed = self._followed
+        self.body.side.list.select(followed.tensor if followed else index.first_choice.name)
+
+    def _subject_of_quantize(self) -> Subject | None:
+        """What the Quantize panel looks at, if that is a tensor of this model."""
+        model, subject = self.qtui.looked_at or ("", None)
+        return subject if model == self.shown.model else None
+
+    def _follow(self) -> None:
+        """Go to what was chosen in the Quantize panel since this one was shown."""
+        subject = self._subject_of_quantize()
+        if subject is None or subject == self._followed or self.shown.index is None:
+            return
+        self._followed = subject
+        if self.shown.entry is not None and self.shown.entry.name == subject.tensor:
+            self._look()
+        else:
+            self.body.side.list.select(subject.tensor)
+
+    def _words(self, entry: TensorEntry) -> tuple[str, ...]:
+        """That the outlier which the Quantize panel has put into this tensor is not in it here:
+        what is advised is for the model's own values."""
+        followed = self._followed
+        if followed is None or followed.tensor != entry.name or followed.inject is None:
+            return ()
+        return ("without the injected outlier",)
+
+    # Looking at a tensor
+
+    def _look(self, *, pause: bool = False) -> None:
+        """Read the chosen tensor under the schemes; what was being read gives up."""
+        entry = self.shown.entry
+        if entry is None:
+            return
+        self.body.show_title(entry, self._words(entry))
+        if self.engine.state is EngineState.LOST:
+            self.engine_lost(self.engine.detail)
+        elif not entry.readable:
+            self.failed(f"{printable(entry.dtype)} is a dtype that is not read yet.")
+        elif not entry.elements:
+            self.failed("This tensor is empty: there are no codes to count.")
+        else:
+            self.say(Phase.WORKING, f"Counting the codes of all {entry.elements:,} elements")
+            self.if_late(self._clear_stale)
+            self.do(partial(self._read, entry, pause), TENSOR)
+
+    def _clear_stale(self) -> None:
+        if not self.shown.current:
+            self.shown.forget()
+            self._draw()
+
+    async def _read(self, entry: TensorEntry, pause: bool) -> None:
+        if pause:
+            await asyncio.sleep(PAUSE_SECONDS)
+        # All at once: what is shown, copied and exported belongs together.
+        self.shown.take(await self.feed.read(self.shown, entry, self._show_fraction))
+        self.phase = Phase.READY
+        self.body.title_line.activity = ""
+        self.body.title_line.fraction = None
+        self._draw()
+
+    def _show_fraction(self, fraction: float, _: object) -> None:
+        self.body.title_line.activity = "counting codes"
+        self.body.title_line.fraction = fraction
+
+    def action_stop(self) -> None:
+        if self.end_silent():
+            return
+        self.give_up(OPENING, TENSOR)
+        if not self.shown.current:
+            self.shown.forget()
+        self.say(Phase.STOPPED, "Stopped; r goes on")
+
+    def begin_again(self) -> None:
+        if self.shown.entry is None:
+            self.open_model(self.qtui.model)
+        else:
+            self._look()
+
+    # Showing
+
+    def show_phase(self) -> None:
+        """What is known stays on the screen while new is on its way."""
+        title = self.body.title_line
+        title.fraction = None
+        if not self.trouble and self.shown.columns:
+            title.activity = "" if self.phase is Phase.WORKING else self.told
+            return
+        title.activity = ""
+        if self.trouble:
+            self.shown.forget()
+        self._draw()
+
+    @property
+    def _constructing(self) -> bool:
+        return self.shown.view is ViewName.CONSTRUCTION and self.shown.construction is not None
+
+    def _draw(self) -> None:
+        """The view that is chosen, with what is known, and its sentence."""
+        shown = self.shown
+        self.body.tabs.active = list(ViewName).index(shown.view)
+        self.body.settings.update(self._settings())
+        if self._constructing or shown.columns:
+            self.body.show(partial(DRAWERS[shown.view], shown), titled=not self._constructing)
+        else:
+            self.body.set_class(False, "-untitled")
+            self.body.show_message(self.told)
+        self.speak()
+
+    def meaning(self) -> str:
+        shown = self.shown
+        if self._constructing and shown.construction is not None:
+            step = shown.construction.steps[shown.step]
+            return f"{shown.step + 1}. {step.title}: {step.sentence}"
+        if not shown.columns:
+            return self.told.split("\n")[0]
+        return budget_sentence(shown) if shown.view is ViewName.BUDGET else shown.verdict
+
+    def _settings(self) -> str:
+        shown = self.shown
+        if shown.equal:
+            return f"equal bits {shown.equal[0].bits:.4f}"
+        dq = f"dq{shown.nested_block}" if shown.double_quantization else "no dq"
+        if not shown.has_blocks:
+            return f"no blocks, {dq}"
+        return f"block {shown.block}, {dq}"
+
+    def refused(self, sentence: str) -> None:
+        self.body.title_line.activity = ""
+        if self.phase is Phase.WORKING and self.shown.columns:
+            self.phase = Phase.READY  # what is shown stays true
+        super().refused(sentence)
 
     # Views and the cursor
 
-    def _show_place(self, place: int) -> None:
+    def show_view(self, place: int) -> None:
         self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:
+        self.refusal = ""
         self.shown.view = view
-        self._forget_refusal()
         self._draw()
 
     def action_move(self, by: int) -> None:
         shown = self.shown
-        self._forget_refusal()
+        self.refusal = ""
         if shown.view is ViewName.CONSTRUCTION:
             if shown.construction is not None:
                 shown.step = max(0, min(len(shown.construction.steps) - 1, shown.step + by))
@@ -86,7 +260,7 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
         self._draw()
 
     def action_pick(self, by: int) -> None:
-        self._forget_refusal()
+        self.refusal = ""
         count = max(len(self.shown.columns), 1)
         self.shown.chosen = max(0, min(count - 1, self.shown.chosen + by))
         self._draw()
@@ -96,7 +270,7 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
         """A click on a code of a scheme."""
         message.stop()
         if isinstance(message.pick, tuple):
-            self._forget_refusal()
+            self.refusal = ""
             self.shown.chosen, self.shown.code = message.pick
             self._draw()
 
@@ -105,7 +279,7 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
     @on(TensorList.Highlighted)
     def _tensor_changed(self, message: TensorList.Highlighted) -> None:
         message.stop()
-        self._forget_refusal()
+        self.forget_refusal()
         self.shown.entry = message.entry
         self._look(pause=True)
 
@@ -130,9 +304,21 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
 
     # Schemes
 
+    def _change(self, change: Callable[[Shown], None]) -> bool:
+        """Changes the schemes, or says why they cannot be; whether they were changed."""
+        try:
+            change(self.shown)
+        except UsageError as error:
+            self.refused(str(error))
+            return False
+        self.forget_refusal()
+        self._look(pause=True)
+        return True
+
     def action_equal_bits(self) -> None:
         self.shown.at_equal_bits = not self.shown.at_equal_bits
-        self._schemes_changed()
+        self.forget_refusal()
+        self._look(pause=True)
 
     def action_type_schemes(self) -> None:
         self.body.start_typing(" ".join(map(str, self.shown.asked)))
@@ -140,94 +326,34 @@ class CodebooksPanel(ViewedPanel, LookingPanel):
     @on(CodebooksBody.Typed)
     def _schemes_typed(self, message: CodebooksBody.Typed) -> None:
         message.stop()
-        try:
-            schemes = _schemes_of(message.text)
-        except UsageError as error:
-            self.refused(str(error))
-            return
-        self.shown.asked, self.shown.chosen = schemes, 0
-        nested = (scheme.nested_block for scheme in schemes if scheme.double_quantization)
-        self.shown.nested_block = next(nested, self.shown.nested_block)
-        self.body.stop_typing()
-        self._schemes_changed()
+        if self._change(partial(schemes.type_schemes, text=message.text)):
+            self.body.stop_typing()
 
     def action_remove(self) -> None:
-        shown = self.shown
-        if len(shown.asked) < 2:
-            self.refused("The last scheme stays: s types others in its place.")
-            return
-        # Two that were asked for may have become the same at equal bits.
-        column = shown.column
-        kept = [
-            asked
-            for asked, now in zip(shown.asked, self._current_of_asked(), strict=True)
-            if column is None or now != column.scheme
-        ]
-        shown.asked = tuple(kept) or shown.asked
-        shown.chosen = min(shown.chosen, len(shown.asked) - 1)
-        self._schemes_changed()
-
-    def _current_of_asked(self) -> list[str]:
-        """What each scheme that was asked for is now."""
-        shown = self.shown
-        if len(shown.equal) == len(shown.asked):
-            return [row.scheme for row in shown.equal]
-        return list(map(str, shown.asked))
+        self._change(schemes.remove_chosen)
 
     def action_block(self, by: int) -> None:
-        if not self.shown.has_blocks:
-            self.refused("None of these schemes has blocks or groups whose size can be changed.")
-            return
-        size = _step(BLOCKS, self.shown.block, by)
-        if size == self.shown.block:
-            self.refused(f"Blocks and groups here have {BLOCKS[0]} to {BLOCKS[-1]:,} elements.")
-            return
-        self._resize(size=size)
+        self._change(partial(schemes.step_block, by=by))
 
     def action_nested_block(self, by: int) -> None:
-        shown = self.shown
-        if not shown.double_quantization and shown.view is not ViewName.BUDGET:
-            self.refused("Double quantization is off here: d turns it on.")
-            return
-        size = _step(NESTED_BLOCKS, shown.nested_block, by)
-        if size == shown.nested_block:
-            self.refused(
-                f"A constant of double quantization is shared by {NESTED_BLOCKS[0]} to "
-                f"{NESTED_BLOCKS[-1]:,} scales here."
-            )
-            return
-        shown.nested_block = size
-        self._resize(nested=size)
+        self._change(partial(schemes.step_nested_block, by=by))
 
     def action_double_quantization(self) -> None:
-        if not any(scheme.family is Family.CODEBOOK for scheme in self.shown.asked):
-            self.refused("Double quantization is for nf4 and fp4, and none of these is one.")
-            return
-        on = not self.shown.double_quantization
-        self._resize(double_quantization=on, nested=self.shown.nested_block)
-
-    def _resize(self, **changes: Any) -> None:
-        found = (resize_scheme(scheme, **changes) for scheme in self.shown.asked)
-        self.shown.asked = tuple(dict.fromkeys(found))
-        self._schemes_changed()
+        self._change(schemes.turn_double_quantization)
 
     def action_back(self) -> None:
         self.body.leave()
 
-
-def _schemes_of(text: str) -> tuple[Scheme, ...]:
-    """The schemes that were typed, each once. Raises UsageError for a text that is none, and for
-    schemes that cannot be shown side by side."""
-    words = text.replace(",", " ").split()
-    if not words:
-        raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
-    schemes = tuple(dict.fromkeys(Scheme.parse(word) for word in words))
-    check_side_by_side(schemes)
-    return schemes
-
-
-def _step(sizes: tuple[int, ...], size: int, by: int) -> int:
-    """The next larger or smaller one, the outermost at the ends."""
-    if by > 0:
-        return next((each for each in sizes if each > size), sizes[-1])
-    return next((each for each in reversed(sizes) if each < size), sizes[0])
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        if not self.is_mounted:
+            return True
+        if action in ("filter", "type_schemes"):
+            return not self.body.typing
+        if action == "restart":
+            return self.can_restart
+        if action == "back":
+            return self.body.can_leave
+        if action == "stop":
+            return (self.busy or bool(self.silence)) and not self.body.can_leave
+        return True

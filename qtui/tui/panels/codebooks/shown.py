@@ -35,6 +35,19 @@ class ViewName(StrEnum):
     CONSTRUCTION = "Construction"
 
 
+@dataclass(frozen=True)
+class TensorAnswers:
+    """What is known of schemes on a tensor: each of them, the sentence about all, where their bits
+    go, and the same over block sizes; `equal` are the schemes at equal bits, if that was asked."""
+
+    read: Subject
+    equal: tuple[EqualRow, ...]
+    columns: tuple[CodeColumn, ...]
+    verdict: str
+    budgets: tuple[Budget, ...]
+    sweep: tuple[SweepRow, ...]
+
+
 @dataclass
 class Shown:
     """Filled piece by piece; None or empty is what is not known yet.
@@ -97,6 +110,10 @@ class Shown:
     @property
     def double_quantization(self) -> bool:
         return any(scheme.double_quantization for scheme in self.asked)
+
+    def take(self, answers: TensorAnswers) -> None:
+        self.read, self.equal, self.columns = answers.read, answers.equal, answers.columns
+        self.verdict, self.budgets, self.sweep = answers.verdict, answers.budgets, answers.sweep
 
     def forget(self) -> None:
         """What is known is of no use any more."""

@@ -11,9 +11,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineClient, EngineState
-from qtui.screen.panel.asking import EnginePanel
-from qtui.screen.panel.base import PaletteEntry
-from qtui.screen.panel.viewed import ViewedPanel
+from qtui.screen.panel.asking import AskingPanel, Phase
 from qtui.tui.panels.hardware.body import HardwareBody
 from qtui.tui.panels.hardware.export import operations_table, panel_data
 from qtui.tui.panels.hardware.feed import HardwareFeed
@@ -44,7 +42,7 @@ DRAWERS: Final = {
 LISTS: Final = (ViewName.ROOFLINE, ViewName.OPERATIONS)
 
 
-class HardwarePanel(ViewedPanel, EnginePanel):
+class HardwarePanel(AskingPanel):
     """The keys, what they change, and what is asked meanwhile."""
 
     PANEL_ID = "hardware"
@@ -52,6 +50,7 @@ class HardwarePanel(ViewedPanel, EnginePanel):
     NUMBER = 7
     HELP = HELP
     BINDINGS: ClassVar[list[BindingType]] = HARDWARE_BINDINGS
+    ENGINE = "estimator"
 
     @property
     def engine(self) -> EngineClient:
@@ -61,12 +60,9 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         self.body = HardwareBody(self.drawing)
         yield self.body
 
-    ENGINE = "estimator"
-
     def on_mount(self) -> None:
         self.feed = HardwareFeed(self.engine)
         self.shown = Shown(self.qtui.model)
-        self.trouble = ""
         self._chosen = False
         self._asking = False
         self._timer = self.set_interval(LIVE_SECONDS, self._ask_live)
@@ -100,10 +96,6 @@ class HardwarePanel(ViewedPanel, EnginePanel):
     def export_table(self) -> Iterable[Sequence[object]] | None:
         return operations_table(self.shown) if self.shown.placed else None
 
-    def palette(self) -> Iterable[PaletteEntry]:
-        if self.engine.state is EngineState.RUNNING:
-            yield PaletteEntry("estimator: Stop", "End its process at once", self.engine.kill)
-
     # The plan of the app
 
     def _adopt(self, *, anew: bool = False) -> None:
@@ -118,16 +110,13 @@ class HardwarePanel(ViewedPanel, EnginePanel):
             if name and not shown.gpus:
                 shown.choice = _choice_of(str(name), shown.choice)
         if anew or not (shown.operations or shown.why):
-            self.do(self._count, OPERATIONS)
+            self.ask(self._count, OPERATIONS)
 
     async def _count(self) -> None:
-        if self.engine.state is EngineState.LOST:
-            await self.engine.restart()
         shown = self.shown
         shown.why = ""
         shown.resolved, shown.operations = await self.feed.operations(shown)
-        self.trouble = ""
-        self._draw()
+        self.say(Phase.READY)
 
     # The GPUs of this moment
 
@@ -160,15 +149,13 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         shown.measured_on = shown.choice.here or (shown.gpus[0].label if shown.gpus else "")
         if shown.view is ViewName.GPUS:
             self._show_view(ViewName.RATES)
-        self.do(self._measure, MEASURE)
+        self.ask(self._measure, MEASURE)
         self._draw()
 
     async def _measure(self) -> None:
-        if self.engine.state is EngineState.LOST:
-            await self.engine.restart()
         try:
             await self.feed.measure(self.shown.measured_on or "auto", self._facts, self._rate)
-            self.trouble = ""
+            self.say(Phase.READY)
         finally:
             self.shown.measuring = False
             self._draw()
@@ -182,13 +169,12 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         self._draw()
 
     def action_stop(self) -> None:
-        if self.end_silent():
-            return
-        self.workers.cancel_group(self, MEASURE)
+        if not self.end_silent():
+            self.give_up(MEASURE)
 
     # Keys
 
-    def _show_place(self, place: int) -> None:
+    def show_view(self, place: int) -> None:
         self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:
@@ -212,19 +198,18 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         """Another device: kernels that a plan finds on it may be others too."""
         self.shown.choice = choice
         self._draw()
-        self.do(self._count, OPERATIONS)
+        self.ask(self._count, OPERATIONS)
 
-    def action_restart(self) -> None:
-        self.end_silent()
-        self.trouble = ""
-        self.do(self._count, OPERATIONS)
+    def begin_again(self) -> None:
+        self.say(Phase.WORKING)
+        self.ask(self._count, OPERATIONS)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what can be done now is offered."""
         if not self.is_mounted:
             return True
         if action == "restart":
-            return bool(self.trouble or self.silence)
+            return self.can_restart
         if action == "stop":
             return self.shown.measuring or bool(self.silence)
         if action == "measure":
@@ -244,7 +229,7 @@ class HardwarePanel(ViewedPanel, EnginePanel):
         title.details = self._details() if shown.view in LISTS else ()
         title.activity = "measuring" if shown.measuring else ""
         body.show(partial(DRAWERS[shown.view], shown))
-        self.sentence = self.trouble or sentence_of(shown)
+        self.speak()
         self.refresh_bindings()
 
     def _note(self) -> str:
@@ -263,19 +248,18 @@ class HardwarePanel(ViewedPanel, EnginePanel):
 
     # What can go wrong
 
+    def show_phase(self) -> None:
+        if self.phase is Phase.LOST:
+            self.shown.measuring = False
+        elif self.trouble and not self.shown.operations:
+            self.shown.why = self.trouble
+        self._draw()
+
+    def meaning(self) -> str:
+        return self.trouble.replace("\n", " ") or sentence_of(self.shown)
+
     def refused(self, sentence: str) -> None:
         self.failed(sentence)
-
-    def failed(self, sentence: str) -> None:
-        if not self.shown.operations:
-            self.shown.why = sentence
-        self.trouble = sentence
-        self._draw()
-
-    def engine_lost(self, sentence: str) -> None:
-        self.shown.measuring = False
-        self.trouble = f"{self.named(sentence)} r starts it again."
-        self._draw()
 
 
 def _choice_of(name: str, otherwise: DeviceChoice) -> DeviceChoice:

@@ -4,37 +4,155 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from qtui.engine.client import EngineState
+from qtui.engine.estimator.answers import CaseFigures, ModelFacts
 from qtui.screen.panel.asking import Phase
-from qtui.screen.panel.base import PaletteEntry
-from qtui.screen.panel.viewed import ViewedPanel
 from qtui.screen.plan.export import curve_table, panel_data
-from qtui.screen.plan.planning import ESTIMATE
+from qtui.screen.plan.levels import headline, level_lines
+from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, ViewName
 from qtui.screen.widgets.text_picture import Canvas, TextPicture
-from qtui.tui.panels.memory.estimating import EstimatingPanel
+from qtui.tui.panels.memory.body import MemoryBody
+from qtui.tui.panels.memory.cases_view import draw_cases
 from qtui.tui.panels.memory.keys import HELP, MEMORY_BINDINGS
-from qtui.tui.panels.memory.parts_view import part_lines
+from qtui.tui.panels.memory.lines import number_lines
+from qtui.tui.panels.memory.map import MapFiller
+from qtui.tui.panels.memory.parts_view import draw_parts, part_lines
+from qtui.tui.panels.memory.sentences import sentence_of
+from qtui.tui.panels.memory.trace import TRACING, Trace
+from qtui.tui.panels.memory.views import draw_gpus, draw_map, draw_savings
+from qtui_core.memory.advice.cases import CASES
 from qtui_core.memory.plan.run_plan import RunPlan
 
+FIGURES = "figures"
+DRAWERS = {
+    ViewName.PARTS: draw_parts,
+    ViewName.SAVINGS: draw_savings,
+    ViewName.MAP: draw_map,
+    ViewName.GPUS: draw_gpus,
+    ViewName.CASES: draw_cases,
+}
 #: Views with lines, or cells, to choose from.
 LISTS = (ViewName.SAVINGS, ViewName.MAP, ViewName.GPUS, ViewName.CASES)
 
 
-class MemoryPanel(ViewedPanel, EstimatingPanel):
-    """The keys, and what they change."""
+class MemoryPanel(PlanPanel):
+    """The estimate of a plan in several views, and beside it a trace and the worked cases."""
 
     PANEL_ID = "memory"
     TITLE = "Memory"
     NUMBER = 4
     HELP = HELP
     BINDINGS: ClassVar[list[BindingType]] = MEMORY_BINDINGS
+
+    body: MemoryBody
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._own_plan = RunPlan()
+        self.trace = Trace(self)
+        self.map = MapFiller(self)
+
+    def compose_body(self) -> ComposeResult:
+        self.body = MemoryBody(self.drawing)
+        yield self.body
+
+    # Estimating
+
+    def _open_subject(self) -> None:
+        self.map.stop()
+        super()._open_subject()
+
+    def _estimate(self) -> None:
+        self.map.stop()
+        self.trace.forget()
+        super()._estimate()
+
+    def not_built_in(self, facts: ModelFacts) -> None:
+        self.trace.forget()
+        super().not_built_in(facts)
+
+    def failed(self, sentence: str) -> None:
+        if self.shown.current:  # a trace failed, and the estimate is as true as it was
+            self.phase = Phase.READY
+            self.tell(sentence)
+        else:
+            super().failed(sentence)
+
+    def refused(self, sentence: str) -> None:
+        facts = self.shown.facts
+        if facts is not None and facts.unknown:
+            super().failed(sentence)
+        else:
+            super().refused(sentence)
+
+    def fill_views(self) -> None:
+        """What only one view shows is asked for when it is there."""
+        shown = self.shown
+        if shown.view is ViewName.MAP and self.phase is Phase.READY and shown.answer is not None:
+            self.map.start()
+        if shown.view is ViewName.CASES and not shown.cases:
+            shown.cases = CASES
+            self.do(self._figures, FIGURES)
+
+    async def _figures(self) -> None:
+        await self.feed.cases(self._case)
+
+    def _case(self, found: CaseFigures) -> None:
+        shown = self.shown
+        shown.figures = {**shown.figures, found.key: found.figures}
+        if shown.view is ViewName.CASES:
+            self.draw()
+
+    # Showing
+
+    def draw(self) -> None:
+        shown, body = self.shown, self.body
+        self.draw_form()
+        body.tabs.active = list(ViewName).index(shown.view)
+        body.title_line.subject, body.title_line.details = headline(shown)
+        body.levels.show(partial(level_lines, shown))
+        body.numbers.show(partial(number_lines, shown))
+        if shown.view is ViewName.CASES:
+            body.show_text(partial(draw_cases, shown))
+        elif self.trouble:
+            body.show_message(self.trouble)
+        elif self.trace.goes_on and shown.answer is None:
+            body.show_message(TRACING)
+        elif shown.view is ViewName.STEP:
+            body.show_curve()
+            if shown.answer is None:
+                body.curve.clear()
+            else:
+                before = shown.before.curve if shown.before else None
+                fit, gpu = shown.answer.fit, shown.gpu
+                capacity = fit.capacity_bytes if fit else None
+                body.curve.show(shown.answer.curve, before, capacity, gpu.label if gpu else "")
+        elif shown.current and (shown.around is not None or shown.view is ViewName.MAP):
+            body.show_text(partial(DRAWERS[shown.view], shown))
+        self.draw_activity()
+        self.speak()
+        self.refresh_bindings()
+
+    def draw_activity(self) -> None:
+        text = self.trace.activity
+        if not text and self.busy:
+            text = "estimating"
+        self.body.title_line.activity = text
+
+    def meaning(self) -> str:
+        shown = self.shown
+        told = "" if shown.view is ViewName.CASES and shown.cases else self.trouble
+        if not told and self.trace.goes_on and shown.answer is None:
+            told = TRACING
+        return told or sentence_of(shown, self.drawing.glyphs)
 
     # What the shell asks for
 
@@ -62,13 +180,9 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
         shown = self.shown
         return curve_table(shown.answer) if shown.answer is not None and shown.current else None
 
-    def palette(self) -> Iterable[PaletteEntry]:
-        if self.engine.state is EngineState.RUNNING:
-            yield PaletteEntry("estimator: Stop", "End its process at once", self.engine.kill)
-
     # Views
 
-    def _show_place(self, place: int) -> None:
+    def show_view(self, place: int) -> None:
         self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:
@@ -82,8 +196,8 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
             verdicts = [fit.verdict for fit in self.shown.around.fits]
             self.shown.line = verdicts.index("fits") if "fits" in verdicts else 0
         self.refusal = ""
-        self._fill_views()
-        self._draw()
+        self.fill_views()
+        self.draw()
         self._focus_view()
 
     def _focus_view(self) -> None:
@@ -102,7 +216,7 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
         shown = self.shown
         if shown.view is ViewName.PARTS and self.body.picture.has_focus:
             shown.line = max(0, min(shown.line + by, self._hidden_parts))
-            self._draw()
+            self.draw()
             return
         if not self._in_list:
             if self.body.has_form:
@@ -114,7 +228,7 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
             shown.cell = (max(0, min(row + by, len(MAP_BATCHES) - 1)), column)
         else:
             shown.line = max(0, min(shown.line_of(self._lines) + by, self._lines - 1))
-        self._draw()
+        self.draw()
 
     @property
     def _hidden_parts(self) -> int:
@@ -150,7 +264,7 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
             shown.cell = pick
         else:
             shown.line = pick
-        self._draw()
+        self.draw()
 
     # Changing the plan
 
@@ -158,7 +272,7 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
         if self._in_list and self.shown.view is ViewName.MAP:
             row, column = self.shown.cell
             self.shown.cell = (row, max(0, min(column + by, len(MAP_SEQUENCES) - 1)))
-            self._draw()
+            self.draw()
         else:
             self.action_turn(by)
 
@@ -218,40 +332,33 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
         self._open_subject()
 
     def action_trace(self) -> None:
-        if self._traced_since is not None:
-            self._stop_tracing()
+        if self.trace.goes_on:
+            self.trace.stop()
         else:
-            self.do(self._trace, ESTIMATE)
-
-    def action_restart(self) -> None:
-        self.end_silent()
-        if self.shown.facts is None or self.shown.facts.unknown:
-            self._open_subject()
-        else:
-            self._estimate()
+            self.trace.start()
 
     def action_back(self) -> None:
         if self.body.typing:
             self.body.stop_typing()
         elif self.end_silent():
             return
-        elif self._traced_since is not None:
-            self._stop_tracing()
+        elif self.trace.goes_on:
+            self.trace.stop()
         else:
             self.body.focus_form()
-        self._draw()
+        self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what can be done now is offered."""
         if not self.is_mounted:
             return True
         if action == "back":
-            busy = self._traced_since is not None or bool(self.silence)
+            busy = self.trace.goes_on or bool(self.silence)
             return self.body.typing or self._in_list or busy
         if self.body.typing:
             return False
         if action == "restart":
-            return self.phase in (Phase.LOST, Phase.FAILED) or bool(self.silence)
+            return self.can_restart
         if action == "own":
             return bool(self.shown.case)
         if action == "undo":
@@ -259,13 +366,8 @@ class MemoryPanel(ViewedPanel, EstimatingPanel):
         if action == "trace":
             facts = self.shown.facts
             idle = self.phase in (Phase.READY, Phase.FAILED)
-            return (
-                facts is not None and facts.traceable and (idle or self._traced_since is not None)
-            )
+            return facts is not None and facts.traceable and (idle or self.trace.goes_on)
         return True
-
-    def watch_phase(self) -> None:
-        self.refresh_bindings()
 
 
 def _nearest(values: Sequence[int], value: int) -> int:

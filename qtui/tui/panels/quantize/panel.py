@@ -4,38 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from textual import on
+from textual.actions import parse
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from qtui.engine.client import EngineState
-from qtui.screen.messages import SendValue
-from qtui.screen.panel.asking import Phase
+from qtui.engine.client import EngineLost
+from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened
+from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPanel, Phase
 from qtui.screen.panel.base import PaletteEntry
-from qtui.screen.panel.viewed import ViewedPanel
 from qtui.screen.tensors.list import Order, TensorList
-from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT
+from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
 from qtui.screen.widgets.scheme_bar import SchemeBar
-from qtui.tui.panels.quantize.body import VIEWS
+from qtui.tui.opening import device_of
+from qtui.tui.panels.quantize.body import VIEWS, QuantizeBody
+from qtui.tui.panels.quantize.element import ElementReader
 from qtui.tui.panels.quantize.export import panel_data, panel_text
+from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
-from qtui.tui.panels.quantize.looking import LookingPanel
+from qtui.tui.panels.quantize.loading import TENSOR, TensorReader
+from qtui.tui.panels.quantize.numbers import all_rows
 from qtui.tui.panels.quantize.outliers.bars import GranularityBars
+from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
+from qtui.tui.panels.quantize.shown import Shown
 from qtui.tui.panels.quantize.views import View, view_bindings
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme
 from qtui_core.schemes.stepping import step_scheme
 
+FIRST_SCHEMES = ("int4", "nf4")
 
-class QuantizePanel(ViewedPanel, LookingPanel):
-    """The keys, and what they change. Asks the engine and shows what it finds; computes nothing
-    itself."""
+
+class QuantizePanel(AskingPanel):
+    """One model and one tensor under two schemes. Asks the engine and shows what it finds; computes
+    nothing itself.
+
+    `opening` is the model that is on its way; until it has come, the one before it stays.
+    """
 
     PANEL_ID = "quantize"
     TITLE = "Quantize"
@@ -48,8 +60,21 @@ class QuantizePanel(ViewedPanel, LookingPanel):
         *QUANTIZE_BINDINGS,
     ]
 
+    def compose_body(self) -> ComposeResult:
+        self.body = QuantizeBody(self.drawing)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.feed = QuantizeFeed(self.engine)
+        self.shown = Shown(self.qtui.model)
+        self.opening: str | None = None
+        self.reader = TensorReader(self)
+        self.ranking = Ranking(self)
+        self.element = ElementReader(self)
+        self._keep = False
+
     def on_resize(self) -> None:
-        self._show_numbers()
+        self.show_numbers()
 
     # What the shell asks for
 
@@ -75,18 +100,155 @@ class QuantizePanel(ViewedPanel, LookingPanel):
 
     def palette(self) -> Iterable[PaletteEntry]:
         yield from self.body.view.palette()
-        engine = self.qtui.engine
-        if engine.state is EngineState.RUNNING:
-            yield PaletteEntry("engine: Stop", "End the engine's process at once", engine.kill)
+        yield from super().palette()
+
+    # Opening a model
+
+    def open_model(self, model: str) -> None:
+        self.give_up(TENSOR)
+        self.opening = model
+        self.refusal = ""
+        has_picture = self.body.heatmap.grid is not None
+        self.say(Phase.OPENING, f"Opening {printable(model)}", keep=has_picture)
+        self.ask(partial(self._open, model), OPENING)
+
+    async def _open(self, model: str) -> None:
+        if not self.shown.schemes:
+            self.shown.schemes = [Scheme.parse(text) for text in FIRST_SCHEMES]
+        self.body.controls.show(self.shown.schemes, self.shown.active)
+        try:
+            index = await self.feed.open(model, partial(self.reader.show_activity, "headers"))
+        except EngineLost:
+            raise
+        except QtuiError as error:
+            if self.shown.entry is None:
+                raise
+            self.post_message(ModelFailed(model, str(error)))
+            self.keep_model(str(error))
+            return
+        self.give_up(TENSOR, ElementReader.GROUP)
+        self.ranking.stop()
+        self.opening = None
+        self.shown = Shown(model, index, schemes=self.shown.schemes, active=self.shown.active)
+        self.qtui.looked_at = None
+        self.body.clear()
+        self.body.side.load(index.tensors)
+        self.refusal = ""
+        self.explain("")
+        self.show_numbers()
+        self.post_message(ModelOpened(model, index.headline))
+        self.do(self._ask_device, "device")
+        if not index.tensors:
+            self.failed(index.note or f"{printable(model)} has no tensors.")
+            return
+        if index.note:
+            self.qtui.tell(index.note)  # it is quantized already: its codes are not values
+        self.body.side.list.select(index.first_choice.name)
+
+    def keep_model(self, why: str) -> None:
+        """Go on with the model that is open, and say why it is not another one."""
+        self.opening = None
+        self.refused(why)
+        self.reader.look()
+
+    async def _ask_device(self) -> None:
+        self.post_message(DeviceSeen(await device_of(self.engine)))
+
+    # Looking at a tensor
+
+    def look_at(
+        self, *, source: str | None = None, inject: Injection | Literal["keep"] | None = "keep"
+    ) -> None:
+        """Look at something else of the chosen tensor: another source, another injection
+        (None: none)."""
+        shown = self.shown
+        if shown.entry is None:
+            return
+        wanted = shown.inject if inject == "keep" else inject
+        source = shown.source if source is None else source
+        if (source, wanted) == (shown.source, shown.inject):
+            return
+        shown.look_at(source, wanted)
+        self.refresh_bindings()
+        self.look_again(pause=True)
+
+    def look_again(self, *, pause: bool = False) -> None:
+        """Look at the same subject anew: what a view asks for has changed. With a pause, once
+        things have found their new places."""
+        self.forget_refusal()
+        self.reader.look(pause=pause)
+
+    def action_stop(self) -> None:
+        if self.end_silent():
+            return
+        self.ranking.stop()
+        if not self.busy:
+            return
+        self.give_up(OPENING, TENSOR, "view")
+        shown, entry = self.shown, self.shown.entry
+        if self.opening is not None:
+            stopped = f"Opening {printable(self.opening)} was stopped"
+            if entry is not None:
+                self.keep_model(f"{stopped}.")
+            else:
+                self.say(Phase.STOPPED, f"{stopped}; r goes on")
+            return
+        if not self.body.maps.is_current(shown):
+            shown.map = None  # it is of the scheme before
+        self.say(Phase.STOPPED, "Stopped; r goes on", keep=shown.map is not None)
+        if entry is not None and not shown.explained:
+            self.explain(
+                f"Stopped before all of {printable(shown.subject.title)} was measured under "
+                f"{shown.scheme}; r goes on."
+            )
+
+    def begin_again(self) -> None:
+        if self.opening is not None or self.shown.entry is None:
+            self.open_model(self.opening or self.shown.model)
+        else:
+            self.reader.look()
+        if not self.body.side.ranked_by:
+            self.ranking.start_if_listed()
+
+    # Showing
+
+    def say(self, phase: Phase, text: str = "", *, keep: bool = False) -> None:
+        """Another phase; `text` stands where the picture is or, to `keep` that, in the title."""
+        self._keep = keep
+        super().say(phase, text)
+
+    def show_phase(self) -> None:
+        self.body.title_line.activity = self.told if self._keep else ""
+        self.body.title_line.fraction = None
+        self.body.say(self.told, keep=self._keep, trouble=self.phase in TROUBLE)
+        if self.phase in TROUBLE:
+            self.explain(self.told)
+
+    def explain(self, sentence: str) -> None:
+        self.shown.explanation = sentence
+        self.speak()
+
+    def meaning(self) -> str:
+        # Why there is nothing matters more than what it would mean.
+        said = "" if self.phase in TROUBLE else self.body.view.sentence
+        return said or self.shown.explanation
+
+    def show_numbers(self) -> None:
+        if self.shown.schemes:
+            self.body.table.rows = all_rows(self.shown, brief=self.body.brief)
+            self.body.view.show(self.shown)
+
+    def engine_lost(self, sentence: str) -> None:
+        self.ranking.stop()
+        super().engine_lost(sentence)
 
     # Tensors
 
     @on(TensorList.Highlighted)
     def _tensor_changed(self, message: TensorList.Highlighted) -> None:
         message.stop()
-        self._forget_refusal()
         self.shown.choose(message.entry)
-        self._look(pause=True)
+        self.look_again(pause=True)
 
     @on(TensorList.Chosen)
     def _tensor_chosen(self, message: TensorList.Chosen) -> None:
@@ -95,13 +257,13 @@ class QuantizePanel(ViewedPanel, LookingPanel):
         if self.shown.entry is not message.entry:
             self.body.side.list.open_current()
         elif self.phase is Phase.STOPPED:
-            self._look()
+            self.reader.look()
 
     @on(Heatmap.CapacityChanged)
     @on(Histogram.CapacityChanged)
     def _room_changed(self) -> None:
         if self.phase in (Phase.READY, Phase.WORKING):
-            self._look(pause=True)
+            self.reader.look(pause=True)
 
     def action_filter(self) -> None:
         self.body.add_class("-listing")
@@ -116,62 +278,25 @@ class QuantizePanel(ViewedPanel, LookingPanel):
             self.refused(f"No tensor has {printable(tensors.pattern)} in its name.")
 
     def action_order(self) -> None:
-        self.stop_ranking()
+        self.ranking.stop()
         if self.body.side.next_order() is Order.WORST:
-            self._rank()
-
-    def _rank(self, direction: int = 0) -> None:
-        """Measure all tensors under the active scheme; then go to a worst one, if that was
-        asked for."""
-        self.body.side.forget_ranks()
-        self.ranking = True
-        self.do(partial(self._measure_all, direction), "rank")
-
-    async def _measure_all(self, direction: int) -> None:
-        side, scheme = self.body.side, str(self.shown.scheme)
-        try:
-            sampled = await self.feed.rank(self.shown.model, scheme, side.add_rank)
-        except QtuiError:
-            self.ranking = False
-            raise
-        self.ranking = False
-        side.ranks_done(scheme, sampled=sampled)
-        if direction:
-            side.step_worst(direction)
+            self.ranking.start()
 
     def action_worst(self, direction: int) -> None:
-        """Go to the next worst tensor under the active scheme, or to the one before it."""
-        if not self.shown.schemes:
-            return
-        if self.body.side.ranked_by == str(self.shown.scheme):
-            self.body.side.step_worst(direction)
-        else:
-            self._rank(direction)
-
-    def _begin_again(self) -> None:
-        super()._begin_again()
-        if self.body.side.list.order is Order.WORST and not self.body.side.ranked_by:
-            self._rank()
+        self.ranking.step(direction)
 
     # The element under the cursor
 
     @on(Heatmap.CursorMoved)
     def _cursor_moved(self, message: Heatmap.CursorMoved) -> None:
         message.stop()
-        self._forget_refusal()
-        self.do(self._read_element, "element")
+        self.forget_refusal()
+        self.element.read()
 
     @on(Heatmap.Chosen)
     def _send_element(self, message: Heatmap.Chosen) -> None:
         message.stop()
-        self.do(self._send, "send")
-
-    async def _send(self) -> None:
-        await self._read_element()
-        element, entry = self.shown.element, self.shown.entry
-        if element is not None and entry is not None:
-            origin = f"{printable(entry.name)} at ({element.row:,}, {element.column:,})"
-            self.post_message(SendValue(element.exact, origin))
+        self.element.send()
 
     # Schemes
 
@@ -215,27 +340,26 @@ class QuantizePanel(ViewedPanel, LookingPanel):
         self._schemes_changed()
 
     def _schemes_changed(self) -> None:
-        self._forget_refusal()
+        self.forget_refusal()
         self.body.controls.show(self.shown.schemes, self.shown.active)
-        self.stop_ranking()
-        if self.body.side.list.order is Order.WORST:
-            self._rank()
-        self._look(pause=True)
-        self.do(self._read_element, "element")
+        self.ranking.stop()
+        self.ranking.start_if_listed()
+        self.reader.look(pause=True)
+        self.element.read()
 
-    # Views
+    # Views, and the rest
 
-    def _show_place(self, place: int) -> None:
-        self._forget_refusal()
+    def show_view(self, place: int) -> None:
+        self.forget_refusal()
         self.body.show_view(place)
         self.refresh_bindings()
-        self._show_sentence()
-        self._look()
+        self.speak()
+        self.reader.look()
 
     @on(View.Spoke)
     def _view_spoke(self, message: View.Spoke) -> None:
         message.stop()
-        self._show_sentence()
+        self.speak()
 
     async def action_in_view(self, view_id: str, action: str) -> None:
         await self.app.run_action(action, self.body.view)
@@ -248,8 +372,29 @@ class QuantizePanel(ViewedPanel, LookingPanel):
     def action_clear_injection(self) -> None:
         self.look_at(inject=None)
 
-    # The rest
-
     def action_back(self) -> None:
-        self._forget_refusal()
+        self.forget_refusal()
         self.body.leave()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what can be done now is offered."""
+        if not self.is_mounted:
+            return True
+        view, entry = self.body.view, self.shown.entry
+        if action == "in_view":
+            view_id, (_, name, own) = parameters[0], parse(str(parameters[1]))
+            return view_id == view.VIEW_ID and view.check_action(name, own)
+        if action == "source":
+            return entry is not None and entry.name in self.body.activations.held
+        if action == "clear_injection":
+            return self.shown.inject is not None
+        if action in ("filter", "type_scheme"):
+            return not self.body.typing
+        if action == "restart":
+            return self.can_restart
+        if action == "back":
+            return self.body.can_leave
+        if action == "stop":
+            busy = self.ranking.running or self.busy or bool(self.silence)
+            return busy and not self.body.can_leave
+        return True

@@ -13,6 +13,7 @@ from qtui.screen.tensors.data import (
 from qtui.screen.tensors.list import TensorEntry
 from qtui.screen.tensors.subject import WEIGHT, Injection, Subject
 from qtui.screen.widgets.histogram import HistogramData
+from qtui.tui.panels.quantize.loading import Explanation, Finding, Look, SchemeErrors
 from qtui.tui.panels.quantize.maps.picture import MapPicture
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
@@ -22,8 +23,7 @@ from qtui_core.schemes.scheme import Scheme
 class Shown:
     """Filled piece by piece; None is what is not known yet. `errors` go with `schemes`.
     `explanation` is the sentence about what is shown, or about what is being done, and
-    `explained` whether it is the former;
-    `refusal` is why the last thing asked for is impossible, until something else is done."""
+    `explained` whether it is the former."""
 
     model: str
     index: ModelIndex | None = None
@@ -39,7 +39,6 @@ class Shown:
     element: Element | None = None
     explanation: str = ""
     explained: bool = False
-    refusal: str = ""
 
     @property
     def subject(self) -> Subject:
@@ -51,6 +50,22 @@ class Shown:
     def scheme(self) -> Scheme:
         """The scheme that the picture is of."""
         return self.schemes[self.active]
+
+    @property
+    def look(self) -> Look:
+        """What is to be looked at."""
+        return Look(self.model, self.subject, tuple(map(str, self.schemes)), self.active)
+
+    def take(self, finding: Finding) -> bool:
+        """More is known; whether that is what it means."""
+        match finding:
+            case SchemeErrors():
+                self.errors[finding.slot] = finding.numbers
+            case TensorNumbers():
+                self.numbers = finding
+            case Explanation():
+                self.explanation, self.explained = finding.sentence, True
+        return isinstance(finding, Explanation)
 
     def choose(self, entry: TensorEntry) -> None:
         """Another tensor as it is stored: nothing is known of it."""

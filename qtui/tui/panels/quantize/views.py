@@ -23,7 +23,7 @@ from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.shown import Shown
 
 if TYPE_CHECKING:
-    from qtui.tui.panels.quantize.looking import LookingPanel
+    from qtui.tui.panels.quantize.panel import QuantizePanel
 
 
 class View(Container):
@@ -61,18 +61,18 @@ class View(Container):
         super().__init__(id=f"view-{self.VIEW_ID}")
         self.drawing = drawing
         # Kept, because an answer may still come when the app is left and the view taken out.
-        self._panel: LookingPanel | None = None
+        self._panel: QuantizePanel | None = None
 
     def watch_sentence(self) -> None:
         self.post_message(self.Spoke())
 
     @property
-    def panel(self) -> LookingPanel:
+    def panel(self) -> QuantizePanel:
         """The panel: its `feed` asks the engine, its `shown` is what is looked at, `do(work,
         "view")` runs work that may fail, and `look_at` changes the subject."""
         if self._panel is None:
             found = next(node for node in self.ancestors if isinstance(node, Panel))
-            self._panel = cast("LookingPanel", found)
+            self._panel = cast("QuantizePanel", found)
         return self._panel
 
     # Hooks. The panel calls them; each does nothing unless the view has something to do.

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from textual.app import ComposeResult
-
-from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.panel.asking import Phase
-from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.levels import headline
-from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.text_picture import Canvas, TextLine
-from qtui.tui.panels.train.body import TrainBody
 from qtui.tui.panels.train.controls import Control
 from qtui.tui.panels.train.levels import before_lines, run_lines
 from qtui.tui.panels.train.picture import Overlay
 from qtui.tui.panels.train.player import SPEEDS
-from qtui.tui.panels.train.running import RunningPanel
-from qtui.tui.panels.train.sentences import sentence_of
 from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_lines
 from qtui.tui.panels.train.tracks import overlay, stacked_prediction
-from qtui_core.live.planned import plan_of
 from qtui_core.live.state import RunState
 from qtui_core.memory.plan.options import BATCHES
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.train.panel import TrainPanel
 
 DRAWERS = {
     ViewName.PHASES: draw_phases,
@@ -35,90 +30,61 @@ DRAWERS = {
     ViewName.LOG: draw_log,
     ViewName.ADAPTERS: draw_adapters,
 }
-LARGEST = "largest"
 #: Up to so many batches each is tried.
 EACH = 32
 #: Below this width a title has no room for how much is done.
 TITLE_WIDE = 70
 
 
-class DrawingPanel(RunningPanel):
-    """Everything that is shown, for the state there is."""
+class TrainPainter:
+    """Draws everything that is shown, for the state there is."""
 
-    body: TrainBody
-    _standing: tuple[object, ...] = ()
+    def __init__(self, panel: TrainPanel) -> None:
+        self._panel = panel
+        self._standing: tuple[object, ...] = ()
 
-    def compose_body(self) -> ComposeResult:
-        self.body = TrainBody(self.drawing)
-        yield self.body
+    def all(self) -> None:
+        panel = self._panel
+        panel.draw_form()
+        panel.body.tabs.active = list(ViewName).index(panel.run_shown.view)
+        self.progress()
+        self._standing = standing(panel.run_shown)
+        panel.refresh_bindings()
 
-    def _not_built_in(self, facts: ModelFacts) -> None:
-        self._say(Phase.FAILED, f"{facts.unknown}\nr runs it all the same, without an estimate.")
-
-    # Before a run: the largest batch that fits, where the plan does not
-
-    def _fill_views(self) -> None:
-        answer, run = self.shown.answer, self.run_shown
-        if answer is None or answer.fit is None or answer.fit.verdict == "fits":
-            return
-        if run.largest_of != self.shown.asked:
-            self.do(self._find_largest, LARGEST)
-
-    async def _find_largest(self) -> None:
-        shown, run = self.shown, self.run_shown
-        asked = shown.asked
-        fitting = 0
-
-        def on_cell(cell: MapCell) -> None:
-            nonlocal fitting
-            if cell.verdict == "fits":
-                fitting = max(fitting, cell.batch)
-
-        await self.feed.map(shown, on_cell, smaller(shown.plan.batch), (shown.plan.sequence,))
-        if shown.asked == asked:
-            run.largest, run.largest_of = fitting, asked
-            self._draw()
-
-    # Drawing
-
-    def _draw(self) -> None:
-        self._draw_form()
-        self.body.tabs.active = list(ViewName).index(self.run_shown.view)
-        self._draw_progress()
-        self._standing = standing(self.run_shown)
-        self.refresh_bindings()
-
-    def _draw_news(self) -> None:
+    def news(self) -> None:
         """What a run that goes on changes; all of it where its keys or its plan do."""
-        if standing(self.run_shown) != self._standing:
-            self._draw()
+        panel = self._panel
+        if standing(panel.run_shown) != self._standing:
+            self.all()
         else:
-            self._draw_progress()
+            self.progress()
 
-    def _draw_progress(self) -> None:
-        run, body, state = self.run_shown, self.body, self.run_shown.state
+    def progress(self) -> None:
+        panel = self._panel
+        run, body, state = panel.run_shown, panel.body, panel.run_shown.state
         body.controls.show(controls_of(run))
-        self._draw_title()
-        levels = partial(run_lines, state) if run.there else partial(before_lines, self.shown, run)
+        self.title()
+        levels = partial(run_lines, state) if run.there else partial(before_lines, panel.shown, run)
         body.levels.show(levels)
         if run.view is ViewName.RUN:
-            self._draw_run()
-            self._draw_below()
+            self.run()
+            self._below()
         elif run.view is ViewName.LOSS:
             body.show_loss()
             body.loss.show(_losses(state), _asked(state))
         elif run.view is ViewName.PHASES and not run.there:
-            body.show_text(partial(draw_expected, self.shown))
+            body.show_text(partial(draw_expected, panel.shown))
         else:
             body.show_text(partial(DRAWERS[run.view], state))
-        self._draw_sentence()
+        panel.speak()
 
-    def _draw_run(self) -> None:
+    def run(self) -> None:
         """The predicted curve, and what was measured over it."""
-        run, body, state = self.run_shown, self.body, self.run_shown.state
+        panel = self._panel
+        run, body, state = panel.run_shown, panel.body, panel.run_shown.state
         header = state.header
-        if not run.there and self.trouble:
-            body.show_message(self.trouble)
+        if not run.there and panel.trouble:
+            body.show_message(panel.trouble)
             return
         if header is not None and header.predicted is None:
             # Without an estimate there is nothing to lay over a curve; the table says what is
@@ -133,59 +99,42 @@ class DrawingPanel(RunningPanel):
             )
             lines = overlay(state, curve, body.curve.places, body.curve.points)
             body.curve.over(lines, from_zero=run.from_zero)
-        elif self.shown.answer is not None:
-            fit, gpu = self.shown.answer.fit, self.shown.gpu
+        elif panel.shown.answer is not None:
+            fit, gpu = panel.shown.answer.fit, panel.shown.gpu
             capacity = fit.capacity_bytes if fit else None
-            body.curve.predict(self.shown.answer.curve, capacity, gpu.label if gpu else "")
+            body.curve.predict(panel.shown.answer.curve, capacity, gpu.label if gpu else "")
             body.curve.over(Overlay(), from_zero=run.from_zero)
         else:
             body.curve.clear()
 
-    def _draw_below(self) -> None:
-        body, state = self.body, self.run_shown.state
-        expected = partial(draw_expected, self.shown)
-        there = self.run_shown.there
+    def _below(self) -> None:
+        panel = self._panel
+        body, state = panel.body, panel.run_shown.state
+        expected = partial(draw_expected, panel.shown)
+        there = panel.run_shown.there
         body.phases.show(partial(_fault_or_phases, state) if there else expected)
         body.gap.show(partial(draw_gap, state))
         body.small_loss.show(_losses(state), _asked(state))
 
-    def _draw_form(self) -> None:
-        """The plan of the run, while there is one."""
-        header = self.run_shown.state.header
-        if header is None:
-            super()._draw_form()
-            return
-        shown = Shown(header.model, plan=plan_of(header.plan), gpu=self.shown.gpu)
-        fields = form_fields(shown)
-        self.shown.knob = max(0, min(self.shown.knob, len(fields) - 1))
-        self.body.form.show(fields, self.shown.knob)
-
-    def _draw_title(self) -> None:
-        title, run, state = self.body.title_line, self.run_shown, self.run_shown.state
+    def title(self) -> None:
+        panel = self._panel
+        title, run, state = panel.body.title_line, panel.run_shown, panel.run_shown.state
         title.fraction = None
         title.note = ""
-        title.silent = bool(run.silence or (self.silence and self.waits_for_engine))
+        title.silent = bool(run.silence or (panel.silence and panel.waits_for_engine))
         if not run.there:
-            title.subject, title.details = headline(self.shown)
-            busy = self.phase in (Phase.OPENING, Phase.WORKING) and not self.trouble
+            title.subject, title.details = headline(panel.shown)
+            busy = panel.phase in (Phase.OPENING, Phase.WORKING) and not panel.trouble
             title.activity = "estimating" if busy else ""
             return
         header = state.header
-        title.subject = header.model if header is not None else self.shown.model
+        title.subject = header.model if header is not None else panel.shown.model
         wide = title.size.width >= TITLE_WIDE
         details = run_details(state)
         title.note = run_note(run) if wide else "  ".join((clock(seconds_of(run)), *details[-2:]))
         title.details = details if wide else ()
         title.activity = run_activity(run)
         title.fraction = run_fraction(run) if wide else None
-
-    def _draw_sentence(self) -> None:
-        run = self.run_shown
-        told = self.refusal or ("" if run.there else self.trouble)
-        if not told:
-            # What is wrong with a recording says nothing against what is right in it.
-            told = f"{run.complaint} {sentence_of(self.shown, run, self.drawing.glyphs)}".strip()
-        self.sentence = told
 
 
 def smaller(batch: int) -> Sequence[int]:

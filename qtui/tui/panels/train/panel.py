@@ -6,25 +6,33 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
+from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import Phase
 from qtui.screen.panel.base import PaletteEntry
-from qtui.screen.plan.shown import GpuChoice
-from qtui.screen.widgets.view_tabs import ViewTabs
+from qtui.screen.plan.fields import form_fields
+from qtui.screen.plan.panel import PlanPanel
+from qtui.screen.plan.shown import GpuChoice, Shown
+from qtui.tui.panels.train.body import TrainBody
 from qtui.tui.panels.train.controls import Controls
-from qtui.tui.panels.train.drawing import DrawingPanel
+from qtui.tui.panels.train.drawing import TrainPainter, smaller
 from qtui.tui.panels.train.export import run_data, run_table
 from qtui.tui.panels.train.kept import recordings
 from qtui.tui.panels.train.keys import HELP, TRAIN_BINDINGS
-from qtui.tui.panels.train.shown import ViewName
+from qtui.tui.panels.train.running import DRAWN_SECONDS, TrainRun
+from qtui.tui.panels.train.sentences import going_on, sentence_of
+from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui_core.errors import UsageError
+from qtui_core.live.planned import plan_of
 from qtui_core.memory.plan.option import whole_number
 from qtui_core.memory.plan.run_plan import RunPlan
 
+LARGEST = "largest"
 #: What can be typed besides values of the plan: what is asked, as the field says it.
 ASKED = {
     "steps": "steps (empty runs until it is stopped)",
@@ -36,8 +44,8 @@ ASKED = {
 LOCKED = "The plan of a run stays as it is while it is shown going on; x ends it."
 
 
-class TrainPanel(DrawingPanel):
-    """The keys, and what they do."""
+class TrainPanel(PlanPanel):
+    """A plan and its estimate, and a run of it or a recording."""
 
     PANEL_ID = "train"
     TITLE = "Train"
@@ -45,26 +53,56 @@ class TrainPanel(DrawingPanel):
     HELP = HELP
     BINDINGS: ClassVar[list[BindingType]] = TRAIN_BINDINGS
 
+    body: TrainBody
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.run = TrainRun(self)
+        self.painter = TrainPainter(self)
         self._asking = ""
         """Of ASKED, while something else than a value of the plan is typed."""
 
+    def compose_body(self) -> ComposeResult:
+        self.body = TrainBody(self.drawing)
+        yield self.body
+
+    def on_mount(self) -> None:
+        self.set_interval(DRAWN_SECONDS, self.run.tick)
+
+    @on(events.Unmount)
+    async def _end_run(self) -> None:
+        await self.run.end()
+
+    @property
+    def run_shown(self) -> RunShown:
+        """What is known of the run."""
+        return self.run.shown
+
+    @property
+    def waits_for_engine(self) -> bool:
+        return not self.run_shown.there  # a run tells of itself
+
     # What the shell asks for
+
+    def unfinished(self) -> str:
+        return going_on(self.run_shown, self.shown.model) if self.run_shown.live else ""
+
+    async def finish(self) -> None:
+        await self.run.finish()
 
     def activate(self) -> None:
         super().activate()
         self.body.focus_form()
-        self._draw()
+        self.draw()
 
     def open_model(self, model: str) -> None:
-        self._stop()
+        self.run.stop()
         if self.run_shown.player is None:
-            self._forget_run()
+            self.run.forget()
         super().open_model(model)
         path, self.qtui.recording = self.qtui.recording, None
         if path is not None:
-            self.open_recording(path)
+            self.run.open_recording(path)
 
     def maximise_target(self) -> Widget | None:
         return self.body.main
@@ -89,55 +127,68 @@ class TrainPanel(DrawingPanel):
 
     def palette(self) -> Iterable[PaletteEntry]:
         if self.run_shown.live:
-            yield PaletteEntry("run: Kill", "End its process at once", self._kill)
+            yield PaletteEntry("run: Kill", "End its process at once", self.run.kill)
 
     @on(Resized)
     def _picture_resized(self, message: Resized) -> None:
         message.stop()
         if self.run_shown.view is ViewName.RUN:
-            self._draw_run()
+            self.painter.run()
 
     # Views
 
-    def action_view(self, by: int) -> None:
-        views = list(ViewName)
-        self._show_view(views[(views.index(self.run_shown.view) + by) % len(views)])
-
-    @on(ViewTabs.Clicked)
-    def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
-        message.stop()
-        self._show_view(list(ViewName)[message.index])
+    def show_view(self, place: int) -> None:
+        self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:
         self.run_shown.view = view
-        self._draw()
+        self.draw()
         self.body.focus_form()
+
+    # Drawing
+
+    def not_built_in(self, facts: ModelFacts) -> None:
+        self.failed(f"{facts.unknown}\nr runs it all the same, without an estimate.")
+
+    def draw(self) -> None:
+        self.painter.all()
+
+    def draw_form(self) -> None:
+        """The plan of the run, while there is one."""
+        header = self.run_shown.state.header
+        if header is None:
+            super().draw_form()
+            return
+        shown = Shown(header.model, plan=plan_of(header.plan), gpu=self.shown.gpu)
+        fields = form_fields(shown)
+        self.shown.knob = max(0, min(self.shown.knob, len(fields) - 1))
+        self.body.form.show(fields, self.shown.knob)
+
+    def meaning(self) -> str:
+        run = self.run_shown
+        if self.trouble and not run.there:
+            return self.trouble
+        # What is wrong with a recording says nothing against what is right in it.
+        return f"{run.complaint} {sentence_of(self.shown, run, self.drawing.glyphs)}".strip()
 
     def action_floor(self) -> None:
         self.run_shown.from_zero = not self.run_shown.from_zero
-        self._draw()
+        self.draw()
 
     # The run
 
     def action_run(self) -> None:
         run = self.run_shown
         if run.live:
-            self._tell("A run goes on; x stops it.")
+            self.tell("A run goes on; x stops it.")
         elif run.player is not None:
             run.player.restart()
             run.state = run.player.state
-            self._draw()
-        elif self.end_silent() or (self.phase is Phase.LOST and self._known):
-            self._estimate()
-        elif self.phase is Phase.LOST:
-            self._open_subject()
+            self.draw()
+        elif self.silence or self.phase is Phase.LOST:
+            self.action_restart()
         else:
-            self._start()
-
-    @property
-    def _known(self) -> bool:
-        """Whether the model is one that can be estimated."""
-        return self.shown.facts is not None and not self.shown.facts.unknown
+            self.run.start()
 
     def action_pause(self) -> None:
         run = self.run_shown
@@ -145,11 +196,11 @@ class TrainPanel(DrawingPanel):
             run.player.pause(not run.player.paused)
         elif run.live and (run.paused or run.waits_for in ("pausing", "one step")):
             run.wish = ""
-            self._control("resume")
+            self.run.control("resume")
         elif run.live:
             run.wish = "pausing"
-            self._control("pause")
-        self._draw()
+            self.run.control("pause")
+        self.draw()
 
     def action_step(self) -> None:
         run = self.run_shown
@@ -157,26 +208,26 @@ class TrainPanel(DrawingPanel):
             self.action_jump(1)
         elif run.live:
             run.wish = "one step"
-            self._control("step")
-            self._draw()
+            self.run.control("step")
+            self.draw()
         else:
-            self._start(hold=True)
+            self.run.start(hold=True)
 
     def action_stop(self) -> None:
         if self.run_shown.live:
-            self._stop()
-            self._draw()
+            self.run.stop()
+            self.draw()
         else:
-            self._forget_run()
-            self._draw()
-            if not self.shown.current and self._known:
+            self.run.forget()
+            self.draw()
+            if not self.shown.current and self.known:
                 self._estimate()
 
     def action_speed(self, by: int) -> None:
         player = self.run_shown.player
         if player is not None:
             player.faster(by)
-            self._draw()
+            self.draw()
 
     def action_jump(self, by: int) -> None:
         self._jump(self.run_shown.state.step + by)
@@ -187,19 +238,43 @@ class TrainPanel(DrawingPanel):
             run.player.pause(True)
             run.player.jump(step)
             run.state = run.player.state
-            self._draw()
+            self.draw()
 
     @on(Controls.Pressed)
     async def _pressed(self, message: Controls.Pressed) -> None:
         message.stop()
         await self.run_action(message.action)
 
+    # Before a run: the largest batch that fits, where the plan does not
+
+    def fill_views(self) -> None:
+        answer, run = self.shown.answer, self.run_shown
+        if answer is None or answer.fit is None or answer.fit.verdict == "fits":
+            return
+        if run.largest_of != self.shown.asked:
+            self.do(self._find_largest, LARGEST)
+
+    async def _find_largest(self) -> None:
+        shown, run = self.shown, self.run_shown
+        asked = shown.asked
+        fitting = 0
+
+        def on_cell(cell: MapCell) -> None:
+            nonlocal fitting
+            if cell.verdict == "fits":
+                fitting = max(fitting, cell.batch)
+
+        await self.feed.map(shown, on_cell, smaller(shown.plan.batch), (shown.plan.sequence,))
+        if shown.asked == asked:
+            run.largest, run.largest_of = fitting, asked
+            self.draw()
+
     # The plan, which stays as it is while a run of it goes on
 
     def _change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
         if self._locked():
             return
-        self._forget_run()
+        self.run.forget()
         super()._change(plan, gpu, remember=remember)
 
     def action_turn(self, by: int) -> None:
@@ -209,7 +284,7 @@ class TrainPanel(DrawingPanel):
     def _locked(self) -> bool:
         run = self.run_shown
         if run.live or run.player is not None:
-            self._tell(LOCKED)
+            self.tell(LOCKED)
             return True
         return False
 
@@ -260,7 +335,7 @@ class TrainPanel(DrawingPanel):
             if number == 0 and self._asking == "steps":
                 raise UsageError("A run takes at least one step.")
         except UsageError as error:
-            self._tell(str(error))
+            self.tell(str(error))
             return
         asked, self._asking = self._asking, ""
         self.body.stop_typing()
@@ -274,8 +349,8 @@ class TrainPanel(DrawingPanel):
         elif asked == "jump" and number is not None:
             self._jump(number)
         elif asked == "recording" and text:
-            self.open_recording(Path(text).expanduser())
-        self._draw()
+            self.run.open_recording(Path(text).expanduser())
+        self.draw()
 
     def action_back(self) -> None:
         if not self.body.typing and self.waits_for_engine and self.end_silent():
@@ -285,7 +360,7 @@ class TrainPanel(DrawingPanel):
         self.refusal = ""
         if not self.body.has_form:
             self._show_view(ViewName.RUN)
-        self._draw()
+        self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what can be done now is offered."""

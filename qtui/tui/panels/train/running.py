@@ -7,25 +7,25 @@ import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-from textual import events, on
+from typing import TYPE_CHECKING, Any
 
 from qtui.engine.client import EXIT_SECONDS
 from qtui.engine.run.client import WORKER, Control, RunClient
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
-from qtui.screen.plan.changing import ChangingPanel
 from qtui.tui.config import log_file
 from qtui.tui.panels.train.kept import Keeper
 from qtui.tui.panels.train.player import Player
-from qtui.tui.panels.train.sentences import going_on, how_recorded
+from qtui.tui.panels.train.sentences import how_recorded
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.errors import UsageError
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
+
+if TYPE_CHECKING:
+    from qtui.tui.panels.train.panel import TrainPanel
 
 #: Seconds between two pictures of what goes on: more would be seen by nobody, and cost whoever is
 #: far away.
@@ -35,94 +35,79 @@ RUN, RECORDING = "run", "recording"
 COMMAND = (*WORKER, "behind")
 
 
-class RunningPanel(ChangingPanel):
-    """Starts a run, hears it, and controls it, or plays a recording in its place."""
+class TrainRun:
+    """Starts a run, hears it, and controls it, or plays a recording in its place; what is known of
+    it is `shown`."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.run_shown = RunShown()
-        self._client: RunClient | None = None
+    def __init__(self, panel: TrainPanel) -> None:
+        self._panel = panel
+        self.shown = RunShown()
+        self.client: RunClient | None = None
+        """The process; None while there is none."""
         self._gone = asyncio.Event()
         """Set while no child is there."""
         self._gone.set()
         self._news = False
 
-    def on_mount(self) -> None:
-        self.set_interval(DRAWN_SECONDS, self._tick)
-
-    @on(events.Unmount)
-    async def _end_run(self) -> None:
-        self._kill()
+    async def end(self) -> None:
+        """Ends it at once: nobody looks any more."""
+        self.kill()
         await self._until_gone()
 
     async def _until_gone(self) -> None:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._gone.wait(), EXIT_SECONDS)
 
-    @property
-    def waits_for_engine(self) -> bool:
-        return not self.run_shown.there  # a run tells of itself
-
-    def unfinished(self) -> str:
-        run = self.run_shown
-        return going_on(run, self.shown.model) if run.live else ""
-
     async def finish(self) -> None:
-        self._stop()
+        """Ends it in order."""
+        self.stop()
         await self._until_gone()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Twice a second: draws what became known meanwhile, if it is looked at."""
-        run = self.run_shown
+        run = self.shown
         if run.player is not None and run.player.advance():
             run.state, self._news = run.player.state, True
-        silence = "" if self._client is None else self._client.silence()
+        silence = "" if self.client is None else self.client.silence()
         if silence != run.silence:
             run.silence, self._news = silence, True
-        if self.qtui.panel is not self:
+        if self._panel.qtui.panel is not self._panel:
             return
         if self._news:
             self._news = False
             self._see_device()
-            self._draw_news()
+            self._panel.painter.news()
         elif run.live:
-            self._draw_title()
-
-    def _draw_title(self) -> None:
-        """The line that says how long it has gone on."""
-
-    def _draw_news(self) -> None:
-        """What a run that goes on changes on the screen."""
-        self._draw()
+            self._panel.painter.title()
 
     def _see_device(self) -> None:
         """The header line says what is in use on the GPU of a live run."""
-        run = self.run_shown
+        run = self.shown
         header, sample = run.state.header, run.state.sample
         if not run.live or header is None or sample is None or sample.device_used_bytes is None:
             return
         device = header.device
         if device.capacity_bytes:
             used, total = map(format_bytes, (sample.device_used_bytes, device.capacity_bytes))
-            self.post_message(DeviceSeen(f"{device.name}  HBM {used} of {total}"))
+            self._panel.post_message(DeviceSeen(f"{device.name}  HBM {used} of {total}"))
 
     # Running
 
-    def _start(self, *, hold: bool = False) -> None:
+    def start(self, *, hold: bool = False) -> None:
         """A new run of the plan that is chosen; `hold` takes one step and waits."""
-        self.run_shown = self._fresh()
-        self.run_shown.live, self.run_shown.began = True, time.monotonic()
-        self.refusal = ""
+        self.shown = self._fresh()
+        self.shown.live, self.shown.began = True, time.monotonic()
+        self._panel.refusal = ""
 
         async def work() -> None:
-            await self._go(self.run_shown, hold)
+            await self._go(self.shown, hold)
 
-        self.do(work, RUN)
-        self._draw()
+        self._panel.do(work, RUN)
+        self._panel.draw()
 
     async def _go(self, run: RunShown, hold: bool) -> None:
         self._gone.clear()
-        client = self._client = RunClient(COMMAND, log=log_file().with_name("run.log"))
+        client = self.client = RunClient(COMMAND, log=log_file().with_name("run.log"))
         try:
             with Keeper() as keeper:
                 try:
@@ -132,7 +117,7 @@ class RunningPanel(ChangingPanel):
                             hold = False
                         keeper.write(told)
                         if keeper.complaint and not run.complaint:
-                            self.qtui.tell(keeper.complaint, "warning")
+                            self._panel.qtui.tell(keeper.complaint, "warning")
                         run.path, run.complaint = keeper.path, keeper.complaint
                         run.state = after(run.state, told)
                         self._news = True
@@ -142,17 +127,17 @@ class RunningPanel(ChangingPanel):
         finally:
             client.kill()
             run.live, run.silence = False, ""
-            self.qtui.farewell = how_recorded(run)
-            if self._client is client:
-                self._client = None
+            self._panel.qtui.farewell = how_recorded(run)
+            if self.client is client:
+                self.client = None
                 self._gone.set()
-        self._draw()
+        self._panel.draw()
 
     def _request(self) -> dict[str, Any]:
-        run = self.run_shown
+        run, plan = self.shown, self._panel.shown
         return {
-            "model": self.shown.model,
-            "plan": asdict(self.shown.plan),
+            "model": plan.model,
+            "plan": asdict(plan.plan),
             "steps": run.steps,
             "data": run.data,
             "device": self._device(),
@@ -161,30 +146,30 @@ class RunningPanel(ChangingPanel):
 
     def _device(self) -> str:
         """The chosen GPU, if it is one of this machine; else the first, or the CPU."""
-        gpu, live = self.shown.gpu, self.shown.live
+        gpu, live = self._panel.shown.gpu, self._panel.shown.live
         return f"cuda:{live.index(gpu)}" if gpu is not None and gpu in live else "auto"
 
-    def _control(self, word: Control) -> None:
-        if self._client is not None:
-            self._client.control(word)
+    def control(self, word: Control) -> None:
+        if self.client is not None:
+            self.client.control(word)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Asks the run to end; it is ended if it does not."""
-        if self._client is not None:
-            self.run_shown.wish = "stopping"
-            self._client.stop()
+        if self.client is not None:
+            self.shown.wish = "stopping"
+            self.client.stop()
 
-    def _kill(self) -> None:
-        if self._client is not None:
-            self._client.kill()
+    def kill(self) -> None:
+        if self.client is not None:
+            self.client.kill()
 
-    def _forget_run(self) -> None:
+    def forget(self) -> None:
         """Back to the estimate of the plan."""
-        self.run_shown = self._fresh()
+        self.shown = self._fresh()
 
     def _fresh(self) -> RunShown:
         """Nothing ran yet; what was set for the next run stays."""
-        before = self.run_shown
+        before = self.shown
         return RunShown(
             view=before.view, steps=before.steps, data=before.data, text=before.text,
             largest=before.largest, largest_of=before.largest_of, from_zero=before.from_zero,
@@ -196,20 +181,20 @@ class RunningPanel(ChangingPanel):
         """Plays a recording from its start."""
 
         async def work() -> None:
-            self._tell(f"Reading {printable(str(path))}.")
+            self._panel.tell(f"Reading {printable(str(path))}.")
             try:
                 player = await asyncio.to_thread(_player_of, path)
             except UsageError as error:
-                self._tell(str(error))
+                self._panel.tell(str(error))
                 return
             run = self._fresh()
             player.restart()
             run.player, run.path, run.state = player, path, player.state
-            self.run_shown = run
-            self.refusal, run.complaint = "", player.recording.complaint
-            self._draw()
+            self.shown = run
+            self._panel.refusal, run.complaint = "", player.recording.complaint
+            self._panel.draw()
 
-        self.do(work, RECORDING)
+        self._panel.do(work, RECORDING)
 
 
 def _player_of(path: Path) -> Player:

@@ -1,33 +1,270 @@
-"""The Maps view: its keys, and what they change."""
+"""The Maps view: pictures of the tensor, and how its values are spread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import on
+from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.containers import Horizontal
 from textual.widget import Widget
 
-from qtui.screen.widgets.heatmap.grid import Window
+from qtui.report.numbers import format_decibels
+from qtui.screen.tensors.subject import Subject
+from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.heatmap.grid import HeatScale, Window
 from qtui.screen.widgets.heatmap.widget import Heatmap
-from qtui.tui.panels.quantize.maps.drawn import DrawnMaps
+from qtui.screen.widgets.histogram import Histogram
+from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.maps.export import maps_data, maps_table
 from qtui.tui.panels.quantize.maps.keys import HELP, KEYS
-from qtui.tui.panels.quantize.maps.kinds import KINDS
+from qtui.tui.panels.quantize.maps.kinds import DIFFERENCE, KINDS, Kind, map_titles
+from qtui.tui.panels.quantize.maps.legend import SharedLegend
+from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
+from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
+from qtui.tui.panels.quantize.schemes import LETTERS
+from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.views import View
 
+Seen = tuple[str, Subject]
+"""Model and subject."""
+
+# The third map needs a screen of this width.
+THREE_FROM = 150
 # Shares of the window by which it moves.
 NEAR, FAR = 0.5, 0.25
 
 
-class MapsView(DrawnMaps):
-    """Pictures of the tensor, and how its values are spread."""
+class MapsView(View):
+    """One map of the tensor, or A and B side by side, above the histogram of its values.
+
+    What is shown of the whole tensor stays the same from tensor to tensor: the kind, the pooling
+    and whether two stand side by side. The window is of one tensor.
+    """
 
     VIEW_ID = "maps"
     TITLE = "Maps"
     HELP = HELP
     KEYS: ClassVar[tuple[Binding, ...]] = KEYS
+
+    DEFAULT_CSS = """
+    MapsView {
+        layout: vertical;
+        SharedLegend { display: none; }
+        #maps { height: 1fr; }
+        Heatmap { width: 1fr; height: 1fr; }
+        .-second, .-third { display: none; }
+        &.-side SharedLegend, &.-side .-second { display: block; }
+        &.-three .-third { display: block; }
+        Histogram { height: 9; margin: 1 0 0 0; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(drawing)
+        self.kind: Kind = KINDS[0]
+        self.pooling = "max"
+        self.window: Window | None = None
+        self.side = False
+        self.pictures: tuple[MapPicture, ...] = ()
+        self.legend = SharedLegend(drawing)
+        self.heatmap = Heatmap(drawing)
+        self.second = Heatmap(drawing, classes="-second")
+        self.third = Heatmap(drawing, classes="-third")
+        self.second.can_focus = self.third.can_focus = False
+        self.histogram = Histogram(drawing)
+        self._looked: Seen | None = None
+        self._drawn: Seen | None = None
+        """What the pictures are of."""
+        self._element: tuple[int, int] | None = None
+
+    def with_numbers(self) -> bool:
+        """Two maps need the room of the numbers."""
+        return not self.has_class("-side")
+
+    @property
+    def maps(self) -> tuple[Heatmap, ...]:
+        return self.heatmap, self.second, self.third
+
+    def compose(self) -> ComposeResult:
+        yield self.legend
+        with Horizontal(id="maps"):
+            yield from self.maps
+        yield self.histogram
+
+    # Looking
+
+    def _requests(self, schemes: tuple[str, ...], active: int) -> list[MapRequest]:
+        """The maps to draw, in the order of the widgets."""
+        rows, columns = self._capacity()
+
+        def request(kind: Kind, schemes: tuple[str, ...]) -> MapRequest:
+            pooling = self.pooling if self.pooling in kind.poolings else kind.poolings[0]
+            return MapRequest(kind.name, schemes, pooling, self.window, rows, columns)
+
+        if self.kind.schemes != 1:
+            return [request(self.kind, schemes[: self.kind.schemes])]
+        if not self.side:
+            return [request(self.kind, (schemes[active],))]
+        two = [request(self.kind, (scheme,)) for scheme in schemes[:2]]
+        if self.app.size.width < THREE_FROM:
+            return two
+        return [*two, request(DIFFERENCE, schemes[:2])]
+
+    def is_current(self, shown: Shown) -> bool:
+        """Whether the maps are of the chosen schemes, and not of those before them."""
+        schemes = tuple(map(str, shown.schemes))
+        wanted = [request.schemes for request in self._requests(schemes, shown.active)]
+        return [picture.request.schemes for picture in self.pictures] == wanted
+
+    def _capacity(self) -> tuple[int, int]:
+        entry = self.panel.shown.entry
+        if self.pictures and self._drawn == self._looked:
+            return self.heatmap.capacity(self.pictures[0].grid.rows)
+        return self.heatmap.capacity(entry.rows if entry else 0)
+
+    @property
+    def _has_subject(self) -> bool:
+        """Whether the pictures are of what is named above them, which comes before them."""
+        shown = self.panel.shown
+        if not self.pictures or shown.entry is None:
+            return False
+        return self._drawn == (shown.model, shown.subject)
+
+    async def look(self, look: Look, activity: Activity) -> None:
+        def heard(label: str) -> Any:
+            return lambda fraction, _: activity(label, fraction)
+
+        seen = look.model, look.subject
+        if seen != self._looked:
+            self._looked, self.window, self._element = seen, None, None
+        feed, requests = self.panel.feed, self._requests(look.schemes, look.active)
+        first = await feed.map(*seen, requests[0], heard("map 1"))
+        rows, columns = self.heatmap.capacity(first.grid.rows)
+        if (rows, columns) != (requests[0].rows, requests[0].columns):
+            # An activation has other rows than its weight, and their numbers another width.
+            requests = [replace(request, rows=rows, columns=columns) for request in requests]
+            first = await feed.map(*seen, requests[0], heard("map 1"))
+        others = [
+            await feed.map(*seen, request, heard(f"map {index}"))
+            for index, request in enumerate(requests[1:], 2)
+        ]
+        self._drawn = seen
+        self._show((first, *others))
+        histogram = await feed.histogram(
+            look.model, look.subject, self.histogram.capacity(), heard("histogram")
+        )
+        self.panel.shown.histogram = histogram
+        self.histogram.show(histogram)
+
+    def _show(self, pictures: tuple[MapPicture, ...]) -> None:
+        shown, grid = self.panel.shown, pictures[0].grid
+        if shown.map is None:
+            self.heatmap.marked_columns = ()
+        cursor = None
+        if shown.map is not None and shown.map.grid.like(grid):
+            cursor = self.heatmap.cursor
+        elif self._element is not None:
+            cursor = grid.cell_of(*self._element)
+        self.pictures, shown.map = pictures, pictures[0]
+        self._arrange(len(pictures))
+        shared = self._shared_scale(pictures)
+        for widget, picture in zip(self.maps, pictures, strict=False):
+            kind = _kind_of(picture)
+            scale = kind.scale(picture.grid.cells)
+            if shared is not None and kind is self.kind:
+                scale = shared
+            widget.show(picture.grid, cursor, scale)
+            cursor = self.heatmap.cursor if cursor is None else cursor
+        for widget in self.maps[len(pictures) :]:
+            widget.show(None)
+        self._tell(shown)
+        self.panel.element.read()
+
+    def _arrange(self, count: int) -> bool:
+        """Give so many maps their places; whether something moved."""
+        before = self.has_class("-side"), self.has_class("-three")
+        self.set_class(count > 1, "-side")
+        self.set_class(count > 2, "-three")
+        self.panel.body.make_room()
+        return before != (count > 1, count > 2)
+
+    def _shared_scale(self, pictures: tuple[MapPicture, ...]) -> HeatScale | None:
+        if len(pictures) < 2:
+            return None
+        return self.kind.scale([value for picture in pictures[:2] for value in picture.grid.cells])
+
+    def show(self, shown: Shown) -> None:
+        if self._has_subject:
+            self._tell(shown)
+        if shown.numbers is not None:
+            marked = tuple(column for column, _ in shown.numbers.outlier_columns)
+            for widget in self.maps:
+                widget.marked_columns = marked
+
+    def _tell(self, shown: Shown) -> None:
+        told = shown.active if len(self.pictures) == 2 else -1
+        self.sentence = map_sentence(
+            self.pictures[told],
+            {str(scheme): n for scheme, n in zip(shown.schemes, shown.errors, strict=False)},
+        )
+        times = self.drawing.glyphs.times
+        many = len(self.pictures) > 1
+        for index, (widget, picture) in enumerate(zip(self.maps, self.pictures, strict=False)):
+            kind = _kind_of(picture)
+            front, has_legend = kind.title, True
+            if many and index < 2:
+                errors = shown.errors[index] if index < len(shown.errors) else None
+                front = f"{LETTERS[index]} {picture.request.schemes[0]}"
+                if errors is not None:
+                    front += f", {format_decibels(errors.sqnr_db)} dB"
+                has_legend = False
+            titles = map_titles(kind, picture.request.pooling, picture.grid, times, front)
+            widget.titles = (front,) if not has_legend else titles
+            widget.has_legend = has_legend
+        if many:
+            first = self.pictures[0]
+            front = self.kind.title
+            self.legend.titles = map_titles(
+                self.kind, first.request.pooling, first.grid, times, front
+            )
+            self.legend.show(self.heatmap.scale, shown.element)
+
+    def overdue(self, message: str) -> None:
+        shown = self.panel.shown
+        if shown.map is None or self.heatmap.grid is None:
+            self.say(message, keep=False, trouble=False)
+        elif not self.is_current(shown):
+            # It stays to be compared with what comes, under its own name.
+            self.mark_stale()
+        if shown.histogram is None:
+            self.histogram.show(None)
+
+    def mark_stale(self) -> None:
+        """What is drawn is of other schemes than the chosen ones: say of which."""
+        for widget, picture in zip(self.maps, self.pictures, strict=False):
+            schemes = " and ".join(picture.request.schemes)
+            widget.titles = (f"{_kind_of(picture).title} of {schemes}",)
+
+    def say(self, message: str, *, keep: bool, trouble: bool) -> None:
+        self.heatmap.message = message
+        self.heatmap.set_class(trouble, "-trouble")
+        if not keep:
+            self.pictures, self.sentence = (), ""
+            for widget in self.maps:
+                widget.show(None)
+            self.legend.clear()
+            self.histogram.show(None)
+
+    def drawing_changed(self) -> None:
+        for widget in self.maps:
+            widget.redraw()
+        self.legend.refresh()
+        self.histogram.refresh()
 
     # Changing what is shown
 
@@ -134,3 +371,7 @@ class MapsView(DrawnMaps):
 
     def maximise_target(self) -> Widget | None:
         return self.query_one("#maps") if len(self.pictures) > 1 else self.heatmap
+
+
+def _kind_of(picture: MapPicture) -> Kind:
+    return next(kind for kind in KINDS if kind.name == picture.request.kind)

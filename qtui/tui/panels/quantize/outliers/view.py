@@ -1,39 +1,246 @@
-"""The Outliers view: its keys, and what they change."""
+"""The Outliers view: its picture, its keys, and what they change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
+from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
+from textual.widgets import Static
 
+from qtui.report.numbers import format_value
+from qtui.screen.panel.asking import Phase
 from qtui.screen.tensors.subject import Injection
+from qtui.screen.widgets.drawing import Drawing
+from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.bars import GranularityBars
 from qtui.tui.panels.quantize.outliers.detection import EXAMPLES as LIMITS
 from qtui.tui.panels.quantize.outliers.detection import Detection, limit_text
+from qtui.tui.panels.quantize.outliers.feed import (
+    ask_attribution,
+    ask_decomposition,
+    ask_granularities,
+    ask_outliers,
+)
+from qtui.tui.panels.quantize.outliers.findings import OutlierFindings, Place, place_of
+from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines
 from qtui.tui.panels.quantize.outliers.injecting import (
     EXAMPLES,
     injection_text,
     parse_injection,
+    place_text,
     scaled,
+    sigmas_text,
 )
 from qtui.tui.panels.quantize.outliers.keys import HELP, KEYS
-from qtui.tui.panels.quantize.outliers.picture import OutlierPicture
+from qtui.tui.panels.quantize.outliers.lines import TonedLines
+from qtui.tui.panels.quantize.outliers.listing import listing_lines
+from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
+from qtui.tui.panels.quantize.views import View
 from qtui_core.errors import UsageError
 
 FACTOR = 2.0
 
 
-class OutliersView(OutlierPicture):
-    """Which elements are outliers, and what they cost, with or without one put in."""
+class OutliersView(View):
+    """Which elements are outliers, and what they cost, with or without one put in: what is detected
+    and the columns at the left; what granularity and LLM.int8() do about them at the right.
+    `detection` is what it looks for."""
 
     VIEW_ID = "outliers"
     TITLE = "Outliers"
     HELP = HELP
     NUMBERS = False
     KEYS: ClassVar[tuple[Binding, ...]] = KEYS
+
+    DEFAULT_CSS = """
+    OutliersView {
+        layout: vertical;
+        #outlier-parts { height: 1fr; margin: 1 0 0 0; }
+        #outlier-right { width: 1fr; }
+        #outlier-list { width: 36; margin: 0 2 0 0; }
+        #outlier-granularities { height: auto; }
+        #outlier-thresholds { height: 1fr; margin: 1 0 0 0; }
+        #outlier-message { display: none; color: $quiet; content-align: center middle; }
+        &.-empty #outlier-message { display: block; }
+        &.-empty #outlier-parts { display: none; }
+        &.-trouble #outlier-message { color: $error; }
+        &.-narrow #outlier-list { width: 35; margin: 0 1 0 0; }
+        &.-tiny #outlier-list { display: none; }
+        &.-wide #outlier-list { width: 56; margin: 0 4 0 0; }
+        &.-short #outlier-parts { margin: 0; }
+        &.-short #outlier-thresholds { margin: 0; }
+    }
+    """
+
+    def __init__(self, drawing: Drawing) -> None:
+        super().__init__(drawing)
+        self.detection = Detection()
+        self.found = OutlierFindings()
+        self._looked: Look | None = None
+        """What is being looked at, or was last."""
+        self._limit_of: tuple[str, str, str] | None = None
+        glyphs = drawing.glyphs
+        self.line = TypingLine()
+        self.message = Static(id="outlier-message", markup=False)
+        self.list = TonedLines(
+            lambda w, h: listing_lines(w, h, glyphs, self.found.numbers, self.found.attribution),
+            id="outlier-list",
+        )
+        self.bars = GranularityBars(
+            lambda w, h: granularity_lines(w, h, glyphs, self.found.granularities),
+            id="outlier-granularities",
+        )
+        self.curve = TonedLines(
+            lambda w, h: threshold_lines(w, h, glyphs, self.found.decomposition, self.found.chosen),
+            id="outlier-thresholds",
+        )
+
+    def compose(self) -> ComposeResult:
+        yield self.line
+        yield self.message
+        with Horizontal(id="outlier-parts"):
+            yield self.list
+            with Vertical(id="outlier-right"):
+                yield self.bars
+                yield self.curve
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        self.set_class(width < 84, "-narrow")
+        self.set_class(width < 64, "-tiny")
+        self.set_class(width >= 120, "-wide")
+        self.set_class(height < 22, "-short")
+
+    # Looking
+
+    async def look(self, look: Look, activity: Activity) -> None:
+        if self._looked is None or look.model != self._looked.model:
+            self._clear()
+        if self._limit_of != _original(look):
+            self.detection = replace(self.detection, threshold=None)  # it was in another unit
+        self._looked, self._limit_of = look, _original(look)
+        detection = self.detection
+
+        def heard(label: str) -> Callable[[float, object], None]:
+            return lambda fraction, _: activity(label, fraction)
+
+        feed, found = self.panel.feed, self.found
+        numbers = await ask_outliers(feed, look, detection, heard("outliers"))
+        # Those of one tensor never stand beside those of another, whatever comes next.
+        self._keep(lambda place: place[:3] == _original(look))
+        found.hold(look, numbers=numbers)
+        self._show_found()
+        granularities = await ask_granularities(feed, look, heard("error by granularity"))
+        found.hold(look, granularities=granularities)
+        self._show_found()
+        elements = numbers.row_total * numbers.column_total
+        columns = await ask_attribution(feed, look, detection, elements, heard("columns"))
+        found.hold(look, attribution=columns)
+        self._show_found()
+        thresholds = await ask_decomposition(
+            feed, look, detection.threshold, heard("LLM.int8() thresholds")
+        )
+        found.hold(look, decomposition=thresholds)
+        self._show_found()
+
+    def overdue(self, message: str) -> None:
+        self._keep_current(message)
+
+    def _keep_current(self, message: str) -> None:
+        """Take away what is of another subject than the one that is named above; the message
+        stands in place of all of it."""
+        shown = self.panel.shown
+        wanted = None if shown.entry is None else place_of(shown.model, shown.subject)
+        self._keep(lambda place: place == wanted)
+        if self.found.numbers is None:
+            self.sentence = ""
+            self.message.update(message)
+            self.remove_class("-trouble")
+            self.add_class("-empty")
+        for part in (self.list, self.bars, self.curve):
+            part.update()
+
+    def _keep(self, good: Callable[[Place], bool]) -> None:
+        if self.found.keep(good):
+            self.sentence = ""
+
+    def _show_found(self) -> None:
+        """More is known: draw it, and say what it means."""
+        self.remove_class("-empty", "-trouble")
+        looked = self._looked
+        inject = None if looked is None else looked.subject.inject
+        self._show_words(inject)
+        for part in (self.list, self.bars, self.curve):
+            part.update()
+        said = None if looked is None else self.found.sentence(looked)
+        if said is not None:
+            self.sentence = said
+
+    def _clear(self) -> None:
+        self.found.clear()
+        self.sentence = ""
+
+    def say(self, message: str, *, keep: bool, trouble: bool) -> None:
+        if keep:
+            if self.is_mounted and self.panel.phase is Phase.STOPPED:
+                self._keep_current(message)
+            return
+        if trouble or not message or self.found.numbers is None or self.panel.shown.entry is None:
+            self._clear()
+            self._looked = None
+            self.message.update(message)
+            self.set_class(trouble, "-trouble")
+            self.add_class("-empty")
+        else:
+            self._keep_current(message)
+
+    def _show_words(self, inject: Injection | None) -> None:
+        if inject is None:
+            how, numbers = f"by {self.detection.by}", self.found.numbers
+            if numbers is not None and numbers.detection == "threshold" and numbers.std:
+                how = f"by threshold of {numbers.limit / numbers.std:.2g} sigma"
+            self.line.say(
+                f"{how};  m another way;  l , . limit;  i puts an outlier in", injected=False
+            )
+            return
+        size = sigmas_text(inject, self.found.std) or "outlier"
+        place = place_text(inject)
+        value = format_value(inject.value, 4)
+        self.line.say(
+            f"{size} at {place}: {value};  + doubles, - halves, I takes it out", injected=True
+        )
+
+    def focus_start(self) -> bool:
+        self.screen.set_focus(self.bars)
+        return True
+
+    def maximise_target(self) -> Widget | None:
+        return self.bars
+
+    def drawing_changed(self) -> None:
+        for part in (self.list, self.bars, self.curve):
+            part.update()
+
+    # What the shell asks for
+
+    def export_data(self) -> dict[str, Any] | None:
+        return self.found.data()
+
+    def copy_text(self) -> str | None:
+        if self.found.numbers is None or self._looked is None:
+            return None
+        subject = self._looked.subject
+        lines = ["  ".join((subject.title, *subject.words)), ""]
+        for part in (self.list, self.bars, self.curve):
+            lines += [*part.text_lines(90, 40), ""]
+        return "\n".join([*lines, self.sentence])
 
     @property
     def typing(self) -> bool:
@@ -47,13 +254,13 @@ class OutliersView(OutlierPicture):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what can be done now is offered."""
         if action in ("inject", "type_limit"):
-            return not self.panel.body.typing and self.numbers is not None
+            return not self.panel.body.typing and self.found.numbers is not None
         if action in ("detection", "limit"):
-            return not self.typing and self.numbers is not None
+            return not self.typing and self.found.numbers is not None
         if action in ("clear_injection", "resize"):
             return self._injection is not None and not self.typing
         if action == "threshold":
-            return self.decomposition is not None and len(self.decomposition.points) > 1
+            return self.found.decomposition is not None and len(self.found.decomposition.points) > 1
         return True
 
     @on(TypingLine.Typed)
@@ -84,10 +291,10 @@ class OutliersView(OutlierPicture):
     def _take_injection(self, text: str, step: int) -> None:
         """Look at the tensor with the outlier that was typed, or with a larger or smaller one.
         Raises UsageError where it is none."""
-        if self.numbers is None:
+        if self.found.numbers is None:
             return
-        matrix = self.numbers.row_total, self.numbers.column_total
-        wanted = parse_injection(text, matrix, self.std, self._injection)
+        matrix = self.found.numbers.row_total, self.found.numbers.column_total
+        wanted = parse_injection(text, matrix, self.found.std, self._injection)
         if step:
             wanted = scaled(wanted, FACTOR**step)
             self.line.field.value = injection_text(wanted)
@@ -128,8 +335,8 @@ class OutliersView(OutlierPicture):
             self.panel.refused(str(error))
 
     def action_type_limit(self) -> None:
-        if self.numbers is not None:
-            text = limit_text(self.numbers.detection, self.numbers.limit)
+        if self.found.numbers is not None:
+            text = limit_text(self.found.numbers.detection, self.found.numbers.limit)
             self.line.start("limit", text, LIMITS)
 
     def _take_limit(self, text: str, step: int) -> None:
@@ -146,12 +353,12 @@ class OutliersView(OutlierPicture):
 
     def action_threshold(self, direction: int) -> None:
         """Move the slider, which is the limit of the detection by threshold."""
-        found = self.decomposition
+        found = self.found.decomposition
         if found is None or not found.points:
             return
-        self.chosen = max(0, min(len(found.points) - 1, self.chosen + direction))
+        self.found.chosen = max(0, min(len(found.points) - 1, self.found.chosen + direction))
         self.curve.update()
-        moved = replace(self.detection, threshold=found.points[self.chosen].threshold)
+        moved = replace(self.detection, threshold=found.points[self.found.chosen].threshold)
         if moved.by == "threshold":
             self._detect(moved)
         self.detection = moved
@@ -160,3 +367,8 @@ class OutliersView(OutlierPicture):
         if detection != self.detection:
             self.detection = detection
             self.panel.look_again(pause=True)
+
+
+def _original(look: Look) -> tuple[str, str, str]:
+    """What is looked at, with or without an injected outlier."""
+    return look.model, look.subject.tensor, look.subject.source

@@ -1,0 +1,362 @@
+"""A model, a plan and a GPU, and their estimate: what the panels with the form have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Any
+
+from textual import on
+
+from qtui.engine.client import EngineClient
+from qtui.engine.estimator.answers import Answer, Around, ModelFacts
+from qtui.screen.panel.asking import OPENING, AskingPanel, Phase
+from qtui.screen.plan.body import PlanBody
+from qtui.screen.plan.feed import MemoryFeed
+from qtui.screen.plan.fields import (
+    changed,
+    difference,
+    form_fields,
+    label_of,
+    option_at,
+    resolved,
+    stepped,
+    value_text,
+)
+from qtui.screen.plan.form import PlanForm
+from qtui.screen.plan.shown import GpuChoice, Shown, catalogue
+from qtui_core.errors import UsageError
+from qtui_core.memory.devices.finding import find_device, parse_memory
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.models.quoting import printable
+
+#: Someone who holds a key down wants the whole estimate of what they stop at.
+PAUSE_SECONDS = 0.12
+#: Changes that can be taken back.
+REMEMBERED = 100
+ESTIMATE = "estimate"
+
+
+class PlanPanel(AskingPanel):
+    """Asks for the estimate of what is chosen, and says what it does in the meantime. What is
+    chosen is the app's: another panel with a plan starts with it."""
+
+    ENGINE = "estimator"
+
+    body: PlanBody
+
+    @property
+    def engine(self) -> EngineClient:
+        return self.qtui.estimator
+
+    def on_mount(self) -> None:
+        self.feed = MemoryFeed(self.engine)
+        self.shown = Shown(self.qtui.model, gpus=catalogue())
+        self._possible: RunPlan | None = None
+        """The last plan that was estimated: one that cannot be gives way to it."""
+        self._past: list[tuple[RunPlan, GpuChoice | None]] = []
+        self._asked_live = False
+
+    # The plan of the app
+
+    def _choose(self) -> None:
+        """What is chosen here holds for the other panels; the plan of a worked case does not."""
+        if not self.shown.case:
+            self.qtui.chosen = (self.shown.plan, self.shown.gpu)
+
+    def _adopt(self) -> bool:
+        """Takes what another panel chose; whether that is something else."""
+        shown, chosen = self.shown, self.qtui.chosen
+        if shown.case or chosen is None or chosen == (shown.plan, shown.gpu):
+            return False
+        self._past.clear()
+        shown.plan, shown.gpu = chosen
+        shown.before, shown.change, shown.gpu_change = None, "", ""
+        return True
+
+    def activate(self) -> None:
+        if self._adopt() and self.known:
+            self._estimate()
+
+    # Opening
+
+    def open_model(self, model: str) -> None:
+        """The app has another model: the plan and the GPU stay."""
+        before = self.shown
+        self.feed.answers.clear()
+        self.shown = Shown(
+            model, plan=before.plan, gpu=before.gpu, gpus=before.gpus, live=before.live,
+            view=before.view, knob=before.knob, cases=before.cases, figures=before.figures,
+            cell=before.cell,
+        )  # fmt: skip
+        self._adopt()
+        self._open_subject()
+
+    def _open_subject(self) -> None:
+        self.give_up(ESTIMATE)
+        self.refusal = ""
+        self._possible = None
+        self.shown.facts = None
+        self.shown.forget()
+        self.say(Phase.OPENING, f"Opening {printable(self.shown.case or self.shown.model)}")
+        self.ask(self._open, OPENING)
+
+    async def _open(self) -> None:
+        shown = self.shown
+        shown.facts = await self.feed.open(shown)
+        if not self._asked_live:
+            self._asked_live = True
+            shown.live = await self.feed.live()
+            shown.gpus = (*shown.live, *shown.gpus)
+            if shown.live and shown.gpu is None and self.qtui.chosen is None:
+                shown.gpu = shown.live[0]
+        if shown.facts.unknown:
+            self.not_built_in(shown.facts)
+            return
+        longest = shown.facts.max_positions
+        if shown.plan == RunPlan() and longest and longest < shown.plan.sequence:
+            shown.plan = replace(shown.plan, sequence=longest)
+        self._choose()
+        self._estimate()
+
+    def not_built_in(self, facts: ModelFacts) -> None:
+        """The family of the model has no shape: only a trace may tell. What is known of the plan
+        before stays, to be compared with."""
+        self.give_up(ESTIMATE)
+        before, gpu_change = self.shown.before, self.shown.gpu_change
+        text = facts.unknown
+        if facts.traceable:
+            text += "\nt runs that trace here."
+            if before is not None:
+                text = "The plan is another one than was traced.\nt traces this one."
+        self.say(Phase.FAILED, text)
+        self.shown.before, self.shown.gpu_change = before, gpu_change
+
+    # Estimating
+
+    def _estimate(self) -> None:
+        """The plan, the GPU or the subject is another one."""
+        self.ask(self._work, ESTIMATE)
+        self.phase = Phase.WORKING
+        self.draw_form()
+        self.body.title_line.activity = "estimating"
+
+    async def _work(self) -> None:
+        shown = self.shown
+        found = self.feed.known(shown)
+        if found is None:
+            self.take(await self.feed.first(shown))
+            await asyncio.sleep(PAUSE_SECONDS)
+            found = await self.feed.full(shown)
+        self.take(found)
+        self.take_around(await self.feed.around(shown))
+
+    def take_around(self, around: Around) -> None:
+        """What surrounds the answer, which makes it whole."""
+        self.shown.around = around
+        self.phase = Phase.READY
+        self.draw()
+        self.fill_views()
+
+    def take(self, answer: Answer) -> None:
+        """An answer to what is asked for."""
+        shown = self.shown
+        if answer.stage == "first" or not shown.current:
+            shown.around = None
+        shown.answer, shown.answered = answer, shown.asked
+        self._possible = shown.plan
+        if shown.before is not None:
+            of_plan = difference(shown.before.plan, answer.plan)
+            shown.change = ", ".join(filter(None, (shown.gpu_change, of_plan)))
+        self.draw()
+
+    def fill_views(self) -> None:
+        """The estimate is there: what only some of the views show may be asked for."""
+
+    # Showing
+
+    def draw(self) -> None:
+        """Everything that is shown, anew."""
+        raise NotImplementedError
+
+    def draw_form(self) -> None:
+        shown = self.shown
+        fields = form_fields(shown)
+        shown.knob = max(0, min(shown.knob, len(fields) - 1))
+        self.body.form.show(fields, shown.knob)
+
+    def show_phase(self) -> None:
+        """What is being done, or why nothing is; that stands where the picture is otherwise."""
+        if self.trouble:
+            self.shown.forget()
+        self.draw()
+        if self.phase is Phase.OPENING:
+            self.sentence = self.told
+
+    def begin_again(self) -> None:
+        if self.known:
+            self._estimate()
+        else:
+            self._open_subject()
+
+    @property
+    def known(self) -> bool:
+        """Whether the model is one that can be estimated."""
+        return self.shown.facts is not None and not self.shown.facts.unknown
+
+    def refused(self, sentence: str) -> None:
+        """The plan cannot be: back to the one before. Without one, only the form helps."""
+        if self._possible is None:
+            self.failed(sentence)
+            self.refusal = sentence
+            self.speak()
+            return
+        self.refusal = sentence
+        self.shown.plan = self._possible
+        self._choose()
+        self.phase = Phase.READY
+        self.draw()
+
+    # Choosing a field
+
+    def _choose_field(self, by: int) -> None:
+        """The next field, or the one before."""
+        self.refusal = ""
+        self.shown.knob = (self.shown.knob + by) % len(form_fields(self.shown))
+        self.draw_form()
+        self.speak()
+
+    @on(PlanForm.Clicked)
+    def _clicked(self, message: PlanForm.Clicked) -> None:
+        message.stop()
+        self.shown.knob = message.index
+        self.body.focus_form()
+        if message.again:
+            self.action_turn(1)
+        self.draw()
+
+    # Changing the plan
+
+    def action_turn(self, by: int) -> None:
+        option = option_at(self.shown, self.shown.knob)
+        if option is None:
+            self.action_gpu(by)
+            return
+        value = getattr(resolved(self.shown), option.name)
+        after = stepped(option, value, by)
+        if after == value:
+            end = "last" if by > 0 else "first"
+            more = ": Enter types another" if option.typed else ""
+            name = label_of(option)
+            self.tell(f"{value_text(value)} is the {end} value of {name} here{more}.")
+            return
+        self._set(option.name, after)
+
+    def action_usual(self) -> None:
+        option = option_at(self.shown, self.shown.knob)
+        if option is None:
+            self._choose_gpu(None)
+        else:
+            self._set(option.name, option.default)
+
+    def _set(self, field: str, value: Any) -> bool:
+        """Another value of a field; whether the plan can be with it."""
+        plan = changed(self.shown.plan, field, value)
+        facts = self.shown.facts
+        try:
+            resolve(plan, facts.dtype if facts else None, facts.packed_as if facts else None)
+        except UsageError as error:
+            self.tell(str(error))
+            return False
+        self._change(plan, self.shown.gpu)
+        return True
+
+    def _change(self, plan: RunPlan, gpu: GpuChoice | None, *, remember: bool = True) -> None:
+        shown = self.shown
+        if (plan, gpu) == (shown.plan, shown.gpu):
+            return
+        if remember:
+            self._past = [*self._past[-REMEMBERED:], (shown.plan, shown.gpu)]
+        answer = shown.answer
+        if answer and shown.current and (answer.stage == "full" or shown.before is None):
+            # Of changes that follow one another quickly, all are told: what was before them is
+            # known at every level.
+            shown.before, shown.before_gpu = answer, shown.gpu
+        shown.change = shown.gpu_change = ""
+        if gpu != shown.before_gpu:
+            names = [each.label if each else "any" for each in (shown.before_gpu, gpu)]
+            shown.gpu_change = f"GPU {' → '.join(names)}"
+        shown.plan, shown.gpu = plan, gpu
+        self._choose()
+        self.refusal = ""
+        if shown.facts is None:
+            self.draw()  # the form; there is nothing to estimate
+        elif shown.facts.unknown:
+            self.not_built_in(shown.facts)
+        else:
+            self._estimate()
+
+    def action_undo(self) -> None:
+        if self._past:
+            plan, gpu = self._past.pop()
+            self._change(plan, gpu, remember=False)
+
+    def tell(self, sentence: str) -> None:
+        """Why nothing was changed, until something else is done."""
+        self.refusal = sentence
+        self.draw()
+
+    # The GPU
+
+    def action_gpu(self, by: int) -> None:
+        choices: list[GpuChoice | None] = [None, *self.shown.gpus]
+        at = choices.index(self.shown.gpu) if self.shown.gpu in choices else 0
+        self._choose_gpu(choices[(at + by) % len(choices)])
+
+    def _choose_gpu(self, gpu: GpuChoice | None) -> None:
+        self._change(self.shown.plan, gpu)
+
+    def _gpu_of(self, text: str) -> GpuChoice | None:
+        """A GPU by name, or one with as much memory. Raises UsageError for neither."""
+        if text.strip().lower() in ("", "any", "none"):
+            return None
+        live = next((each for each in self.shown.live if text.lower() in each.label.lower()), None)
+        if live is not None:
+            return live
+        if re.fullmatch(r"[\d.]+\s*[kmgt]i?b?", text.strip().lower()):
+            return GpuChoice.of_memory(parse_memory(text))
+        return GpuChoice.of(find_device(text))
+
+    # Typing
+
+    def _enter_field(self) -> None:
+        """Type a value of the chosen field, or take its next."""
+        option = option_at(self.shown, self.shown.knob)
+        if option is None:
+            self.body.start_typing("GPU: a name, or its memory as in 24GiB", "")
+        elif option.typed:
+            value = value_text(getattr(resolved(self.shown), option.name))
+            self.body.start_typing(label_of(option), value)
+        else:
+            self.action_turn(1)
+
+    @on(PlanBody.Typed)
+    def _typed(self, message: PlanBody.Typed) -> None:
+        message.stop()
+        self._take_typed(message.text)
+
+    def _take_typed(self, text: str) -> None:
+        """A value of the chosen field, if it is one; otherwise it stays to be corrected."""
+        option = option_at(self.shown, self.shown.knob)
+        taken = True
+        try:
+            if option is None:
+                self._choose_gpu(self._gpu_of(text))
+            elif option.typed and option.read is not None:
+                taken = self._set(option.name, option.read(text))
+        except UsageError as error:
+            self.tell(str(error))
+            return
+        if taken:
+            self.body.stop_typing()

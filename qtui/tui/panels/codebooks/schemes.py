@@ -1,0 +1,90 @@
+"""The schemes that stand side by side, and what the keys make of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from qtui.tui.panels.codebooks.shown import Shown, ViewName
+from qtui_core.errors import UsageError
+from qtui_core.schemes.rules import check_side_by_side
+from qtui_core.schemes.scheme import Family, Scheme
+from qtui_core.schemes.stepping import resize_scheme
+
+#: Sizes of blocks and groups, and how many scales share a constant.
+SIZES: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def type_schemes(shown: Shown, text: str) -> None:
+    """Those that were typed, each once. Raises UsageError for a text that is none, and for schemes
+    that cannot be shown side by side."""
+    words = text.replace(",", " ").split()
+    if not words:
+        raise UsageError("Type at least one scheme, for example: nf4 int4 int4:group64:asym.")
+    schemes = tuple(dict.fromkeys(Scheme.parse(word) for word in words))
+    check_side_by_side(schemes)
+    shown.asked, shown.chosen = schemes, 0
+    nested = (scheme.nested_block for scheme in schemes if scheme.double_quantization)
+    shown.nested_block = next(nested, shown.nested_block)
+
+
+def remove_chosen(shown: Shown) -> None:
+    """All but the one that the cursor is on. Raises UsageError for the last one."""
+    if len(shown.asked) < 2:
+        raise UsageError("The last scheme stays: s types others in its place.")
+    # Two that were asked for may have become the same at equal bits.
+    column = shown.column
+    now = [row.scheme for row in shown.equal]
+    if len(now) != len(shown.asked):
+        now = list(map(str, shown.asked))
+    kept = [
+        asked
+        for asked, text in zip(shown.asked, now, strict=True)
+        if column is None or text != column.scheme
+    ]
+    shown.asked = tuple(kept) or shown.asked
+    shown.chosen = min(shown.chosen, len(shown.asked) - 1)
+
+
+def step_block(shown: Shown, by: int) -> None:
+    """Larger or smaller blocks. Raises UsageError where there are none, and at the ends."""
+    if not shown.has_blocks:
+        raise UsageError("None of these schemes has blocks or groups whose size can be changed.")
+    size = _step(shown.block, by)
+    if size == shown.block:
+        raise UsageError(f"Blocks and groups here have {SIZES[0]} to {SIZES[-1]:,} elements.")
+    _resize(shown, size=size)
+
+
+def step_nested_block(shown: Shown, by: int) -> None:
+    """More or fewer scales that share a constant. Raises UsageError where none do, and at the
+    ends."""
+    if not shown.double_quantization and shown.view is not ViewName.BUDGET:
+        raise UsageError("Double quantization is off here: d turns it on.")
+    size = _step(shown.nested_block, by)
+    if size == shown.nested_block:
+        raise UsageError(
+            f"A constant of double quantization is shared by {SIZES[0]} to {SIZES[-1]:,} scales "
+            "here."
+        )
+    shown.nested_block = size
+    _resize(shown, nested=size)
+
+
+def turn_double_quantization(shown: Shown) -> None:
+    """On where it is off. Raises UsageError where no scheme can have it."""
+    if not any(scheme.family is Family.CODEBOOK for scheme in shown.asked):
+        raise UsageError("Double quantization is for nf4 and fp4, and none of these is one.")
+    on = not shown.double_quantization
+    _resize(shown, double_quantization=on, nested=shown.nested_block)
+
+
+def _resize(shown: Shown, **changes: Any) -> None:
+    found = (resize_scheme(scheme, **changes) for scheme in shown.asked)
+    shown.asked = tuple(dict.fromkeys(found))
+
+
+def _step(size: int, by: int) -> int:
+    """The next larger or smaller one, the outermost at the ends."""
+    if by > 0:
+        return next((each for each in SIZES if each > size), SIZES[-1])
+    return next((each for each in reversed(SIZES) if each < size), SIZES[0])
