@@ -330,7 +330,9 @@ async def test_a_run_that_nobody_can_record_does_not_say_that_it_is_recorded(
     running: Running, scripted: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "full").touch()
-    monkeypatch.setattr("qtui.tui.panels.train.kept.recordings", lambda: tmp_path / "full" / "runs")
+    monkeypatch.setattr(
+        "qtui.tui.panels.train.recordings.recordings", lambda: tmp_path / "full" / "runs"
+    )
     head = train_runs.header()
     scripted([head, *train_runs.told(head, 2)])
     async with running(start_panel="train") as pilot:

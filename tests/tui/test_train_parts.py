@@ -21,10 +21,9 @@ from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.train.drawing import smaller
-from qtui.tui.panels.train.kept import KEPT, Keeper
 from qtui.tui.panels.train.levels import gap_text
 from qtui.tui.panels.train.picture import Place
-from qtui.tui.panels.train.player import Player
+from qtui.tui.panels.train.recordings import KEPT, Keeper, Player
 from qtui.tui.panels.train.tables import draw_phases
 from qtui.tui.panels.train.texts import draw_adapters
 from qtui.tui.panels.train.tracks import overlay, stacked_prediction
@@ -275,7 +274,7 @@ def test_a_jump_back_tells_only_what_lies_between_kept_states(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And finds what was known there when it was told for the first time."""
-    monkeypatch.setattr("qtui.tui.panels.train.player.KEPT_EVERY", 50)
+    monkeypatch.setattr("qtui.tui.panels.train.recordings.KEPT_EVERY", 50)
     lines = train_runs.whole(12)
     player, _ = playing(lines)
     player.read_through()
@@ -287,7 +286,7 @@ def test_a_jump_back_tells_only_what_lies_between_kept_states(
         told.append(each)
         return after(state, each)
 
-    monkeypatch.setattr("qtui.tui.panels.train.player.after", count)
+    monkeypatch.setattr("qtui.tui.panels.train.recordings.after", count)
     for seconds in (13.0, 9.3, 9.4, 1.0, 12.7, 0.0, 5.5):
         told.clear()
         player.seek(seconds)

@@ -8,7 +8,7 @@ import pytest
 from conftest import Running, settled
 from quantize_model import write_model
 
-from qtui.screen.panel.viewed import ViewedPanel
+from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.widgets.view_tabs import ViewTabs
 
 
@@ -17,12 +17,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_model(tmp_path_factory.mktemp("views"))
 
 
-@pytest.mark.parametrize("name", ["quantize", "codebooks", "memory", "hardware"])
+@pytest.mark.parametrize("name", ["quantize", "codebooks", "memory", "train", "hardware"])
 async def test_keys_and_clicks_go_through_the_views(running: Running, model: str, name: str):
     async with running((120, 40), model=model, start_panel=name) as pilot:
         await settled(pilot)
         panel = cast(Any, pilot.app).panel
-        assert isinstance(panel, ViewedPanel)
+        assert isinstance(panel, AskingPanel)
         tabs = panel.query_one(ViewTabs)
         count = len(tabs.titles)
         assert (count > 2, tabs.active) == (True, 0)

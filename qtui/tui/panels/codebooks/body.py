@@ -14,7 +14,7 @@ from qtui.screen.tensors.side import TensorSide
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.task_title import TaskTitle
-from qtui.screen.widgets.text_picture import Canvas, Draw, Put, TextLine, TextPicture
+from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.codebooks.shown import ViewName
 from qtui_core.models.quoting import printable
@@ -154,16 +154,7 @@ class CodebooksBody(Container):
 
     def show_message(self, text: str) -> None:
         """A message in place of the picture."""
-
-        def draw(canvas: Canvas) -> list[TextLine]:
-            lines = text.split("\n")
-            above = max(0, (canvas.height - len(lines)) // 2)
-            return [
-                *([] for _ in range(above)),
-                *([Put(max(0, (canvas.width - len(line)) // 2), line, "quiet")] for line in lines),
-            ]
-
-        self.picture.show(draw)
+        self.picture.show(centred(text))
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""

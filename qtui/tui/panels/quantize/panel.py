@@ -29,7 +29,7 @@ from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.loading import TENSOR, TensorReader
 from qtui.tui.panels.quantize.numbers import all_rows
-from qtui.tui.panels.quantize.outliers.bars import GranularityBars
+from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
 from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import Shown

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from qtui.screen.panel.asking import Phase
 from qtui.screen.plan.levels import headline
 from qtui.screen.widgets.text_picture import Canvas, TextLine
-from qtui.tui.panels.train.controls import Control
+from qtui.tui.panels.train.body import Control
 from qtui.tui.panels.train.levels import before_lines, run_lines
 from qtui.tui.panels.train.picture import Overlay
-from qtui.tui.panels.train.player import SPEEDS
+from qtui.tui.panels.train.recordings import SPEEDS
 from qtui.tui.panels.train.shown import RunShown, ViewName
 from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_lines

@@ -18,12 +18,11 @@ from qtui.screen.panel.base import PaletteEntry
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
-from qtui.tui.panels.train.body import TrainBody
-from qtui.tui.panels.train.controls import Controls
+from qtui.tui.panels.train.body import Controls, TrainBody
 from qtui.tui.panels.train.drawing import TrainPainter, smaller
 from qtui.tui.panels.train.export import run_data, run_table
-from qtui.tui.panels.train.kept import recordings
 from qtui.tui.panels.train.keys import HELP, TRAIN_BINDINGS
+from qtui.tui.panels.train.recordings import recordings
 from qtui.tui.panels.train.running import DRAWN_SECONDS, TrainRun
 from qtui.tui.panels.train.sentences import going_on, sentence_of
 from qtui.tui.panels.train.shown import RunShown, ViewName

@@ -14,12 +14,11 @@ from qtui.report.memory.stacked import StackedCurve
 from qtui.report.numbers import format_bytes
 from qtui.screen.curve.chart import Cell, Chart, ChartBand, cells_of, make_chart
 from qtui.screen.curve.dots import ACROSS, Track, cells_of_track, sample_of
-from qtui.screen.curve.parts import PARTS, ink
+from qtui.screen.curve.parts import PARTS, ink, muted_fill, muted_letter
 from qtui.screen.curve.picture import AXIS, WITH_LEGEND, CurvePicture, Put
 from qtui.screen.messages import Resized
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.line import shortened
-from qtui.tui.panels.train.muted import muted_fill, muted_letter
 from qtui_core.dataclass import dataclass
 
 #: A line that is higher than this, in heights of the others, would make them all flat.

@@ -14,8 +14,7 @@ from qtui.engine.run.client import WORKER, Control, RunClient
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
 from qtui.tui.config import log_file
-from qtui.tui.panels.train.kept import Keeper
-from qtui.tui.panels.train.player import Player
+from qtui.tui.panels.train.recordings import Keeper, Player
 from qtui.tui.panels.train.sentences import how_recorded
 from qtui.tui.panels.train.shown import RunShown
 from qtui_core.errors import UsageError

@@ -6,7 +6,7 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from qtui.tui.panels.train.player import Player
+from qtui.tui.panels.train.recordings import Player
 from qtui_core.dataclass import dataclass
 from qtui_core.live.state import RunState
 

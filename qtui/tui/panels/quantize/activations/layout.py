@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from qtui.report.numbers import format_decibels, format_value
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import wrapped
 from qtui.tui.panels.quantize.activations.data import Captured, Channel, Outputs, Ranges, Way
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine, Tone
 from qtui_core.models.quoting import printable
@@ -198,11 +199,7 @@ def wrapped_lines(width: int, sentences: Sequence[str]) -> list[TextLine]:
     """Paragraphs for a width, a blank line after each."""
     lines: list[TextLine] = []
     for sentence in sentences:
-        line = ""
-        for word in sentence.split():
-            if line and len(line) + 1 + len(word) > width:
-                lines.append([(line, "value")])
-                line = ""
-            line = f"{line} {word}" if line else word
-        lines += [[(line, "value")], []]
+        for line in wrapped(sentence, width):
+            lines.append([(line, "value")])
+        lines.append([])
     return lines

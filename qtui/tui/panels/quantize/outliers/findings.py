@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from qtui.tui.panels.quantize.outliers.data import (
     Granularities,
     OutlierNumbers,
 )
-from qtui.tui.panels.quantize.outliers.export import outliers_data
 from qtui.tui.panels.quantize.outliers.sentences import injection_sentence, outlier_sentence
 
 Place = tuple[str, str, str, Injection | None]
@@ -97,3 +97,25 @@ class OutlierFindings:
 
 def place_of(model: str, subject: Subject) -> Place:
     return model, subject.tensor, subject.source, subject.inject
+
+
+def outliers_data(
+    numbers: OutlierNumbers,
+    granularities: Granularities | None,
+    attribution: Attribution | None,
+    decomposition: Decomposition | None,
+    *,
+    chosen: int,
+) -> dict[str, Any]:
+    """Everything that is known, null where it is not; `threshold` is where the slider stands;
+    what was detected, and beyond which limit, stands in `outliers`."""
+    data: dict[str, Any] = {
+        "outliers": dataclasses.asdict(numbers),
+        "granularities": None if granularities is None else dataclasses.asdict(granularities),
+        "attribution": None if attribution is None else dataclasses.asdict(attribution),
+        "decomposition": None if decomposition is None else dataclasses.asdict(decomposition),
+        "threshold": None,
+    }
+    if decomposition is not None and decomposition.points:
+        data["threshold"] = decomposition.points[chosen].threshold
+    return data

@@ -1,14 +1,18 @@
-"""The error by granularity as lines: a bar of the SQNR, and what an outlier takes from it."""
+"""The error by granularity, as lines and as a widget whose keys change the outlier."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from textual.binding import Binding
+from textual.message import Message
 
 from qtui.report.numbers import format_count, format_decibels
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.tui.panels.quantize.outliers.data import Granularities, GranularityRow
-from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
+from qtui.tui.panels.quantize.outliers.lines import Text, TextLine, TonedLines
 
 SHORTEST_BAR = 6
 
@@ -100,3 +104,24 @@ def _bar(
         (glyphs.vertical, "tick"),
         (" " * after_tick, "label"),
     ]
+
+
+class GranularityBars(TonedLines, can_focus=True):
+    """The error by granularity; up and down make the injected outlier larger and smaller."""
+
+    BINDINGS: ClassVar[list[Any]] = [
+        Binding("up,k", "resize(1)", "Larger outlier", show=False, id="outlier.larger",
+                tooltip="Double the injected outlier"),
+        Binding("down,j", "resize(-1)", "Smaller outlier", show=False, id="outlier.smaller",
+                tooltip="Halve the injected outlier"),
+    ]  # fmt: skip
+
+    class Resized(Message):
+        """The injected outlier is to be larger (1) or smaller (-1)."""
+
+        def __init__(self, direction: int) -> None:
+            super().__init__()
+            self.direction = direction
+
+    def action_resize(self, direction: int) -> None:
+        self.post_message(self.Resized(direction))

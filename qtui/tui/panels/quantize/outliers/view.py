@@ -18,7 +18,6 @@ from qtui.screen.panel.asking import Phase
 from qtui.screen.tensors.subject import Injection
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.panels.quantize.loading import Activity, Look
-from qtui.tui.panels.quantize.outliers.bars import GranularityBars
 from qtui.tui.panels.quantize.outliers.detection import EXAMPLES as LIMITS
 from qtui.tui.panels.quantize.outliers.detection import Detection, limit_text
 from qtui.tui.panels.quantize.outliers.feed import (
@@ -28,7 +27,7 @@ from qtui.tui.panels.quantize.outliers.feed import (
     ask_outliers,
 )
 from qtui.tui.panels.quantize.outliers.findings import OutlierFindings, Place, place_of
-from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines
+from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars, granularity_lines
 from qtui.tui.panels.quantize.outliers.injecting import (
     EXAMPLES,
     injection_text,
