@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tracing import traced
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Event, rounded
+from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Event, Recording, rounded
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
 
@@ -112,13 +113,19 @@ def levels(events: tuple[Event, ...]) -> dict[tuple[str, int], list[int]]:
     return found
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_bytes_after_every_operation_are_those_of_the_real_classes(name: str) -> None:
-    from qtui_core.training.tracing.trace import record
+@pytest.fixture(scope="module")
+def traces() -> dict[str, Recording]:
+    cases = [(config, replace(plan, batch=2, sequence=128), {}) for config, plan in RUNS.values()]
+    return dict(zip(RUNS, traced(*cases), strict=True))
 
+
+@pytest.mark.parametrize("name", RUNS)
+def test_bytes_after_every_operation_are_those_of_the_real_classes(
+    traces: dict[str, Recording], name: str
+) -> None:
     config, plan = RUNS[name]
     plan = replace(plan, batch=2, sequence=128)
-    real = levels(record(config, plan).events)
+    real = levels(traces[name].events)
     shape = ModelShape.from_config(config)
     taped = levels(record_step(shape, resolve(plan, shape.dtype)).events)
     for phase, expected in real.items():
