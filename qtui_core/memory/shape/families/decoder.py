@@ -265,6 +265,50 @@ def decoder(
     )
 
 
+def layers_of_llama(config: Config, sizes: Sizes) -> Iterable[Layer]:
+    """Layers that are all alike, with biases where the configuration says so."""
+    bias = config.flag("attention_bias", False)
+    layer = Layer(
+        attention=attention(sizes, bias=bias, out_bias=bias),
+        mlp=gated_mlp(sizes, bias=config.flag("mlp_bias", False)),
+        norms=norm_pair(sizes),
+    )
+    return (layer,) * sizes.layers
+
+
+@dataclass(frozen=True)
+class DecoderFamily:
+    """The row of a family: what it has otherwise than Llama. Called with a configuration, it gives
+    the shape.
+
+    Attributes:
+        architecture: the class for language models.
+        defaults: what its configuration class assumes.
+        layers: those of a model.
+        whole_heads: whether hidden / heads must leave no rest (`read_sizes`).
+        embedding_scale, logit_scale: whether there are factors there.
+    """
+
+    architecture: str
+    defaults: Defaults
+    layers: Callable[[Config, Sizes], Iterable[Layer]] = layers_of_llama
+    whole_heads: bool = False
+    embedding_scale: bool = False
+    logit_scale: bool = False
+
+    def __call__(self, config: Config) -> ModelShape:
+        sizes = read_sizes(config, self.defaults, whole_heads=self.whole_heads)
+        return decoder(
+            config,
+            sizes,
+            self.layers(config, sizes),
+            architecture=self.architecture,
+            defaults=self.defaults,
+            embedding_scale=self.embedding_scale,
+            logit_scale=self.logit_scale,
+        )
+
+
 def of_text(config: Config, family: str, build: Callable[[Config], ModelShape]) -> ModelShape:
     """The shape of the language model of a multimodal config.json, from its text_config; the type
     of the whole stands where the part says none."""

@@ -3,16 +3,19 @@ Mistral, Phi-3, Granite, StableLM. Defaults are those of transformers 5.23."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from qtui_core.memory.shape.config_reader import Config
 from qtui_core.memory.shape.families.decoder import (
+    DecoderFamily,
     Defaults,
+    Sizes,
     attention,
     decoder,
     gated_mlp,
+    layers_of_llama,
     norm_pair,
     read_sizes,
 )
@@ -37,37 +40,18 @@ _STABLELM: Final = Defaults(
 )
 
 
-def llama(config: Config) -> ModelShape:
-    sizes = read_sizes(config, _LLAMA, whole_heads=True)
-    bias = config.flag("attention_bias", False)
-    layer = Layer(
-        attention=attention(sizes, bias=bias, out_bias=bias),
-        mlp=gated_mlp(sizes, bias=config.flag("mlp_bias", False)),
-        norms=norm_pair(sizes),
-    )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="LlamaForCausalLM",
-        defaults=_LLAMA,
-    )
-
-
-def mistral(config: Config) -> ModelShape:
-    sizes = read_sizes(config, _MISTRAL)
+def _windowed(config: Config, sizes: Sizes) -> Iterable[Layer]:
     layer = Layer(
         attention=attention(sizes, window=config.optional_size("sliding_window", 4096)),
         mlp=gated_mlp(sizes),
         norms=norm_pair(sizes),
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="MistralForCausalLM",
-        defaults=_MISTRAL,
-    )
+    return (layer,) * sizes.layers
+
+
+def _scaled(config: Config, sizes: Sizes) -> Iterable[Layer]:
+    """With a factor at each sum, which is multiplied even where it is one."""
+    return (replace(layer, residual_scale=True) for layer in layers_of_llama(config, sizes))
 
 
 def phi3(config: Config) -> ModelShape:
@@ -104,28 +88,6 @@ def phi3(config: Config) -> ModelShape:
         architecture="Phi3ForCausalLM",
         defaults=_PHI3,
         rotary_dims=rotary,
-    )
-
-
-def granite(config: Config) -> ModelShape:
-    """Llama with factors at the embedding, at each sum and at the logits, which are multiplied
-    even where they are one."""
-    sizes = read_sizes(config, _LLAMA)
-    bias = config.flag("attention_bias", False)
-    layer = Layer(
-        attention=attention(sizes, bias=bias, out_bias=bias),
-        mlp=gated_mlp(sizes, bias=config.flag("mlp_bias", False)),
-        norms=norm_pair(sizes),
-        residual_scale=True,
-    )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="GraniteForCausalLM",
-        defaults=_LLAMA,
-        embedding_scale=True,
-        logit_scale=True,
     )
 
 
@@ -170,9 +132,11 @@ def stablelm(config: Config) -> ModelShape:
 
 
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
-    "llama": llama,
-    "mistral": mistral,
+    "llama": DecoderFamily("LlamaForCausalLM", _LLAMA, whole_heads=True),
+    "mistral": DecoderFamily("MistralForCausalLM", _MISTRAL, _windowed),
     "phi3": phi3,
-    "granite": granite,
+    "granite": DecoderFamily(
+        "GraniteForCausalLM", _LLAMA, _scaled, embedding_scale=True, logit_scale=True
+    ),
     "stablelm": stablelm,
 }

@@ -14,6 +14,7 @@ from qtui_core.memory.shape.config_reader import (
     kinds_of_layers,
 )
 from qtui_core.memory.shape.families.decoder import (
+    DecoderFamily,
     Defaults,
     Sizes,
     attention,
@@ -49,15 +50,12 @@ def qwen1(config: Config) -> ModelShape:
     )
 
 
-def qwen2(config: Config) -> ModelShape:
-    sizes = read_sizes(config, _QWEN2)
-    return _dense(config, sizes, attention(sizes, bias=True), "Qwen2ForCausalLM", _QWEN2)
+def _qwen2_layers(config: Config, sizes: Sizes) -> Iterator[Layer]:
+    return _dense(config, sizes, attention(sizes, bias=True))
 
 
-def qwen3(config: Config) -> ModelShape:
-    sizes = read_sizes(config, _QWEN3)
-    attend = _normed(config, sizes)
-    return _dense(config, sizes, attend, "Qwen3ForCausalLM", _QWEN3)
+def _qwen3_layers(config: Config, sizes: Sizes) -> Iterator[Layer]:
+    return _dense(config, sizes, _normed(config, sizes))
 
 
 def qwen2_moe(config: Config) -> ModelShape:
@@ -150,10 +148,8 @@ def _normed(config: Config, sizes: Sizes) -> Attention:
     )
 
 
-def _dense(
-    config: Config, sizes: Sizes, attend: Attention, architecture: str, defaults: Defaults
-) -> ModelShape:
-    """A dense model; with use_sliding_window, layers from max_window_layers on have a window."""
+def _dense(config: Config, sizes: Sizes, attend: Attention) -> Iterator[Layer]:
+    """Dense layers; with use_sliding_window, those from max_window_layers on have a window."""
     windowed = config.flag("use_sliding_window", False)
     window = config.optional_size("sliding_window", 4096) if windowed else None
     first = config.size("max_window_layers", 28, least=0, most=LARGEST_COUNT)
@@ -165,20 +161,12 @@ def _dense(
             for index in range(sizes.layers)
         ),
     )
-    return decoder(
-        config,
-        sizes,
-        (
-            Layer(
-                attention=replace(attend, window=window if kind == "sliding_attention" else None),
-                mlp=gated_mlp(sizes),
-                norms=norm_pair(sizes),
-            )
-            for kind in kinds
-        ),
-        architecture=architecture,
-        defaults=defaults,
-    )
+    for kind in kinds:
+        yield Layer(
+            attention=replace(attend, window=window if kind == "sliding_attention" else None),
+            mlp=gated_mlp(sizes),
+            norms=norm_pair(sizes),
+        )
 
 
 def _sparse(config: Config, sizes: Sizes, experts: Moe) -> Iterator[Mlp | Moe]:
@@ -193,8 +181,8 @@ def _sparse(config: Config, sizes: Sizes, experts: Moe) -> Iterator[Mlp | Moe]:
 
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
     "qwen": qwen1,
-    "qwen2": qwen2,
-    "qwen3": qwen3,
+    "qwen2": DecoderFamily("Qwen2ForCausalLM", _QWEN2, _qwen2_layers),
+    "qwen3": DecoderFamily("Qwen3ForCausalLM", _QWEN3, _qwen3_layers),
     "qwen2_moe": qwen2_moe,
     "qwen3_moe": qwen3_moe,
 }

@@ -1,0 +1,64 @@
+"""A family and a GPU are a row each: made-up ones are estimated as any other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from qtui.cli.memory_report import report_on
+from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory.advice.fit import fit_on
+from qtui_core.memory.devices import finding
+from qtui_core.memory.devices.catalog import DEVICES
+from qtui_core.memory.shape import from_config
+from qtui_core.memory.shape.families import llama
+from qtui_core.memory.shape.families.decoder import DecoderFamily, Defaults
+from qtui_core.models import open_model
+
+CONFIG = {
+    "model_type": "salted", "torch_dtype": "bfloat16", "hidden_size": 64, "intermediate_size": 160,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 500,
+}  # fmt: skip
+SIZES = Defaults(hidden=64, intermediate=160, layers=9, heads=4, vocabulary=500, kv_heads=2)
+PLAN = RunPlan(method="full", batch=2, sequence=32)
+
+
+@pytest.fixture
+def salted(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = DecoderFamily("SaltedForCausalLM", SIZES, embedding_scale=True)
+    monkeypatch.setitem(llama.FAMILIES, "salted", row)
+    monkeypatch.setitem(from_config._MODULES, "salted", "llama")
+
+
+@pytest.mark.usefixtures("salted")
+def test_a_made_up_family_is_a_row(tmp_path):
+    assert "salted" in from_config.families()
+    shape = ModelShape.from_config(CONFIG)
+    assert (shape.family, shape.architecture) == ("salted", "SaltedForCausalLM")
+    assert (shape.hidden, len(shape.layers), shape.embedding_scale) == (64, 3, True)
+    plain = ModelShape.from_config(CONFIG | {"model_type": "llama"})
+    assert shape.parameters == plain.parameters
+    found, without = estimate(shape, PLAN), estimate(plain, PLAN)
+    assert found.resident_bytes == without.resident_bytes
+    assert found.peak_allocated_bytes >= without.peak_allocated_bytes
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    with open_model(str(tmp_path)) as source:
+        report = report_on(source, PLAN)
+    assert report.parameters == shape.parameters
+    assert report.estimate.peak_reserved_bytes == found.peak_reserved_bytes
+
+
+def test_a_made_up_gpu_is_a_row(monkeypatch):
+    row = replace(
+        next(device for device in DEVICES if device.name.startswith("T4")),
+        name="Saltworks 7", total=7 << 30, allocatable=None, aliases=("salt7",),
+    )  # fmt: skip
+    monkeypatch.setattr(finding, "DEVICES", (*DEVICES, row))
+    device = finding.find_device("salt7")
+    assert device is row
+    shape = ModelShape.from_config(CONFIG | {"model_type": "llama"})
+    found = estimate(shape, PLAN, device)
+    assert fit_on(found, device).gpu == "Saltworks 7"
+    assert found.plan.attention == "efficient"  # what its compute capability takes
