@@ -314,6 +314,7 @@ async def test_the_estimator_may_be_lost_and_comes_back(
     async with running(start_panel="hardware") as pilot:
         panel = await ready(pilot)
         panel._timer.pause()  # else it may be the first to know, and g starts the estimator again
+        await until(pilot, lambda: not panel._asking)
         estimator.lost = "The engine was killed."
         await pilot.press("g")
         await until(pilot, lambda: bool(panel.trouble))
