@@ -6,11 +6,13 @@ import json
 import math
 from html.parser import HTMLParser
 
-import bitsandbytes.functional as bnb
 import numpy as np
 import pytest
-import torch
+from late import Late
 from safetensors.numpy import load_file, save_file
+
+bnb = Late("bitsandbytes.functional")
+torch = Late("torch")
 
 
 def inspect(qtui, *args):

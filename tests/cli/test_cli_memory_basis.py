@@ -9,14 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from late import Late
 from safetensors.numpy import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from qtui.report.faces.plain import to_plain
 from qtui.report.memory.build import Described, report_of
 from qtui.report.memory.document import memory_document
 from qtui_core.memory import ModelShape, RunPlan, estimate
+
+torch = Late("torch")
+transformers = Late("transformers")
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 LLAMA = CONFIGS / "llama-3.1-8b.json"
@@ -79,9 +81,9 @@ def test_a_type_that_nothing_tells_is_said_to_be_taken(qtui, tmp_path):
 
 def test_experts_that_stay_as_they_are_are_said_to(qtui):
     path = CONFIGS / "mixtral-8x7b.json"
-    config = AutoConfig.for_model(**json.loads(path.read_text()))
+    config = transformers.AutoConfig.for_model(**json.loads(path.read_text()))
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = transformers.AutoModelForCausalLM.from_config(config)
     whole = sum(each.numel() for each in model.parameters())
     experts = [p.shape for name, p in model.named_parameters() if ".experts." in name]
     assert {len(shape) for shape in experts} == {3}  # of which bitsandbytes packs none

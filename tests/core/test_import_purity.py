@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ HEAVY = {"textual", "rich", "numpy", "torch", "transformers", "huggingface_hub",
 
 _PROBE = """
 import sys
+from pathlib import Path
 sys.argv = ["qtui", *{args!r}]
 from qtui.cli import main
 try:
@@ -102,3 +104,21 @@ def test_the_exact_formats_are_standard_library_only():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     extra = {name for name in done.stdout.split() if not name.startswith("_")}
     assert extra <= {"qtui_core", "sitecustomize", "usercustomize"}
+
+
+def test_tests_are_collected_without_the_libraries_that_take_long():
+    """So that one test of these folders begins at once."""
+    tests = Path(__file__).parents[1]
+    folders = ("cli", "conformance", "core/formats", "core/quant", "core/telemetry", "live")
+    code = (
+        "import sys, pytest\n"
+        "code = pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider', *sys.argv[1:]])\n"
+        "print('COLLECTED', int(code), *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *(str(tests / each) for each in folders)],
+        cwd=tests.parent, capture_output=True, text=True,
+    )  # fmt: skip
+    code, *modules = done.stdout.rsplit("COLLECTED", 1)[1].split()
+    assert code == "0", done.stdout
+    assert {"torch", "transformers", "bitsandbytes", "peft"}.isdisjoint(modules)

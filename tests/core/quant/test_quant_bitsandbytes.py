@@ -4,13 +4,14 @@ AVX512 dequantization is wrong for rows that are a multiple of 16 but not of the
 import numpy as np
 import pytest
 from every import over
+from late import Late
 
 from qtui_core.quant import Scheme, quantize
 from qtui_core.quant.coding.codebook import FP4_LEVELS, NF4_LEVELS, CodebookCoder
 from qtui_core.quant.coding.double_quant import NESTED_BLOCK, dynamic_map, round_to_map
 
-torch = pytest.importorskip("torch")
-functional = pytest.importorskip("bitsandbytes.functional")
+torch = Late("torch")
+functional = Late("bitsandbytes.functional")
 
 
 def theirs(x, kind="nf4", block=64, **options):
@@ -47,11 +48,11 @@ def test_nf4_bytes_of_compiled_kernels(count, block):
     assert_same_bytes(normal(count), block)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_nf4_bytes_on_values_of_16_bit_floats(dtype):
     # Coarse values meet the thresholds far more often than float32 ones.
     for seed in range(4):
-        assert_same_bytes(normal(64 * 1000, seed, dtype))
+        assert_same_bytes(normal(64 * 1000, seed, getattr(torch, dtype)))
 
 
 @over("count", [1, 2, 3, 7, 63, 64, 65, 127, 129, 1000, 4095, 4097])

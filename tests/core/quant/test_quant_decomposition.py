@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from every import over
+from late import Late
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -19,7 +20,7 @@ from qtui_core.quant import (
 )
 from qtui_core.quant.scan.decomposition_sweep import decomposition_sweep
 
-torch = pytest.importorskip("torch")
+torch = Late("torch")
 
 
 def with_outliers(rows=40, columns=130, seed=0):

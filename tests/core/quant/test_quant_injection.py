@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from every import over
+from late import Late
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import (
@@ -20,6 +20,8 @@ from qtui_core.quant import (
 from qtui_core.quant.scan.injection import ArrayRows, Injected, Without
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.layout import matrix_shape
+
+torch = Late("torch")
 
 SHAPES = [(), (7,), (1,), (40, 33), (3, 8, 20), (4, 3, 5, 5), (1, 50), (50, 1)]
 
@@ -57,8 +59,12 @@ def whole(x) -> np.ndarray:
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 
+def as_tensor(x):
+    return torch.from_numpy(x)
+
+
 @over("shape", SHAPES)
-@over("make", [np.asarray, Streamed, torch.from_numpy, np.asfortranarray])
+@over("make", [np.asarray, Streamed, as_tensor, np.asfortranarray])
 def test_elements_are_those_of_the_changed_array(shape, make):
     x = array_of(shape)
     rows, columns = matrix_shape(shape)

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from every import over
+from late import Late
 
 from qtui_core.errors import UsageError
 from qtui_core.formats import Rounding, get_format
@@ -20,7 +21,8 @@ from qtui_core.quant import (
 from qtui_core.quant.scan.column_errors import column_errors
 from qtui_core.quant.segments.layout import scale_shape
 
-torch = pytest.importorskip("torch")
+torch = Late("torch")
+
 ML_DTYPES = {
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from every import over
+from late import Late
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.segments.elements import elements_of, largest_word
@@ -18,6 +18,8 @@ from qtui_core.quant.segments.word_table import (
     depends_on_the_word,
     word_table,
 )
+
+torch = Late("torch")
 
 COLUMNS = 1024
 SCHEMES = ["e4m3", "e5m2", "e5m2:nosat", "e4m3:truncate", "e2m1:tensor", "int8:tensor",
