@@ -69,6 +69,8 @@ def to_plain(value: Any, *, strict: bool = False) -> Any:
         return found
     if isinstance(value, float):  # numpy's is one
         return to_plain(float(value), strict=strict)
+    if isinstance(value, int):  # as a size of the tape is
+        return int(value)
     raise TypeError(f"{kind.__qualname__} has no form in JSON")
 
 

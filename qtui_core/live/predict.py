@@ -14,9 +14,8 @@ from qtui_core.memory.advice.fit import fit_on, largest
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.process import CONTEXT, PAGED
 from qtui_core.memory.estimate import Estimate
-from qtui_core.memory.formulas.terms import RESIDENT
 from qtui_core.memory.replay.curve import Curve, peaks_by_phase
-from qtui_core.memory.replay.record import Component, Phase
+from qtui_core.memory.replay.record import RESIDENT, Component, Phase
 from qtui_core.memory.replay.timeline import STACK, Life, Span, Timeline
 from qtui_core.quantities import format_bytes
 

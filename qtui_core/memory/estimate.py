@@ -8,7 +8,7 @@ the allocator's blocks (max_memory_allocated), reserved bytes those of its segme
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Final
 
@@ -16,23 +16,16 @@ from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.process import beyond_allocated
 from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace, outside_torch
-from qtui_core.memory.formulas.terms import (
-    RESIDENT,
-    Basis,
-    Symbols,
-    Term,
-    components_of,
-    slack_term,
-    terms_at,
-)
+from qtui_core.memory.formulas.terms import Basis, Term, Terms, slack_term
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.allocator import AllocatorRun, AllocatorSettings, simulate
 from qtui_core.memory.replay.calls import RepeatedEvents
 from qtui_core.memory.replay.curve import Curve, draw
-from qtui_core.memory.replay.record import Phase, Recording
+from qtui_core.memory.replay.record import RESIDENT, Phase, Recording
 from qtui_core.memory.replay.timeline import Timeline, read_timeline
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.collectives import record_on_one_gpu
+from qtui_core.memory.step.model import plan_with_letters
 from qtui_core.memory.step.on_device import (
     for_allocator,
     logits_copy_bytes,
@@ -102,14 +95,12 @@ class Estimate:
     def terms(self) -> tuple[Term, ...]:
         """What is alive at the peak: each kind of buffer with its formula, and what blocks are
         larger than asked for. They sum to peak_allocated_bytes."""
-        found = terms_at(self.timeline.alive_at(self.peak), self._symbols)
-        slack = self.peak_allocated_bytes - sum(term.bytes for term in found)
-        return (*found, slack_term(slack)) if slack else found
+        return (*self.alive.each, *self._slack)
 
     @cached_property
     def components(self) -> tuple[Term, ...]:
         """The terms by what they are for; they sum to peak_allocated_bytes."""
-        return components_of(self.terms)
+        return (*self.alive.components, *(replace(term, component="") for term in self._slack))
 
     @cached_property
     def curve(self) -> Curve:
@@ -123,8 +114,15 @@ class Estimate:
         return next((basis for basis in _BASES if basis in known), "exact")
 
     @cached_property
-    def _symbols(self) -> Symbols:
-        return Symbols(self.shape, self.plan)
+    def alive(self) -> Terms:
+        """The buffers that are alive at the peak."""
+        return Terms(self.timeline.alive_at(self.peak), self.shape, self.plan)
+
+    @cached_property
+    def _slack(self) -> tuple[Term, ...]:
+        alive = sum(held.bytes for held in self.alive.held)
+        whole = self.peak_allocated_bytes
+        return (slack_term(whole, alive),) if whole > alive else ()
 
     def reserved_with(self, settings: AllocatorSettings) -> int:
         """The peak of reserved bytes of the same run under other settings of the allocator."""
@@ -156,7 +154,7 @@ def estimate_resolved(
     """The same of a plan in which nothing is open. Raises UsageError for one that cannot be on this
     model."""
     plan = plan_as_run(shape, plan, device)
-    recording = record_on_one_gpu(shape, plan, record_step)
+    recording = record_on_one_gpu(shape, plan_with_letters(plan), record_step)
     return estimate_recording(recording, shape, plan, device, allocator=allocator)
 
 

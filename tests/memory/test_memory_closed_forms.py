@@ -8,8 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-
-from qtui_core.memory.formulas.closed_forms import (
+from memory_closed_forms import (
     kept_by_checkpoints,
     loss_hump,
     loss_peak,
@@ -17,7 +16,8 @@ from qtui_core.memory.formulas.closed_forms import (
     saved_by_layer,
     tied_gradients,
 )
-from qtui_core.memory.formulas.formula import evaluate, letters_of
+from memory_formula import evaluate, letters_of
+
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, LAYER, PHASE, Phase, rounded
 from qtui_core.memory.resident import resident_bytes

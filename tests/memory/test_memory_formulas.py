@@ -1,37 +1,130 @@
-"""A term's formula is why it has its bytes, and so still holds when the run is another."""
+"""A formula is why a term has its bytes: it gives exactly these, and those of another run too."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
-from math import prod
+from itertools import cycle
 from pathlib import Path
 
 import pytest
+from formula_value import value_of
 
-from qtui_core.memory import ModelShape, RunPlan, estimate
-from qtui_core.memory.formulas.terms import Symbols, Term
+from qtui_core.errors import UsageError
+from qtui_core.memory import Estimate, ModelShape, RunPlan, estimate
+from qtui_core.memory.formulas.letters import MEANINGS
+from qtui_core.memory.formulas.size import Size, expression_of, letter, plain
+from qtui_core.memory.formulas.terms import SLACK, Term
+from qtui_core.memory.replay.record import Component
 
 CONFIGS = Path(__file__).parent / "configs"
-FORMULA = re.compile(
-    r"(?:(?P<count>\d+) x )?(?P<rounded>r512\()?"
-    r"(?P<factor>\d+|\d+/\d+|4/\(64 x 256\))(?P<names>(?: [A-Za-z])+)\)?"
+SIZES = {"batch": 2, "sequence": 203, "lora_rank": 8}
+#: Plans that a model is given in turn, one of each method.
+FULL = cycle(
+    RunPlan(method="full", **SIZES, **options)
+    for options in (
+        {},
+        {"checkpointing": True, "optimizer": "adamw8bit"},
+        {"dtype": "fp32", "autocast": True, "optimizer": "adamw-fused"},
+        {"gpus": 3, "zero": 3, "checkpointing": True},
+        {"attention": "eager", "optimizer": "adamw4bit"},
+        {"gpus": 2, "zero": 2, "optimizer": "sgd", "loop": "manual"},
+        {"gpus": 2, "tensor_parallel": 2, "optimizer": "paged-adamw8bit"},
+        {"gpus": 2, "pipeline_parallel": 2},
+        {"loss": "chunked:64", "padding_mask": True},
+    )
 )
+LORA = cycle(
+    RunPlan(method="lora", **SIZES, **options)
+    for options in (
+        {},
+        {"lora_dropout": 0.1, "adapter_dtype": "bf16", "loss": "tiled"},
+        {"checkpointing": True, "kernels": "liger", "loss": "fused"},
+        {"attention": "efficient", "autocast": True, "accumulation": 4, "loop": "script"},
+        {"gpus": 3, "zero": 3, "loss": "in-place"},
+        {"kernels": "fused", "checkpointing": True, "reentrant": True},
+    )
+)
+QLORA = cycle(
+    RunPlan(**SIZES, **options)
+    for options in (
+        {},
+        {"checkpointing": False, "quant": "fp4", "optimizer": "adamw8bit"},
+        {"quant": "int8", "kbit_prep": "norms"},
+        {"gpus": 3, "zero": 3, "quant_storage": "bf16"},
+        {"autocast": False, "lora_dropout": 0.1, "loss": "stock-4.48"},
+    )
+)
+INFERENCE = cycle(
+    RunPlan(method="inference", batch=2, sequence=203, **options)
+    for options in ({}, {"generate": 30}, {"quant": "nf4", "padding_mask": True})
+)
+#: Larger than any test shape, where a wrong product could not hide in the rounding.
+LARGE = RunPlan(batch=3, sequence=4001, checkpointing=False, lora_rank=64, gpus=8, zero=3)
 
 
-def value(formula: str, sizes: dict[str, int]) -> int | None:
-    """Bytes of a formula such as `28 x r512(4 N h)`; None of a plain number."""
-    match = FORMULA.fullmatch(formula)
-    if match is None:
-        return None
-    over, _, under = match["factor"].replace("(64 x 256)", "16384").partition("/")
-    size = prod(sizes[name] for name in match["names"].split())
-    nbytes = -(-int(over) * size // int(under or 1))
-    if match["rounded"]:
-        nbytes = -(-nbytes // 512) * 512
-    return int(match["count"] or 1) * nbytes
+def read(name: str) -> ModelShape:
+    return ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
+
+
+def faults(found: Estimate) -> list[str]:
+    """What is wrong with the formulas of an estimate: those that do not give their bytes, and how
+    much has none in letters if that is more than a thousandth."""
+    letters, wrong = found.alive.letters, []
+    bare = 0
+    for term in found.terms:
+        if term.name == SLACK:
+            assert value_of(term.numbers, {}) == term.bytes
+            continue
+        told = value_of(term.formula, letters), value_of(term.numbers, {})
+        if told != (term.bytes, term.bytes):
+            wrong.append(f"{term.name}: {term.formula} is {told}, not {term.bytes:,}")
+        if not re.search(r"\b[A-Za-z]\b", term.formula.replace("L*", "")):
+            bare += term.bytes if term.component != Component.WORKSPACES.value else 0
+    alive = sum(term.bytes for term in found.terms if term.name != SLACK)
+    if bare > alive / 1000:
+        wrong.append(f"{bare:,} of {alive:,} bytes have no formula")
+    for term in found.components:
+        if term.name == SLACK:
+            continue
+        left = re.search(r"([\d,]+) in smaller terms", term.formula)
+        rest = int(left[1].replace(",", "")) if left else 0
+        if value_of(term.formula, letters) != term.bytes or (
+            rest > max(term.bytes / 1000, 512 * term.count)
+        ):
+            wrong.append(f"{term.name}: {term.formula} leaves {rest:,} of {term.bytes:,}")
+    rows = found.alive.by_expression
+    if sum(row.bytes for row in rows) != alive or any(
+        value_of(row.formula, letters) != row.bytes for row in rows
+    ):
+        wrong.append("rows of equal form do not sum to the peak")
+    if unknown := set(letters) - set(MEANINGS):
+        wrong.append(f"no meaning for {unknown}")
+    return wrong
+
+
+def test_formulas_of_all_families_and_methods_give_exactly_their_bytes():
+    shapes = {shape.family: shape for shape in map(read, sorted(p.stem for p in CONFIGS.iterdir()))}
+    wrong: dict[str, list[str]] = {}
+    tried: Counter[str] = Counter()
+    for shape in shapes.values():
+        for plan in (next(FULL), next(LORA), next(QLORA), next(INFERENCE)):
+            try:
+                found = estimate(shape, plan, allocator=False)
+            except UsageError:  # a plan that this model cannot have
+                continue
+            tried[shape.family] += 1
+            if problems := faults(found):
+                wrong[f"{shape.family}: {plan}"] = problems
+    assert not wrong
+    assert set(tried) == set(shapes)
+    assert sum(tried.values()) > 3 * len(shapes)
+
+
+def test_formulas_of_a_large_run_with_its_allocator_give_exactly_their_bytes():
+    assert not faults(estimate(read("llama-2-70b"), LARGE))
 
 
 def once(terms: tuple[Term, ...]) -> dict[tuple[str, str, int], Term]:
@@ -56,18 +149,54 @@ def once(terms: tuple[Term, ...]) -> dict[tuple[str, str, int], Term]:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2-medium", "gemma-2-9b", "bert-base"])
 def test_a_formula_gives_the_bytes_of_another_run_too(name, plan):
     """Of 2,048 tokens of a model 4,096 wide 2 h h is as many as 4 N h, but not of 1,431."""
-    shape = ModelShape.from_config(json.loads((CONFIGS / f"{name}.json").read_text()))
+    shape = read(name)
     longest = min(2048, shape.max_positions or 2048)
     if name == "bert-base":
         plan = replace(plan, loss="stock")  # the only one that an encoder has
     one = replace(plan, batch=2, sequence=longest)
     other = estimate(shape, replace(plan, batch=3, sequence=longest // 2 - 35), allocator=False)
-    sizes, terms = Symbols(shape, other.plan).values, once(other.terms)
+    letters, terms = other.alive.letters, once(other.terms)
     held = 0
     for key, term in once(estimate(shape, one, allocator=False).terms).items():
-        told = value(term.formula, sizes)
-        if key not in terms or told is None:
+        if key not in terms:
             continue
         held += 1
+        told = value_of(term.formula, letters)
         assert abs(told - terms[key].bytes) <= 512 * term.count, (key, term.formula)
     assert held >= 8
+
+
+def test_a_size_is_the_number_and_remembers_the_product():
+    h, n, heads = letter("h", 4096), letter("I", 14336), letter("H", 32)
+    dims, vocabulary, odd = letter("D", 128), letter("V", 128_257), letter("S", 203)
+    for size, number, text in (
+        (odd * h * 4, 203 * 4096 * 4, "S*h*4"),
+        (2 * h * h, 2 * 4096 * 4096, "h*h*2"),
+        (h * n // 64, 4096 * 14336 // 64, "h*I/64"),
+        (-(-odd // 128) * 128, 256, "ceil(S/128)*128"),
+        (odd // 2, 101, "floor(S/2)"),
+        (-(-(odd * h + 1) // 1000), 832, "ceil((S*h + 1)/1,000)"),
+        (odd * heads * dims // h, 203, "S*H*D/h"),
+        (odd * (h + 2 * n) // (h + 2 * n), 203, "S"),
+        (3 * h + 1 - odd, 12_086, "h*3 - S + 1"),
+        (sum([h, h, n]), 22_528, "I + h*2"),
+        (-(-vocabulary // 7) * h, 18_323 * 4096, "h*ceil(V/7)"),
+        (7 - odd, -196, "-S + 7"),
+        (1000 // odd, 4, "floor(1,000/S)"),
+    ):
+        assert (size, hash(size), f"{size:,}") == (number, hash(number), f"{number:,}")
+        assert expression_of(size).text == text
+        letters = {"h": 4096, "I": 14336, "H": 32, "D": 128, "V": 128_257, "S": 203}
+        assert value_of(text, letters) == number
+    assert expression_of(12).text == "12"
+    assert h * 0.5 == 2048.0
+    assert type(max(h, 5000)) is int
+
+
+def test_a_plain_shape_is_equal_and_has_no_letters():
+    shape = read("qwen3-30b-a3b")
+    bare = plain(shape)
+    assert bare == shape
+    assert type(bare.hidden) is int
+    assert isinstance(shape.hidden, Size)
+    assert len({id(layer) for layer in bare.layers}) == len({id(layer) for layer in shape.layers})

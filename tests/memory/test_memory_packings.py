@@ -245,14 +245,14 @@ def test_terms_have_formulas_of_what_the_checkpoint_stores():
         if "up_proj" in term.name and term.component == "quantization constants"
     }
     assert found == {
-        "scales": "2 x r512(2/16 h I)",
-        "qzeros": "2 x r512(4/(8 x 16) h I)",
-        "g_idx": "2 x r512(4 h)",
+        "scales": "L*r512(h*I/8)",
+        "qzeros": "L*r512(h*I/32)",
+        "g_idx": "L*r512(h*4)",
     }
     tiled = {"quant_method": "fp8", "weight_block_size": [16, 32]}
     terms = estimate(of("llama", tiled), INFERENCE).terms
     assert {t.formula for t in terms if t.name.endswith("up_proj.weight_scale_inv")} == {
-        "2 x r512(4/(16 x 32) h I)"
+        "L*r512(h*I/128)"
     }
 
 

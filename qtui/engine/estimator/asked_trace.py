@@ -13,6 +13,7 @@ from qtui_core.children import child_environment
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import Estimate, estimate_recording
+from qtui_core.memory.formulas.size import product_of
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, Component, Event, Label, Recording
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -105,5 +106,6 @@ def _answer_of(
 def _read(event: list[Any]) -> Event:
     if event[0] != ALLOCATE:
         return tuple(event)
-    kind, number, nbytes, what, component = event
-    return (kind, number, nbytes, Label(what, component and Component(component)))
+    kind, number, nbytes, what, component, factors = event
+    size = product_of(factors) if factors else nbytes
+    return (kind, number, size, Label(what, component and Component(component)))

@@ -17,6 +17,7 @@ from typing import Any
 
 from qtui_core.errors import QtuiError
 from qtui_core.extras import EXTRAS, require
+from qtui_core.memory.formulas.size import factors_of
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import ALLOCATE, Event, Label
 
@@ -56,7 +57,8 @@ def _written(event: Event) -> list[Any]:
     if event[0] != ALLOCATE:
         return list(event)
     label: Label = event[3]
-    return [*event[:3], label.what, label.component and label.component.value]
+    component = label.component and label.component.value
+    return [*event[:3], label.what, component, factors_of(event[2])]
 
 
 if __name__ == "__main__":

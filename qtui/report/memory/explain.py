@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from qtui.report.document import Block, Column, Facts, Section, Table
 from qtui.report.numbers import format_bytes
 from qtui_core.memory.estimate import Estimate
-from qtui_core.memory.formulas.terms import Symbols, Term
+from qtui_core.memory.formulas.letters import MEANINGS
+from qtui_core.memory.formulas.terms import SLACK, Term, Terms
+from qtui_core.memory.replay.record import BACKWARD, RESIDENT, Phase
 
-if TYPE_CHECKING:
-    from qtui_core.memory.formulas.formula import Form
-    from qtui_core.memory.plan.run_plan import RunPlan
-    from qtui_core.memory.shape.model_shape import ModelShape
-
-#: Terms that a table lists before the rest is summed up.
+#: Terms that a table lists, more only where all others are a thousandth or more of the bytes.
 LISTED = 40
 
 
 def explain_sections(estimate: Estimate) -> list[Section]:
     """The symbols, the terms that sum to the peak, and those that lead on to the process."""
-    symbols = Symbols(estimate.shape, estimate.plan)
+    values = estimate.alive.letters
     letters = Facts(
         tuple(
-            (letter, f"{symbols.values[letter]:,}  {meaning}")
-            for letter, meaning in symbols.means.items()
+            (letter, f"{values[letter]:,}  {meaning}")
+            for letter, meaning in MEANINGS.items()
+            if letter in values
         )
     )
     return [
@@ -33,7 +30,7 @@ def explain_sections(estimate: Estimate) -> list[Section]:
         Section(
             "Terms of the peak",
             (
-                _terms(estimate.terms, estimate.peak_allocated_bytes),
+                _terms(_rows(estimate), estimate.peak_allocated_bytes),
                 "r512(x) is x rounded up to 512 bytes, as the allocator does.",
             ),
         ),
@@ -43,68 +40,47 @@ def explain_sections(estimate: Estimate) -> list[Section]:
 
 
 def _in_closed_form(estimate: Estimate) -> list[Section]:
-    """What can be written as a formula of a step, where the model is built as Llama is: what a
-    layer saves, and the whole of what is alive when the loss is at its fullest."""
-    from qtui_core.memory.formulas.closed_forms import loss_peak, saved_by_layer
-
-    shape, plan = estimate.shape, estimate.plan
-    if shape is None or not plan.trains or plan.gpus > 1:
+    """What one layer holds, and what is alive when other phases than that of the peak are at their
+    fullest."""
+    shape, plan, timeline = estimate.shape, estimate.plan, estimate.timeline
+    if shape is None or not plan.trains:
         return []
     blocks: list[Block] = []
-    saved = saved_by_layer(shape, plan)
-    if saved is not None:
-        again = "A layer saves, when it is computed again:" if plan.checkpointing else ""
-        blocks += [again or "A layer saves for its backward pass:", _forms(saved)]
-    fullest = loss_peak(shape, plan, estimate.resident_bytes)
-    if fullest is not None:
-        blocks += ["When the backward pass of the loss is at its fullest:", _forms(fullest)]
-    if not blocks:
-        return []
-    forms = (*(saved or ()), *(fullest or ()))
-    return [Section("In closed form", (*blocks, _letters(forms, shape, plan)))]
+    layer = len(shape.encoder) + len(shape.layers) // 2
+    kept = next((s.start - 1 for s in timeline.spans if s.name == Phase.BACKWARD), None)
+    fullest = timeline.fullest_of(layer, BACKWARD)
+    for number, what in (
+        (kept, "A layer saves for its backward pass:"),
+        (fullest, "A layer holds, when its backward pass is at its fullest:"),
+    ):
+        alive = [] if number is None else timeline.alive_at(number, layer)
+        held = [each for each in alive if each.component not in RESIDENT]
+        if held:
+            blocks += [what, _forms(Terms(held, shape, plan).by_expression)]
+    tops: dict[str, tuple[int, int]] = {}
+    for span, top in zip(timeline.spans, timeline.tops, strict=True):
+        tops[span.name] = max(top, tops.get(span.name, top))
+    for phase in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER):
+        if phase in tops and phase != estimate.peak_phase:
+            alive = timeline.alive_at(tops[phase][1])
+            blocks += [
+                f"When the phase {phase} is at its fullest:",
+                _forms(Terms(alive, shape, plan).components),
+            ]
+    return [Section("In closed form", tuple(blocks))] if blocks else []
 
 
-#: Letters of closed forms that the terms of buffers do not have.
-_LETTERS = {
-    "B": "sequences",
-    "C": "tokens of a chunk of the loss",
-    "L": "layers",
-    "P": "weights of the linear layers of a layer",
-    "Z": "sequence, rounded up to 32",
-    "m": "inputs of all adapters of a layer",
-    "n": "the same without the attention's output",
-    "s": "inputs and outputs of all adapters of a layer",
-    "t": "adapters in a layer",
-    "u": "inputs of adapters, those that several share once",
-    "x": "inputs of the adapters on queries, keys and values",
-}
+def _rows(estimate: Estimate) -> tuple[Term, ...]:
+    """The terms of the peak, those of a component that are of one size as one."""
+    slack = (term for term in estimate.terms if term.name == SLACK)
+    return (*estimate.alive.by_expression, *slack)
 
 
-def _letters(forms: Sequence[Form], shape: ModelShape, plan: RunPlan) -> Facts:
-    """What the letters stand for that are not among the symbols above."""
-    from qtui_core.memory.formulas.formula import letters_of
-
-    values = letters_of(shape, plan) or {}
-    used = {letter for form in forms for letter in form.formula}
-    return Facts(
-        tuple(
-            (letter, f"{values[letter]:,}  {meaning}")
-            for letter, meaning in _LETTERS.items()
-            if letter in used and letter in values
-        )
-    )
-
-
-def _forms(forms: Sequence[Form]) -> Table:
+def _forms(terms: Sequence[Term]) -> Table:
     return Table(
-        columns=(
-            Column("what", key=True),
-            Column("formula"),
-            Column("bytes", numeric=True),
-            Column("because"),
-        ),
-        rows=tuple((f.name, f.formula or "–", f"{f.bytes:,}", f.reason) for f in forms),
-        note=f"They sum to {sum(form.bytes for form in forms):,} bytes.",
+        columns=(Column("what", key=True), Column("bytes", numeric=True), Column("formula")),
+        rows=tuple((term.name, f"{term.bytes:,}", term.formula) for term in terms),
+        note=f"They sum to {sum(term.bytes for term in terms):,} bytes.",
     )
 
 
@@ -112,10 +88,15 @@ def _terms(terms: Sequence[Term], whole: int) -> Table:
     shown = list(terms)
     note = f"They sum to {sum(t.bytes for t in terms):,} bytes."
     if len(shown) > LISTED:
-        shown = sorted(shown, key=lambda term: -term.bytes)[:LISTED]
-        rest = sum(term.bytes for term in terms) - sum(term.bytes for term in shown)
+        shown.sort(key=lambda term: -term.bytes)
+        rest = sum(term.bytes for term in shown[LISTED:])
+        listed = LISTED
+        while rest > whole / 1000:
+            rest -= shown[listed].bytes
+            listed += 1
+        shown = shown[:listed]
         note = (
-            f"The largest {LISTED} of {len(terms)}; the others are {format_bytes(rest)}, and "
+            f"The largest {listed} of {len(terms)}; the others are {format_bytes(rest)}, and "
             f"--json lists all. {note}"
         )
     return Table(

@@ -3,7 +3,7 @@
 Counted are the forward pass (again where layers are recomputed), the backward passes of products,
 attention and loss, and the step of the optimizer. Backward passes of what is done row by row
 (norms, activations, rotations) are not: they move about twice what the forward passes do. Symbols
-as in closed_forms: N tokens of a micro batch, B sequences of S, h hidden, H heads, D a head, V
+as in formulas: N tokens of a micro batch, B sequences of S, h hidden, H heads, D a head, V
 vocabulary, e bytes of an element as it is computed with.
 """
 

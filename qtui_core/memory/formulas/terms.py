@@ -1,20 +1,24 @@
 """What the bytes at the peak are: terms with a formula, its numbers, how it is known, and a source.
 
 Every buffer alive at the peak belongs to one term, so that terms sum to the peak with nothing left
-over. Formulas are found from the sizes of the buffers: a product of the model's and the plan's
-sizes that gives their bytes exactly.
+over. A formula is the product that a buffer's size is (size.py), as often as there are such
+buffers: `L*B*S*h*2`, and `r512(...)` where the allocator rounds that up to whole 512 bytes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Final, Literal, NamedTuple
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.formulas.symbols import RESIDENT, Kind, Symbols
-from qtui_core.memory.replay.record import Component
+from qtui_core.memory.formulas.expression import Expression, letter, number, total, with_numbers
+from qtui_core.memory.formulas.size import expression_of, letters_in
+from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.record import RESIDENT, Component
 from qtui_core.memory.replay.timeline import STACK, Allocation
+from qtui_core.memory.shape.model_shape import ModelShape
 
 Basis = Literal["exact", "derived", "calibrated", "assumed"]
 
@@ -25,7 +29,7 @@ class Term:
 
     Attributes:
         name: what they are.
-        formula: in the symbols of `Symbols`, in bytes.
+        formula: in the letters of `letters.MEANINGS`, in bytes.
         basis: "exact" where the bytes follow from the configuration, "derived" where they follow
             from the operations of a step and the rules of autograd and allocator, "calibrated"
             where they were measured, "assumed" where nothing tells how a checkpoint stores them.
@@ -67,82 +71,171 @@ _KNOWN: Final[Mapping[Component, tuple[Basis, str]]] = {
 }  # fmt: skip
 
 
-def terms_at(alive: Iterable[Allocation], symbols: Symbols) -> tuple[Term, ...]:
-    """One term for all buffers that are the same thing and have one size, by component and then
-    by bytes. They sum to the bytes alive."""
-    groups: dict[tuple[Component, str, int, Kind], list[int]] = {}
+#: What a component's formula leaves to be summed up, at most.
+_LEFT_OUT: Final = Fraction(1, 1000)
+
+
+#: Names that a term of several things lists.
+_NAMES: Final = 1
+
+
+class Held(NamedTuple):
+    """Buffers that are the same thing and have one size.
+
+    Attributes:
+        component, name: what they are.
+        size: bytes of one, as asked for.
+        copies, bytes: how many there are, and what all take, each rounded.
+    """
+
+    component: Component
+    name: str
+    size: int
+    copies: int
+    bytes: int
+
+
+class Terms:
+    """The terms of buffers.
+
+    Attributes:
+        held: the buffers, by component and then by bytes.
+        letters: that their formulas have, with their values.
+    """
+
+    def __init__(
+        self, alive: Iterable[Allocation], shape: ModelShape | None, plan: RunPlan
+    ) -> None:
+        self.held = _held(alive)
+        self.letters = letters_in(held.size for held in self.held)
+        self._shape = shape
+        self._packing = None if shape is None or not plan.quantized else shape.packing
+        self._layers = 0 if shape is None else len(shape.layers)
+        if self._layers > 1:
+            self.letters["L"] = self._layers
+
+    @property
+    def each(self) -> tuple[Term, ...]:
+        """A term for all buffers that are the same thing and have one size. They sum to the bytes
+        alive."""
+        return tuple(self._term(held, held.name) for held in self.held)
+
+    @property
+    def by_expression(self) -> tuple[Term, ...]:
+        """A term for all buffers of a component that are of one size and equally many, the most
+        bytes first."""
+        alike: dict[tuple[Component, str, int], list[Held]] = {}
+        for held in self.held:
+            key = (held.component, expression_of(held.size).text, held.copies)
+            alike.setdefault(key, []).append(held)
+        found = [
+            self._term(group[0], _listed([held.name for held in group]), len(group))
+            for group in alike.values()
+        ]
+        return tuple(sorted(found, key=lambda term: -term.bytes))
+
+    @property
+    def components(self) -> tuple[Term, ...]:
+        """A term for each component, in the order of the stack. The formula is the sum of its
+        products, but for what is less than a thousandth."""
+        parts: dict[Component, list[Held]] = {}
+        for held in self.held:
+            parts.setdefault(held.component, []).append(held)
+        return tuple(self._component(name, members) for name, members in parts.items())
+
+    def _term(self, held: Held, name: str, times: int = 1) -> Term:
+        """Of buffers and others like them, of `times` names."""
+        expression = expression_of(held.size)
+        if held.bytes != held.copies * held.size:
+            expression = letter(f"r512({expression.text})", held.bytes // held.copies)
+        expression = expression.times(self._count(held.copies)).times(number(times))
+        nbytes, count = times * held.bytes, times * held.copies
+        return self._made(held.component, name, expression.text, nbytes, count, held.component)
+
+    def _component(self, component: Component, members: Sequence[Held]) -> Term:
+        nbytes = sum(held.bytes for held in members)
+        whole = total(self._count(held.copies).times(expression_of(held.size)) for held in members)
+        listed = whole.nearly(nbytes, nbytes * _LEFT_OUT)
+        formula = listed.text
+        left = int(nbytes - listed.value)
+        if left:
+            formula += f" {'+' if left > 0 else '-'} {abs(left):,} in smaller terms"
+        count = sum(held.copies for held in members)
+        return self._made(component, component.value, formula, nbytes, count)
+
+    def _made(
+        self,
+        component: Component,
+        name: str,
+        formula: str,
+        nbytes: int,
+        count: int,
+        part_of: Component | None = None,
+    ) -> Term:
+        basis, source = self._known_of(component)
+        numbers = with_numbers(formula, self.letters)
+        of = "" if part_of is None else part_of.value
+        return Term(name, nbytes, formula, basis, source, of, numbers, count)
+
+    def _count(self, count: int) -> Expression:
+        """How many, in layers where it is so many."""
+        layers = self._layers
+        if layers > 1 and count % layers == 0:
+            return letter("L", layers).times(number(count // layers))
+        if layers > 2 and count == layers - 1:
+            return letter("(L - 1)", count)
+        return number(count)
+
+    def _known_of(self, component: Component) -> tuple[Basis, str]:
+        """How the bytes of a component are known, and where from: of weights that a checkpoint
+        packed, by their layout."""
+        basis, source = _KNOWN[component]
+        shape, packing = self._shape, self._packing
+        if shape is None:
+            return basis, source
+        if packing is not None and component in (Component.WEIGHTS, Component.QUANTIZATION):
+            if not shape.told:
+                return "assumed", "as if they were unpacked: config.json does not tell"
+            source = f"quantization_config of config.json: {packing.title}"
+        if component not in (Component.INPUTS, Component.WORKSPACES) and basis == "exact":
+            basis = shape.known
+        return basis, source.replace("config.json", shape.described_in)
+
+
+def _held(alive: Iterable[Allocation]) -> tuple[Held, ...]:
+    groups: dict[tuple[Component, str, int], list[Allocation]] = {}
     for allocation in alive:
-        kind = symbols.kind_of(allocation)
-        key = (allocation.component, name_of(allocation), allocation.asked, kind)
-        group = groups.setdefault(key, [0, 0])
-        group[0] += allocation.copies * allocation.bytes
-        group[1] += allocation.copies
-    order = {component: index for index, component in enumerate(STACK)}
-    found = []
-    for (component, name, asked, kind), (nbytes, count) in groups.items():
-        basis, source = _known_of(component, symbols)
-        entry = symbols.formula(asked, component, kind)
-        formula, numbers = _counted(count, asked, nbytes, entry)
-        found.append(Term(name, nbytes, formula, basis, source, component.value, numbers, count))
-    found.sort(key=lambda term: (-term.bytes, term.name))
-    found.sort(key=lambda term: order[Component(term.component)])
-    return tuple(found)
-
-
-def _known_of(component: Component, symbols: Symbols) -> tuple[Basis, str]:
-    """How the bytes of a component are known, and where from: of weights that a checkpoint packed,
-    by their layout."""
-    basis, source = _KNOWN[component]
-    shape, packing = symbols.shape, symbols.packing
-    if shape is None:
-        return basis, source
-    if packing is not None and component in (Component.WEIGHTS, Component.QUANTIZATION):
-        if not shape.told:
-            return "assumed", "as if they were unpacked: config.json does not tell"
-        source = f"quantization_config of config.json: {packing.title}"
-    if component not in (Component.INPUTS, Component.WORKSPACES) and basis == "exact":
-        basis = shape.known
-    return basis, source.replace("config.json", shape.described_in)
-
-
-def components_of(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """The terms of each component as one, in the order of the stack. The formula is that of its
-    parts, where these are few; of the largest and how many others there are, where not."""
-    parts: dict[str, list[Term]] = {}
-    for term in terms:
-        parts.setdefault(term.component, []).append(term)
-    found = []
-    for name, members in parts.items():
-        formulas = [_plain(term) for term in members[:3]]
-        numbers = [term.numbers for term in members[:3]]
-        if len(members) > 3:
-            rest = sum(term.bytes for term in members[3:])
-            formulas.append(f"{rest:,} in {len(members) - 3} smaller terms")
-            numbers.append(f"{rest:,}")
-        found.append(
-            Term(
-                name,
-                sum(term.bytes for term in members),
-                " + ".join(formulas),
-                members[0].basis,
-                members[0].source,
-                numbers=" + ".join(numbers),
-                count=sum(term.count for term in members),
-            )
+        key = (allocation.component, name_of(allocation), allocation.asked)
+        groups.setdefault(key, []).append(allocation)
+    found = [
+        Held(
+            component,
+            name,
+            group[0].asked,
+            sum(each.copies for each in group),
+            sum(each.copies * each.bytes for each in group),
         )
-    return tuple(found)
+        for (component, name, _), group in groups.items()
+    ]
+    order = {component: index for index, component in enumerate(STACK)}
+    return tuple(sorted(found, key=lambda held: (order[held.component], -held.bytes, held.name)))
 
 
-def slack_term(nbytes: int) -> Term:
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
+
+
+def slack_term(allocated: int, alive: int) -> Term:
     """What blocks are larger than what was asked of them."""
     return Term(
         SLACK,
-        nbytes,
-        "blocks of more than 1 MiB are cut only where more than 1 MiB is left",
+        allocated - alive,
+        "allocated - alive: blocks of more than 1 MiB are cut only where more than 1 MiB is left",
         "derived",
         "should_split in c10/cuda/CUDACachingAllocator.cpp",
         SLACK,
-        numbers=f"{nbytes:,}",
+        numbers=f"{allocated:,} - {alive:,}",
     )
 
 
@@ -157,27 +250,4 @@ def name_of(allocation: Allocation) -> str:
     return f"{_INDEX.sub('.*', label.what)} of {_INDEX.sub('.*', module)}"
 
 
-def _counted(count: int, asked: int, nbytes: int, found: tuple[str, str] | None) -> tuple[str, str]:
-    formula, numbers = found or (f"{asked:,}", f"{asked:,}")
-    if nbytes != count * asked:
-        formula, numbers = f"r512({formula})", f"{nbytes // count:,}"
-    if count == 1:
-        return formula, numbers
-    return f"{count} x {formula}", f"{count} x {numbers}"
-
-
-def _plain(term: Term) -> str:
-    return f"{term.formula} ({term.name})"
-
-
-__all__ = [
-    "RESIDENT",
-    "SLACK",
-    "Basis",
-    "Symbols",
-    "Term",
-    "components_of",
-    "name_of",
-    "slack_term",
-    "terms_at",
-]
+__all__ = ["SLACK", "Basis", "Term", "Terms", "name_of", "slack_term"]

@@ -130,7 +130,7 @@ def read_peaks(events: Sequence[Event]) -> Peaks:
     for event in events:
         kind = event[0]
         if kind == ALLOCATE:
-            size = sizes[event[1]] = -(-event[2] // 512) * 512
+            size = sizes[event[1]] = -(-int(event[2]) // 512) * 512
             live += size
             if live > most:
                 most = live

@@ -28,6 +28,7 @@ def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = Non
     Raises UsageError for a plan that cannot be on this model.
     """
     plan = plan_as_run(shape, plan, device)
+    shape = shape.plain
     if plan.loop == "script":  # whose first step is like no other
         recording = record_on_one_gpu(shape, plan, record_step)
         return read_peaks(with_workspaces(recording.events, plan, device))

@@ -85,13 +85,13 @@ class Program:
         phase: str | None = None
         for number, (kind, owner, ordinal, nbytes, what) in enumerate(self.steps):
             if kind == ALLOCATE:
-                size = -(-nbytes // 512) * 512
+                size = -(-int(nbytes) // 512) * 512
                 live += size
                 buffers[ordinal] = Buffer(number, nbytes, size, what, operation, phase)
                 if size:
                     moves.append((size, OWN, ordinal))
             elif kind in FREES:
-                live -= -(-nbytes // 512) * 512
+                live -= -(-int(nbytes) // 512) * 512
                 if owner == OWN:
                     if ordinal in ends or ordinal not in buffers:
                         raise ValueError(f"step {number} frees a buffer that is not alive")

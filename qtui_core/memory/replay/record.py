@@ -79,6 +79,19 @@ class Component(Enum):
     TEMPORARIES = "temporaries"
 
 
+#: What stays from one step to the next.
+RESIDENT: Final = frozenset(
+    (
+        Component.WEIGHTS,
+        Component.QUANTIZATION,
+        Component.ADAPTERS,
+        Component.BUFFERS,
+        Component.OPTIMIZER,
+        Component.WORKSPACES,
+    )
+)
+
+
 class Label(NamedTuple):
     """What an allocation is. `component` is None where its lifetime decides: what a forward pass
     leaves for the backward pass is an activation, what a backward pass leaves for the optimizer a
@@ -106,7 +119,7 @@ class Recording:
 def rounded(nbytes: int) -> int:
     """Bytes that the allocator of CUDA takes for a tensor: whole 512 (kMinBlockSize in
     c10/core/AllocatorConfig.h)."""
-    return -(-nbytes // 512) * 512
+    return -(-int(nbytes) // 512) * 512
 
 
 def live_peak(events: Iterable[Event]) -> int:

@@ -53,7 +53,7 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tupl
             for event in section.events:
                 kind = event[0]
                 if kind == ALLOCATE:
-                    size = sizes[event[1]] = -(-event[2] // 512) * 512
+                    size = sizes[event[1]] = -(-int(event[2]) // 512) * 512
                     live += size
                     if live > top:
                         top = live

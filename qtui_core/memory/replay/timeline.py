@@ -165,9 +165,9 @@ class Timeline:
         """The first event after which the most bytes are alive."""
         return self.live.index(max(self.live)) if self.live else 0
 
-    def alive_at(self, number: int) -> list[Allocation]:
+    def alive_at(self, number: int, layer: int | None = None) -> list[Allocation]:
         """The buffers that are alive after an event; those that layers of a kind have alike, as
-        one."""
+        one. Of one `layer` alone, what was allocated in the work on it."""
         if not self.events.calls:
             return []
         last = self._call_of(number)
@@ -176,6 +176,8 @@ class Timeline:
         # Program, ordinal and phase of the end -> the first call, and how many there are.
         alike: dict[tuple[int, int, str], list[int]] = {}
         for index, call in enumerate(self.events.calls[: last + 1]):
+            if layer not in (None, call.layer):
+                continue
             program = call.program
             key = id(program)
             left = program.left
@@ -187,15 +189,26 @@ class Timeline:
                     group = alike.setdefault((key, ordinal, died), [index, 0])
                     group[1] += 1
         program, start = self.events.calls[last].program, starts[last]
+        own = program.ends if layer in (None, self.events.calls[last].layer) else {}
         found = [
             self._allocation(index, ordinal, died, count)
             for (_, ordinal, died), (index, count) in alike.items()
         ]
-        for ordinal, end in program.ends.items():
+        for ordinal, end in own.items():
             if start + program.buffers[ordinal].start <= number < start + end:
                 died = program.phase_before(end) or self._stands[last].phase
                 found.append(self._allocation(last, ordinal, died, 1))
         return found
+
+    def fullest_of(self, layer: int, direction: str) -> int | None:
+        """The event of the last work on a layer in a direction after which it holds most."""
+        for number in reversed(range(len(self.events.calls))):
+            call = self.events.calls[number]
+            mark = call.program.steps[0] if call.program.steps else None
+            if call.layer == layer and mark and mark[0] == LAYER and mark[4][2] == direction:
+                rises = call.program.rises
+                return self.events.starts[number] + rises.index(max(rises))
+        return None
 
     def phase_at(self, number: int) -> str:
         """The phase that an event belongs to; empty before the first."""

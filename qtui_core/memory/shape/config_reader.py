@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.memory.formulas.letters import named
 
 #: Larger than any size published, and small enough that no product of three overflows a reader's
 #: patience: the widest vocabularies have 2^18 entries, the widest layers 2^17.
@@ -60,19 +61,21 @@ class Config:
         return self.size(keys, default, most=most)
 
     def size(self, keys: Keys, default: int, *, least: int = 1, most: int = LARGEST_SIZE) -> int:
-        """A whole number from `least` to `most`, or the default where there is none."""
+        """A whole number from `least` to `most`, or the default where there is none. It goes by
+        the letter of its key in formulas, if that has one."""
         key = self._key(keys)
-        return default if key is None else self._whole(key, self.values[key], least, most)
+        value = default if key is None else self._whole(key, self.values[key], least, most)
+        return named(keys, value)
 
     def optional_size(
         self, keys: Keys, default: int | None = None, *, least: int = 1, most: int = LARGEST_SIZE
     ) -> int | None:
         """As `size`, where null is an answer."""
         key = self._key(keys)
-        if key is None:
-            return default
-        value = self.values[key]
-        return None if value is None else self._whole(key, value, least, most)
+        if key is not None and self.values[key] is None:
+            return None
+        found = default if key is None else self._whole(key, self.values[key], least, most)
+        return None if found is None else named(keys, found)
 
     def flag(self, keys: Keys, default: bool) -> bool:
         """true or false; null is the default."""

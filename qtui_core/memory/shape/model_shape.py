@@ -8,10 +8,12 @@ by name and a test can compare every parameter with the real class.
 from __future__ import annotations
 
 from dataclasses import field
+from functools import cached_property
 from math import prod
 from typing import Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.formulas.size import plain
 from qtui_core.memory.shape.packings import Layout, Packing
 
 
@@ -317,6 +319,11 @@ class ModelShape:
         from qtui_core.memory.shape.from_config import shape_of
 
         return shape_of(config)
+
+    @cached_property
+    def plain(self) -> ModelShape:
+        """The same with plain numbers for sizes, which are faster where no formula is asked for."""
+        return plain(self)
 
     @property
     def packed_as(self) -> str | None:

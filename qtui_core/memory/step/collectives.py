@@ -183,7 +183,9 @@ class _Rewriter:
         tensor = unit.tensors.get(name)
         if self.plan.zero < 3 or tensor is None or not is_sharded(tensor, self.plan):
             return nbytes
-        return shard_of(tensor, self.ways).elements * nbytes // tensor.elements
+        shard = shard_of(tensor, self.ways).elements
+        each, rest = divmod(int(nbytes), int(tensor.elements))
+        return shard * nbytes // tensor.elements if rest else shard * each
 
     def _freed(self, event: Event) -> None:
         name = event[1]

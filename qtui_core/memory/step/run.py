@@ -81,6 +81,7 @@ def record_repeated(
 
     Of a script two steps are there, for the first leaves to the second what it holds.
     """
+    shape = shape.plain
     steps = 2 if plan.loop == "script" else 1
     with _no_garbage():
         for margin in _MARGINS:

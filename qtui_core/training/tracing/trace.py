@@ -26,6 +26,7 @@ from qtui_core.training.tracing.fake_cuda import fake_cuda
 from qtui_core.training.tracing.fake_kernels import FakeKernels
 from qtui_core.training.tracing.limits import check_traceable
 from qtui_core.training.tracing.places import watch_layers
+from qtui_core.training.tracing.sides import Sides
 from qtui_core.training.tracing.tracker import Tracker
 
 #: Margins of layers that are built around those that stand for others, until those are alike;
@@ -83,7 +84,7 @@ def _frees_what_lives(events: Sequence[Event]) -> bool:
 def _run(
     config: Mapping[str, Any], plan: RunPlan, device: str, steps: int, margin: int | None
 ) -> tuple[tuple[Event, ...], tuple[Fold, ...]]:
-    tracker = CpuTracker() if device == "cpu" else Tracker(device)
+    tracker = CpuTracker() if device == "cpu" else Tracker(device, sides=Sides(config, plan))
     with ExitStack() as stack:
         if device == "cuda":
             stack.enter_context(fake_cuda(plan))

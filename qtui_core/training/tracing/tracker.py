@@ -31,6 +31,7 @@ from qtui_core.memory.replay.record import (
 )
 from qtui_core.training.tracing.owners import STILL, mark_owners
 from qtui_core.training.tracing.places import Places
+from qtui_core.training.tracing.sides import Sides
 
 _ADD = torch.ops.aten.add.Tensor
 _ADD_IN_PLACE = torch.ops.aten.add_.Tensor
@@ -44,7 +45,8 @@ _ASKING = -2
 
 
 class Tracker(TorchDispatchMode):
-    """Records events while it is entered; `track` records storages that exist already.
+    """Records events while it is entered; `track` records storages that exist already. With `sides`
+    sizes are products of letters, else plain numbers.
 
     Attributes:
         places: where in the model an operation belongs.
@@ -52,8 +54,11 @@ class Tracker(TorchDispatchMode):
         at: the phase that has begun last.
     """
 
-    def __init__(self, device_type: str, places: Places | None = None) -> None:
+    def __init__(
+        self, device_type: str, places: Places | None = None, sides: Sides | None = None
+    ) -> None:
         super().__init__()
+        self._sides = sides
         self.places = places or Places()
         self.live = 0
         self.at: Phase | None = None
@@ -210,7 +215,10 @@ class Tracker(TorchDispatchMode):
         self._count += 1
         entry = _Storage(self._count, nbytes)
         component = Component.LOSS if name in _OF_LOSS else None
-        self._events.append((ALLOCATE, entry.id, nbytes, Label(name, component)))
+        size = nbytes
+        if self._sides is not None and nbytes == tensor.numel() * tensor.element_size():
+            size = self._sides.bytes_of(tensor.shape, tensor.element_size())
+        self._events.append((ALLOCATE, entry.id, size, Label(name, component)))
         self.live += rounded(nbytes)
         self._alive[key] = entry
         entry.reference = weakref.ref(storage, lambda _: self._free(key, entry))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.shape.config_reader import (
     LARGEST_COUNT,
     LARGEST_LENGTH,
@@ -112,7 +113,7 @@ def read_sizes(
         layers=layer_count(config, defaults.layers),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=hidden // heads if head_dim is None else head_dim,
+        head_dim=letter("D", hidden // heads) if head_dim is None else head_dim,
         vocabulary=config.needed("vocab_size", defaults.vocabulary),
         activation=config.text(activation, defaults.activation),
         attention_dropout=config.probability("attention_dropout"),

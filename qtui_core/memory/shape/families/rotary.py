@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.shape.config_reader import Config, Keys
 
 
@@ -27,4 +28,4 @@ def rotated(config: Config, head_dim: int, keys: Keys, default: float) -> int:
         fraction = default
     if not 0.0 < fraction <= 1.0:
         raise config.refuse(f"{fraction:g} of a head cannot be rotated; it must be above 0, to 1.")
-    return int(head_dim * fraction)
+    return head_dim if fraction == 1.0 else letter("R", int(head_dim * fraction))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from memory_formula import Form, evaluate, letters_of
+
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.formulas.formula import Form, evaluate, letters_of
 from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
 from qtui_core.memory.plan.targets import rank_on
 from qtui_core.memory.shape.model_shape import ModelShape
