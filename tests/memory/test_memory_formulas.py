@@ -12,12 +12,21 @@ from pathlib import Path
 import pytest
 from formula_value import value_of
 
+from qtui_core.codec import to_plain
 from qtui_core.errors import UsageError
 from qtui_core.memory import Estimate, ModelShape, RunPlan, estimate
 from qtui_core.memory.formulas.letters import MEANINGS
-from qtui_core.memory.formulas.size import Size, expression_of, letter, plain
+from qtui_core.memory.formulas.size import (
+    Size,
+    expression_of,
+    factors_of,
+    letter,
+    plain,
+    product_of,
+)
 from qtui_core.memory.formulas.terms import SLACK, Term
 from qtui_core.memory.replay.record import Component
+from qtui_core.training.tracing.sides import Sides
 
 CONFIGS = Path(__file__).parent / "configs"
 SIZES = {"batch": 2, "sequence": 203, "lora_rank": 8}
@@ -200,3 +209,22 @@ def test_a_plain_shape_is_equal_and_has_no_letters():
     assert type(bare.hidden) is int
     assert isinstance(shape.hidden, Size)
     assert len({id(layer) for layer in bare.layers}) == len({id(layer) for layer in shape.layers})
+
+
+def test_sides_of_a_traced_tensor_are_letters_also_in_another_process():
+    config = {"hidden_size": 512, "num_attention_heads": 8, "vocab_size": 1000}
+    sides = Sides(config, RunPlan(batch=2, sequence=203))
+    for dims, text in (
+        ((2, 203, 512), "B*S*h*4"),
+        ((2, 8, 203, 64), "B*S*H*D*4"),
+        ((406, 1000), "B*S*V*4"),
+        ((2, 512), "h*8"),
+        ((7, 11), "308"),
+    ):
+        size = sides.bytes_of(dims, 4)
+        assert expression_of(size).text == text
+        factors = factors_of(size)
+        again = product_of(json.loads(json.dumps(factors))) if factors else size
+        assert (int(again), expression_of(again).text) == (int(size), text)
+    assert to_plain((letter("h", 512),)) == [512]
+    assert type(to_plain(letter("h", 512))) is int
