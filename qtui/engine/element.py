@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.dataclass import dataclass
+from qtui.engine.answers.tensors import Element
 from qtui_core.quant.coding.levels import levels_at_scale
 from qtui_core.quant.segments.elements import Segment, elements_of
 from qtui_core.quant.segments.grouping import group_count
@@ -35,22 +35,13 @@ class Rows(Protocol):
     def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]: ...
 
 
-@dataclass(frozen=True)
-class ElementUnderScheme:
-    """`scale` is None for a cast and for an element kept in 16 bits, `zero_point` for formats
-    without one. An element that is not finite has no error, and `quantized` is the value itself;
-    one that overflows has an infinity or NaN there."""
-
-    value: float
-    quantized: float
-    scale: float | None
-    zero_point: float | None
-    where: str
-
-
-def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementUnderScheme:
+def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> Element:
     """Element [row, column] of the tensor seen as a matrix. Reads only the elements that share
-    what the plan shares among them: its group, or its row of column scales."""
+    what the plan shares among them: its group, or its row of column scales.
+
+    An element that is not finite has no error, and `quantized` is the value itself; one that
+    overflows has an infinity or NaN there. The scale is None also where it is kept in 16 bits.
+    """
     rows, columns = elements_of(x).matrix
     index = row * columns + column
     start = index // plan.multiple * plan.multiple
@@ -77,9 +68,16 @@ def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementU
         scale = float(prepared.decoding_scales.scale[at])
         if prepared.scales.zero_point is not None:
             zero_point = prepared.scales.zero_point[at].item()
-    return ElementUnderScheme(
+    if not np.isfinite(value):
+        quantized = value
+    levels = () if scale is None else levels_at_scale(plan.scheme, scale, zero_point)
+    return Element(
+        row=row,
+        column=column,
         value=value,
-        quantized=quantized if np.isfinite(value) else value,
+        quantized=quantized,
+        error=quantized - value,
+        levels=tuple(map(float, levels)),
         scale=scale,
         zero_point=zero_point,
         where=(
@@ -88,13 +86,6 @@ def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> ElementU
             else _where(plan, x.shape, (rows, columns), row, column)
         ),
     )
-
-
-def group_levels(plan: Plan, found: ElementUnderScheme) -> npt.NDArray[np.float64]:
-    """The values that the element's group can represent, ascending; empty for a cast."""
-    if found.scale is None:
-        return np.empty(0)
-    return levels_at_scale(plan.scheme, found.scale, found.zero_point)
 
 
 def _as_it_is(raw: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -17,12 +17,13 @@ async def headline_of(
 
     Raises QtuiError when it cannot be opened, RequestCancelled when a newer request takes over.
     """
-    from qtui.screen.tensors.data import ModelIndex
+    from qtui.engine.answers.tensors import ModelIndex
+    from qtui_core.codec import from_plain
 
     reply = await engine.request(
         "open_model", {"model": model}, on_progress=lambda fraction, _: on_fraction(fraction)
     )
-    return ModelIndex.parse({**reply.data, "tensors": ()}).headline
+    return from_plain(ModelIndex, {**reply.data, "tensors": []}).headline
 
 
 async def device_of(engine: EngineClient) -> str:
@@ -30,16 +31,17 @@ async def device_of(engine: EngineClient) -> str:
 
     Raises QtuiError and RequestCancelled, as every request may.
     """
+    from qtui.engine.answers.tensors import Devices
     from qtui.report.numbers import format_bytes
 
     reply = await engine.request("devices")
-    devices = reply.data["devices"]
+    devices = reply.read(Devices).devices
     if not devices:
         return "no GPU"
     first = devices[0]
-    name = first["name"] or "GPU"
+    name = first.name or "GPU"
     more = f" (+{len(devices) - 1})" if len(devices) > 1 else ""
-    used, total = first["memory_used"], first["memory_total"]
+    used, total = first.memory_used, first.memory_total
     if used is None or total is None:
         return f"{name}{more}"
     return f"{name}{more}  HBM {format_bytes(used)} of {format_bytes(total)}"

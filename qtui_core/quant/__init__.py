@@ -1,8 +1,15 @@
 """What a quantization scheme does to a tensor: codes, values, error, and whether it is normal."""
 
+from qtui_core.answers.tensors import (
+    ColumnCount,
+    ErrorReport,
+    Outlier,
+    OutlierReport,
+    TensorStatistics,
+)
 from qtui_core.quant.coding.levels import levels
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.measure import ErrorReport, measure
+from qtui_core.quant.measure import measure
 from qtui_core.quant.quantized import QuantizedTensor, quantize
 from qtui_core.quant.scan.attribution import Attribution, Kept, attribute_error, keep_columns
 from qtui_core.quant.scan.columns import ColumnMagnitude, ColumnStatistics, column_statistics
@@ -11,15 +18,9 @@ from qtui_core.quant.scan.histogram import Histogram, histogram
 from qtui_core.quant.scan.injection import Injected
 from qtui_core.quant.scan.map_kinds import MapKind
 from qtui_core.quant.scan.maps import TensorMap, error_map, tensor_map
-from qtui_core.quant.scan.outliers import (
-    ColumnCount,
-    Outlier,
-    OutlierReport,
-    find_beyond,
-    find_outliers,
-)
+from qtui_core.quant.scan.outliers import find_beyond, find_outliers
 from qtui_core.quant.scan.pooling import Pooling, Window
-from qtui_core.quant.scan.statistics import TensorStatistics, statistics
+from qtui_core.quant.scan.statistics import statistics
 from qtui_core.quant.segments.parallel import Cancelled
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.quant.verdicts.explain import explain

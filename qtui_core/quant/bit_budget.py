@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
-from qtui_core.dataclass import dataclass
+from qtui_core.answers.codes import BitBudget, BitPart
 from qtui_core.quant.segments.layout import matrix_shape, scale_shape
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
@@ -17,51 +16,6 @@ KEPT_BITS = 16
 COLUMN_INDEX_BITS = 32
 #: Of the scales of blocks that are small floats themselves: E8M0 and E4M3.
 SMALL_SCALE_BITS = {Family.MICROSCALING: 8, Family.TWO_LEVEL: 8}
-
-
-@dataclass(frozen=True)
-class BitPart:
-    """`count` numbers of `bits` bits each, kept one after another and filled up to a whole
-    byte at the end."""
-
-    name: str
-    count: int
-    bits: int
-
-    @property
-    def bytes(self) -> int:
-        return -(-self.count * self.bits // 8)
-
-
-@dataclass(frozen=True)
-class BitBudget:
-    """What is stored of a tensor of `shape` under `scheme`. Parts that the scheme does not
-    have are left out; the codes are the first."""
-
-    scheme: Scheme
-    shape: tuple[int, ...]
-    parts: tuple[BitPart, ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.bytes for part in self.parts)
-
-    @property
-    def bits_per_parameter(self) -> Fraction:
-        """Bits for each element, exact; those of a code for an empty tensor."""
-        if not math.prod(self.shape):
-            return Fraction(self.scheme.bits)
-        return sum((self.share(part) for part in self.parts), Fraction(0))
-
-    @property
-    def overhead(self) -> Fraction:
-        """Bits for each element beyond those of its code."""
-        return self.bits_per_parameter - self.scheme.bits
-
-    def share(self, part: BitPart) -> Fraction:
-        """Bits of a part for each element, exact; 0 for an empty tensor."""
-        count = math.prod(self.shape)
-        return Fraction(8 * part.bytes, count) if count else Fraction(0)
 
 
 def bit_budget(scheme: Scheme, shape: tuple[int, ...], outlier_columns: int = 0) -> BitBudget:

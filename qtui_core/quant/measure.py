@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qtui_core.dataclass import dataclass
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.scan.segment_error import NO_ERROR, SegmentError, segment_error
 from qtui_core.quant.scan.word_errors import error_by_word
@@ -24,62 +24,6 @@ from qtui_core.quant.segments.rounding import ROUNDING_NOISE
 from qtui_core.quant.segments.word_table import depends_on_the_word
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Scheme
-
-
-@dataclass(frozen=True)
-class ErrorReport:
-    """What a scheme does to a tensor. Errors are over the finite elements that stay finite.
-
-    Attributes:
-        scheme: what was done.
-        shape: of the tensor.
-        count: elements, the nonfinite ones included.
-        nonfinite: NaN and infinities among them.
-        saturated: finite elements beyond the largest number of a cast's format, or, kept in 16
-            bits, of float16; they became that number.
-        overflowed: finite elements that became infinite or NaN, where a scheme does not
-            saturate. They are left out of every error below, and of the signal.
-        signal: sum of squares of the elements that the errors are over.
-        even_mse: of integers, the mse that values spread evenly between the levels would have,
-            the mean of step² / 12 (under truncation / 3, stochastic rounding / 6); None of other
-            formats and beside columns in 16 bits.
-        outlier_columns: columns kept in 16 bits.
-        subnormal: nonzero finite elements below the smallest normal number of a cast's
-            format, where its steps no longer shrink with the value.
-        mse: mean of (x - dequantized x)^2, in the square of the tensor's unit.
-        relative_mse: mse over the mean square of the tensor; None for one without any
-            nonzero finite element.
-        sqnr_db: -10 log10(relative_mse), decibels; None where relative_mse is None or 0 (no
-            error at all).
-        max_abs_error: the largest |x - dequantized x|, and
-        max_abs_error_index: where it is first, as (row, column) of the tensor seen as a
-            matrix; None for a tensor without elements.
-        bits_per_parameter, bytes: storage, scales and zero points counted.
-        gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: what independent normal
-            elements of the same mean square would give in a tensor of this shape; None where
-            relative_mse is, and where there is no telling (see `gaussian_relative_mse`).
-    """
-
-    scheme: Scheme
-    shape: tuple[int, ...]
-    count: int
-    nonfinite: int
-    saturated: int
-    subnormal: int
-    mse: float
-    relative_mse: float | None
-    sqnr_db: float | None
-    max_abs_error: float
-    max_abs_error_index: tuple[int, int] | None
-    bits_per_parameter: float
-    bytes: int
-    gaussian_mse: float | None
-    gaussian_relative_mse: float | None
-    gaussian_sqnr_db: float | None
-    overflowed: int = 0
-    outlier_columns: int = 0
-    signal: float = 0.0
-    even_mse: float | None = None
 
 
 def measure(

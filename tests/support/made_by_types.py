@@ -52,18 +52,19 @@ def values_of(hint: Any, depth: int = 4) -> st.SearchStrategy[Any]:
         return instances_of(hint, depth - 1)
     if issubclass(hint, Enum):
         return st.sampled_from(list(hint))
-    hints = get_type_hints(hint)  # a NamedTuple
-    return st.builds(hint, *(values_of(hints[name], depth) for name in hint._fields))
+    return instances_of(hint, depth - 1)  # a NamedTuple
 
 
 def instances_of(kind: Any, depth: int = 4, **given: Any) -> st.SearchStrategy[Any]:
-    """Instances of a dataclass; `given` are strategies, or values, of some of its fields."""
+    """Of a dataclass or a NamedTuple; `given` are strategies, or values, of some of its fields."""
     if depth < 0:
         return st.nothing()
     hints = get_type_hints(kind)
-    parts = {
-        entry.name: values_of(hints[entry.name], depth) for entry in fields(kind) if entry.init
-    }
+    if is_dataclass(kind):
+        names = [entry.name for entry in fields(kind) if entry.init]
+    else:
+        names = kind._fields
+    parts = {name: values_of(hints[name], depth) for name in names}
     for name, value in given.items():
         parts[name] = value if isinstance(value, st.SearchStrategy) else st.just(value)
     return st.builds(kind, **parts)

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from qtui.screen.tensors.subject import Injection
-from qtui.screen.widgets.drawing import ASCII, UNICODE
-from qtui.tui.panels.quantize.outliers.data import (
-    Attribution,
-    Decomposition,
+from qtui.engine.answers.outliers import (
+    ColumnSize,
+    DecompositionSweep,
+    ErrorByColumn,
+    FoundOutlier,
     Granularities,
     GranularityRow,
-    Kept,
-    Magnitude,
-    Outlier,
+    KeptColumns,
     OutlierNumbers,
     ThresholdPoint,
 )
+from qtui.screen.tensors.subject import Injection
+from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.tui.panels.quantize.outliers.detection import By, Detection, limit_text
 from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines
 from qtui.tui.panels.quantize.outliers.injecting import (
@@ -134,12 +134,12 @@ def granularities(*rows: GranularityRow, own: str, before: tuple[GranularityRow,
     return Granularities(f"int4:{own}" if own else "bf16", rows, before, ())
 
 
-def kept(*columns: int, caused: float, own: float = 0.01, sqnr: float | None = 20.9) -> Kept:
-    return Kept(columns == (17,), columns, 12.5, own, caused, sqnr)
+def kept(*columns: int, caused: float, own: float = 0.01, sqnr: float | None = 20.9) -> KeptColumns:
+    return KeptColumns(columns == (17,), columns, 12.5, own, caused, sqnr)
 
 
-def attribution(*tried: Kept, together: Kept | None = None) -> Attribution:
-    return Attribution(
+def attribution(*tried: KeptColumns, together: KeptColumns | None = None) -> ErrorByColumn:
+    return ErrorByColumn(
         scheme="int4:row",
         detection="sigma",
         limit=6.0,
@@ -160,7 +160,7 @@ def numbers(
     hit: int = 3,
     by: By = "sigma",
     limit: float = 6.0,
-    largest: tuple[Magnitude, ...] = (),
+    largest: tuple[ColumnSize, ...] = (),
     std: float | None = 0.02,
     rows: int = 512,
 ) -> OutlierNumbers:
@@ -175,7 +175,10 @@ def numbers(
         count=count,
         share=0.001,
         energy_share=0.3,
-        top=(Outlier(3, 17, 1.5, 75.0, True), Outlier(1_000_000, 2000, -1.25, 62.5, False))[:count],
+        top=(
+            FoundOutlier(3, 17, 1.5, 75.0, True),
+            FoundOutlier(1_000_000, 2000, -1.25, 62.5, False),
+        )[:count],
         columns={17: 400},
         columns_hit=hit,
         column_total=2048,
@@ -318,7 +321,7 @@ def test_what_an_injected_outlier_does():
     assert "no more than 0.0 dB" in injection_sentence(Injection(column=4, value=0.1), small, None)
 
 
-def at(by: By, limit: float, *tried: Kept, count: int = 9, many: int = 0) -> str:
+def at(by: By, limit: float, *tried: KeptColumns, count: int = 9, many: int = 0) -> str:
     """The sentence about so many columns that were detected of 2,048."""
     together = kept(*range(many), caused=0.4) if many else None
     return outlier_sentence(
@@ -329,7 +332,7 @@ def at(by: By, limit: float, *tried: Kept, count: int = 9, many: int = 0) -> str
     )
 
 
-LARGEST = (Magnitude(3, 1.5, 0.1, 1.37, 1.2, True), Magnitude(9, 1.0, 0.1, 1.2, None, False))
+LARGEST = (ColumnSize(3, 1.5, 0.1, 1.37, 1.2, True), ColumnSize(9, 1.0, 0.1, 1.2, None, False))
 
 
 def test_the_sentence_names_the_detection():
@@ -503,7 +506,7 @@ def test_the_title_says_the_detection():
     assert title(35, count=0)[:2] == ["no element beyond 6 sigma", "the largest is 5.1 sigma"]
     assert title(35, count=0, std=0.0)[1] == "all elements are the same"
     assert title(35, count=0, std=None)[1] == "no element is a finite number"
-    short = (Magnitude(3, 1.5, 0.1, 9.0, 1.2, False),)
+    short = (ColumnSize(3, 1.5, 0.1, 9.0, 1.2, False),)
     assert title(35, count=0, by="column", limit=4.0, largest=short, rows=2)[1] == (
         "2 rows: too few to tell"
     )
@@ -551,8 +554,8 @@ def points(*columns: int) -> tuple[ThresholdPoint, ...]:
     )
 
 
-def decomposition(*points: ThresholdPoint, threshold: float = 8.0) -> Decomposition:
-    return Decomposition("int8:row", "", threshold, 64, points)
+def decomposition(*points: ThresholdPoint, threshold: float = 8.0) -> DecompositionSweep:
+    return DecompositionSweep("int8:row", "", threshold, 64, points)
 
 
 def test_the_slider_stands_at_the_threshold():

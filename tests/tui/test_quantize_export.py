@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from qtui.screen.tensors.data import ErrorNumbers
-from qtui.screen.tensors.list import TensorEntry
+import numpy as np
+
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.shown import Shown
+from qtui_core.quant import measure
 from qtui_core.schemes.scheme import Scheme
 
 ENTRY = TensorEntry("fc.weight", "BF16", (4, 6), 24, 48, True, True, 4)
 INT4 = Scheme.parse("int4:row")
-ERRORS = ErrorNumbers(4.5, 27, 0, 18.5, 19.4, 0.014, 0.0116, 0.02)
+ERRORS = measure(np.zeros((4, 6), np.float32), INT4)
 GRID = HeatGrid(rows=50, columns=6, grid_rows=1, grid_columns=1, cells=(0.5,))
 MAP = MapPicture(MapRequest("error", ("int4:row",), "max", None, 1, 1), GRID, (0,), (0,))
 

@@ -10,8 +10,9 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.strip import Strip
 
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.screen.depth import Depth
-from qtui.screen.tensors.list import TensorEntry, TensorList, shorten
+from qtui.screen.tensors.list import TensorList, shorten
 from qtui.screen.widgets.axis import column_labels, row_labels
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.heatmap.grid import NOTHING, HeatGrid, HeatScale

@@ -10,8 +10,9 @@ from rich.color import Color, ColorType
 from rich.style import Style
 from textual.app import App
 
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.screen.depth import Depth
-from qtui.screen.tensors.list import TensorEntry, TensorList
+from qtui.screen.tensors.list import TensorList
 from qtui.screen.widgets.heatmap.ramps import EIGHT_BIT_CUBE
 from qtui.tui.config import Config
 

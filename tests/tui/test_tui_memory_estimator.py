@@ -16,7 +16,7 @@ import pytest
 
 from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
-from qtui.engine.estimator.answers import Answer, Around, LiveDevice, ModelFacts
+from qtui.engine.estimator.answers import Answer, Around, ModelFacts
 from qtui.report.memory.data import memory_data
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.shown import GpuChoice, Shown
@@ -27,6 +27,7 @@ from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
+from qtui_core.telemetry.device import Device
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 PLAN = RunPlan(batch=2, sequence=512)
@@ -69,7 +70,7 @@ async def test_answers_are_those_of_the_library(client: EngineClient) -> None:
 
 
 async def test_what_surrounds_it(client: EngineClient) -> None:
-    live = LiveDevice(0, "NVIDIA H200", 2 << 30, 140 << 30)
+    live = Device(0, "NVIDIA H200", 2 << 30, 140 << 30)
     choice = GpuChoice.live(live)
     assert choice is not None
     asked = params(device={"name": "T4"}, live=[dict(choice.params)])

@@ -15,7 +15,6 @@ from qtui_core.memory.compute.operation import Operation
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.telemetry.device import Device as LiveDevice
 from qtui_core.telemetry.readings import DeviceReading
 
 #: How much is known: a first answer without the allocator, or all of it.
@@ -105,13 +104,6 @@ class CaseFigures:
 
     key: str
     figures: tuple[Figure, ...]
-
-
-@dataclass(frozen=True)
-class LiveDevices:
-    """The GPUs of this machine."""
-
-    devices: tuple[LiveDevice, ...]
 
 
 @dataclass(frozen=True)

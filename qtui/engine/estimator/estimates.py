@@ -8,11 +8,11 @@ from functools import cache, partial
 from typing import Any
 
 from qtui.engine.abandoned import unless_given_up
+from qtui.engine.answers.tensors import Devices
 from qtui.engine.estimator.answers import (
     Answer,
     Around,
     CaseFigures,
-    LiveDevices,
     MapCell,
     ModelFacts,
     Traced,
@@ -208,7 +208,7 @@ def _edge(rows: list[int], wanted: tuple[str, ...], verdict: Callable[[int], str
 
 def devices(estimates: Estimates, task: Task) -> Result:
     """The GPUs of this machine."""
-    return Result(LiveDevices(read_devices()))
+    return Result(Devices(read_devices()))
 
 
 def cases(estimates: Estimates, task: Task) -> Result:

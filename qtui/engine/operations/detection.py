@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
+from qtui.engine.answers.outliers import By
 from qtui.engine.operations.session import OUTLIER_SIGMA, Session, Subject, watched
 from qtui.engine.task import Task
 from qtui_core.dataclass import dataclass
@@ -20,7 +22,9 @@ from qtui_core.quant.scan.columns import (
     threshold_ladder,
 )
 
-SIGMA, THRESHOLD, COLUMN = "sigma", "threshold", "column"
+SIGMA: Final = "sigma"
+THRESHOLD: Final = "threshold"
+COLUMN: Final = "column"
 #: LLM.int8()'s own, for activations (Dettmers et al. 2022).
 USUAL_THRESHOLD = 6.0
 #: Elements that are told one by one, the furthest first.
@@ -42,7 +46,7 @@ class Detected:
             column those beyond the limit.
     """
 
-    by: str
+    by: By
     limit: float
     elements: OutlierReport | None
     columns: tuple[int, ...]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from dataclasses import replace
 
-from qtui.engine.element import element_under_scheme, group_levels
+from qtui.engine.answers.tensors import Explanation, TensorNumbers
+from qtui.engine.element import element_under_scheme
 from qtui.engine.operations.session import Session, array, watched
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
@@ -22,15 +22,8 @@ def statistics(session: Session, task: Task) -> Result:
     tensor = session.tensor_of(task)
     stats = session.statistics_of(task, tensor, 0.0, 0.5)
     found = session.outliers_of(task, tensor, 0.5, 1.0)
-    columns = [[c.column, c.count] for c in found.columns[:OUTLIER_COLUMNS_SENT]]
-    return Result(
-        {
-            **_plain(stats),
-            "outliers": found.count,
-            "outlier_share": found.share,
-            "outlier_columns": columns,
-        }
-    )
+    first = replace(found, columns=found.columns[:OUTLIER_COLUMNS_SENT])
+    return Result(TensorNumbers(stats, first))
 
 
 def histogram(session: Session, task: Task) -> Result:
@@ -44,8 +37,7 @@ def histogram(session: Session, task: Task) -> Result:
 
 
 def measure(session: Session, task: Task) -> Result:
-    report = session.errors_of(task, session.tensor_of(task), session.scheme_of(task))
-    return Result(_plain(report, leave_out=("scheme",)))
+    return Result(session.errors_of(task, session.tensor_of(task), session.scheme_of(task)))
 
 
 def explain(session: Session, task: Task) -> Result:
@@ -63,7 +55,7 @@ def explain(session: Session, task: Task) -> Result:
     if task.params.get("inject") is not None:
         # What it advises is for the tensor as it was made, which is not the model's.
         sentence = f"With the outlier that was put in: {sentence}"
-    return Result({"sentence": sentence})
+    return Result(Explanation(sentence))
 
 
 def element(session: Session, task: Task) -> Result:
@@ -73,21 +65,7 @@ def element(session: Session, task: Task) -> Result:
     if not (0 <= row < rows and 0 <= column < columns):
         raise UsageError(f"The tensor is {rows} x {columns}; there is no ({row}, {column}).")
     plan = session.plan_of(task, tensor, scheme)
-    found = element_under_scheme(tensor, plan, row, column)
-    data = dataclasses.asdict(found)
-    return Result(
-        {**data, "row": row, "column": column, "error": found.quantized - found.value},
-        {"levels": array(group_levels(plan, found), "<f8")},
-    )
-
-
-def _plain(record: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a dataclass that JSON has words for."""
-    return {
-        field.name: getattr(record, field.name)
-        for field in dataclasses.fields(record)
-        if field.name not in leave_out
-    }
+    return Result(element_under_scheme(tensor, plan, row, column))
 
 
 OPERATIONS = {

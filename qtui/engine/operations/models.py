@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
+from qtui.engine.answers.tensors import Devices, ModelIndex, TensorEntry
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Result, Task
 from qtui_core.errors import QtuiError
@@ -21,32 +19,30 @@ def open_model(session: Session, task: Task) -> Result:
 
     source = session.models.open(task.text("model"), opened)
     session.forget()
-    return Result(_model_data(source))
+    return Result(_index(source))
 
 
 def model_index(session: Session, task: Task) -> Result:
     """The index of the model that is open, which is opened only if it is not: what was found
     out about it stays."""
-    return Result(_model_data(session.models.source(task.text("model"))))
+    return Result(_index(session.models.source(task.text("model"))))
 
 
 def devices(session: Session, task: Task) -> Result:
-    return Result({"devices": [dataclasses.asdict(device) for device in read_devices()]})
+    return Result(Devices(read_devices()))
 
 
-def _model_data(source: ModelSource) -> dict[str, Any]:
-    """The index of a model. A tensor is a row in the order of the list's `TensorEntry`, and
-    not an object: there may be 100,000."""
+def _index(source: ModelSource) -> ModelIndex:
     quantization = source.quantization
-    return {
-        "id": source.id,
-        "origin": source.origin,
-        "architecture": source.architecture,
-        "parameters": _parameters(source),
-        "nbytes": source.nbytes,
-        "note": source.missing_weights or (quantization.detail if quantization else ""),
-        "tensors": [
-            [
+    return ModelIndex(
+        id=source.id,
+        origin=source.origin,
+        architecture=source.architecture,
+        parameters=_parameters(source),
+        nbytes=source.nbytes,
+        note=source.missing_weights or (quantization.detail if quantization else ""),
+        tensors=tuple(
+            TensorEntry(
                 info.name,
                 info.dtype,
                 info.shape,
@@ -55,10 +51,10 @@ def _model_data(source: ModelSource) -> dict[str, Any]:
                 info.readable,
                 is_quantizable(info),
                 info.matrix[0],
-            ]
+            )
             for info in source.tensors.values()
-        ],
-    }
+        ),
+    )
 
 
 def _parameters(source: ModelSource) -> int | None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any
 
+from qtui.engine.answers.outliers import (
+    ColumnSize,
+    DecompositionSweep,
+    ErrorByColumn,
+    FoundOutlier,
+    Granularities,
+    GranularityRow,
+    KeptColumns,
+    OutlierNumbers,
+    ThresholdPoint,
+)
 from qtui.engine.operations.detection import (
     COLUMN,
     USUAL_THRESHOLD,
@@ -23,7 +32,6 @@ from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.attribution import (
-    Attribution,
     Kept,
     attribute_error,
     keep_columns,
@@ -52,41 +60,39 @@ def outliers(session: Session, task: Task) -> Result:
     furthest, usual = None, session.usual_of(task)
     if usual.std and usual.mean is not None and stats.min is not None and stats.max is not None:
         furthest = max(stats.max - usual.mean, usual.mean - stats.min) / usual.std
-    data: dict[str, Any] = {
-        "detection": detected.by,
-        "limit": detected.limit,
-        "std": usual.std,
-        "mean": usual.mean,
-        "absmax": stats.absmax,
-        "furthest_sigmas": furthest,
-        "column_total": total,
-        "row_total": columns.rows,
-        "median_absmax": columns.median_absmax,
-        "median_rms": columns.median_rms,
-        "outlier_columns": list(chosen[:COLUMNS_SENT]),
-        "outlier_column_count": len(chosen),
-        "largest_ratio": _largest_ratio(columns),
-        "largest": _magnitudes(columns, detected),
-    }
     if found is None:
-        data |= {
-            "count": len(chosen) * columns.rows,
-            "share": len(chosen) / total if total else 0.0,
-            "energy_share": None,
-            "top": [],
-            "columns": [[column, columns.rows] for column in chosen[:COLUMNS_SENT]],
-            "columns_hit": len(chosen),
-        }
+        count, hit = len(chosen) * columns.rows, len(chosen)
+        share, energy = len(chosen) / total if total else 0.0, None
+        held = dict.fromkeys(chosen[:COLUMNS_SENT], columns.rows)
     else:
-        data |= {
-            "count": found.count,
-            "share": found.share,
-            "energy_share": found.energy_share,
-            "top": [[o.row, o.column, o.value, o.sigmas, o.column in detected] for o in found.top],
-            "columns": [[c.column, c.count] for c in found.columns[:COLUMNS_SENT]],
-            "columns_hit": len(found.columns),
-        }
-    return Result(data)
+        count, hit = found.count, len(found.columns)
+        share, energy = found.share, found.energy_share
+        held = {c.column: c.count for c in found.columns[:COLUMNS_SENT]}
+    return Result(
+        OutlierNumbers(
+            detection=detected.by,
+            limit=detected.limit,
+            mean=usual.mean,
+            std=usual.std,
+            absmax=stats.absmax,
+            furthest_sigmas=furthest,
+            largest_ratio=_largest_ratio(columns),
+            count=count,
+            share=share,
+            energy_share=energy,
+            top=tuple(
+                FoundOutlier(o.row, o.column, o.value, o.sigmas, o.column in detected)
+                for o in (found.top if found else ())
+            ),
+            columns=held,
+            columns_hit=hit,
+            column_total=total,
+            row_total=columns.rows,
+            outlier_columns=chosen[:COLUMNS_SENT],
+            outlier_column_count=len(chosen),
+            largest=_sizes(columns, detected),
+        )
+    )
 
 
 def attribution(session: Session, task: Task) -> Result:
@@ -108,7 +114,7 @@ def attribution(session: Session, task: Task) -> Result:
     columns = columns_of(session, task, tensor, 1 / steps, 2 / steps)
     detected = detect(session, task, tensor, 2 / steps, 2 / steps)
 
-    def keep(chosen: tuple[int, ...], step: int) -> dict[str, Any]:
+    def keep(chosen: tuple[int, ...], step: int) -> KeptColumns:
         watch = watched(task, step / steps, (step + 1) / steps)
         kept = session.remembered(
             task,
@@ -125,22 +131,21 @@ def attribution(session: Session, task: Task) -> Result:
     tried = [keep((column,), 3 + at) for at, column in enumerate(wanted)]
     together = keep(detected.columns, 2) if detected.columns else None
     if together is not None:
-        together["columns"] = together["columns"][:COLUMNS_SENT]
-    rows = found.row_shares
+        together = replace(together, columns=together.columns[:COLUMNS_SENT])
+    rows, shares = found.row_shares, found.own_shares
     return Result(
-        {
-            "scheme": str(scheme),
-            "detection": detected.by,
-            "limit": detected.limit,
-            "sqnr_db": found.sqnr_db,
-            "column_total": len(found.own_shares),
-            "row_total": len(rows),
-            "tried": sorted(tried, key=lambda kept: -kept["caused_share"]),
-            "together": together,
-            "together_count": len(detected.columns),
-            "columns": _shares(found),
-            "rows": [[row, float(rows[row])] for row in found.most_error_rows(ROWS_SENT)],
-        }
+        ErrorByColumn(
+            scheme=str(scheme),
+            detection=detected.by,
+            limit=detected.limit,
+            sqnr_db=found.sqnr_db,
+            column_total=len(shares),
+            tried=tuple(sorted(tried, key=lambda kept: -kept.caused_share)),
+            together=together,
+            together_count=len(detected.columns),
+            columns=tuple((c, float(shares[c])) for c in found.most_error(COLUMNS_SENT)),
+            rows=tuple((row, float(rows[row])) for row in found.most_error_rows(ROWS_SENT)),
+        )
     )
 
 
@@ -153,31 +158,37 @@ def granularities(session: Session, task: Task) -> Result:
     if original.key != tensor.key:
         subjects.insert(0, ("before", original))
     schemes, left_out = schemes_by_granularity(scheme, tensor.shape)
-    data: dict[str, Any] = {"scheme": str(scheme), "rows": [], "before": []}
-    data["stored_bits"] = session.stored_bits(task)
+    rows: dict[str, list[GranularityRow]] = {"rows": [], "before": []}
     total, done = len(schemes) * len(subjects), 0
     for candidate in schemes:
         for name, subject in subjects:
             part = done / total, (done + 1) / total
             found = granularity_error(session.errors_of(task, subject, candidate, *part))
             done += 1
-            row = {
-                "scheme": str(candidate),
-                "granularity": found.granularity,
-                "scales": found.scales,
-                "overhead_bits": found.overhead_bits,
-                "bits_per_parameter": found.report.bits_per_parameter,
-                "mse": found.report.mse,
-                "relative_mse": found.report.relative_mse,
-                "sqnr_db": found.report.sqnr_db,
-                "gaussian_sqnr_db": found.report.gaussian_sqnr_db,
-                "saturated": found.report.saturated,
-                "overflowed": found.report.overflowed,
-            }
-            data[name].append(row)
+            row = GranularityRow(
+                scheme=str(candidate),
+                granularity=found.granularity,
+                scales=found.scales,
+                overhead_bits=found.overhead_bits,
+                bits_per_parameter=found.report.bits_per_parameter,
+                mse=found.report.mse,
+                relative_mse=found.report.relative_mse,
+                sqnr_db=found.report.sqnr_db,
+                gaussian_sqnr_db=found.report.gaussian_sqnr_db,
+                saturated=found.report.saturated,
+                overflowed=found.report.overflowed,
+            )
+            rows[name].append(row)
             task.progress(done / total, {"name": name, "row": row})
-    data["left_out"] = [[left.granularity, left.reason] for left in left_out]
-    return Result(data)
+    return Result(
+        Granularities(
+            scheme=str(scheme),
+            rows=tuple(rows["rows"]),
+            before=tuple(rows["before"]),
+            left_out=tuple((left.granularity, left.reason) for left in left_out),
+            stored_bits=session.stored_bits(task),
+        )
+    )
 
 
 def decomposition(session: Session, task: Task) -> Result:
@@ -206,21 +217,18 @@ def decomposition(session: Session, task: Task) -> Result:
     swept = decomposition_sweep(tensor, base, missing, **watched(task, 0.05, 1.0))
     known.update((point.threshold, point) for point in swept)
     added = _energy_added(session, task, tensor)
-    points = [
-        {
-            **dataclasses.asdict(_over_original(known[threshold], added)),
-            "scheme": str(replace(base, outlier_threshold=threshold)),
-        }
+    points = tuple(
+        _over_original(known[threshold], replace(base, outlier_threshold=threshold), added)
         for threshold in sorted(thresholds, reverse=True)
-    ]
+    )
     return Result(
-        {
-            "scheme": str(replace(base, outlier_threshold=None)),
-            "why": why,
-            "threshold": chosen,
-            "column_total": int(columns.absmax.size),
-            "points": points,
-        }
+        DecompositionSweep(
+            scheme=str(replace(base, outlier_threshold=None)),
+            why=why,
+            threshold=chosen,
+            column_total=int(columns.absmax.size),
+            points=points,
+        )
     )
 
 
@@ -233,31 +241,40 @@ def _energy_added(session: Session, task: Task, tensor: Subject) -> float:
     return session.statistics_of(task, tensor, 1.0, 1.0).mean_square / before if before else 1.0
 
 
-def _over_original(point: SweepPoint, added: float) -> SweepPoint:
+def _over_original(point: SweepPoint, scheme: Scheme, added: float) -> ThresholdPoint:
     """The error over the energy of the original values, as in the granularities: a huge outlier
     is signal too, and would make the loss of all others look small."""
-    if point.relative_mse is None or added == 1.0:
-        return point
-    relative = point.relative_mse * added
-    return replace(point, relative_mse=relative, sqnr_db=decibels(relative))
+    relative, sqnr_db = point.relative_mse, point.sqnr_db
+    if relative is not None and added != 1.0:
+        relative *= added
+        sqnr_db = decibels(relative)
+    return ThresholdPoint(
+        threshold=point.threshold,
+        scheme=str(scheme),
+        columns=point.columns,
+        bits_per_parameter=point.bits_per_parameter,
+        bytes=point.bytes,
+        relative_mse=relative,
+        sqnr_db=sqnr_db,
+    )
 
 
-def _magnitudes(columns: ColumnStatistics, detected: Detected) -> list[list[Any]]:
+def _sizes(columns: ColumnStatistics, detected: Detected) -> tuple[ColumnSize, ...]:
     """The largest columns; by column those that are found first, which may be by their root
     mean square."""
     first = detected.columns[:COLUMNS_SENT] if detected.by == COLUMN else ()
     ranked = dict.fromkeys((*first, *(c.column for c in columns.largest(COLUMNS_SENT))))
-    return [
-        [
+    return tuple(
+        ColumnSize(
             c.column,
             c.absmax,
             c.rms,
             _finite(c.absmax_ratio),
             _finite(c.rms_ratio),
             c.column in detected,
-        ]
+        )
         for c in map(columns.magnitude, list(ranked)[:COLUMNS_SENT])
-    ]
+    )
 
 
 def _largest_ratio(columns: ColumnStatistics) -> float | None:
@@ -270,20 +287,15 @@ def _largest_ratio(columns: ColumnStatistics) -> float | None:
     )
 
 
-def _shares(found: Attribution) -> list[list[Any]]:
-    shares = found.own_shares
-    return [[column, float(shares[column])] for column in found.most_error(COLUMNS_SENT)]
-
-
-def _kept(kept: Kept, absmax_ratio: float, outlier: bool) -> dict[str, Any]:
-    return {
-        "outlier": outlier,
-        "absmax_ratio": _finite(absmax_ratio),
-        "columns": list(kept.columns),
-        "own_share": kept.own_share,
-        "caused_share": kept.caused_share,
-        "sqnr_db": kept.sqnr_db,
-    }
+def _kept(kept: Kept, absmax_ratio: float, outlier: bool) -> KeptColumns:
+    return KeptColumns(
+        outlier=outlier,
+        columns=kept.columns,
+        absmax_ratio=_finite(absmax_ratio),
+        own_share=kept.own_share,
+        caused_share=kept.caused_share,
+        sqnr_db=kept.sqnr_db,
+    )
 
 
 def _finite(value: float) -> float | None:

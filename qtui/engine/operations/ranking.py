@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qtui.engine.answers.tensors import Ranked, Ranking
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Result, Task
 from qtui.engine.tensors import StoredTensor
@@ -29,15 +30,9 @@ def rank(session: Session, task: Task) -> Result:
         parts = [tensor.rows(start, stop) for start, stop in sample.strips]
         report = measure(np.concatenate(parts), scheme, model_absmax=extent)
         sampled |= not sample.is_whole
-        task.progress(
-            (done + 1) / len(infos),
-            {
-                "name": info.name,
-                "sqnr_db": report.sqnr_db,
-                "overflowed": report.overflowed,
-            },
-        )
-    return Result({"sampled": sampled})
+        ranked = Ranked(info.name, report.sqnr_db, report.overflowed)
+        task.progress((done + 1) / len(infos), ranked)
+    return Result(Ranking(sampled))
 
 
 OPERATIONS = {"rank": (rank, "background")}

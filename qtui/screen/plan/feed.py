@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from qtui.engine.answers.tensors import Devices
 from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.engine.estimator.answers import (
     Answer,
     Around,
     CaseFigures,
-    LiveDevices,
     MapCell,
     ModelFacts,
     Traced,
@@ -39,7 +39,7 @@ class MemoryFeed:
     async def live(self) -> tuple[GpuChoice, ...]:
         """The GPUs of this machine that say what they have."""
         reply = await self.estimator.request("devices")
-        found = map(GpuChoice.live, reply.read(LiveDevices).devices)
+        found = map(GpuChoice.live, reply.read(Devices).devices)
         return tuple(choice for choice in found if choice is not None)
 
     def known(self, shown: Shown) -> Answer | None:

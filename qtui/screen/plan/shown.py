@@ -7,12 +7,13 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
-from qtui.engine.estimator.answers import Answer, Around, LiveDevice, MapCell, ModelFacts
+from qtui.engine.estimator.answers import Answer, Around, MapCell, ModelFacts
 from qtui.report.numbers import format_bytes
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.advice.cases import Case, Figure
 from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.telemetry.device import Device as LiveDevice
 
 #: Batches and sequences of the map.
 MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64)

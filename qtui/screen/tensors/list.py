@@ -16,39 +16,11 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_decibels
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn import DrawnLines
-from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
-
-
-@dataclass(frozen=True)
-class TensorEntry:
-    """A line of the list. `elements` are those stored; `readable` is False for a dtype that
-    is listed and not read; `quantizable` is what a quantization library would quantize; `rows`
-    are those of the matrix that pictures are of."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    elements: int
-    nbytes: int
-    readable: bool
-    quantizable: bool
-    rows: int
-
-    @property
-    def matrix(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.rows, self.elements // max(1, self.rows)
-
-    def shape_text(self, times: str) -> str:
-        """The shape, and of more dimensions than two the matrix it is read as."""
-        text = times.join(f"{size:,}" for size in self.shape) or "scalar"
-        if len(self.shape) <= 2:
-            return text
-        return f"{text} read as {times.join(f'{size:,}' for size in self.matrix)}"
 
 
 class Order(StrEnum):

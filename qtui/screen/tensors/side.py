@@ -10,7 +10,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from qtui.screen.tensors.list import Order, TensorEntry, TensorList, rank_text, sqnr_key
+from qtui.engine.answers.tensors import TensorEntry
+from qtui.screen.tensors.list import Order, TensorList, rank_text, sqnr_key
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 

@@ -11,59 +11,13 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.dataclass import dataclass
+from qtui_core.answers.codes import NF4Construction, NF4Level, NF4Step
 from qtui_core.quant.coding.codebook import NF4_LEVELS
 
 #: The probability of the outermost quantile, 1 - (1/32 + 1/30) / 2 cut to seven places: half
 #: way between the middle of the last of 16 equal shares and that of the last of 15.
 OFFSET = 0.9677083
 POSITIVE, NEGATIVE = 8, 7
-
-
-@dataclass(frozen=True)
-class NF4Level:
-    """One level on its way. `code` is its place in ascending order.
-
-    Attributes:
-        probability: P(X < quantile) of a standard normal X; None for zero, which is added.
-        quantile: of that probability, in float64.
-        derived: the quantile over the largest one, in float64.
-        published: the float32 constant that libraries have.
-        ulps: by how many float32 numbers the rounded `derived` lies above `published`.
-        float32_ulps: the same when every step is rounded to float32, as in the program that
-            made the constants.
-    """
-
-    code: int
-    probability: float | None
-    quantile: float
-    derived: float
-    published: float
-    ulps: int
-    float32_ulps: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the construction. `column` names what it computes: a field of NF4Level."""
-
-    title: str
-    sentence: str
-    column: str
-
-
-@dataclass(frozen=True)
-class NF4Construction:
-    """The levels in ascending order, and what is done to get them in the order it is done."""
-
-    offset: float
-    levels: tuple[NF4Level, ...]
-    steps: tuple[Step, ...]
-
-    @property
-    def exact(self) -> int:
-        """How many of the constants float64 arithmetic gives to the last bit."""
-        return sum(level.ulps == 0 for level in self.levels)
 
 
 def construct_nf4(offset: float = OFFSET) -> NF4Construction:
@@ -131,37 +85,37 @@ def _float32_line(start: float, count: int) -> npt.NDArray[np.float32]:
     return np.where(index < count // 2, up, down).astype(np.float32)
 
 
-def _steps(levels: tuple[NF4Level, ...], largest: float) -> tuple[Step, ...]:
+def _steps(levels: tuple[NF4Level, ...], largest: float) -> tuple[NF4Step, ...]:
     exact = sum(level.ulps == 0 for level in levels)
     exact32 = sum(level.float32_ulps == 0 for level in levels)
     furthest = max(abs(level.ulps) for level in levels)
     return (
-        Step(
+        NF4Step(
             "probabilities",
             f"{POSITIVE} from {OFFSET:g} down to one half for the positive levels, {NEGATIVE} for "
             f"the negative ones; zero takes the sixteenth code. {OFFSET:g} is 1 - (1/32 + 1/30)/2, "
             f"between the middles of the last of 16 and of 15 equal shares: 1 has no quantile.",
             "probability",
         ),
-        Step(
+        NF4Step(
             "quantiles",
             "Each probability becomes the value below which that share of a normal "
             "distribution lies: where values are dense the levels are close together.",
             "quantile",
         ),
-        Step(
+        NF4Step(
             "zero",
             "Zero is put between the two sides, so that zeros (padding, pruned weights) are "
             "kept exactly; 7 levels lie below it and 8 above.",
             "quantile",
         ),
-        Step(
+        NF4Step(
             "divide by the largest",
             f"Everything over the largest quantile, {largest:.6f}: the levels span -1 to 1, as "
             f"elements over the absmax of their block do.",
             "derived",
         ),
-        Step(
+        NF4Step(
             "published constants",
             f"Of the float64 results {exact} of 16 round to the published float32 constants, the "
             f"others miss by up to {furthest} float32 steps; in float32 throughout, as they were "

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.answers.tensors import OutlierReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.column_errors import ColumnErrors, column_errors
 from qtui_core.quant.scan.columns import ColumnStatistics
 from qtui_core.quant.scan.injection import Without
-from qtui_core.quant.scan.outliers import FEW_COLUMNS, OutlierReport, crowded_columns
+from qtui_core.quant.scan.outliers import FEW_COLUMNS, crowded_columns
 from qtui_core.quant.segments.elements import ModelExtent, TensorLike
 from qtui_core.schemes.scheme import Scheme
 

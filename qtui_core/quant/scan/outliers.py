@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from qtui_core.answers.tensors import ColumnCount, Outlier, OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.scan.statistics import TensorStatistics, statistics
+from qtui_core.quant.scan.statistics import statistics
 from qtui_core.quant.segments.elements import Segment, TensorLike, elements_of
 from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
 
@@ -19,53 +20,6 @@ from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segment
 CHANCE = 0.01
 #: ... and columns are to blame when they are few of all and hold most of the outliers.
 FEW_COLUMNS, MOST_OUTLIERS = 0.05, 0.5
-
-
-@dataclass(frozen=True)
-class Outlier:
-    """Element [row, column] of the tensor seen as a matrix; `sigmas` is its distance from
-    the mean in standard deviations, positive."""
-
-    row: int
-    column: int
-    value: float
-    sigmas: float
-
-
-@dataclass(frozen=True)
-class ColumnCount:
-    """How many outliers a column has."""
-
-    column: int
-    count: int
-
-
-@dataclass(frozen=True)
-class OutlierReport:
-    """Elements further than `sigma` standard deviations from the mean, or those of a magnitude
-    of at least `threshold`.
-
-    Attributes:
-        sigma: how far is far, by standard deviations of the tensor; None where it was asked
-            for a magnitude.
-        share: of the finite elements, 0 to 1.
-        energy_share: of the sum of squares, 0 to 1.
-        top: the furthest, furthest first.
-        columns: every column that has outliers, the one with most first. Empty for a tensor
-            of one row, where a column is an element.
-        column_total: columns of the tensor.
-        threshold: how far is far, in the unit of the tensor, from zero; None where it was
-            asked for standard deviations.
-    """
-
-    sigma: float | None
-    count: int
-    share: float
-    energy_share: float
-    top: tuple[Outlier, ...]
-    columns: tuple[ColumnCount, ...]
-    column_total: int
-    threshold: float | None = None
 
 
 @dataclass(frozen=True)

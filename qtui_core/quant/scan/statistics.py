@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.segments.elements import Float32, Segment, TensorLike, elements_of
 from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
@@ -16,39 +17,6 @@ from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segment
 SAFE_MAGNITUDES = (1e-8, 5e7)
 #: Below this variance fourth powers vanish in float32, whatever the magnitudes.
 SAFE_VARIANCE = 1e-16
-
-
-@dataclass(frozen=True)
-class TensorStatistics:
-    """Statistics over the finite elements of a tensor; None where there are none.
-
-    Attributes:
-        count: elements; `nan`, `inf` and `zeros` are counted among them, `finite` is the rest
-            without NaN and infinities.
-        std: population standard deviation.
-        absmax: largest magnitude, 0.0 where no element is finite.
-        kurtosis: fourth central moment over the square of the second: 3 for a normal
-            distribution, 1.8 for a uniform one; None for constant tensors.
-    """
-
-    count: int
-    finite: int
-    nan: int
-    inf: int
-    zeros: int
-    min: float | None
-    max: float | None
-    mean: float | None
-    std: float | None
-    absmax: float
-    kurtosis: float | None
-
-    @property
-    def mean_square(self) -> float:
-        """Mean of the squares, 0.0 where no element is finite."""
-        if self.mean is None or self.std is None:
-            return 0.0
-        return self.mean**2 + self.std**2
 
 
 @dataclass(frozen=True)

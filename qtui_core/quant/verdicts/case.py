@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.measure import ErrorReport, decibels
-from qtui_core.quant.scan.outliers import OutlierReport
-from qtui_core.quant.scan.statistics import TensorStatistics
+from qtui_core.quant.measure import decibels
 from qtui_core.quant.segments.layout import run_lengths
 from qtui_core.quant.storage import bits_per_parameter
 from qtui_core.schemes.granularity import PerModel, PerTensor

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from qtui_core.answers.tensors import ErrorReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.measure import ErrorReport, decibels
+from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.occupancy import Occupancy
-from qtui_core.quant.scan.statistics import TensorStatistics
 from qtui_core.quant.segments.process import make_coder
 from qtui_core.quant.verdicts.alternatives import DB_PER_BIT
 from qtui_core.quant.verdicts.case import EXACT_DB, db_text, number

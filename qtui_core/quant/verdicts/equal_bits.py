@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from qtui_core.dataclass import dataclass
+from qtui_core.answers.codes import EqualBits
 from qtui_core.errors import UsageError
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.segments.layout import matrix_shape
@@ -23,27 +23,6 @@ from qtui_core.schemes.stepping import RESIZABLE, type_of_groups
 
 #: Bits per parameter that are as good as equal: at 6 dB a bit, a difference of 0.1 dB.
 TOLERANCE = Fraction(1, 50)
-
-
-@dataclass(frozen=True)
-class EqualBits:
-    """A scheme with the group size that comes nearest to the wanted bits per parameter.
-
-    Attributes:
-        asked: the scheme as it was.
-        scheme: the scheme to compare; `asked` itself where it has no size to turn.
-        bits: its exact bits per parameter.
-        difference: `bits` less the wanted ones.
-        equal: whether they are equal to within the tolerance.
-        note: why not, a clause without a full stop; empty where they are.
-    """
-
-    asked: Scheme
-    scheme: Scheme
-    bits: Fraction
-    difference: Fraction
-    equal: bool
-    note: str
 
 
 def at_equal_bits(

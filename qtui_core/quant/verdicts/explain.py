@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.formats import get_format
-from qtui_core.quant.measure import ErrorReport
-from qtui_core.quant.scan.outliers import OutlierReport
-from qtui_core.quant.scan.statistics import TensorStatistics
 from qtui_core.quant.verdicts.advantage import find_advantage
 from qtui_core.quant.verdicts.case import EXACT_DB, NOTICEABLE_DB, Case, db_text, make_case, number
 from qtui_core.quant.verdicts.cause import find_cause

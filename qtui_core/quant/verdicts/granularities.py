@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.measure import ErrorReport, measure
+from qtui_core.quant.measure import measure
 from qtui_core.quant.segments.elements import ModelExtent, TensorLike, elements_of
 from qtui_core.quant.segments.layout import layout_of, scale_shape
 from qtui_core.schemes.granularity import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from qtui_core.quant.measure import ErrorReport
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.quant.verdicts.alternatives import DB_PER_BIT
 from qtui_core.quant.verdicts.case import NOTICEABLE_DB, db_text
 

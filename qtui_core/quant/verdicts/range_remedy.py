@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from qtui_core.answers.tensors import ErrorReport, TensorStatistics
 from qtui_core.formats import BF16, FP16, FloatFormat, get_format
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.measure import ErrorReport, decibels
-from qtui_core.quant.scan.statistics import TensorStatistics
+from qtui_core.quant.measure import decibels
 from qtui_core.quant.segments.process import make_coder
 from qtui_core.quant.verdicts.alternatives import best_at_these_bits
 from qtui_core.quant.verdicts.blame import Blame, Cause

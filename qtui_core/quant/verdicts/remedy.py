@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.quant.bit_budget import KEPT_BITS
-from qtui_core.quant.measure import ErrorReport
 from qtui_core.quant.segments.layout import run_lengths
 from qtui_core.quant.storage import bits_per_parameter
 from qtui_core.quant.verdicts.alternatives import (

@@ -14,6 +14,7 @@ import running_models
 import torch
 import transformers
 
+from qtui.engine.answers.tensors import TensorNumbers
 from qtui.engine.client import EngineClient, RequestCancelled
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
@@ -94,10 +95,10 @@ async def test_everything_about_a_tensor_works_on_what_was_captured(engine: Engi
     for side in ("input", "output"):
         x = expected[f"calibration {side}"]
         about = {**asked, "source": side}
-        data = (await engine.request("statistics", about)).data
+        found = (await engine.request("statistics", about)).read(TensorNumbers).statistics
         exact = statistics(x)
-        assert (data["count"], data["min"], data["max"]) == (x.size, exact.min, exact.max)
-        assert data["kurtosis"] == pytest.approx(exact.kurtosis, rel=1e-6)
+        assert (found.count, found.min, found.max) == (x.size, exact.min, exact.max)
+        assert found.kurtosis == pytest.approx(exact.kurtosis, rel=1e-6)
         for text in ("int8:token", "int4:group64", "nf4", "e4m3:tensor"):
             data = (await engine.request("measure", {**about, "scheme": text})).data
             direct = measure(x, Scheme.parse(text)).sqnr_db
@@ -186,8 +187,9 @@ async def check_repeats_and_forgetting(engine: EngineClient, asked: dict[str, An
     found = (await engine.request("capture", other)).data["captures"][0]
     assert found["number"] != first["number"]
     assert (found["tokens"], found["held_out_tokens"]) == (100, 100)
-    data = (await engine.request("statistics", {**asked, "source": "input"})).data
-    assert data["count"] == 100 * 704  # and not what was remembered of the capture before
+    reply = await engine.request("statistics", {**asked, "source": "input"})
+    count = reply.read(TensorNumbers).statistics.count
+    assert count == 100 * 704  # and not what was remembered of the capture before
     layers = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(4)]
     for name in layers:
         reply = await engine.request("capture", {**other, "tensors": [name]})

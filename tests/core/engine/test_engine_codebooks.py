@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qtui.engine.client import EngineClient, Reply
+from qtui.engine.answers.codes import AtEqualBits, Budgets, CodesSideBySide
+from qtui.engine.client import EngineClient
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure
 from qtui_core.quant.bit_budget import bit_budget
@@ -37,11 +38,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def sent(reply: Reply, name: str) -> np.ndarray:
-    array = reply.arrays[name]
-    return np.frombuffer(array.data, array.dtype).reshape(array.shape)
-
-
 async def test_codes_and_errors_are_those_of_the_library(engine: EngineClient, model: str) -> None:
     params = {"model": model, "tensor": NAME, "schemes": SCHEMES}
     heard: list[float] = []
@@ -49,26 +45,25 @@ async def test_codes_and_errors_are_those_of_the_library(engine: EngineClient, m
         "codebooks", params, on_progress=lambda fraction, _: heard.append(fraction)
     )
     assert heard == sorted(heard)
-    for index, (text, data) in enumerate(zip(SCHEMES, reply.data["schemes"], strict=True)):
+    found = reply.read(CodesSideBySide)
+    for text, column in zip(SCHEMES, found.columns, strict=True):
         scheme = Scheme.parse(text)
         expected, report = code_occupancy(weight(), scheme), measure(weight(), scheme)
-        assert data["scheme"] == text
-        assert data["entropy_bits"] == expected.entropy_bits
-        assert data["expected_entropy_bits"] == expected.expected_entropy_bits
-        assert data["unused"] == expected.unused.tolist()
-        assert data["error"]["sqnr_db"] == report.sqnr_db
-        assert data["error"]["bits_per_parameter"] == report.bits_per_parameter
+        assert column.name == text
+        assert column.entropy_bits == expected.entropy_bits
+        assert column.expected_entropy_bits == expected.expected_entropy_bits
+        assert column.unused == tuple(expected.unused.tolist())
+        assert column.error == report
         for name in ("codes", "levels", "counts", "expected", "density", "expected_density"):
-            np.testing.assert_array_equal(sent(reply, f"{name}{index}"), getattr(expected, name))
-    assert "nf4:block64" in reply.data["sentence"]
+            np.testing.assert_array_equal(getattr(column, name), getattr(expected, name))
+    assert "nf4:block64" in found.sentence
 
 
 async def test_what_is_not_known_is_not_sent(engine: EngineClient, model: str) -> None:
     params = {"model": model, "tensor": "holes", "schemes": ["int4:group64:stochastic"]}
     reply = await engine.request("codebooks", params)
-    assert "expected0" not in reply.arrays
-    assert reply.data["schemes"][0]["nonfinite"] == 1
-    assert reply.data["schemes"][0]["expected_entropy_bits"] is None
+    (column,) = reply.read(CodesSideBySide).columns
+    assert (column.expected, column.nonfinite, column.expected_entropy_bits) == ((), 1, None)
     assert "NaN or infinite" in reply.data["sentence"]
     reply = await engine.request("codebooks", {**params, "tensor": "empty", "schemes": ["nf4"]})
     assert "no elements" in reply.data["sentence"]
@@ -88,30 +83,26 @@ async def test_impossible_requests_are_refused(
 
 async def test_equal_bits(engine: EngineClient) -> None:
     params = {"schemes": ["nf4:block64:dq", "int4", "int8:row"], "shape": [4096, 4096]}
-    data = (await engine.request("equal_bits", params)).data
-    first, second, third = data["schemes"]
-    assert data["bits"] == first["bits"] == pytest.approx(4.126955)
-    assert Fraction(first["exact"]) == Fraction(2163713, 2**19)
-    assert second["scheme"] == "int4:group256"
-    assert second["equal"]
-    assert third["note"] == "its codes alone take 8 bits"
-    assert not third["equal"]
+    found = (await engine.request("equal_bits", params)).read(AtEqualBits).schemes
+    first, second, third = found
+    assert first.bits == Fraction(2163713, 2**19)
+    assert str(second.scheme) == "int4:group256"
+    assert second.equal
+    assert third.note == "its codes alone take 8 bits"
+    assert not third.equal
     with pytest.raises(UsageError, match="shape as a list"):
         await engine.request("equal_bits", {**params, "shape": "4096"})
 
 
 async def test_bit_budget(engine: EngineClient) -> None:
     params = {"schemes": ["nf4", "nf4:block64:dq"], "shape": [96, 128]}
-    plain, nested = (await engine.request("bit_budget", params)).data["budgets"]
-    assert plain["parts"] == {"codes": 4, "scales": 0.5}
-    for data in (plain, nested):
-        scheme = Scheme.parse(data["scheme"])
-        budget = bit_budget(scheme, (96, 128))
-        assert Fraction(data["exact_bits_per_parameter"]) == budget.bits_per_parameter
-        assert sum(map(Fraction, data["exact"].values())) == budget.bits_per_parameter
-        assert data["bytes"] == budget.bytes
+    plain, nested = (await engine.request("bit_budget", params)).read(Budgets).budgets
+    assert plain.parts == {"codes": 4, "scales": 0.5}
+    for found in (plain, nested):
+        scheme = found.budget.scheme
+        assert found.budget == bit_budget(scheme, (96, 128))
         relative = gaussian_relative_mse(scheme, (96, 128))
-        assert data["gaussian_sqnr_db"] == pytest.approx(-10 * np.log10(relative))
+        assert found.gaussian_sqnr_db == pytest.approx(-10 * np.log10(relative))
 
 
 async def test_the_making_of_nf4(engine: EngineClient) -> None:

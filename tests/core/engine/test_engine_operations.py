@@ -13,7 +13,9 @@ import torch
 from safetensors.numpy import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from qtui.engine.answers.tensors import TensorNumbers
 from qtui.engine.client import EngineClient, EngineLost, Reply, RequestCancelled
+from qtui_core.answers.tensors import ColumnCount, ErrorReport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
 
@@ -107,10 +109,7 @@ async def test_measure_is_the_library_s(engine: EngineClient, model: str, text: 
     name = "layers.0.proj.weight"
     reply = await engine.request("measure", params(model, name, scheme=text))
     report = measure(values()[name], Scheme.parse(text))
-    assert reply.data["sqnr_db"] == report.sqnr_db
-    assert reply.data["bytes"] == report.bytes
-    assert reply.data["gaussian_sqnr_db"] == report.gaussian_sqnr_db
-    assert tuple(reply.data["max_abs_error_index"]) == report.max_abs_error_index
+    assert reply.read(ErrorReport) == report
 
 
 async def test_the_error_map_holds_the_largest_error_of_each_patch(
@@ -142,16 +141,16 @@ async def test_histogram_is_numpy_s(engine: EngineClient, model: str) -> None:
 
 async def test_statistics_and_outliers(engine: EngineClient, model: str) -> None:
     name = "layers.0.proj.weight"
-    data = (await engine.request("statistics", params(model, name))).data
+    data = (await engine.request("statistics", params(model, name))).read(TensorNumbers)
     x = values()[name].astype(np.float64)
-    assert data["count"] == x.size
-    assert data["std"] == pytest.approx(x.std(), rel=1e-5)
-    assert data["absmax"] == np.abs(x).max()
+    assert data.statistics.count == x.size
+    assert data.statistics.std == pytest.approx(x.std(), rel=1e-5)
+    assert data.statistics.absmax == np.abs(x).max()
     beyond = np.abs(x - x.mean()) > 6 * x.std()
-    assert data["outliers"] == beyond.sum() > 0
-    assert data["outlier_columns"] == [[17, int(beyond[:, 17].sum())]]
-    holes = (await engine.request("statistics", params(model, "holes"))).data
-    assert (holes["nan"], holes["inf"]) == (1, 1)
+    assert data.outliers.count == beyond.sum() > 0
+    assert data.outliers.columns == (ColumnCount(17, int(beyond[:, 17].sum())),)
+    holes = (await engine.request("statistics", params(model, "holes"))).read(TensorNumbers)
+    assert (holes.statistics.nan, holes.statistics.inf) == (1, 1)
 
 
 async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, model: str) -> None:
@@ -166,7 +165,7 @@ async def test_an_element_and_the_levels_of_its_group(engine: EngineClient, mode
     assert reply.data["error"] == reply.data["quantized"] - reply.data["value"]
     assert reply.data["where"] == "row 7, 32 to 63"
     scale = q.scales[7, 1]
-    assert array(reply, "levels") == pytest.approx(np.arange(-7, 8) * scale)
+    assert reply.data["levels"] == pytest.approx(np.arange(-7, 8) * scale)
     with pytest.raises(UsageError, match="there is no"):
         await engine.request("element", params(model, name, scheme="int4", row=96, column=0))
 

@@ -64,14 +64,15 @@ async def test_by_sigma(engine: EngineClient, model: str) -> None:
     assert (data["detection"], data["limit"]) == ("sigma", 6.0)
     assert data["count"] == found.count
     assert data["top"] == [
-        [o.row, o.column, o.value, o.sigmas, o.column in (17, 90)] for o in found.top
+        {**vars(outlier), "outlier": outlier.column in (17, 90)} for outlier in found.top
     ]
-    assert data["columns"] == [[c.column, c.count] for c in found.columns]
+    assert data["columns"] == {str(c.column): c.count for c in found.columns}
     assert data["outlier_columns"] == [17, 90]
     assert data["outlier_column_count"] == 2
-    assert data["largest"][0][0] == 17
-    assert data["largest"][0][1] == float(np.abs(x[:, 17]).max())
-    assert data["median_absmax"] == columns.median_absmax
+    assert data["largest"][0]["column"] == 17
+    assert data["largest"][0]["absmax"] == float(np.abs(x[:, 17]).max())
+    largest = data["largest"][0]
+    assert largest["absmax_ratio"] == largest["absmax"] / columns.median_absmax
     assert data["std"] == stats.std
     exact = x.astype(np.float64)
     far = np.abs(exact - exact.mean()) / exact.std()
@@ -113,10 +114,10 @@ async def test_by_column(engine: EngineClient, model: str) -> None:
         assert set(data["outlier_columns"]) <= set(np.flatnonzero(beyond))
         found, rest = np.flatnonzero(beyond), np.flatnonzero(~beyond)
         ranked = [*found[np.argsort(-absmax[found])], *rest[np.argsort(-absmax[rest])]]
-        assert [row[0] for row in data["largest"]] == ranked[:64]
+        assert [row["column"] for row in data["largest"]] == ranked[:64]
         largest = max(absmax.max() / np.median(absmax), rms.max() / np.median(rms))
         assert data["largest_ratio"] == pytest.approx(largest)
-        assert all(row[-1] == beyond[row[0]] for row in data["largest"])
+        assert all(row["outlier"] == beyond[row["column"]] for row in data["largest"])
 
 
 async def test_the_threshold_that_is_not_asked_for_is_that_of_the_slider(
@@ -190,12 +191,14 @@ async def test_sigmas_of_an_injected_outlier_are_those_of_the_tensor_without_it(
     beyond = int((np.abs(changed - stats.mean) > 6 * stats.std).sum())
     for detection in ("sigma", "threshold"):
         data = await ask(engine, "outliers", model, PROJ, inject=inject, detection=detection)
-        assert data["top"][0][:2] == [7, 30]
-        assert data["top"][0][3] == pytest.approx(1536, rel=1e-6)
+        assert (data["top"][0]["row"], data["top"][0]["column"]) == (7, 30)
+        assert data["top"][0]["sigmas"] == pytest.approx(1536, rel=1e-6)
         assert data["furthest_sigmas"] == pytest.approx(1536, rel=1e-6)
         assert (data["mean"], data["std"]) == (stats.mean, stats.std)
         assert detection != "sigma" or data["count"] == beyond
-    assert (await ask(engine, "statistics", model, PROJ, inject=inject))["outliers"] == beyond
+    assert (await ask(engine, "statistics", model, PROJ, inject=inject))["outliers"][
+        "count"
+    ] == beyond
     schemes = {"schemes": ["int4", "nf4"]}
     said = (await ask(engine, "explain", model, PROJ, inject=inject, **schemes))["sentence"]
     assert said.startswith("With the outlier that was put in: int4")
@@ -321,7 +324,11 @@ async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
     about: dict[str, Any] = {"source": "input", "detection": "threshold"}
     data = await ask(engine, "outliers", "demo", large, **about)
     assert data["limit"] == 6.0
-    beyond = [(row, column, value) for row, column, value, *_ in data["top"] if abs(value) >= 6]
+    beyond = [
+        (each["row"], each["column"], each["value"])
+        for each in data["top"]
+        if abs(each["value"]) >= 6
+    ]
     assert len(beyond) == len(data["top"]) == 40
     sweep = await ask(
         engine, "decomposition", "demo", large, source="input", scheme="int8:row", threshold=None
@@ -333,7 +340,7 @@ async def test_outliers_of_a_captured_activation(engine: EngineClient) -> None:
     assert 0 < data["absmax"] < 6
     inject = {"row": 3, "column": 9, "value": -7.5}
     data = await ask(engine, "outliers", "demo", small, **about, inject=inject)
-    assert data["top"][0][:3] == [3, 9, -7.5]
+    assert list(data["top"][0].values())[:3] == [3, 9, -7.5]
     assert (data["count"], data["outlier_columns"]) == (1, [9])
 
 

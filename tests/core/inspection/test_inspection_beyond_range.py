@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from qtui.engine.answers.outliers import ErrorByColumn, Granularities, GranularityRow
 from qtui.report.faces.html import to_html
 from qtui.report.faces.json_face import to_json
 from qtui.report.faces.markdown import to_markdown
 from qtui.report.inspection.comparison import comparison_document
 from qtui.report.inspection.document import inspection_document
-from qtui.screen.tensors.data import ErrorNumbers, build
+from qtui.screen.tensors.data import build
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.numbers import scheme_rows
-from qtui.tui.panels.quantize.outliers.data import Attribution, Granularities, GranularityRow
 from qtui.tui.panels.quantize.outliers.sentences import outlier_sentence
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.inspection.against.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
@@ -118,8 +119,8 @@ def test_a_comparison_says_in_which_of_the_two_values_are_not_finite(tmp_path):
         assert (f"{lost(x):,} lost" in face) == (lost(x) > 0), name
 
 
-def numbers(x: np.ndarray, text: str, **extent: float) -> ErrorNumbers:
-    return build(ErrorNumbers, vars(measure(x, Scheme.parse(text), **extent)))
+def numbers(x: np.ndarray, text: str, **extent: float) -> ErrorReport:
+    return measure(x, Scheme.parse(text), **extent)
 
 
 def test_the_sentences_of_the_app_count_them():
@@ -146,7 +147,7 @@ def test_the_sentences_of_the_app_count_them():
             "overhead_bits": 0.0,
         })  # fmt: skip
         found = Granularities(text, (row,), (), ())
-        attribution = Attribution(text, "sigma", 6.0, row.sqnr_db, 256, (), None, 0, (), ())
+        attribution = ErrorByColumn(text, "sigma", 6.0, row.sqnr_db, 256, (), None, 0, (), ())
         return outlier_sentence(object(), found, attribution)  # type: ignore[arg-type]
 
     assert "fp16:nosat turns 1 element into infinity or NaN" in outliers("fp16:nosat")

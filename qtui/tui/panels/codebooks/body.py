@@ -8,8 +8,8 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_bytes
-from qtui.screen.tensors.list import TensorEntry
 from qtui.screen.tensors.side import TensorSide
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field

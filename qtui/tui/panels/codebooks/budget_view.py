@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
+from qtui.engine.answers.codes import SchemeBudget, SweepRow
 from qtui.report.numbers import format_bytes, format_decibels
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.codebooks.data import Budget, SweepRow
 from qtui.tui.panels.codebooks.shown import Shown
-from qtui_core.schemes.scheme import Scheme
 
 LABELS = 18
 COLUMN = 15
@@ -36,7 +35,7 @@ def draw_budget(shown: Shown, canvas: Canvas) -> list[TextLine]:
 
 def _table(shown: Shown, canvas: Canvas) -> list[TextLine]:
     # Names in full where all columns then fit, else more columns.
-    width = max(COLUMN, 2 + max(len(each.scheme) for each in shown.budgets))
+    width = max(COLUMN, 2 + max(len(each.name) for each in shown.budgets))
     if LABELS + width * len(shown.budgets) > canvas.width:
         width = COLUMN
     count = max(1, (canvas.width - LABELS) // width)
@@ -51,13 +50,13 @@ def _table(shown: Shown, canvas: Canvas) -> list[TextLine]:
             puts.append(right(LABELS + (at + 1) * width, text, tone))
         return puts
 
-    headings = [shortened(each.scheme, width - 1, canvas.glyphs.ellipsis) for each in budgets]
+    headings = [shortened(each.name, width - 1, canvas.glyphs.ellipsis) for each in budgets]
     heading = row("bits per parameter", headings, "heading")
     lines = [heading]
     for name in names:
         lines.append(row(name, [_bits(each.parts.get(name)) for each in budgets]))
-    lines.append(row("all", [_bits(each.bits_per_parameter) for each in budgets], "best"))
-    lines.append(row("bytes", [format_bytes(each.bytes) for each in budgets]))
+    lines.append(row("all", [_bits(each.bits) for each in budgets], "best"))
+    lines.append(row("bytes", [format_bytes(each.budget.bytes) for each in budgets]))
     lines.append(row("Gaussian dB", [format_decibels(each.gaussian_sqnr_db) for each in budgets]))
     return [*lines]
 
@@ -84,7 +83,7 @@ def _sweep_heading(shown: Shown) -> list[TextLine]:
     if not shown.sweep:
         return []
     nested = f"dq{shown.nested_block} adds"
-    name = Scheme.parse(shown.sweep[0].plain.scheme).format
+    name = shown.sweep[0].plain.budget.scheme.format
     titles = (f"{name} block", "scales add", "all", "dB", nested, "all", "dB")
     return [[right(end, title, "heading") for end, title in zip(_ENDS, titles, strict=True)]]
 
@@ -99,11 +98,11 @@ def _sweep_row(row: SweepRow, shown: Shown, canvas: Canvas) -> list[Put]:
     return puts
 
 
-def _cells(budget: Budget | None) -> tuple[str, str, str]:
+def _cells(budget: SchemeBudget | None) -> tuple[str, str, str]:
     if budget is None:
         return NOTHING, NOTHING, NOTHING
     db = NOTHING if budget.gaussian_sqnr_db is None else f"{budget.gaussian_sqnr_db:.2f}"
-    return f"{budget.overhead:.4f}", f"{budget.bits_per_parameter:.4f}", db
+    return f"{budget.overhead:.4f}", f"{budget.bits:.4f}", db
 
 
 def budget_sentence(shown: Shown) -> str:
@@ -113,18 +112,18 @@ def budget_sentence(shown: Shown) -> str:
     if row is None or row.nested is None:
         return "[ and ] change the block size, { and } the nested block, d double quantization."
     plain, nested = row.plain, row.nested
-    saved = plain.bits_per_parameter - nested.bits_per_parameter
+    saved = plain.bits - nested.bits
     text = (
-        f"Scales cost {plain.scheme} {plain.overhead:.3f} bits per parameter, with double "
+        f"Scales cost {plain.name} {plain.overhead:.3f} bits per parameter, with double "
         f"quantization {nested.overhead:.3f}"
     )
     if saved <= 0:
         return f"{text}: this tensor has too few blocks for it, so leave it off."
     entry = shown.entry
     stored = 8 * entry.nbytes / entry.elements if entry and entry.elements else math.inf
-    if nested.bits_per_parameter >= stored:
+    if nested.bits >= stored:
         return f"{text}: with it too no fewer bits than the {stored:.4g} that are stored."
-    text += f": {100 * (1 - nested.bytes / plain.bytes):.1f}% of the bytes"
+    text += f": {100 * (1 - nested.budget.bytes / plain.budget.bytes):.1f}% of the bytes"
     if plain.gaussian_sqnr_db is None or nested.gaussian_sqnr_db is None:
         return f"{text} saved."
     cost = plain.gaussian_sqnr_db - nested.gaussian_sqnr_db
@@ -133,15 +132,15 @@ def budget_sentence(shown: Shown) -> str:
         (each.nested.gaussian_sqnr_db or 0.0, each.nested)
         for each in shown.sweep
         if each.nested is not None
-        and each.nested.bits_per_parameter <= plain.bits_per_parameter
-        and each.nested.bits_per_parameter < stored
+        and each.nested.bits <= plain.bits
+        and each.nested.bits < stored
         and each.size < row.size
     ]
     gain, best = max(better, key=lambda found: found[0], default=(0.0, None))
     if best is None or gain <= plain.gaussian_sqnr_db:
         return f"{text}. Turn it on."
     return (
-        f"{text}. Turn it on, or buy precision: {best.scheme} takes "
-        f"{best.bits_per_parameter:.3f} bits, not {plain.bits_per_parameter:.3f}, and is "
+        f"{text}. Turn it on, or buy precision: {best.name} takes "
+        f"{best.bits:.3f} bits, not {plain.bits:.3f}, and is "
         f"{gain - plain.gaussian_sqnr_db:.1f} dB better on a Gaussian."
     )

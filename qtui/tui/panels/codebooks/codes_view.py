@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from qtui.engine.answers.codes import MOST_BARS, Bar, CodeColumn
 from qtui.report.numbers import format_count, format_decibels
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.codebooks.data import MOST_BARS, Bar, CodeColumn
 from qtui.tui.panels.codebooks.shown import Shown
 
 LABELS = 11
@@ -93,7 +93,7 @@ def _names(
     line = []
     for at, column in enumerate(columns):
         mark = canvas.glyphs.pointer if at == chosen else ""
-        text = shortened(mark + column.scheme, inner, canvas.glyphs.ellipsis)
+        text = shortened(mark + column.name, inner, canvas.glyphs.ellipsis)
         line.append(Put(starts[at], text, "heading" if at == chosen else "value"))
     return line
 
@@ -263,7 +263,7 @@ def _numbers(
 
 
 def _entropy_text(column: CodeColumn) -> str:
-    return f"{_optional(column.entropy_bits, '.2f')} of {column.bits} bits"
+    return f"{_optional(column.entropy_bits, '.2f')} of {column.scheme.bits} bits"
 
 
 def _unused_text(column: CodeColumn) -> str:
@@ -289,12 +289,12 @@ def code_text(column: CodeColumn, index: int) -> str:
     """A code or a run of codes: pattern, level, elements, and what a Gaussian would have."""
     bar = column.bars[index]
     if len(bar.codes) == 1:
-        what = f"code {bar.codes[0]:0{column.bits}b}, level {_level_text(bar)}"
+        what = f"code {bar.codes[0]:0{column.scheme.bits}b}, level {_level_text(bar)}"
     else:
         finite = [level for level in bar.levels if math.isfinite(level)]
         span = f"{finite[0]:+.3f} to {finite[-1]:+.3f}" if finite else "NaN or infinite"
         what = f"{len(bar.codes)} codes, levels {span}"
-    text = f"{column.scheme} {what}: {bar.count:,} elements, {100 * bar.share:.2f}%"
+    text = f"{column.name} {what}: {bar.count:,} elements, {100 * bar.share:.2f}%"
     if bar.never:
         return f"{text}: no element can have it"
     if bar.expected is not None:

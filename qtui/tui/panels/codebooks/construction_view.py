@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.codebooks.data import Level
 from qtui.tui.panels.codebooks.shown import Shown
+from qtui_core.answers.codes import NF4Level
 from qtui_core.dataclass import dataclass
 
 NOTHING = "–"
@@ -20,7 +20,7 @@ class Field:
     title: str
     step: int
     end: int
-    text: Callable[[Level], str]
+    text: Callable[[NF4Level], str]
 
 
 FIELDS = (

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qtui.engine.client import EngineClient, ProgressCallback
-from qtui.screen.panel.answers import Answers
-from qtui.screen.tensors.data import ModelIndex, build
-from qtui.screen.tensors.list import TensorEntry
-from qtui.screen.tensors.subject import Subject
-from qtui.tui.panels.codebooks.data import (
-    Budget,
-    CodeColumn,
-    Construction,
-    EqualRow,
+from qtui.engine.answers.codes import (
+    AtEqualBits,
+    Budgets,
+    CodesSideBySide,
+    SchemeBudget,
     SweepRow,
 )
+from qtui.engine.answers.tensors import ModelIndex, TensorEntry
+from qtui.engine.client import EngineClient, ProgressCallback
+from qtui.screen.panel.answers import Answers
+from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.codebooks.shown import Shown, TensorAnswers
+from qtui_core.answers.codes import EqualBits, NF4Construction
 from qtui_core.schemes.granularity import PerBlock
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 from qtui_core.schemes.stepping import resize_scheme
@@ -37,7 +37,7 @@ class CodebooksFeed:
         """The tensors of a model, which is opened where no other panel has."""
         reply = await self.engine.request("model_index", {"model": model}, kind="codebooks.index")
         self._answers.clear()
-        return ModelIndex.parse(reply.data)
+        return reply.read(ModelIndex)
 
     async def columns(
         self,
@@ -46,10 +46,10 @@ class CodebooksFeed:
         schemes: Sequence[Scheme],
         resized: bool,
         on_progress: ProgressCallback,
-    ) -> tuple[tuple[CodeColumn, ...], str]:
+    ) -> CodesSideBySide:
         """Each scheme on what is looked at, and the sentence about all of them."""
 
-        async def ask() -> tuple[tuple[CodeColumn, ...], str]:
+        async def ask() -> CodesSideBySide:
             params = {
                 "model": model,
                 **subject.params,
@@ -57,11 +57,7 @@ class CodebooksFeed:
                 "resized": resized,
             }
             reply = await self.engine.request("codebooks", params, on_progress=on_progress)
-            columns = tuple(
-                CodeColumn.parse(data, reply.arrays, index)
-                for index, data in enumerate(reply.data["schemes"])
-            )
-            return columns, str(reply.data["sentence"])
+            return reply.read(CodesSideBySide)
 
         return await self._answers.remembered(
             ("columns", model, subject, tuple(schemes), resized), ask
@@ -69,19 +65,19 @@ class CodebooksFeed:
 
     async def equal_bits(
         self, schemes: Sequence[Scheme], shape: tuple[int, ...]
-    ) -> tuple[EqualRow, ...]:
+    ) -> tuple[EqualBits, ...]:
         """The schemes at the bits per parameter of the first one."""
         params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
         reply = await self.engine.request("equal_bits", params, kind=None)
-        return tuple(build(EqualRow, row) for row in reply.data["schemes"])
+        return reply.read(AtEqualBits).schemes
 
     async def budgets(
         self, schemes: Sequence[Scheme], shape: tuple[int, ...]
-    ) -> tuple[Budget, ...]:
-        async def ask() -> tuple[Budget, ...]:
+    ) -> tuple[SchemeBudget, ...]:
+        async def ask() -> tuple[SchemeBudget, ...]:
             params = {"schemes": list(map(str, schemes)), "shape": list(shape)}
             reply = await self.engine.request("bit_budget", params, kind=None)
-            return tuple(build(Budget, budget) for budget in reply.data["budgets"])
+            return reply.read(Budgets).budgets
 
         return await self._answers.remembered(("budgets", tuple(schemes), shape), ask)
 
@@ -104,24 +100,22 @@ class CodebooksFeed:
     ) -> TensorAnswers:
         """Everything about a tensor under the schemes that were asked for."""
         subject = Subject(entry.name)
-        equal: tuple[EqualRow, ...] = ()
+        equal: tuple[EqualBits, ...] = ()
         if shown.at_equal_bits:
             equal = await self.equal_bits(shown.asked, entry.matrix)
-        schemes = tuple(dict.fromkeys(Scheme.parse(row.scheme) for row in equal)) or shown.asked
-        columns, verdict = await self.columns(
-            shown.model, subject, schemes, shown.at_equal_bits, on_progress
-        )
+        schemes = tuple(dict.fromkeys(row.scheme for row in equal)) or shown.asked
+        codes = await self.columns(shown.model, subject, schemes, shown.at_equal_bits, on_progress)
         nested = shown.nested_block
         budgets = await self.budgets(_with_and_without(schemes, nested), entry.matrix)
         codebooks = (s.format for s in schemes if s.family is Family.CODEBOOK)
         sizes = sorted({*SWEEP, min(shown.block, MAX_DOUBLE_QUANTIZED_BLOCK)})
         sweep = await self.sweep(next(codebooks, "nf4"), nested, sizes, entry.matrix)
-        return TensorAnswers(subject, equal, columns, verdict, budgets, sweep)
+        return TensorAnswers(subject, equal, codes.columns, codes.sentence, budgets, sweep)
 
-    async def construction(self) -> Construction:
-        async def ask() -> Construction:
+    async def construction(self) -> NF4Construction:
+        async def ask() -> NF4Construction:
             reply = await self.engine.request("nf4_construction", kind=None)
-            return Construction.parse(reply.data)
+            return reply.read(NF4Construction)
 
         return await self._answers.remembered(("construction",), ask)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from qtui.engine.answers.codes import CodeColumn
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
-from qtui.tui.panels.codebooks.data import CodeColumn
 from qtui.tui.panels.codebooks.shown import Shown
 
 EIGHTHS = 8
@@ -23,7 +23,7 @@ def draw_levels(shown: Shown, canvas: Canvas) -> list[TextLine]:
     if column is None:
         return []
     glyphs = canvas.glyphs
-    label = min(MOST_LABEL, 2 + max(len(each.scheme) for each in shown.columns))
+    label = min(MOST_LABEL, 2 + max(len(each.name) for each in shown.columns))
     width = canvas.width - label - 1
     if width < 16:
         return [[Put(0, "too narrow for the levels", "quiet")]]
@@ -36,7 +36,7 @@ def draw_levels(shown: Shown, canvas: Canvas) -> list[TextLine]:
     for each in schemes:
         here = each is column
         mark = glyphs.pointer if here else " "
-        name = shortened(f"{mark}{each.scheme}", label - 1, glyphs.ellipsis)
+        name = shortened(f"{mark}{each.name}", label - 1, glyphs.ellipsis)
         tone: Tone = "heading" if here else "value"
         if spaced:
             lines.append([])
@@ -46,8 +46,8 @@ def draw_levels(shown: Shown, canvas: Canvas) -> list[TextLine]:
 
 
 def _title(column: CodeColumn) -> str:
-    over = "place between min and max" if column.has_zero_point else "x / absmax"
-    text = f"density of {over} of its group, {column.scheme}"
+    over = "place between min and max" if not column.scheme.symmetric else "x / absmax"
+    text = f"density of {over} of its group, {column.name}"
     if column.expected_density:
         text += "; dots: a Gaussian"
     if column.beyond:

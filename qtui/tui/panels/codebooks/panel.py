@@ -12,10 +12,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widget import Widget
 
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.messages import ModelOpened
 from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPanel, Phase
-from qtui.screen.tensors.list import TensorEntry, TensorList
+from qtui.screen.tensors.list import TensorList
 from qtui.screen.tensors.subject import Subject
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.codebooks import schemes
@@ -226,7 +227,7 @@ class CodebooksPanel(AskingPanel):
     def _settings(self) -> str:
         shown = self.shown
         if shown.equal:
-            return f"equal bits {shown.equal[0].bits:.4f}"
+            return f"equal bits {float(shown.equal[0].bits):.4f}"
         dq = f"dq{shown.nested_block}" if shown.double_quantization else "no dq"
         if not shown.has_blocks:
             return f"no blocks, {dq}"

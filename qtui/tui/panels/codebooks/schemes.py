@@ -35,11 +35,11 @@ def remove_chosen(shown: Shown) -> None:
     column = shown.column
     now = [row.scheme for row in shown.equal]
     if len(now) != len(shown.asked):
-        now = list(map(str, shown.asked))
+        now = list(shown.asked)
     kept = [
         asked
-        for asked, text in zip(shown.asked, now, strict=True)
-        if column is None or text != column.scheme
+        for asked, scheme in zip(shown.asked, now, strict=True)
+        if column is None or scheme != column.scheme
     ]
     shown.asked = tuple(kept) or shown.asked
     shown.chosen = min(shown.chosen, len(shown.asked) - 1)

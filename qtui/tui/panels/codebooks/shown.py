@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from qtui.screen.tensors.data import ModelIndex
-from qtui.screen.tensors.list import TensorEntry
+from qtui.engine.answers.codes import CodeColumn, SchemeBudget, SweepRow
+from qtui.engine.answers.tensors import ModelIndex, TensorEntry
 from qtui.screen.tensors.subject import Subject
-from qtui.tui.panels.codebooks.data import (
-    Budget,
-    CodeColumn,
-    Construction,
-    EqualRow,
-    SweepRow,
-)
+from qtui_core.answers.codes import EqualBits, NF4Construction
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.formats import NESTED_BLOCK
 from qtui_core.schemes.granularity import PerBlock, PerGroup
@@ -41,10 +35,10 @@ class TensorAnswers:
     go, and the same over block sizes; `equal` are the schemes at equal bits, if that was asked."""
 
     read: Subject
-    equal: tuple[EqualRow, ...]
+    equal: tuple[EqualBits, ...]
     columns: tuple[CodeColumn, ...]
     verdict: str
-    budgets: tuple[Budget, ...]
+    budgets: tuple[SchemeBudget, ...]
     sweep: tuple[SweepRow, ...]
 
 
@@ -65,12 +59,12 @@ class Shown:
     view: ViewName = ViewName.CODES
     asked: tuple[Scheme, ...] = FIRST_SCHEMES
     at_equal_bits: bool = False
-    equal: tuple[EqualRow, ...] = ()
+    equal: tuple[EqualBits, ...] = ()
     columns: tuple[CodeColumn, ...] = ()
     verdict: str = ""
-    budgets: tuple[Budget, ...] = ()
+    budgets: tuple[SchemeBudget, ...] = ()
     sweep: tuple[SweepRow, ...] = ()
-    construction: Construction | None = None
+    construction: NF4Construction | None = None
     chosen: int = 0
     code: int = 0
     step: int = 0
@@ -80,7 +74,7 @@ class Shown:
     @property
     def schemes(self) -> tuple[str, ...]:
         """The schemes that are shown."""
-        return tuple(column.scheme for column in self.columns)
+        return tuple(column.name for column in self.columns)
 
     @property
     def column(self) -> CodeColumn | None:

@@ -7,8 +7,8 @@ from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import ContentSwitcher
 
+from qtui.engine.answers.tensors import TensorEntry
 from qtui.report.numbers import format_bytes
-from qtui.screen.tensors.list import TensorEntry
 from qtui.screen.tensors.side import TensorSide
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.drawing import Drawing

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
-from qtui.screen.tensors.list import TensorEntry
+from qtui.engine.answers.tensors import TensorEntry, TensorNumbers
+from qtui.screen.tensors.facts import ERRORS, STATISTICS
 from qtui.screen.tensors.subject import WEIGHT
 from qtui.tui.panels.quantize.numbers import Row, element_rows, scheme_rows, tensor_rows
 from qtui.tui.panels.quantize.shown import Shown
+from qtui_core.codec import to_plain
 
 
 def panel_data(shown: Shown) -> dict[str, Any] | None:
@@ -18,7 +19,7 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
         return None
     schemes = []
     for scheme, errors in zip(shown.schemes, shown.errors, strict=False):
-        numbers = {} if errors is None else dataclasses.asdict(errors)
+        numbers = {} if errors is None else {name: getattr(errors, name) for name in ERRORS}
         schemes.append({"scheme": str(scheme), **numbers})
     return _finite(
         {
@@ -28,9 +29,9 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
             "inject": None if shown.inject is None else shown.inject.params,
             "shape": _shape(shown, shown.entry),
             "dtype": shown.entry.dtype if shown.source == WEIGHT else None,
-            "statistics": None if shown.numbers is None else dataclasses.asdict(shown.numbers),
+            "statistics": None if shown.numbers is None else _statistics(shown.numbers),
             "schemes": schemes,
-            "element": None if shown.element is None else dataclasses.asdict(shown.element),
+            "element": to_plain(shown.element),
         }
     )
 
@@ -54,6 +55,16 @@ def panel_text(shown: Shown, sentence: str) -> str | None:
     ]
     lines += [_row_text(row) for row in rows]
     return "\n".join([*lines, "", sentence])
+
+
+def _statistics(numbers: TensorNumbers) -> dict[str, Any]:
+    stats, outliers = numbers.statistics, numbers.outliers
+    return {
+        **{name: getattr(stats, name) for name in STATISTICS},
+        "outliers": outliers.count,
+        "outlier_share": outliers.share,
+        "outlier_columns": [[column.column, column.count] for column in outliers.columns],
+    }
 
 
 def _shape(shown: Shown, entry: TensorEntry) -> list[int] | None:

@@ -6,19 +6,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from qtui.engine.answers.tensors import (
+    Element,
+    Explanation,
+    ModelIndex,
+    Ranked,
+    Ranking,
+    TensorNumbers,
+)
 from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.screen.panel.answers import Answers
-from qtui.screen.tensors.data import (
-    Element,
-    ErrorNumbers,
-    ModelIndex,
-    TensorNumbers,
-    build,
-)
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.screen.widgets.histogram import HistogramData
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
+from qtui_core.answers.tensors import ErrorReport
+from qtui_core.codec import from_plain
 
 
 class QuantizeFeed:
@@ -35,7 +38,7 @@ class QuantizeFeed:
         reply = await self.engine.request("open_model", {"model": model}, on_progress=on_progress)
         self.answers.clear()
         self._captures.clear()
-        return ModelIndex.parse(reply.data)
+        return reply.read(ModelIndex)
 
     async def numbers(
         self, model: str, subject: Subject, on_progress: ProgressCallback
@@ -43,8 +46,7 @@ class QuantizeFeed:
         async def ask() -> TensorNumbers:
             params = {"model": model, **subject.params}
             reply = await self.engine.request("statistics", params, on_progress=on_progress)
-            columns = tuple((column, count) for column, count in reply.data["outlier_columns"])
-            return build(TensorNumbers, {**reply.data, "outlier_columns": columns})
+            return reply.read(TensorNumbers)
 
         return await self.answers.remembered(("numbers", model, subject), ask)
 
@@ -65,21 +67,21 @@ class QuantizeFeed:
 
     async def errors(
         self, model: str, subject: Subject, scheme: str, on_progress: ProgressCallback
-    ) -> ErrorNumbers:
-        async def ask() -> ErrorNumbers:
+    ) -> ErrorReport:
+        async def ask() -> ErrorReport:
             params = {"model": model, **subject.params, "scheme": scheme}
             reply = await self.engine.request("measure", params, on_progress=on_progress)
-            return build(ErrorNumbers, reply.data)
+            return reply.read(ErrorReport)
 
         return await self.answers.remembered(("errors", model, subject, scheme), ask)
 
-    async def sentence(
+    async def explanation(
         self, model: str, subject: Subject, schemes: Sequence[str], on_progress: ProgressCallback
-    ) -> str:
+    ) -> Explanation:
         """What the error of the first scheme means, the others being alternatives."""
         params = {"model": model, **subject.params, "schemes": list(schemes)}
         reply = await self.engine.request("explain", params, on_progress=on_progress)
-        return str(reply.data["sentence"])
+        return reply.read(Explanation)
 
     async def map(
         self, model: str, subject: Subject, request: MapRequest, on_progress: ProgressCallback
@@ -116,8 +118,7 @@ class QuantizeFeed:
             "column": column,
         }
         reply = await self.engine.request("element", params)
-        levels = tuple(reply.arrays["levels"].tolist())
-        return build(Element, {**reply.data, "levels": levels})
+        return reply.read(Element)
 
     async def rank(
         self, model: str, scheme: str, on_tensor: Callable[[str, float | None], None]
@@ -126,14 +127,15 @@ class QuantizeFeed:
         whether any was measured from a sample."""
 
         def on_progress(fraction: float, data: dict[str, Any]) -> None:
-            if "name" in data:
+            if data:
+                ranked = from_plain(Ranked, data)
                 # Decibels are over what a scheme did not lose, and losing values is worse than any.
-                on_tensor(data["name"], -math.inf if data["overflowed"] else data["sqnr_db"])
+                on_tensor(ranked.name, -math.inf if ranked.overflowed else ranked.sqnr_db)
 
         reply = await self.engine.request(
             "rank", {"model": model, "scheme": scheme}, on_progress=on_progress
         )
-        return bool(reply.data["sampled"])
+        return reply.read(Ranking).sampled
 
     def forget_other_captures(self, tensor: str, number: int) -> None:
         """The module of a weight was captured, by a number that differs each time: what was

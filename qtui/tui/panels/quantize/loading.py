@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from qtui.engine.answers.tensors import Explanation, TensorEntry, TensorNumbers
 from qtui.engine.client import EngineState
 from qtui.screen.panel.asking import PAUSE_SECONDS, Phase
-from qtui.screen.tensors.data import ErrorNumbers, TensorNumbers
-from qtui.screen.tensors.list import TensorEntry
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.tui.panels.quantize.feed import QuantizeFeed
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
 
@@ -38,14 +38,7 @@ class SchemeErrors:
     """The numbers of the scheme in a slot."""
 
     slot: int
-    numbers: ErrorNumbers
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What it all means."""
-
-    sentence: str
+    numbers: ErrorReport
 
 
 Finding = SchemeErrors | TensorNumbers | Explanation
@@ -67,7 +60,7 @@ async def findings(feed: QuantizeFeed, look: Look, activity: Activity) -> AsyncI
 
     async def explanation(slots: list[int]) -> Explanation:
         schemes = [look.schemes[slot] for slot in slots]
-        return Explanation(await feed.sentence(model, subject, schemes, heard("explanation")))
+        return await feed.explanation(model, subject, schemes, heard("explanation"))
 
     model, subject, active = look.model, look.subject, look.active
     others = [slot for slot in range(len(look.schemes)) if slot != active]

@@ -12,11 +12,12 @@ from textual.geometry import Region, Size
 from textual.reactive import reactive
 from textual.strip import Strip
 
+from qtui.engine.answers.tensors import Element, TensorNumbers
 from qtui.report.numbers import format_bytes, format_decibels, format_value
-from qtui.screen.tensors.data import Element, ErrorNumbers, TensorNumbers
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.line import Line, shortened
 from qtui.tui.panels.quantize.shown import Shown
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 
 Tone = Literal["heading", "label", "value", "quiet", "warning"]
@@ -87,12 +88,12 @@ class NumberTable(DrawnLines):
 
 
 def scheme_rows(
-    numbers: Sequence[ErrorNumbers | None], active: int, *, brief: bool = False
+    numbers: Sequence[ErrorReport | None], active: int, *, brief: bool = False
 ) -> list[Row]:
     """The comparison of the schemes: what each costs, and what it loses beside what it would
     lose on a Gaussian tensor. The active one carries a star."""
 
-    def row(label: str, show: Callable[[ErrorNumbers], str], tone: Tone = "value") -> Row:
+    def row(label: str, show: Callable[[ErrorReport], str], tone: Tone = "value") -> Row:
         return Row(label, tuple(NOTHING if n is None else show(n) for n in numbers), tone)
 
     letters = ("AB"[index] + ("*" if index == active else "") for index in range(len(numbers)))
@@ -122,17 +123,17 @@ def tensor_rows(numbers: TensorNumbers | None, *, brief: bool = False) -> list[R
     """What the values of the tensor are like."""
     if numbers is None:
         return [Row("values", tone="heading")]
-    n = numbers
+    n, outliers = numbers.statistics, numbers.outliers
     heading = Row(f"all {n.count:,} values" if n.count > 1 else "one value", tone="heading")
     strange = n.nan or n.inf
-    outliers = Row("beyond 6 sigma", (f"{n.outliers:,}",), "warning" if n.outliers else "value")
+    tone: Tone = "warning" if outliers.count else "value"
     rows = [
         heading,
         Row("smallest", (format_value(n.min, 4),)),
         Row("largest", (format_value(n.max, 4),)),
         Row("std", (format_value(n.std, 4),)),
         Row("kurtosis, normal 3", (format_value(n.kurtosis, 3),)),
-        outliers,
+        Row("beyond 6 sigma", (f"{outliers.count:,}",), tone),
         Row(
             "NaN, infinite",
             (f"{n.nan:,}, {n.inf:,}" if strange else "none",),
@@ -141,9 +142,10 @@ def tensor_rows(numbers: TensorNumbers | None, *, brief: bool = False) -> list[R
     ]
     if brief:
         return [heading, *rows[3:]]
-    if n.outlier_columns:
-        column, count = n.outlier_columns[0]
-        rows.insert(6, Row("  most in column", (f"{column:,} ({count:,})",), "warning"))
+    if outliers.columns:
+        most = outliers.columns[0]
+        words = f"{most.column:,} ({most.count:,})"
+        rows.insert(6, Row("  most in column", (words,), "warning"))
     return rows
 
 

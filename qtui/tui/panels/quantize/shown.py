@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from qtui.screen.tensors.data import (
+from qtui.engine.answers.tensors import (
     Element,
-    ErrorNumbers,
+    Explanation,
     ModelIndex,
+    TensorEntry,
     TensorNumbers,
 )
-from qtui.screen.tensors.list import TensorEntry
 from qtui.screen.tensors.subject import WEIGHT, Injection, Subject
 from qtui.screen.widgets.histogram import HistogramData
-from qtui.tui.panels.quantize.loading import Explanation, Finding, Look, SchemeErrors
+from qtui.tui.panels.quantize.loading import Finding, Look, SchemeErrors
 from qtui.tui.panels.quantize.maps.picture import MapPicture
+from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.schemes.scheme import Scheme
 
@@ -32,7 +33,7 @@ class Shown:
     inject: Injection | None = None
     schemes: list[Scheme] = field(default_factory=list)
     active: int = 0
-    errors: list[ErrorNumbers | None] = field(default_factory=list)
+    errors: list[ErrorReport | None] = field(default_factory=list)
     map: MapPicture | None = None
     histogram: HistogramData | None = None
     numbers: TensorNumbers | None = None

@@ -7,8 +7,8 @@ from typing import ClassVar
 from rich.segment import Segment
 from textual.strip import Strip
 
+from qtui.engine.answers.tensors import Element
 from qtui.report.numbers import format_value
-from qtui.screen.tensors.data import Element
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.heatmap.grid import HeatScale

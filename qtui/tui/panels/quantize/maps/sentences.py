@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from qtui.report.numbers import format_value, plural
-from qtui.screen.tensors.data import ErrorNumbers
 from qtui.tui.panels.quantize.maps.picture import MapPicture
+from qtui_core.answers.tensors import ErrorReport
 
-Errors = Mapping[str, ErrorNumbers | None]
+Errors = Mapping[str, ErrorReport | None]
 # A split of signs is called uneven where fair coins would hardly ever make it.
 SIGMAS = 3.0
 # A largest value so many times that of the middle cell stretches the scale of its group.
@@ -33,7 +33,7 @@ def map_sentence(picture: MapPicture, errors: Errors) -> str:
     return sentence + "".join(f" {scheme} {text}." for scheme, text in beyond if text)
 
 
-def beyond_text(numbers: ErrorNumbers | None) -> str:
+def beyond_text(numbers: ErrorReport | None) -> str:
     """What a scheme did to the elements beyond its largest number; "" without any."""
     parts: list[str] = []
     if numbers is None:

@@ -202,7 +202,7 @@ class MapsView(View):
         if self._has_subject:
             self._tell(shown)
         if shown.numbers is not None:
-            marked = tuple(column for column, _ in shown.numbers.outlier_columns)
+            marked = tuple(each.column for each in shown.numbers.outliers.columns)
             for widget in self.maps:
                 widget.marked_columns = marked
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
+from qtui.engine.answers.outliers import By
 from qtui.report.numbers import format_value
 from qtui.tui.panels.quantize.outliers.injecting import LARGEST
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
-By = Literal["sigma", "threshold", "column"]
 ORDER: tuple[By, ...] = ("sigma", "threshold", "column")
 LEAST_SIGMA, MOST_SIGMA = 3.0, 12.0
 #: How many times the median column; of Gaussian columns hardly one is beyond 4.
@@ -115,8 +114,3 @@ def beyond_text(by: By, limit: float) -> str:
     if by == "threshold":
         return f"of |x| >= {format_value(limit)}"
     return f"over {limit:g} times the median"
-
-
-def nearest(thresholds: Sequence[float], threshold: float) -> int:
-    """Where the threshold stands among them; 0 where there are none."""
-    return min(range(len(thresholds)), key=lambda at: abs(thresholds[at] - threshold), default=0)

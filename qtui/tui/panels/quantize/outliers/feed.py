@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from qtui.engine.client import ProgressCallback
-from qtui.tui.panels.quantize.feed import QuantizeFeed
-from qtui.tui.panels.quantize.loading import Look
-from qtui.tui.panels.quantize.outliers.data import (
-    Attribution,
-    Decomposition,
+from qtui.engine.answers.outliers import (
+    DecompositionSweep,
+    ErrorByColumn,
     Granularities,
     OutlierNumbers,
 )
+from qtui.engine.client import ProgressCallback
+from qtui.tui.panels.quantize.feed import QuantizeFeed
+from qtui.tui.panels.quantize.loading import Look
 from qtui.tui.panels.quantize.outliers.detection import Detection
+
+T = TypeVar("T")
 
 #: Columns tried one by one, each of which quantizes the whole tensor; fewer of a large one.
 TRIES, FEW_TRIES, LARGE = 8, 4, 1 << 25
@@ -23,7 +25,7 @@ async def ask_outliers(
     feed: QuantizeFeed, look: Look, detection: Detection, heard: ProgressCallback
 ) -> OutlierNumbers:
     """Raises as every question to the engine may: QtuiError and RequestCancelled."""
-    return OutlierNumbers.parse(await _ask(feed, look, "outliers", detection.params, heard))
+    return await _ask(feed, look, "outliers", OutlierNumbers, detection.params, heard)
 
 
 async def ask_granularities(
@@ -31,33 +33,38 @@ async def ask_granularities(
 ) -> Granularities:
     """Of the active scheme's format; each row is also told as progress."""
     scheme = {"scheme": look.schemes[look.active]}
-    return Granularities.parse(await _ask(feed, look, "granularities", scheme, heard))
+    return await _ask(feed, look, "granularities", Granularities, scheme, heard)
 
 
 async def ask_attribution(
     feed: QuantizeFeed, look: Look, detection: Detection, elements: int, heard: ProgressCallback
-) -> Attribution:
+) -> ErrorByColumn:
     """Of the active scheme, to the columns that the detection finds."""
     tries = TRIES if elements < LARGE else FEW_TRIES
     params = {"scheme": look.schemes[look.active], "tries": tries, **detection.params}
-    return Attribution.parse(await _ask(feed, look, "attribution", params, heard))
+    return await _ask(feed, look, "attribution", ErrorByColumn, params, heard)
 
 
 async def ask_decomposition(
     feed: QuantizeFeed, look: Look, threshold: float | None, heard: ProgressCallback
-) -> Decomposition:
+) -> DecompositionSweep:
     """Of the active scheme where it can be decomposed; at this threshold among others."""
     params = {"scheme": look.schemes[look.active], "threshold": threshold}
-    return Decomposition.parse(await _ask(feed, look, "decomposition", params, heard))
+    return await _ask(feed, look, "decomposition", DecompositionSweep, params, heard)
 
 
 async def _ask(
-    feed: QuantizeFeed, look: Look, what: str, params: dict[str, Any], heard: ProgressCallback
-) -> dict[str, Any]:
-    async def ask() -> dict[str, Any]:
+    feed: QuantizeFeed,
+    look: Look,
+    what: str,
+    kind: type[T],
+    params: dict[str, Any],
+    heard: ProgressCallback,
+) -> T:
+    async def ask() -> T:
         request = {"model": look.model, **look.subject.params, **params}
-        return (await feed.engine.request(what, request, on_progress=heard)).data
+        return (await feed.engine.request(what, request, on_progress=heard)).read(kind)
 
     key = (what, look.model, look.subject, *params.values())
-    answer: dict[str, Any] = await feed.answers.remembered(key, ask)
+    answer: T = await feed.answers.remembered(key, ask)
     return answer

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from qtui.screen.tensors.subject import Injection, Subject
-from qtui.tui.panels.quantize.loading import Look
-from qtui.tui.panels.quantize.outliers.data import (
-    Attribution,
-    Decomposition,
+from qtui.engine.answers.outliers import (
+    DecompositionSweep,
+    ErrorByColumn,
     Granularities,
     OutlierNumbers,
 )
+from qtui.screen.tensors.subject import Injection, Subject
+from qtui.tui.panels.quantize.loading import Look
 from qtui.tui.panels.quantize.outliers.sentences import injection_sentence, outlier_sentence
 
 Place = tuple[str, str, str, Injection | None]
@@ -31,8 +31,8 @@ class OutlierFindings:
     def __init__(self) -> None:
         self.numbers: OutlierNumbers | None = None
         self.granularities: Granularities | None = None
-        self.attribution: Attribution | None = None
-        self.decomposition: Decomposition | None = None
+        self.attribution: ErrorByColumn | None = None
+        self.decomposition: DecompositionSweep | None = None
         self.chosen = 0
         self.std: float | None = None
         self._held: dict[str, Place] = {}
@@ -102,8 +102,8 @@ def place_of(model: str, subject: Subject) -> Place:
 def outliers_data(
     numbers: OutlierNumbers,
     granularities: Granularities | None,
-    attribution: Attribution | None,
-    decomposition: Decomposition | None,
+    attribution: ErrorByColumn | None,
+    decomposition: DecompositionSweep | None,
     *,
     chosen: int,
 ) -> dict[str, Any]:

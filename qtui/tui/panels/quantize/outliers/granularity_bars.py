@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from textual.binding import Binding
 from textual.message import Message
 
+from qtui.engine.answers.outliers import Granularities, GranularityRow
 from qtui.report.numbers import format_count, format_decibels
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
-from qtui.tui.panels.quantize.outliers.data import Granularities, GranularityRow
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine, TonedLines
 
 SHORTEST_BAR = 6

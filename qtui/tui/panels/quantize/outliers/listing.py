@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qtui.engine.answers.outliers import ErrorByColumn, KeptColumns, OutlierNumbers
 from qtui.report.numbers import format_decibels, format_value, plural
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
-from qtui.tui.panels.quantize.outliers.data import Attribution, Kept, OutlierNumbers
 from qtui.tui.panels.quantize.outliers.detection import beyond_text
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
 
@@ -17,7 +17,7 @@ def listing_lines(
     height: int,
     glyphs: Glyphs,
     numbers: OutlierNumbers | None,
-    attribution: Attribution | None,
+    attribution: ErrorByColumn | None,
 ) -> Sequence[TextLine]:
     """Elements in the upper part, columns below; each list ends where the room does."""
     if numbers is None:
@@ -106,7 +106,7 @@ def _largest_lines(numbers: OutlierNumbers, height: int, glyphs: Glyphs) -> list
 
 def column_lines(
     numbers: OutlierNumbers,
-    attribution: Attribution | None,
+    attribution: ErrorByColumn | None,
     height: int,
     width: int,
     glyphs: Glyphs,
@@ -138,7 +138,7 @@ def column_lines(
     return lines
 
 
-def _kept_line(kept: Kept, name: str, bar: int, glyphs: Glyphs) -> TextLine:
+def _kept_line(kept: KeptColumns, name: str, bar: int, glyphs: Glyphs) -> TextLine:
     size = ""
     if len(kept.columns) == 1 and kept.absmax_ratio is not None:
         size = times_text(kept.absmax_ratio, glyphs)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from qtui.report.numbers import format_decibels, format_value, plural
-from qtui.screen.tensors.subject import Injection
-from qtui.tui.panels.quantize.outliers.data import (
-    Attribution,
-    Decomposition,
+from qtui.engine.answers.outliers import (
+    DecompositionSweep,
+    ErrorByColumn,
     Granularities,
     GranularityRow,
     OutlierNumbers,
 )
+from qtui.report.numbers import format_decibels, format_value, plural
+from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.detection import Detection, beyond_text
 from qtui.tui.panels.quantize.outliers.injecting import place_text, sigmas_text
 from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent
@@ -32,8 +32,8 @@ NOT_ADVISED = ("column", "model")
 def outlier_sentence(
     numbers: OutlierNumbers | None,
     granularities: Granularities | None,
-    attribution: Attribution | None,
-    decomposition: Decomposition | None = None,
+    attribution: ErrorByColumn | None,
+    decomposition: DecompositionSweep | None = None,
 ) -> str:
     """What the outliers that were detected cost and what to do; empty while too little is
     known."""
@@ -190,7 +190,7 @@ def _limit(numbers: OutlierNumbers) -> str:
     return f"{numbers.limit:g} sigma"
 
 
-def _too_many(numbers: OutlierNumbers, decomposition: Decomposition | None) -> str:
+def _too_many(numbers: OutlierNumbers, decomposition: DecompositionSweep | None) -> str:
     """Why columns that are no exception are not worth to be kept."""
     point = None if decomposition is None else decomposition.at(numbers.limit)
     if numbers.detection != "threshold" or point is None:
@@ -198,7 +198,7 @@ def _too_many(numbers: OutlierNumbers, decomposition: Decomposition | None) -> s
     return f"too many, in 16 bits they take {point.bits_per_parameter:.3g} bits per parameter"
 
 
-def _scattered(numbers: OutlierNumbers, attribution: Attribution) -> str:
+def _scattered(numbers: OutlierNumbers, attribution: ErrorByColumn) -> str:
     """Nothing to blame: nothing is found, or not in columns."""
     most = next(iter(attribution.tried), None)
     carries = ""

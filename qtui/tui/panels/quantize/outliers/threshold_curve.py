@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qtui.engine.answers.outliers import DecompositionSweep
 from qtui.report.numbers import format_bytes, format_decibels
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
-from qtui.tui.panels.quantize.outliers.data import Decomposition
 from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
 
 EIGHTHS = 8
@@ -15,7 +15,7 @@ WIDEST_POINT = 4
 
 
 def threshold_lines(
-    width: int, height: int, glyphs: Glyphs, found: Decomposition | None, chosen: int
+    width: int, height: int, glyphs: Glyphs, found: DecompositionSweep | None, chosen: int
 ) -> Sequence[TextLine]:
     """The slider and, where there is room, the curve above its positions."""
     if found is None:
@@ -42,7 +42,7 @@ def threshold_lines(
 
 
 def _curve(
-    width: int, height: int, glyphs: Glyphs, found: Decomposition, chosen: int
+    width: int, height: int, glyphs: Glyphs, found: DecompositionSweep, chosen: int
 ) -> list[TextLine]:
     """Bars of SQNR from the highest threshold at the left, a marker below the chosen one."""
     points = found.points

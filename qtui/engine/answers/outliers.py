@@ -1,18 +1,19 @@
-"""What the engine answers about outliers, typed. No numpy here."""
+"""Outliers of a tensor: which they are, what they cost, and what would confine them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
-from qtui.screen.tensors.data import build
-from qtui.tui.panels.quantize.outliers.detection import By, nearest
 from qtui_core.dataclass import dataclass
+
+#: How outliers are detected: by standard deviations, by magnitude, or as columns.
+By = Literal["sigma", "threshold", "column"]
 
 
 @dataclass(frozen=True)
-class Outlier:
+class FoundOutlier:
     """One element, and how many standard deviations it is from the mean; whether its column is
     an outlier column."""
 
@@ -24,7 +25,7 @@ class Outlier:
 
 
 @dataclass(frozen=True)
-class Magnitude:
+class ColumnSize:
     """How large a column is; ratios are to the median column, None beside a median of 0.
     Whether it is an outlier column."""
 
@@ -54,31 +55,18 @@ class OutlierNumbers:
     count: int
     share: float
     energy_share: float | None
-    top: tuple[Outlier, ...]
+    top: tuple[FoundOutlier, ...]
     columns: Mapping[int, int]
     columns_hit: int
     column_total: int
     row_total: int
     outlier_columns: tuple[int, ...]
     outlier_column_count: int
-    largest: tuple[Magnitude, ...]
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> OutlierNumbers:
-        return build(
-            cls,
-            {
-                **data,
-                "top": tuple(Outlier(*row) for row in data["top"]),
-                "columns": dict(data["columns"]),
-                "outlier_columns": tuple(data["outlier_columns"]),
-                "largest": tuple(Magnitude(*row) for row in data["largest"]),
-            },
-        )
+    largest: tuple[ColumnSize, ...]
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptColumns:
     """What a scheme would do with these columns in 16 bits. `own_share` of the squared error
     is in them; `caused_share` of it would be gone. `absmax_ratio` is that of the largest to the
     median column, None beside a median of 0. `outlier` where all are outlier columns."""
@@ -92,7 +80,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Attribution:
+class ErrorByColumn:
     """Where the squared error of a scheme is. `tried` are single columns, the one that would
     bring most first; `together` all `together_count` outlier columns that the detection finds,
     of which it names the first; `columns` and `rows` (index, share)."""
@@ -102,25 +90,11 @@ class Attribution:
     limit: float
     sqnr_db: float | None
     column_total: int
-    tried: tuple[Kept, ...]
-    together: Kept | None
+    tried: tuple[KeptColumns, ...]
+    together: KeptColumns | None
     together_count: int
     columns: tuple[tuple[int, float], ...]
     rows: tuple[tuple[int, float], ...]
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> Attribution:
-        together = data["together"]
-        return build(
-            cls,
-            {
-                **data,
-                "tried": tuple(_kept(kept) for kept in data["tried"]),
-                "together": None if together is None else _kept(together),
-                "columns": tuple((column, share) for column, share in data["columns"]),
-                "rows": tuple((row, share) for row, share in data["rows"]),
-            },
-        )
 
 
 @dataclass(frozen=True)
@@ -152,16 +126,6 @@ class Granularities:
     before: tuple[GranularityRow, ...]
     left_out: tuple[tuple[str, str], ...]
     stored_bits: float = math.inf
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> Granularities:
-        return cls(
-            data["scheme"],
-            tuple(build(GranularityRow, row) for row in data["rows"]),
-            tuple(build(GranularityRow, row) for row in data["before"]),
-            tuple((name, why) for name, why in data["left_out"]),
-            data["stored_bits"],
-        )
 
     def saves(self, row: GranularityRow, kept: float = 0.0) -> bool:
         """Whether a row takes fewer bits than what is stored, this share of the columns kept in
@@ -210,7 +174,7 @@ class ThresholdPoint:
 
 
 @dataclass(frozen=True)
-class Decomposition:
+class DecompositionSweep:
     """Points of descending thresholds, `threshold` that of one of them, unless there are none.
     `why` says why it is not the chosen scheme that is decomposed, empty where it is."""
 
@@ -220,11 +184,6 @@ class Decomposition:
     column_total: int
     points: tuple[ThresholdPoint, ...]
 
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> Decomposition:
-        points = tuple(build(ThresholdPoint, point) for point in data["points"])
-        return build(cls, {**data, "points": points})
-
     def at(self, threshold: float) -> ThresholdPoint | None:
         """The point of this threshold, if it is among them."""
         return next((point for point in self.points if point.threshold == threshold), None)
@@ -232,8 +191,8 @@ class Decomposition:
     @property
     def chosen(self) -> int:
         """Where the threshold stands."""
-        return nearest([point.threshold for point in self.points], self.threshold)
-
-
-def _kept(data: Mapping[str, Any]) -> Kept:
-    return build(Kept, {**data, "columns": tuple(data["columns"])})
+        return min(
+            range(len(self.points)),
+            key=lambda at: abs(self.points[at].threshold - self.threshold),
+            default=0,
+        )
