@@ -129,7 +129,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class AllRanked:
     """Whether any tensor was measured from a sample."""
 
     sampled: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qtui.engine.answers.tensors import Ranked, Ranking
+from qtui.engine.answers.tensors import AllRanked, Ranked
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Result, Task
 from qtui.engine.tensors import StoredTensor
@@ -32,7 +32,7 @@ def rank(session: Session, task: Task) -> Result:
         sampled |= not sample.is_whole
         ranked = Ranked(info.name, report.sqnr_db, report.overflowed)
         task.progress((done + 1) / len(infos), ranked)
-    return Result(Ranking(sampled))
+    return Result(AllRanked(sampled))
 
 
 OPERATIONS = {"rank": (rank, "background")}

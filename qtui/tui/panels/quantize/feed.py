@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qtui.engine.answers.tensors import (
+    AllRanked,
     Element,
     Explanation,
     ModelIndex,
     Ranked,
-    Ranking,
     TensorNumbers,
 )
 from qtui.engine.client import EngineClient, ProgressCallback
@@ -135,7 +135,7 @@ class QuantizeFeed:
         reply = await self.engine.request(
             "rank", {"model": model, "scheme": scheme}, on_progress=on_progress
         )
-        return reply.read(Ranking).sampled
+        return reply.read(AllRanked).sampled
 
     def forget_other_captures(self, tensor: str, number: int) -> None:
         """The module of a weight was captured, by a number that differs each time: what was
