@@ -241,7 +241,7 @@ def table_of(rows: Sequence[Mutation], runs: Mapping[str, Mapping[str, Sequence[
     lines.append("|---" * (len(runs) + 3) + "|")
     for row in rows:
         found = [verdicts.get(row.name, ("", "")) for verdicts in runs.values()]
-        by = next((by for _, by in reversed(found) if by), "").rpartition("/")[2].split("[")[0]
+        by = next((by for _, by in reversed(found) if by), "").partition("[")[0].rpartition("/")[2]
         cells = [row.layer, row.wrong, *(verdict for verdict, _ in found), by and f"`{by}`"]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
