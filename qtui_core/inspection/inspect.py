@@ -21,10 +21,12 @@ from qtui_core.quant import (
     Scheme,
     bits_per_parameter,
     find_outliers,
-    measure,
     quantized_bytes,
     statistics,
 )
+from qtui_core.quant.measure import ErrorScan
+from qtui_core.quant.scan.scan import scan
+from qtui_core.quant.scan.statistics import StatisticsScan
 
 #: Reports how far an inspection is: elements done, elements in all, tensor at work.
 Progress = Callable[[int, int, str], None]
@@ -127,25 +129,30 @@ def _inspect_tensor(
     extent: tuple[float, float] | None,
     advance: Callable[[float], None],
 ) -> TensorReport:
-    applied = list(schemes) if is_quantizable(info) else []
-    steps = 2 + len(applied)
-
-    def step(number: int) -> Callable[[float], None]:
-        return lambda share: advance((number + share) / steps)
-
+    found, errors = StatisticsScan(), []
+    if is_quantizable(info):
+        errors = [ErrorScan(scheme) for scheme in schemes]
+    scanned = (1 + len(errors)) / (2 + len(errors))  # of the work, as the outliers are alone
     advance(0.0)
-    stats = statistics(rows, progress=step(0))
-    outliers = find_outliers(rows, stats, top=TOP_OUTLIERS, progress=step(1))
-    errors = tuple(
-        _of_tensor(measure(rows, scheme, model_absmax=extent, progress=step(2 + i)), info, sample)
-        for i, scheme in enumerate(applied)
+    scan(
+        rows,
+        [found, *errors],
+        model_absmax=extent,
+        progress=lambda share: advance(scanned * share),
+    )
+    stats = found.result()
+    outliers = find_outliers(
+        rows,
+        stats,
+        top=TOP_OUTLIERS,
+        progress=lambda share: advance(scanned + (1 - scanned) * share),
     )
     return TensorReport(
         info,
         sampled_parameters=sample.count * row_elements(info),
         statistics=stats,
         outliers=_in_tensor_rows(outliers, info, sample),
-        errors=errors,
+        errors=tuple(_of_tensor(error.result(), info, sample) for error in errors),
     )
 
 

@@ -8,22 +8,54 @@ quantization).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.quant.gaussian import gaussian_relative_mse
+from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.segment_error import NO_ERROR, SegmentError, segment_error
-from qtui_core.quant.scan.word_errors import error_by_word
-from qtui_core.quant.segments.elements import Elements, ModelExtent, TensorLike, elements_of
+from qtui_core.quant.scan.word_errors import Counts, error_by_word
+from qtui_core.quant.segments.elements import Elements, ModelExtent, Segment, TensorLike
 from qtui_core.quant.segments.layout import matrix_shape
-from qtui_core.quant.segments.parallel import fractions_of, map_segments, thread_count
-from qtui_core.quant.segments.process import Plan, first_passes, make_plan
+from qtui_core.quant.segments.parallel import Scratch, Watch
+from qtui_core.quant.segments.process import Plan
 from qtui_core.quant.segments.rounding import ROUNDING_NOISE
-from qtui_core.quant.segments.word_table import depends_on_the_word
+from qtui_core.quant.segments.word_table import WORDS, depends_on_the_word
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Scheme
+
+
+class ErrorScan(SchemeReducer["SegmentError | Counts"]):
+    """The error of a scheme; with `by_word`, of bfloat16 whose codes depend on the word alone, from
+    a count of its words, which is faster and differs in the last bits of the sums."""
+
+    def __init__(self, scheme: Scheme, *, by_word: bool = True) -> None:
+        super().__init__(scheme)
+        self._by_word = by_word
+
+    def begin(self, elements: Elements) -> None:
+        self._elements, self._total = elements, NO_ERROR
+        by_word = self._by_word and depends_on_the_word(self.plan, elements)
+        self._words = np.zeros(WORDS, np.int64) if by_word else None
+
+    def take(self, segment: Segment, scratch: Scratch) -> SegmentError | Counts:
+        if self._words is not None:
+            return np.bincount(segment.raw, minlength=WORDS)
+        return segment_error(self.plan, segment, scratch)
+
+    def add(self, part: SegmentError | Counts) -> None:
+        if isinstance(part, SegmentError):
+            self._total += part
+        elif self._words is not None:
+            self._words += part
+
+    def result(self) -> ErrorReport:
+        total = self._total
+        if self._words is not None:
+            total = error_by_word(self.plan, self._elements, self._words)
+        return report_of(self._elements, self.plan, self.model_absmax, total)
 
 
 def measure(
@@ -31,48 +63,13 @@ def measure(
     scheme: Scheme,
     *,
     model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> ErrorReport:
-    """Quantizes, dequantizes and compares, without keeping codes or values.
-
-    Args:
-        x: what `quantize` takes; a reader's rows are asked for in order, on this thread.
-        scheme: what to do.
-        model_absmax: as for `quantize`.
-        progress: called with the fraction done, in (0, 1], on this thread.
-        cancelled: asked before each segment.
-        threads: how many to use; chosen by size when None, the result is the same.
-
-    Raises:
-        Cancelled: `cancelled()` was true.
-        UsageError: `x` is not a tensor of real numbers.
-    """
-    elements = elements_of(x)
-    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
-    advance = fractions_of(progress, passes * elements.count)
-    count = thread_count(elements.count, threads)
-    with np.errstate(all="ignore"):
-        plan = make_plan(
-            elements,
-            scheme,
-            model_absmax,
-            threads=count,
-            advance=advance,
-            cancelled=cancelled,
-        )
-    if depends_on_the_word(plan, elements):
-        total = error_by_word(plan, elements, advance=advance, cancelled=cancelled)
-        return report_of(elements, plan, model_absmax, total)
-    found = map_segments(
-        lambda segment, scratch: segment_error(plan, segment, scratch),
-        elements.segments(plan.multiple),
-        threads=count,
-        advance=advance,
-        cancelled=cancelled,
-    )
-    return report_of(elements, plan, model_absmax, sum(found, NO_ERROR))
+    """Quantizes, dequantizes and compares, without keeping codes or values. Arguments and errors
+    as `scan`."""
+    found = ErrorScan(scheme)
+    scan(x, [found], model_absmax=model_absmax, **watch)
+    return found.result()
 
 
 def report_of(

@@ -20,7 +20,10 @@ from qtui_core.quant import Scheme
 from qtui_core.quant.bit_budget import bit_budget as budget_of
 from qtui_core.quant.coding.nf4_construction import construct_nf4
 from qtui_core.quant.gaussian import gaussian_relative_mse
-from qtui_core.quant.measure import decibels
+from qtui_core.quant.measure import ErrorScan, decibels
+from qtui_core.quant.scan.occupancy import OccupancyScan
+from qtui_core.quant.scan.reducer import Reducer
+from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
 from qtui_core.quant.verdicts.equal_bits import at_equal_bits
 from qtui_core.schemes.rules import check_side_by_side
@@ -32,14 +35,15 @@ def codebooks(session: Session, task: Task) -> Result:
     tensor, schemes = session.tensor_of(task), schemes_of(task)
     check_side_by_side(schemes)
     found: list[Contender] = []
-    stop = 0.0
-    for index, scheme in enumerate(schemes):
-        # Two readings of each, and one of the statistics.
-        start, middle, stop = (n / (2 * len(schemes) + 1) for n in range(2 * index, 2 * index + 3))
-        occupancy = session.occupancy_of(task, tensor, scheme, start, middle)
-        report = session.errors_of(task, tensor, scheme, middle, stop)
+    asked: list[Reducer[Any]] = [
+        *map(OccupancyScan, schemes),
+        *map(ErrorScan, schemes),
+        StatisticsScan(),
+    ]
+    *results, stats = session.find(task, tensor, asked)
+    count = len(schemes)
+    for occupancy, report in zip(results[:count], results[count:], strict=True):
         found.append(Contender(report, occupancy))
-    stats = session.statistics_of(task, tensor, stop, 1.0)
     resized = task.params.get("resized") is True
     stored = session.stored_bits(task)
     sentence = verdict(found, stats, resized=resized, stored_bits=stored)

@@ -17,8 +17,8 @@ from qtui_core.quant import OutlierReport, find_beyond, find_outliers
 from qtui_core.quant.scan.attribution import outlier_columns
 from qtui_core.quant.scan.columns import (
     STANDS_OUT,
+    ColumnScan,
     ColumnStatistics,
-    column_statistics,
     threshold_ladder,
 )
 
@@ -105,9 +105,9 @@ def columns_of(
     session: Session, task: Task, tensor: Subject, start: float, stop: float
 ) -> ColumnStatistics:
     """The magnitudes of all columns."""
-    return session.remembered(
-        task, tensor, ("columns",), lambda: column_statistics(tensor, **watched(task, start, stop))
-    )
+    columns: ColumnStatistics
+    [columns] = session.find(task, tensor, [ColumnScan()], start, stop)
+    return columns
 
 
 def threshold_of(session: Session, task: Task, tensor: Subject, columns: ColumnStatistics) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from qtui.engine.answers.tensors import Explanation, TensorNumbers
 from qtui.engine.element import element_under_scheme
@@ -12,6 +13,9 @@ from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
 from qtui_core.quant import explain as explain_reports
 from qtui_core.quant import histogram as histogram_of
+from qtui_core.quant.measure import ErrorScan
+from qtui_core.quant.scan.reducer import Reducer
+from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.segments.layout import matrix_shape
 
 OUTLIER_COLUMNS_SENT = 256
@@ -47,8 +51,8 @@ def explain(session: Session, task: Task) -> Result:
     if not isinstance(texts, list) or not texts:
         raise UsageError("An explanation needs a list of schemes.")
     schemes = [Scheme.parse(str(text)) for text in texts]
-    reports = [session.errors_of(task, tensor, scheme) for scheme in schemes]
-    stats = session.statistics_of(task, tensor, 0.9, 0.95)
+    asked: list[Reducer[Any]] = [*map(ErrorScan, schemes), StatisticsScan()]
+    *reports, stats = session.find(task, tensor, asked, 0.0, 0.95)
     outliers = session.outliers_of(task, tensor, 0.95, 1.0)
     stored = session.stored_bits(task)
     sentence = explain_reports(reports, stats, outliers, stored_bits=stored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar
 
 import numpy as np
@@ -21,11 +21,13 @@ from qtui_core.quant import (
     Scheme,
     TensorStatistics,
     find_outliers,
-    measure,
     statistics,
 )
+from qtui_core.quant.measure import ErrorScan
 from qtui_core.quant.scan.injection import Injected
-from qtui_core.quant.scan.occupancy import Occupancy, code_occupancy
+from qtui_core.quant.scan.reducer import Reducer
+from qtui_core.quant.scan.scan import SchemeReducer, scan
+from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.segments.elements import elements_of
 from qtui_core.quant.segments.parallel import fractions_of, thread_count
 from qtui_core.quant.segments.process import Plan, first_passes, make_plan
@@ -54,10 +56,7 @@ class Session:
     def __init__(self) -> None:
         self.models = OpenModels()
         self.captured = Captures()
-        self._statistics: dict[tuple[str, str], TensorStatistics] = {}
         self._outliers: dict[tuple[str, str], OutlierReport] = {}
-        self._errors: dict[tuple[str, str, str], ErrorReport] = {}
-        self._occupancies: dict[tuple[str, str, str], Occupancy] = {}
         self._plans: dict[tuple[str, str, str], Plan] = {}
         self._model_extent: dict[str, tuple[float, float]] = {}
         self._findings: dict[tuple[Any, ...], Any] = {}
@@ -65,10 +64,7 @@ class Session:
     def forget(self) -> None:
         """Another model is open now."""
         self.captured.forget()
-        self._statistics.clear()
         self._outliers.clear()
-        self._errors.clear()
-        self._occupancies.clear()
         self._plans.clear()
         self._model_extent.clear()
         self._findings.clear()
@@ -108,14 +104,43 @@ class Session:
     def scheme_of(self, task: Task) -> Scheme:
         return Scheme.parse(task.text("scheme"))
 
+    def find(
+        self,
+        task: Task,
+        tensor: Subject,
+        reducers: Sequence[Reducer[Any]],
+        start: float = 0.0,
+        stop: float = 1.0,
+    ) -> list[Any]:
+        """The results of reducers: what was found before, and the rest in one scan."""
+        of_tensor = (task.text("model"), tensor.key)
+        keys = [(*of_tensor, type(r).__name__, str(getattr(r, "scheme", ""))) for r in reducers]
+        found = {key: self._findings[key] for key in keys if key in self._findings}
+        missing = {key: r for key, r in zip(keys, reducers, strict=True) if key not in found}
+        about = [r for r in missing.values() if isinstance(r, SchemeReducer)]
+        extents = [self.extent_of_model(task, reducer.scheme) for reducer in about]
+        plans = {r.scheme: self._plans.get((*of_tensor, str(r.scheme))) for r in about}
+        if missing:
+            scan(
+                tensor,
+                list(missing.values()),
+                model_absmax=next(filter(None, extents), None),
+                plans={scheme: plan for scheme, plan in plans.items() if plan is not None},
+                **watched(task, start, stop),
+            )
+        for planned in about:
+            _remember(self._plans, (*of_tensor, str(planned.scheme)), planned.plan)
+        for key, reducer in missing.items():
+            found[key] = reducer.result()
+            _remember(self._findings, key, found[key], CACHED_FINDINGS)
+        return [found[key] for key in keys]
+
     def statistics_of(
         self, task: Task, tensor: Subject, start: float, stop: float
     ) -> TensorStatistics:
-        key = (task.text("model"), tensor.key)
-        if key not in self._statistics:
-            found = statistics(tensor, **watched(task, start, stop))
-            _remember(self._statistics, key, found)
-        return self._statistics[key]
+        stats: TensorStatistics
+        [stats] = self.find(task, tensor, [StatisticsScan()], start, stop)
+        return stats
 
     def usual_of(self, task: Task) -> TensorStatistics:
         """The statistics whose mean and standard deviation sigmas are counted in everywhere: those
@@ -135,23 +160,9 @@ class Session:
     def errors_of(
         self, task: Task, tensor: Subject, scheme: Scheme, start: float = 0.0, stop: float = 1.0
     ) -> ErrorReport:
-        key = (task.text("model"), tensor.key, str(scheme))
-        if key not in self._errors:
-            extent = self.extent_of_model(task, scheme)
-            found = measure(tensor, scheme, model_absmax=extent, **watched(task, start, stop))
-            _remember(self._errors, key, found)
-        return self._errors[key]
-
-    def occupancy_of(
-        self, task: Task, tensor: Subject, scheme: Scheme, start: float, stop: float
-    ) -> Occupancy:
-        key = (task.text("model"), tensor.key, str(scheme))
-        if key not in self._occupancies:
-            extent = self.extent_of_model(task, scheme)
-            watch = watched(task, start, stop)
-            found = code_occupancy(tensor, scheme, model_absmax=extent, **watch)
-            _remember(self._occupancies, key, found)
-        return self._occupancies[key]
+        report: ErrorReport
+        [report] = self.find(task, tensor, [ErrorScan(scheme)], start, stop)
+        return report
 
     def plan_of(
         self, task: Task, tensor: Subject, scheme: Scheme, start: float = 0.0, stop: float = 1.0

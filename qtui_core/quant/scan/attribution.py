@@ -9,7 +9,8 @@ column may be all of the error, where its own share is next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from qtui_core.quant.scan.columns import ColumnStatistics
 from qtui_core.quant.scan.injection import Without
 from qtui_core.quant.scan.outliers import FEW_COLUMNS, crowded_columns
 from qtui_core.quant.segments.elements import ModelExtent, TensorLike
+from qtui_core.quant.segments.parallel import Watch
 from qtui_core.schemes.scheme import Scheme
 
 Float64 = npt.NDArray[np.float64]
@@ -105,19 +107,10 @@ def attribute_error(
     scheme: Scheme,
     *,
     model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> Attribution:
     """Where the squared error is. Arguments, passes and errors as `measure`."""
-    errors = column_errors(
-        x,
-        scheme,
-        model_absmax=model_absmax,
-        progress=progress,
-        cancelled=cancelled,
-        threads=threads,
-    )
+    errors = column_errors(x, scheme, model_absmax=model_absmax, **watch)
     return Attribution(
         scheme, errors, float(errors.squared_error.sum()), float(errors.squared.sum())
     )
@@ -129,9 +122,7 @@ def keep_columns(
     columns: Sequence[int],
     *,
     model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> Kept:
     """What the scheme of an attribution would do to the same tensor with `columns` kept in 16
     bits: it is done without them, so that they are in no scale, and the error of the others is
@@ -141,9 +132,7 @@ def keep_columns(
         Without(x, [int(column) for column in kept]),
         attribution.scheme,
         model_absmax=model_absmax,
-        progress=progress,
-        cancelled=cancelled,
-        threads=threads,
+        **watch,
     )
     before = attribution.squared_error
     left = float(np.delete(without.squared_error, kept).sum())

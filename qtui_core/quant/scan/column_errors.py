@@ -3,16 +3,17 @@ need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import ModelExtent, Segment, TensorLike, elements_of
+from qtui_core.quant.scan.scan import SchemeReducer, scan
+from qtui_core.quant.scan.segment_error import element_errors
+from qtui_core.quant.segments.elements import Elements, ModelExtent, Segment, TensorLike
 from qtui_core.quant.segments.layout import rectangles
-from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
-from qtui_core.quant.segments.process import first_passes, make_plan, prepare, round_trip
+from qtui_core.quant.segments.parallel import Scratch, Watch
 from qtui_core.schemes.scheme import Scheme
 
 Float64 = npt.NDArray[np.float64]
@@ -40,45 +41,23 @@ class _Part:
     row_squared_error: Float64
 
 
-def column_errors(
-    x: TensorLike,
-    scheme: Scheme,
-    *,
-    model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
-) -> ColumnErrors:
-    """What a scheme does to each column. Arguments and errors as `measure`; reads the tensor as
-    often, and holds two numbers a column and one a row."""
-    elements = elements_of(x)
-    rows, columns = elements.matrix
-    count = thread_count(elements.count, threads)
-    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
-    advance = fractions_of(progress, passes * elements.count)
-    with np.errstate(all="ignore"):
-        plan = make_plan(
-            elements, scheme, model_absmax, threads=count, advance=advance, cancelled=cancelled
-        )
+class ColumnErrorScan(SchemeReducer[list[_Part]]):
+    """The error of a scheme by column and row; two numbers a column and one a row are held."""
 
-    def summed(segment: Segment, scratch: Scratch) -> list[_Part]:
-        with np.errstate(all="ignore"):
-            prepared = prepare(plan, segment, scratch)
-            error = round_trip(plan, prepared, scratch)
-            x = prepared.values
-            np.subtract(x, error, out=error)
-        if prepared.nonfinite is not None:
-            error[prepared.nonfinite] = 0
-            x = np.where(prepared.nonfinite, np.float32(0), x)
-        if not scheme.saturate:
-            lost = ~np.isfinite(error)  # as measure leaves them out
-            error[lost] = 0
-            x = np.where(lost, np.float32(0), x)
+    def begin(self, elements: Elements) -> None:
+        rows, self._columns = elements.matrix
+        self._total = ColumnErrors(np.zeros(self._columns), np.zeros(self._columns), np.zeros(rows))
+
+    def take(self, segment: Segment, scratch: Scratch) -> list[_Part]:
+        found = element_errors(self.plan, segment, scratch)
         parts = []
-        for first, last, left, right in rectangles(segment.start, error.size, columns):
-            at = slice(first * columns + left - segment.start, None)
+        for first, last, left, right in rectangles(segment.start, segment.size, self._columns):
+            at = first * self._columns + left - segment.start
             shape = (last - first, right - left)
-            wrong, value = (a[at][: shape[0] * shape[1]].reshape(shape) for a in (error, x))
+            wrong, value = (
+                values[at : at + shape[0] * shape[1]].reshape(shape)
+                for values in (found.magnitude, found.values)
+            )
             parts.append(
                 _Part(
                     slice(left, right),
@@ -91,16 +70,24 @@ def column_errors(
             )
         return parts
 
-    total = ColumnErrors(np.zeros(columns), np.zeros(columns), np.zeros(rows))
-    for parts in map_segments(
-        summed,
-        elements.segments(plan.multiple),
-        threads=count,
-        advance=advance,
-        cancelled=cancelled,
-    ):
-        for part in parts:
-            total.squared_error[part.columns] += part.squared_error
-            total.squared[part.columns] += part.squared
-            total.row_squared_error[part.rows] += part.row_squared_error
-    return total
+    def add(self, part: list[_Part]) -> None:
+        for each in part:
+            self._total.squared_error[each.columns] += each.squared_error
+            self._total.squared[each.columns] += each.squared
+            self._total.row_squared_error[each.rows] += each.row_squared_error
+
+    def result(self) -> ColumnErrors:
+        return self._total
+
+
+def column_errors(
+    x: TensorLike,
+    scheme: Scheme,
+    *,
+    model_absmax: ModelExtent | None = None,
+    **watch: Unpack[Watch],
+) -> ColumnErrors:
+    """What a scheme does to each column. Arguments and errors as `scan`."""
+    found = ColumnErrorScan(scheme)
+    scan(x, [found], model_absmax=model_absmax, **watch)
+    return found.result()

@@ -4,16 +4,17 @@ than the rest, in its weight or in what flows into it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import Segment, TensorLike, elements_of
+from qtui_core.quant.scan.reducer import Reducer, read
+from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
 from qtui_core.quant.segments.layout import rectangles
-from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, thread_count
 
 #: A column stands out where its largest magnitude, or its root mean square, is more than this
 #: many times that of the median column. Of Gaussian columns of MIN_ROWS elements one in 10^7
@@ -120,66 +121,71 @@ def _shortest(above: float, up_to: float) -> float:
     return up_to
 
 
-def column_statistics(
-    x: TensorLike,
-    *,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
-) -> ColumnStatistics:
-    """Largest magnitude and root mean square of each column of what `quantize` takes, read
-    once; three numbers a column are held. Raises as `measure` does."""
-    elements = elements_of(x)
-    columns = elements.matrix[1]
-    absmax, squared = np.zeros(columns), np.zeros(columns)
-    finite = np.full(columns, elements.matrix[0], np.int64)
-
-    def summed(segment: Segment, scratch: Scratch) -> list[_Part]:
-        with np.errstate(all="ignore"):
-            values = segment.float32()
-            magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
-            holes = None
-            if magnitude.size and not np.isfinite(magnitude.max()):
-                holes = ~np.isfinite(magnitude)
-                magnitude[holes] = 0
-            parts = []
-            for first, last, left, right in rectangles(segment.start, values.size, columns):
-                begin = first * columns + left - segment.start
-                shape = (last - first, right - left)
-                cut = slice(begin, begin + shape[0] * shape[1])
-                part = magnitude[cut].reshape(shape)
-                missing = holes[cut].reshape(shape).sum(axis=0) if holes is not None else 0
-                squares = np.einsum("ij,ij->j", part, part, dtype=np.float64)
-                parts.append(_Part(slice(left, right), part.max(axis=0), squares, missing))
-        return parts
-
-    for parts in map_segments(
-        summed,
-        elements.segments(),
-        threads=thread_count(elements.count, threads),
-        advance=fractions_of(progress, elements.count),
-        cancelled=cancelled,
-    ):
-        for part in parts:
-            np.maximum(absmax[part.where], part.absmax, out=absmax[part.where])
-            squared[part.where] += part.squared
-            finite[part.where] -= part.missing
-    rms = np.sqrt(squared / np.maximum(finite, 1))
-    return ColumnStatistics(
-        elements.matrix[0],
-        absmax,
-        rms,
-        median_absmax=float(np.median(absmax)) if columns else 0.0,
-        median_rms=float(np.median(rms)) if columns else 0.0,
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class _Part:
     where: slice
     absmax: npt.NDArray[np.float32]
     squared: npt.NDArray[np.float64]
     missing: npt.NDArray[np.int64] | int
+
+
+class ColumnScan(Reducer[list[_Part]]):
+    """Magnitudes of columns; three numbers a column are held."""
+
+    def begin(self, elements: Elements) -> None:
+        self._rows, self._columns = elements.matrix
+        self._absmax, self._squared = np.zeros(self._columns), np.zeros(self._columns)
+        self._finite = np.full(self._columns, self._rows, np.int64)
+
+    def take(self, segment: Segment, scratch: Scratch) -> list[_Part]:
+        values = segment.float32()
+        magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
+        holes = None
+        if magnitude.size and not np.isfinite(magnitude.max()):
+            holes = ~np.isfinite(magnitude)
+            magnitude[holes] = 0
+        parts = []
+        for first, last, left, right in rectangles(segment.start, values.size, self._columns):
+            begin = first * self._columns + left - segment.start
+            shape = (last - first, right - left)
+            cut = slice(begin, begin + shape[0] * shape[1])
+            part = magnitude[cut].reshape(shape)
+            missing = holes[cut].reshape(shape).sum(axis=0) if holes is not None else 0
+            squares = np.einsum("ij,ij->j", part, part, dtype=np.float64)
+            parts.append(_Part(slice(left, right), part.max(axis=0), squares, missing))
+        return parts
+
+    def add(self, part: list[_Part]) -> None:
+        for each in part:
+            held = self._absmax[each.where]
+            np.maximum(held, each.absmax, out=held)
+            self._squared[each.where] += each.squared
+            self._finite[each.where] -= each.missing
+
+    def result(self) -> ColumnStatistics:
+        rms = np.sqrt(self._squared / np.maximum(self._finite, 1))
+        return ColumnStatistics(
+            self._rows,
+            self._absmax,
+            rms,
+            median_absmax=float(np.median(self._absmax)) if self._columns else 0.0,
+            median_rms=float(np.median(rms)) if self._columns else 0.0,
+        )
+
+
+def column_statistics(x: TensorLike, **watch: Unpack[Watch]) -> ColumnStatistics:
+    """Largest magnitude and root mean square of each column of what `quantize` takes, read
+    once. Raises as `measure` does."""
+    elements, found = elements_of(x), ColumnScan()
+    found.begin(elements)
+    read(
+        elements.segments(),
+        [found],
+        threads=thread_count(elements.count, watch.get("threads")),
+        advance=fractions_of(watch.get("progress"), elements.count),
+        cancelled=watch.get("cancelled"),
+    )
+    return found.result()
 
 
 def _ratio(value: float, median: float) -> float:

@@ -9,15 +9,14 @@ import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.coding.decomposition import decompose
-from qtui_core.quant.measure import report_of
+from qtui_core.quant.measure import ErrorScan
 from qtui_core.quant.scan.columns import column_statistics
-from qtui_core.quant.scan.segment_error import NO_ERROR, SegmentError, segment_error
+from qtui_core.quant.scan.reducer import read
 from qtui_core.quant.segments.elements import (
     Elements,
     Float32,
     Segment,
     TensorLike,
-    converted,
     elements_of,
 )
 from qtui_core.quant.segments.grouping import merge_extents
@@ -98,23 +97,13 @@ def decomposition_sweep(
     if reads > 2:
         plans = _with_scales(plans, elements, count, advance, cancelled)
 
-    def errors(segment: Segment, scratch: Scratch) -> list[SegmentError]:
-        once = converted(segment)
-        return [segment_error(plan, once, scratch) for plan in plans]
-
-    totals = [NO_ERROR] * len(plans)
-    for found_errors in map_segments(
-        errors,
-        elements.segments(plans[0].multiple),
-        threads=count,
-        advance=advance,
-        cancelled=cancelled,
-    ):
-        totals = [a + b for a, b in zip(totals, found_errors, strict=True)]
-    reports = {
-        key: report_of(elements, plan, None, total)
-        for key, plan, total in zip(by_what, plans, totals, strict=True)
-    }
+    found_errors = [ErrorScan(plan.scheme, by_word=False) for plan in plans]
+    for each, plan in zip(found_errors, plans, strict=True):
+        each.plan = plan
+        each.begin(elements)
+    segments = elements.segments(plans[0].multiple)
+    read(segments, found_errors, threads=count, advance=advance, cancelled=cancelled)
+    reports = {key: each.result() for key, each in zip(by_what, found_errors, strict=True)}
     return tuple(
         SweepPoint(
             threshold=float(threshold),

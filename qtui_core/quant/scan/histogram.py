@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
+from qtui_core.quant.scan.reducer import Reducer
+from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.scan.statistics import statistics
-from qtui_core.quant.segments.elements import Segment, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
+from qtui_core.quant.segments.parallel import Scratch, Watch, fractions_of, progress_of
 
 Int64 = npt.NDArray[np.int64]
 
@@ -25,15 +27,46 @@ class Histogram:
     edges: npt.NDArray[np.float64]
 
 
+class HistogramScan(Reducer[Int64]):
+    """Counts elements from `low` to `high`; those outside are not counted."""
+
+    def __init__(self, bins: int, low: float, high: float) -> None:
+        if low == high:
+            around = max(0.5, abs(low) * 2.0**-24)
+            low, high = low - around, high + around
+        self.bins, self.low, self.high = bins, low, high
+        self._smallest, self._largest = _float32_within(low, high)
+        self._edges = np.linspace(low, high, bins + 1)
+
+    def begin(self, elements: Elements) -> None:
+        self._counts = np.zeros(self.bins, np.int64)
+
+    def take(self, segment: Segment, scratch: Scratch) -> Int64:
+        values, edges, last = segment.float32(), self._edges, self.bins - 1
+        inside = values[(values >= self._smallest) & (values <= self._largest)]
+        place = inside.astype(np.float64)
+        place -= self.low
+        place *= self.bins / (self.high - self.low)
+        index = np.minimum(place.astype(np.int64), last)
+        # Arithmetic may land one bin off beside an edge; the edges decide.
+        index -= inside < edges[index]
+        index += (inside >= edges[index + 1]) & (index < last)
+        return np.bincount(index, minlength=self.bins)
+
+    def add(self, part: Int64) -> None:
+        self._counts += part
+
+    def result(self) -> Histogram:
+        return Histogram(self._counts, self._edges)
+
+
 def histogram(
     x: TensorLike,
     bins: int,
     *,
     low: float | None = None,
     high: float | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> Histogram:
     """How the elements are spread from `low` to `high`, by default the smallest and the
     largest finite one (one more pass). Elements outside the range are not counted.
@@ -42,50 +75,18 @@ def histogram(
     the value is so large that a width of 1 could not be told from none.
     """
     elements = elements_of(x)
-    passes = 1 if low is not None and high is not None else 2
-    advance = fractions_of(progress, passes * elements.count)
     if low is None or high is None:
-        stats = statistics(
-            x,
-            progress=None if progress is None else lambda done: progress(done / 2),
-            cancelled=cancelled,
-            threads=threads,
-        )
-        if advance:
-            advance(elements.count)
+        half = fractions_of(watch.get("progress"), 2 * elements.count)
+        watch["progress"] = progress_of(half, elements.count)
+        stats = statistics(elements, **watch)
+        watch["progress"] = progress_of(half, elements.count)
         if stats.min is None or stats.max is None:
             return Histogram(np.empty(0, np.int64), np.empty(0))
         low = stats.min if low is None else low
         high = stats.max if high is None else high
-    if low == high:
-        around = max(0.5, abs(low) * 2.0**-24)
-        low, high = low - around, high + around
-    smallest, largest = _float32_within(low, high)
-    edges = np.linspace(low, high, bins + 1)
-
-    def count_bins(segment: Segment, scratch: Scratch) -> Int64:
-        values = segment.float32()
-        with np.errstate(invalid="ignore"):
-            inside = values[(values >= smallest) & (values <= largest)]
-        place = inside.astype(np.float64)
-        place -= low
-        place *= bins / (high - low)
-        index = np.minimum(place.astype(np.int64), bins - 1)
-        # Arithmetic may land one bin off beside an edge; the edges decide.
-        index -= inside < edges[index]
-        index += (inside >= edges[index + 1]) & (index < bins - 1)
-        return np.bincount(index, minlength=bins)
-
-    counts = np.zeros(bins, np.int64)
-    for part in map_segments(
-        count_bins,
-        elements.segments(),
-        threads=thread_count(elements.count, threads),
-        advance=advance,
-        cancelled=cancelled,
-    ):
-        counts += part
-    return Histogram(counts, edges)
+    found = HistogramScan(bins, low, high)
+    scan(elements, [found], **watch)
+    return found.result()
 
 
 def _float32_within(low: float, high: float) -> tuple[np.float32, np.float32]:

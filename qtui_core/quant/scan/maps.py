@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Unpack
 
 import numpy as np
 
@@ -21,7 +22,13 @@ from qtui_core.quant.segments.elements import (
     TensorLike,
     elements_of,
 )
-from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.segments.parallel import (
+    Scratch,
+    Watch,
+    fractions_of,
+    map_segments,
+    thread_count,
+)
 from qtui_core.quant.segments.process import Plan, first_passes, make_plan
 from qtui_core.schemes.scheme import Scheme
 
@@ -139,9 +146,7 @@ def error_map(
     columns_out: int,
     *,
     model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> TensorMap:
     """|error| of a scheme over the whole tensor, the largest of each cell. Arguments and errors
     as `tensor_map`."""
@@ -152,9 +157,7 @@ def error_map(
         rows_out,
         columns_out,
         model_absmax=model_absmax,
-        progress=progress,
-        cancelled=cancelled,
-        threads=threads,
+        **watch,
     )
 
 

@@ -7,7 +7,7 @@ bits of a code says by how much the codes could be compressed, or the levels bet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +16,13 @@ from qtui_core.dataclass import dataclass
 from qtui_core.quant.coding.alphabet import Alphabet, alphabet_of
 from qtui_core.quant.coding.levels import Float64
 from qtui_core.quant.gaussian.codes import expected_code_shares, expected_shares
+from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.segment_error import sum_of_squares
-from qtui_core.quant.segments.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
+from qtui_core.quant.segments.elements import Elements, Float32, ModelExtent, Segment, TensorLike
 from qtui_core.quant.segments.grouping import group_views
 from qtui_core.quant.segments.layout import Layout
-from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
-from qtui_core.quant.segments.process import (
-    Plan,
-    Prepared,
-    encode,
-    first_passes,
-    make_plan,
-    prepare,
-)
+from qtui_core.quant.segments.parallel import Scratch, Watch
+from qtui_core.quant.segments.process import Plan, Prepared, encode, prepare
 from qtui_core.schemes.granularity import PerModel
 from qtui_core.schemes.scheme import Family, Scheme
 
@@ -111,71 +105,6 @@ def entropy(shares: Float64) -> float:
     return float(-(p * np.log2(p)).sum()) + 0.0
 
 
-def code_occupancy(
-    x: TensorLike,
-    scheme: Scheme,
-    *,
-    bins: int = DENSITY_BINS,
-    model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
-) -> Occupancy:
-    """Counts the codes of a tensor under a scheme of up to 8 bits, without keeping them.
-
-    Arguments as `measure`; `bins` is how finely the places of values are counted. Reads the
-    tensor as often as `measure` does.
-
-    Raises:
-        Cancelled: `cancelled()` was true.
-        UsageError: `x` is not a tensor of real numbers, or the format has more than 8 bits.
-    """
-    alphabet = alphabet_of(scheme)
-    elements = elements_of(x)
-    passes = 1 + first_passes(scheme, elements.shape, model_absmax)
-    advance = fractions_of(progress, passes * elements.count)
-    count = thread_count(elements.count, threads)
-    with np.errstate(all="ignore"):
-        plan = make_plan(
-            elements, scheme, model_absmax, threads=count, advance=advance, cancelled=cancelled
-        )
-    patterns, density = np.zeros(2**scheme.bits, np.int64), np.zeros(bins, np.int64)
-    beyond = nonfinite = 0
-    squared = 0.0
-    for part in map_segments(
-        lambda segment, scratch: _count(plan, alphabet, bins, segment, scratch),
-        elements.segments(plan.multiple),
-        threads=count,
-        advance=advance,
-        cancelled=cancelled,
-    ):
-        patterns += part.patterns
-        density += part.density
-        beyond += part.beyond
-        nonfinite += part.nonfinite
-        squared += part.squared
-    sigma = math.sqrt(squared / max(1, int(patterns.sum()))) or 1.0
-    expected = expected_density = None
-    if not (isinstance(scheme.granularity, PerModel) and model_absmax is not None):
-        expected = expected_code_shares(scheme, elements.shape, sigma=sigma)
-        edges = np.linspace(-1, 1, bins + 1)
-        edges[0], edges[-1] = -np.inf, np.inf
-        expected_density = expected_shares(scheme, elements.shape, edges, sigma=sigma)
-    return Occupancy(
-        scheme=scheme,
-        shape=elements.shape,
-        codes=alphabet.codes,
-        levels=alphabet.levels,
-        reachable=alphabet.reachable,
-        counts=patterns[alphabet.codes],
-        expected=expected,
-        density=density,
-        expected_density=expected_density,
-        beyond=beyond,
-        nonfinite=nonfinite,
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class _Counts:
     """Counts of one segment; `patterns` by bit pattern; `squared` is the sum of the squares
@@ -183,45 +112,108 @@ class _Counts:
 
     patterns: Int64
     density: Int64
-    beyond: int
-    nonfinite: int
-    squared: float
+    beyond: int = 0
+    nonfinite: int = 0
+    squared: float = 0.0
+
+    def __add__(self, later: _Counts) -> _Counts:
+        return _Counts(
+            self.patterns + later.patterns,
+            self.density + later.density,
+            self.beyond + later.beyond,
+            self.nonfinite + later.nonfinite,
+            self.squared + later.squared,
+        )
 
 
-def _count(
-    plan: Plan, alphabet: Alphabet, bins: int, segment: Segment, scratch: Scratch
-) -> _Counts:
-    with np.errstate(all="ignore"):
+class OccupancyScan(SchemeReducer[_Counts]):
+    """Counts the codes of a scheme of up to 8 bits, without keeping them. Raises UsageError for a
+    format of more."""
+
+    def __init__(self, scheme: Scheme, bins: int = DENSITY_BINS) -> None:
+        super().__init__(scheme)
+        self.bins, self._alphabet = bins, alphabet_of(scheme)
+
+    def begin(self, elements: Elements) -> None:
+        self._shape = elements.shape
+        self._total = _Counts(
+            np.zeros(2**self.scheme.bits, np.int64), np.zeros(self.bins, np.int64)
+        )
+
+    def take(self, segment: Segment, scratch: Scratch) -> _Counts:
+        plan, bins = self.plan, self.bins
         prepared = prepare(plan, segment, scratch)
         codes = _patterns(plan, prepared, scratch)
-        place = _places(plan, alphabet, prepared, scratch)
-    nonfinite = 0
-    counted = _kept_apart(plan, segment)
-    if prepared.nonfinite is not None:
-        nonfinite = int(np.count_nonzero(prepared.nonfinite))
-        counted = ~prepared.nonfinite if counted is None else counted & ~prepared.nonfinite
-    if counted is not None:
-        codes, place = codes[counted], place[counted]
-    squared = 0.0
-    if plan.scheme.family is Family.MICROSCALING:
-        x = prepared.x
+        place = _places(plan, self._alphabet, prepared, scratch)
+        nonfinite = 0
+        counted = _kept_apart(plan, segment)
         if prepared.nonfinite is not None:
-            x = np.where(prepared.nonfinite, np.float32(0), x)
-        squared = sum_of_squares(x, prepared.absmax, scratch)
-    beyond = 0
-    if plan.scheme.symmetric:
-        # A place is off by a rounding or two where the extreme itself is.
-        beyond = int(np.count_nonzero(np.abs(place) > 1 + 1e-5))
-    place += np.float32(1)
-    place *= np.float32(bins / 2)
-    np.clip(place, 0, bins - 1, out=place)
-    return _Counts(
-        np.bincount(codes, minlength=len(alphabet.codes)),
-        np.bincount(place.astype(np.int32), minlength=bins),
-        beyond,
-        nonfinite,
-        squared,
-    )
+            nonfinite = int(np.count_nonzero(prepared.nonfinite))
+            counted = ~prepared.nonfinite if counted is None else counted & ~prepared.nonfinite
+        if counted is not None:
+            codes, place = codes[counted], place[counted]
+        squared = 0.0
+        if plan.scheme.family is Family.MICROSCALING:
+            x = prepared.x
+            if prepared.nonfinite is not None:
+                x = np.where(prepared.nonfinite, np.float32(0), x)
+            squared = sum_of_squares(x, prepared.absmax, scratch)
+        beyond = 0
+        if plan.scheme.symmetric:
+            # A place is off by a rounding or two where the extreme itself is.
+            beyond = int(np.count_nonzero(np.abs(place) > 1 + 1e-5))
+        place += np.float32(1)
+        place *= np.float32(bins / 2)
+        np.clip(place, 0, bins - 1, out=place)
+        return _Counts(
+            np.bincount(codes, minlength=len(self._alphabet.codes)),
+            np.bincount(place.astype(np.int32), minlength=bins),
+            beyond,
+            nonfinite,
+            squared,
+        )
+
+    def add(self, part: _Counts) -> None:
+        self._total += part
+
+    def result(self) -> Occupancy:
+        scheme, shape, alphabet, total = self.scheme, self._shape, self._alphabet, self._total
+        sigma = math.sqrt(total.squared / max(1, int(total.patterns.sum()))) or 1.0
+        expected = expected_density = None
+        if not (isinstance(scheme.granularity, PerModel) and self.model_absmax is not None):
+            expected = expected_code_shares(scheme, shape, sigma=sigma)
+            edges = np.linspace(-1, 1, self.bins + 1)
+            edges[0], edges[-1] = -np.inf, np.inf
+            expected_density = expected_shares(scheme, shape, edges, sigma=sigma)
+        return Occupancy(
+            scheme=scheme,
+            shape=shape,
+            codes=alphabet.codes,
+            levels=alphabet.levels,
+            reachable=alphabet.reachable,
+            counts=total.patterns[alphabet.codes],
+            expected=expected,
+            density=total.density,
+            expected_density=expected_density,
+            beyond=total.beyond,
+            nonfinite=total.nonfinite,
+        )
+
+
+def code_occupancy(
+    x: TensorLike,
+    scheme: Scheme,
+    *,
+    bins: int = DENSITY_BINS,
+    model_absmax: ModelExtent | None = None,
+    **watch: Unpack[Watch],
+) -> Occupancy:
+    """Counts the codes of a tensor under a scheme of up to 8 bits. Arguments and errors as
+    `scan`; `bins` is how finely the places of values are counted. UsageError as well for a
+    format of more than 8 bits."""
+    found = OccupancyScan(scheme, bins)
+    scan(x, [found], model_absmax=model_absmax, **watch)
+    return found.result()
 
 
 def _kept_apart(plan: Plan, segment: Segment) -> npt.NDArray[np.bool_] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,11 @@ import numpy.typing as npt
 from qtui_core.answers.tensors import ColumnCount, Outlier, OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.quant.scan.reducer import Reducer
+from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.scan.statistics import statistics
-from qtui_core.quant.segments.elements import Segment, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.segments.elements import Elements, Segment, TensorLike, elements_of
+from qtui_core.quant.segments.parallel import Scratch, Watch
 
 #: A column is crowded when fewer than this many would hold as many outliers by chance, ...
 CHANCE = 0.01
@@ -49,6 +51,73 @@ class _Found:
     value: npt.NDArray[np.float64]
 
 
+class OutlierScan(Reducer["_Found | None"]):
+    """Elements that are far, of a tensor of these statistics; `usual` are those that sigmas are
+    counted in. One number for each column is held, and the outliers of the segments at work."""
+
+    def __init__(
+        self, far: _Far, stats: TensorStatistics, usual: TensorStatistics, top: int
+    ) -> None:
+        self._far, self._stats, self._usual, self._top = far, stats, usual, top
+
+    def begin(self, elements: Elements) -> None:
+        rows, self._columns = elements.matrix
+        self._per_column = np.zeros(self._columns if rows > 1 else 0, np.int64)
+        self._count, self._energy = 0, 0.0
+        self._furthest = _Found(np.empty(0, np.int64), np.empty(0))
+
+    def take(self, segment: Segment, scratch: Scratch) -> _Found | None:
+        values, far = segment.float32(), self._far
+        if not values.size:
+            return None
+        distance = np.subtract(
+            values,
+            np.float32(far.centre),
+            out=scratch.take("distance", values.size, np.float32),
+        )
+        np.abs(distance, out=distance)
+        preselected = far.preselected
+        if distance.max() < preselected:
+            return None
+        index = np.flatnonzero((distance >= preselected) & np.isfinite(values))
+        value = values[index].astype(np.float64)
+        beyond = far.beyond(value)
+        return _Found(index[beyond] + segment.start, value[beyond])
+
+    def add(self, part: _Found | None) -> None:
+        if part is None or not part.index.size:
+            return
+        self._count += part.index.size
+        self._energy += float(np.square(part.value).sum())
+        if self._per_column.size:
+            hit, times = np.unique(part.index % self._columns, return_counts=True)
+            self._per_column[hit] += times
+        self._furthest = _keep_furthest(self._furthest, part, self._far.centre, self._top)
+
+    def result(self) -> OutlierReport:
+        stats, usual, count, furthest = self._stats, self._usual, self._count, self._furthest
+        per_column = self._per_column
+        order = np.argsort(-per_column, kind="stable")[: np.count_nonzero(per_column)]
+        mean, std = usual.mean or 0.0, usual.std or 0.0
+        energy = self._energy / (stats.mean_square * stats.finite) if count else 0.0
+        return OutlierReport(
+            sigma=None,
+            count=count,
+            share=count / stats.finite if count else 0.0,
+            energy_share=min(1.0, energy),
+            top=tuple(
+                Outlier(
+                    *divmod(int(i), self._columns),
+                    float(v),
+                    abs(float(v) - mean) / std if std else 0.0,
+                )
+                for i, v in zip(furthest.index, furthest.value, strict=True)
+            ),
+            columns=tuple(ColumnCount(int(c), int(per_column[c])) for c in order),
+            column_total=self._columns,
+        )
+
+
 def find_outliers(
     x: TensorLike,
     stats: TensorStatistics | None = None,
@@ -56,26 +125,23 @@ def find_outliers(
     top: int = 10,
     *,
     usual: TensorStatistics | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> OutlierReport:
     """Outliers of what `quantize` takes, read once (twice without its `statistics`).
 
     `usual` are the statistics whose mean and standard deviation sigmas are counted in, where those
     are not the tensor's own: of a tensor before an outlier was put into it.
 
-    Memory: one number for each column, and the outliers of the segments at work. Raises as
-    `measure` does.
+    Raises as `measure` does.
     """
-    if stats is None:
-        stats = statistics(x, cancelled=cancelled, threads=threads)
+    stats = stats or _statistics_unheard(x, watch)
     usual = usual or stats
     if not usual.std or usual.mean is None:
         return OutlierReport(sigma, 0, 0.0, 0.0, (), (), elements_of(x).matrix[1])
     far = _Far(usual.mean, sigma * usual.std, inclusive=False)
-    found = _find(x, far, stats, usual, top, progress, cancelled, threads)
-    return replace(found, sigma=sigma)
+    found = OutlierScan(far, stats, usual, top)
+    scan(x, [found], **watch)
+    return replace(found.result(), sigma=sigma)
 
 
 def find_beyond(
@@ -85,9 +151,7 @@ def find_beyond(
     top: int = 10,
     *,
     usual: TensorStatistics | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> OutlierReport:
     """The finite elements of a magnitude of at least `threshold`: what LLM.int8() calls the
     outliers of an activation, at 6.0 (Dettmers et al. 2022). The columns of the report are
@@ -100,77 +164,15 @@ def find_beyond(
         limit = float(np.float32(threshold))
     if not (math.isfinite(threshold) and limit > 0):
         raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
-    if stats is None:
-        stats = statistics(x, cancelled=cancelled, threads=threads)
-    far = _Far(0.0, limit, inclusive=True)
-    found = _find(x, far, stats, usual or stats, top, progress, cancelled, threads)
-    return replace(found, threshold=threshold)
+    stats = stats or _statistics_unheard(x, watch)
+    found = OutlierScan(_Far(0.0, limit, inclusive=True), stats, usual or stats, top)
+    scan(x, [found], **watch)
+    return replace(found.result(), threshold=threshold)
 
 
-def _find(
-    x: TensorLike,
-    far: _Far,
-    stats: TensorStatistics,
-    usual: TensorStatistics,
-    top: int,
-    progress: Callable[[float], None] | None,
-    cancelled: Callable[[], bool] | None,
-    threads: int | None,
-) -> OutlierReport:
-    elements = elements_of(x)
-    rows, columns = elements.matrix
-    per_column = np.zeros(columns if rows > 1 else 0, np.int64)
-    count, energy = 0, 0.0
-    furthest = _Found(np.empty(0, np.int64), np.empty(0))
-    preselected = far.preselected
-
-    def search(segment: Segment, scratch: Scratch) -> _Found | None:
-        with np.errstate(all="ignore"):
-            values = segment.float32()
-            if not values.size:
-                return None
-            distance = np.subtract(
-                values,
-                np.float32(far.centre),
-                out=scratch.take("distance", values.size, np.float32),
-            )
-            np.abs(distance, out=distance)
-            if distance.max() < preselected:
-                return None
-            index = np.flatnonzero((distance >= preselected) & np.isfinite(values))
-            value = values[index].astype(np.float64)
-            beyond = far.beyond(value)
-            return _Found(index[beyond] + segment.start, value[beyond])
-
-    for found in map_segments(
-        search,
-        elements.segments(),
-        threads=thread_count(elements.count, threads),
-        advance=fractions_of(progress, elements.count),
-        cancelled=cancelled,
-    ):
-        if found is None or not found.index.size:
-            continue
-        count += found.index.size
-        energy += float(np.square(found.value).sum())
-        if per_column.size:
-            hit, times = np.unique(found.index % columns, return_counts=True)
-            per_column[hit] += times
-        furthest = _keep_furthest(furthest, found, far.centre, top)
-    order = np.argsort(-per_column, kind="stable")[: np.count_nonzero(per_column)]
-    mean, std = usual.mean or 0.0, usual.std or 0.0
-    return OutlierReport(
-        sigma=None,
-        count=count,
-        share=count / stats.finite if count else 0.0,
-        energy_share=min(1.0, energy / (stats.mean_square * stats.finite)) if count else 0.0,
-        top=tuple(
-            Outlier(*divmod(int(i), columns), float(v), abs(float(v) - mean) / std if std else 0.0)
-            for i, v in zip(furthest.index, furthest.value, strict=True)
-        ),
-        columns=tuple(ColumnCount(int(c), int(per_column[c])) for c in order),
-        column_total=columns,
-    )
+def _statistics_unheard(x: TensorLike, watch: Watch) -> TensorStatistics:
+    """Progress is that of the search alone."""
+    return statistics(x, cancelled=watch.get("cancelled"), threads=watch.get("threads"))
 
 
 def crowded_columns(report: OutlierReport) -> tuple[int, float]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Unpack
 
 import numpy as np
 
 from qtui_core.answers.tensors import TensorStatistics
 from qtui_core.dataclass import dataclass
-from qtui_core.quant.segments.elements import Float32, Segment, TensorLike, elements_of
-from qtui_core.quant.segments.parallel import Scratch, fractions_of, map_segments, thread_count
+from qtui_core.quant.scan.reducer import Reducer
+from qtui_core.quant.scan.scan import scan
+from qtui_core.quant.segments.elements import Elements, Float32, Segment, TensorLike
+from qtui_core.quant.segments.parallel import Scratch, Watch
 
 #: The sum of the fourth powers of a segment's distances to the mean, at most twice these
 #: magnitudes, stays inside float32: 2^19 (2 x 5e7)^4 = 5e37.
@@ -65,54 +67,14 @@ class _Part:
     zeros: int
 
 
-def statistics(
-    x: TensorLike,
-    *,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
-) -> TensorStatistics:
-    """Statistics of what `quantize` takes, read once.
+class StatisticsScan(Reducer[_Part]):
+    """Statistics of what is read. Sums are float32 inside a segment and float64 between them."""
 
-    Sums are float32 inside a segment and float64 between them. Raises as `measure` does.
-    """
-    elements = elements_of(x)
-    found = map_segments(
-        _part,
-        elements.segments(),
-        threads=thread_count(elements.count, threads),
-        advance=fractions_of(progress, elements.count),
-        cancelled=cancelled,
-    )
-    moments = Moments()
-    low, high = math.inf, -math.inf
-    nan = inf = zeros = 0
-    for part in found:
-        moments = moments.merged(part.moments)
-        low, high = min(low, part.low), max(high, part.high)
-        nan, inf, zeros = nan + part.nan, inf + part.inf, zeros + part.zeros
-    n = moments.count
-    kurtosis = None
-    if n and moments.second > 0:
-        # Divided first, so that squares of huge or tiny variances stay in range.
-        kurtosis = moments.fourth / moments.second / moments.second * n
-    return TensorStatistics(
-        count=elements.count,
-        finite=n,
-        nan=nan,
-        inf=inf,
-        zeros=zeros,
-        min=low if n else None,
-        max=high if n else None,
-        mean=moments.mean if n else None,
-        std=math.sqrt(moments.second / n) if n else None,
-        absmax=max(abs(low), abs(high)) if n else 0.0,
-        kurtosis=kurtosis if kurtosis is not None and math.isfinite(kurtosis) else None,
-    )
+    def begin(self, elements: Elements) -> None:
+        self._count = elements.count
+        self._total = _Part(Moments(), math.inf, -math.inf, 0, 0, 0)
 
-
-def _part(segment: Segment, scratch: Scratch) -> _Part:
-    with np.errstate(all="ignore"):
+    def take(self, segment: Segment, scratch: Scratch) -> _Part:
         x = segment.float32()
         low, high = float(x.min()), float(x.max())
         nan = inf = 0
@@ -124,6 +86,45 @@ def _part(segment: Segment, scratch: Scratch) -> _Part:
             high = float(x.max(initial=-math.inf))
         zeros = x.size - int(np.count_nonzero(x))
         return _Part(_moments(x, max(abs(low), abs(high)), scratch), low, high, nan, inf, zeros)
+
+    def add(self, part: _Part) -> None:
+        total = self._total
+        self._total = _Part(
+            total.moments.merged(part.moments),
+            min(total.low, part.low),
+            max(total.high, part.high),
+            total.nan + part.nan,
+            total.inf + part.inf,
+            total.zeros + part.zeros,
+        )
+
+    def result(self) -> TensorStatistics:
+        found, moments = self._total, self._total.moments
+        n = moments.count
+        kurtosis = None
+        if n and moments.second > 0:
+            # Divided first, so that squares of huge or tiny variances stay in range.
+            kurtosis = moments.fourth / moments.second / moments.second * n
+        return TensorStatistics(
+            count=self._count,
+            finite=n,
+            nan=found.nan,
+            inf=found.inf,
+            zeros=found.zeros,
+            min=found.low if n else None,
+            max=found.high if n else None,
+            mean=moments.mean if n else None,
+            std=math.sqrt(moments.second / n) if n else None,
+            absmax=max(abs(found.low), abs(found.high)) if n else 0.0,
+            kurtosis=kurtosis if kurtosis is not None and math.isfinite(kurtosis) else None,
+        )
+
+
+def statistics(x: TensorLike, **watch: Unpack[Watch]) -> TensorStatistics:
+    """Statistics of what `quantize` takes, read once. Raises as `measure` does."""
+    found = StatisticsScan()
+    scan(x, [found], **watch)
+    return found.result()
 
 
 def _moments(x: Float32, absmax: float, scratch: Scratch) -> Moments:

@@ -3,35 +3,22 @@ each element, however much is asked about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
+import numpy.typing as npt
 
 from qtui_core.quant.scan.segment_error import Bool, SegmentError, element_errors, squared_steps
-from qtui_core.quant.segments.elements import Elements, Float32, Segment, from_bfloat16
-from qtui_core.quant.segments.parallel import Scratch, map_segments
+from qtui_core.quant.segments.elements import Elements, Float32, from_bfloat16
+from qtui_core.quant.segments.parallel import Scratch
 from qtui_core.quant.segments.process import Plan
 from qtui_core.quant.segments.word_table import WORDS, word_segment
 from qtui_core.schemes.scheme import Family
 
+Counts = npt.NDArray[np.int64]
 
-def error_by_word(
-    plan: Plan,
-    elements: Elements,
-    *,
-    advance: Callable[[int], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-) -> SegmentError:
+
+def error_by_word(plan: Plan, elements: Elements, counts: Counts) -> SegmentError:
     """Sums of a whole tensor where errors depend on the word alone: those of the 65,536 words, as
-    often as each is there."""
-    counts = np.zeros(WORDS, np.int64)
-
-    def count(segment: Segment, scratch: Scratch) -> None:
-        counts[:] += np.bincount(segment.raw, minlength=WORDS)
-
-    # numpy counts on one thread at a time.
-    for _ in map_segments(count, elements.segments(), advance=advance, cancelled=cancelled):
-        pass
+    often as each is there, `counts` `[65536]`."""
     with np.errstate(all="ignore"):
         found = element_errors(plan, word_segment(), Scratch())
         magnitude = np.where(counts, found.magnitude, np.float32(-1))

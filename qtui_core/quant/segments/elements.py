@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -65,13 +66,15 @@ class Segment:
         return self.convert(self.raw)
 
 
-def converted(segment: Segment) -> Segment:
-    """The same elements, which several plans may then take without converting them again."""
-    return Segment(segment.start, segment.float32(), _as_they_are)
+class HeldSegment(Segment):
+    """A segment that is converted once, however many ask for its elements."""
 
+    def float32(self) -> Float32:
+        return self._converted
 
-def _as_they_are(values: Float32) -> Float32:
-    return values
+    @cached_property
+    def _converted(self) -> Float32:
+        return self.convert(self.raw)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,17 @@ class Elements:
                 yield Segment(start, self._flat[start : start + step], self._convert)
         else:
             yield from self._segments_of_rows(multiple, step)
+
+    def cut(self, multiple: int) -> tuple[int, ...]:
+        """Equal for multiples whose `segments` begin and end alike."""
+        step = max(multiple, SEGMENT // multiple * multiple)
+        if self._flat is not None or self.count == 0:
+            return (step,)
+        columns = self.count // self._row_count
+        height = max(1, step // columns)
+        if height * columns % multiple:
+            return height, step, multiple
+        return height, step if height * columns > step else 0, 1
 
     def ranges(self, bounds: Iterable[tuple[int, int]]) -> Iterator[Segment]:
         """Elements [start, stop) of the flattened tensor for each pair of bounds. Of a reader

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,20 @@ class Scratch:
 
 
 Work = Callable[[Segment, Scratch], Result]
+
+
+class Watch(TypedDict, total=False):
+    """How work on a tensor is heard, stopped and shared out.
+
+    Attributes:
+        progress: called with the fraction done, in (0, 1], on the calling thread.
+        cancelled: asked before each segment; Cancelled is raised where it says true.
+        threads: how many to use; chosen by size when None. The result is the same to the bit.
+    """
+
+    progress: Callable[[float], None] | None
+    cancelled: Callable[[], bool] | None
+    threads: int | None
 
 
 def thread_count(elements: int, threads: int | None) -> int:

@@ -120,6 +120,11 @@ class Plan:
         return whole_groups
 
 
+def unread_plan(scheme: Scheme, shape: tuple[int, ...]) -> Plan:
+    """As much of a plan as is known before an element is read."""
+    return Plan(scheme, make_coder(scheme), layout_of(scheme.granularity, shape))
+
+
 def make_plan(
     elements: Elements,
     scheme: Scheme,
@@ -133,9 +138,8 @@ def make_plan(
 
     Raises UsageError when `model_absmax` is not a magnitude or a (min, max) pair.
     """
-    coder = make_coder(scheme)
-    layout = layout_of(scheme.granularity, elements.shape)
-    plan = Plan(scheme, coder, layout)
+    plan = unread_plan(scheme, elements.shape)
+    coder = plan.coder
     if isinstance(scheme.granularity, PerModel) and model_absmax is not None:
         assert coder.extent is not None
         extents = _extents_of_model(coder.extent, model_absmax)
@@ -149,7 +153,7 @@ def make_plan(
         ).absmax
         kept = decompose(scheme.granularity, scheme.outlier_threshold, absmax)
         plan = replace(plan, decomposition=kept)
-    if not _shares_widely(scheme, layout):
+    if not _shares_widely(scheme, plan.layout):
         return plan
     return with_shared_scales(plan, elements, threads=threads, advance=advance, cancelled=cancelled)
 

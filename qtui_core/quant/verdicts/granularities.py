@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.quant.measure import measure
+from qtui_core.quant.measure import ErrorScan
+from qtui_core.quant.scan.scan import scan
 from qtui_core.quant.segments.elements import ModelExtent, TensorLike, elements_of
 from qtui_core.quant.segments.layout import layout_of, scale_shape
+from qtui_core.quant.segments.parallel import Watch
 from qtui_core.schemes.granularity import (
     Granularity,
     PerBlock,
@@ -81,26 +84,14 @@ def error_by_granularity(
     granularities: Sequence[Granularity] | None = None,
     *,
     model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> GranularityErrors:
     """The error of `scheme` with its granularity replaced by each of several, by default those
-    that are usual for its format and its own. Other arguments and errors as `measure`, which
-    is called once for each."""
+    that are usual for its format and its own. Other arguments and errors as `scan`."""
     schemes, left_out = schemes_by_granularity(scheme, elements_of(x).shape, granularities)
-    rows = []
-    for done, candidate in enumerate(schemes):
-        report = measure(
-            x,
-            candidate,
-            model_absmax=model_absmax,
-            progress=None if progress is None else _part_of(progress, done, len(schemes)),
-            cancelled=cancelled,
-            threads=threads,
-        )
-        rows.append(granularity_error(report))
-    return GranularityErrors(tuple(rows), left_out)
+    found = [ErrorScan(candidate) for candidate in schemes]
+    scan(x, found, model_absmax=model_absmax, **watch)
+    return GranularityErrors(tuple(granularity_error(e.result()) for e in found), left_out)
 
 
 def schemes_by_granularity(
@@ -172,7 +163,3 @@ def _usual(scheme: Scheme, own: Granularity) -> tuple[Granularity, ...]:
 def _first_of_kind(usual: tuple[Granularity, ...], own: Granularity) -> int:
     same = [place for place, other in enumerate(usual) if type(other) is type(own)]
     return same[0] if same else 0
-
-
-def _part_of(progress: Callable[[float], None], done: int, total: int) -> Callable[[float], None]:
-    return lambda fraction: progress((done + fraction) / total)

@@ -1,0 +1,93 @@
+"""One scan of a tensor for everything that is asked about it.
+
+Error, statistics, histogram, columns, outliers and codes are reducers; those whose segments are
+cut alike share a reading, which is all of them for most schemes and shapes. Sums are the same to
+the bit as of each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from qtui_core.quant.scan.reducer import Part, Reducer, read
+from qtui_core.quant.segments.elements import Elements, ModelExtent, TensorLike, elements_of
+from qtui_core.quant.segments.parallel import Watch, fractions_of, thread_count
+from qtui_core.quant.segments.process import Plan, first_passes, make_plan
+from qtui_core.quant.segments.tensor_plan import unread_plan
+from qtui_core.schemes.scheme import Scheme
+
+
+class SchemeReducer(Reducer[Part]):
+    """A reducer about what a scheme does to a tensor. `plan` and `model_absmax` are set before
+    `begin`."""
+
+    plan: Plan
+    model_absmax: ModelExtent | None = None
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+
+    @property
+    def multiple(self) -> int:
+        return self.plan.multiple
+
+
+def scan(
+    x: TensorLike,
+    reducers: Sequence[Reducer[Any]],
+    *,
+    model_absmax: ModelExtent | None = None,
+    plans: Mapping[Scheme, Plan] | None = None,
+    **watch: Unpack[Watch],
+) -> None:
+    """Reads a tensor for all reducers, which have their results then.
+
+    Args:
+        x: what `quantize` takes; a reader's rows are asked for in order, on this thread.
+        reducers: what to find out.
+        model_absmax: as for `quantize`.
+        plans: of schemes on this tensor, as `make_plan` gives them. A plan that is not among
+            them is made, which may take a reading or two before (`first_passes`).
+        watch: see `Watch`.
+
+    Raises:
+        Cancelled: `cancelled()` was true.
+        UsageError: `x` is not a tensor of real numbers.
+    """
+    elements = elements_of(x)
+    count = thread_count(elements.count, watch.get("threads"))
+    known = dict(plans or {})
+    about = [reducer for reducer in reducers if isinstance(reducer, SchemeReducer)]
+    missing = dict.fromkeys(r.scheme for r in about if r.scheme not in known)
+    for reducer in about:
+        found = known.get(reducer.scheme)
+        reducer.plan = found or unread_plan(reducer.scheme, elements.shape)
+    readings = _cut_alike(elements, reducers)
+    passes = sum(first_passes(scheme, elements.shape, model_absmax) for scheme in missing)
+    advance = fractions_of(watch.get("progress"), (passes + len(readings)) * elements.count)
+    cancelled = watch.get("cancelled")
+    with np.errstate(all="ignore"):
+        for scheme in missing:
+            known[scheme] = make_plan(
+                elements, scheme, model_absmax,
+                threads=count, advance=advance, cancelled=cancelled,
+            )  # fmt: skip
+    for reducer in about:
+        reducer.plan, reducer.model_absmax = known[reducer.scheme], model_absmax
+    for together in readings:
+        for each in together:
+            each.begin(elements)
+        segments = elements.segments(together[0].multiple)
+        read(segments, together, threads=count, advance=advance, cancelled=cancelled)
+
+
+def _cut_alike(elements: Elements, reducers: Sequence[Reducer[Any]]) -> list[list[Reducer[Any]]]:
+    """The reducers that can share a reading, together: sums over other segments would differ in
+    their last bits."""
+    found: dict[tuple[int, ...], list[Reducer[Any]]] = {}
+    for reducer in reducers:
+        found.setdefault(elements.cut(reducer.multiple), []).append(reducer)
+    return list(found.values())
