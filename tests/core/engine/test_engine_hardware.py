@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from qtui.engine.estimator import hardware
+from qtui.engine.estimator.answers import Operations
 from qtui.engine.estimator.child import build_operations
 from qtui.engine.estimator.hardware import gpus, measure, operations
 from qtui.engine.estimator.subjects import Estimates
 from qtui.engine.task import Cancelled, Task
+from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -47,29 +49,29 @@ def test_gpus_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = DeviceReading("0", "NVIDIA L4", 1, 2, 3, processes=())
     monkeypatch.setattr(hardware, "read_all", lambda: (reading,))
     found = gpus(Estimates(), task("gpus", {})).data
-    assert json.loads(json.dumps(found))["gpus"][0]["name"] == "NVIDIA L4"
+    assert json.loads(to_line(found))["gpus"][0]["name"] == "NVIDIA L4"
 
 
-def ask(model: str, plan: RunPlan, **params: Any) -> dict[str, Any]:
+def ask(model: str, plan: RunPlan, **params: Any) -> Operations:
     asked = {"model": model, "plan": asdict(plan), "device": None, **params}
     return operations(Estimates(), task("operations", asked)).data
 
 
 def test_operations_are_of_the_plan(model: str) -> None:
     found = ask(model, RunPlan(method="full", batch=3, sequence=100))
-    names = [each["name"] for each in found["operations"]]
+    names = [each.name for each in found.operations]
     assert "RMSNorm" in names
-    assert found["plan"]["dtype"] == "bf16"  # nothing is left open
+    assert found.plan.dtype == "bf16"  # nothing is left open
 
 
 def test_a_plan_that_nobody_chose_gives_way_to_a_short_model(model: str) -> None:
-    assert ask(model, RunPlan(), usual=True)["plan"]["sequence"] == 256
-    assert ask(model, RunPlan(), usual=False)["plan"]["sequence"] == 2048
+    assert ask(model, RunPlan(), usual=True).plan.sequence == 256
+    assert ask(model, RunPlan(), usual=False).plan.sequence == 2048
 
 
 def test_a_device_changes_the_kernels(model: str) -> None:
     found = ask(model, RunPlan(), device={"name": "T4"})
-    assert found["plan"]["attention"] == "efficient"
+    assert found.plan.attention == "efficient"
 
 
 def test_a_plan_that_cannot_be_is_refused(model: str) -> None:
