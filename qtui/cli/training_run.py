@@ -16,7 +16,7 @@ from qtui.report.train.words import DOING
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.files import Target
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recorder
 from qtui_core.live.snapshot import Fault, PhaseBegun, Said, StepTaken
@@ -32,7 +32,7 @@ _PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended: what is known of it, the exit code it means, and whether Ctrl-C ended it."""
 
     state: RunState
@@ -46,7 +46,7 @@ def run_to_end(
     *,
     command: tuple[str, ...] = WORKER,
     debug: bool = False,
-) -> Outcome:
+) -> RunOutcome:
     """Runs what is asked for. `debug` shows the last lines of the child's stderr if it fails.
 
     Raises QtuiError (UsageError, ModelError) where the run did not even begin, and
@@ -70,7 +70,7 @@ class _Run:
         self._said = 0.0
         self._told: set[str] = set()
 
-    async def to_end(self, debug: bool) -> Outcome:
+    async def to_end(self, debug: bool) -> RunOutcome:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._narrator)
             if self._recorder is not None:
@@ -94,7 +94,7 @@ class _Run:
             fault = self._state.fault
             sentence = "The run told nothing." if fault is None else fault.text
             raise _ERRORS.get(code, QtuiError)(sentence)
-        return Outcome(self._state, code, self._interrupted)
+        return RunOutcome(self._state, code, self._interrupted)
 
     async def _watch(self) -> None:
         """Says when the run gives no sign of life, and when it does again."""
@@ -118,7 +118,7 @@ class _Run:
         except OSError as error:
             self._unrecorded = True
             assert self._record is not None
-            what = "is not made" if isinstance(told, Header) else "ends here"
+            what = "is not made" if isinstance(told, RecordingHeader) else "ends here"
             self._narrator.say(
                 f"qtui: The recording {self._record.name!r} {what} ({error.strerror or error}); "
                 "the run goes on."
@@ -153,7 +153,7 @@ class _Run:
     def _narrate(self, told: Told) -> None:
         """Lines on stderr: what is prepared, each step (not more than two a second), and what the
         run says."""
-        if isinstance(told, Header):
+        if isinstance(told, RecordingHeader):
             if told.predicted is not None and told.predicted.warning:
                 self._say_once(told.predicted.warning)
         elif isinstance(told, PhaseBegun) and told.step == 0:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from qtui.engine.task import Cancelled, Task
+from qtui.engine.task import Task, TaskCancelled
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def unless_given_up(task: Task, compute: Callable[[], T]) -> T:
         thread.join(_LOOK_SECONDS)
         if task.is_cancelled() and thread.is_alive():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Cancelled)
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(TaskCancelled)
             )
     task.check()
     if failed:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.activations.records import ModuleRecord, Recording, Side
+from qtui_core.activations.records import ActivationRecord, ModuleRecord, Side
 from qtui_core.activations.text import Text
 from qtui_core.activations.tokens import (
     Tokenizer,
@@ -62,7 +62,7 @@ class Capture:
     note: str
     seconds: float
 
-    def sides(self, side: Side) -> tuple[Recording, Recording | None]:
+    def sides(self, side: Side) -> tuple[ActivationRecord, ActivationRecord | None]:
         """The side's recordings over both texts."""
         held_out = None if self.held_out is None else self.held_out.side(side)
         return self.calibration.side(side), held_out

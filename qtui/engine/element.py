@@ -27,7 +27,7 @@ from qtui_core.schemes.granularity import (
 from qtui_core.schemes.scheme import Family
 
 
-class Rows(Protocol):
+class ElementRows(Protocol):
     """Rows on request, float32; a shape of one number is a vector whose rows are elements."""
 
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Rows(Protocol):
     def rows(self, start: int, stop: int) -> npt.NDArray[np.float32]: ...
 
 
-def element_under_scheme(x: Rows, plan: Plan, row: int, column: int) -> Element:
+def element_under_scheme(x: ElementRows, plan: Plan, row: int, column: int) -> Element:
     """Element [row, column] of the tensor seen as a matrix. Reads only the elements that share
     what the plan shares among them: its group, or its row of column scales.
 

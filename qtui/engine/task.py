@@ -12,7 +12,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 
 
-class Cancelled(Exception):
+class TaskCancelled(Exception):
     """The request is no longer wanted. Unwinds an operation; the worker answers for it."""
 
 
@@ -54,7 +54,7 @@ class Task:
     def check(self) -> None:
         """Raise Cancelled where the request is no longer wanted. Call between chunks."""
         if self._cancelled.is_set():
-            raise Cancelled
+            raise TaskCancelled
 
     def progress(self, fraction: float, data: Any = None) -> None:
         """Tell the screen how far this is (0..1), at most twice a second; partial
@@ -76,7 +76,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Operation:
+class EngineOperation:
     """Something the engine can be asked for.
 
     Operations of one `lane` run one after another in a thread of their own, so what must

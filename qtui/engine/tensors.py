@@ -44,7 +44,7 @@ class OpenModels:
                 return self._source
         return self.open(text)
 
-    def tensor(self, text: str, name: str) -> StoredTensor:
+    def tensor(self, text: str, name: str) -> OpenTensor:
         """A tensor to be measured. Raises ModelError where its dtype is not read."""
         source = self.source(text)
         info = source.tensor(name)
@@ -56,10 +56,10 @@ class OpenModels:
                 if self._remote is None or self._remote.info != info:
                     self._remote = RemoteRows(source, info)
                 remote = self._remote
-        return StoredTensor(source, info, remote)
+        return OpenTensor(source, info, remote)
 
 
-class StoredTensor:
+class OpenTensor:
     """Rows on request.
 
     Attributes:

@@ -26,7 +26,7 @@ from qtui.engine.protocol import (
     parse_request,
 )
 from qtui.engine.silence import PULSE_SECONDS
-from qtui.engine.task import Cancelled, Operation, Task
+from qtui.engine.task import EngineOperation, Task, TaskCancelled
 from qtui_core.errors import QtuiError
 
 # Twice a second is calm to look at, and little over a slow line. A key pressed right after
@@ -100,7 +100,7 @@ class Lane:
 class Worker:
     """Reads requests from `source`, answers each with exactly one result, error or cancelled."""
 
-    def __init__(self, sink: EventSink, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, sink: EventSink, operations: Mapping[str, EngineOperation]) -> None:
         self._sink = sink
         self._operations = operations
         self._lanes: dict[str, Lane] = {}
@@ -145,7 +145,7 @@ class Worker:
             task.check()
             result = self._operations[task.method].run(task)
             task.check()
-        except Cancelled:
+        except TaskCancelled:
             self.answer_cancelled(task)
         except QtuiError as error:
             if task.is_cancelled():  # the library's own way of saying so
@@ -209,7 +209,7 @@ def take_over_streams() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(source, "rb"), os.fdopen(sink, "wb")
 
 
-def main(build: Callable[[], Mapping[str, Operation]], niceness: int = NICENESS) -> None:
+def main(build: Callable[[], Mapping[str, EngineOperation]], niceness: int = NICENESS) -> None:
     """Serve the operations that `build` returns until stdin ends.
 
     Never returns: lanes may be in the middle of a computation. `build` runs when the streams
@@ -236,7 +236,7 @@ def _beat(events: EventSink, working: Sequence[Callable[[], bool]]) -> None:
             events.send({"event": "alive", "id": None})
 
 
-def _build() -> Mapping[str, Operation]:
+def _build() -> Mapping[str, EngineOperation]:
     from qtui.engine.operations import build_operations
 
     return build_operations()

@@ -12,7 +12,7 @@ from qtui.surroundings import Files, Terminal
 from qtui_core.conformance.standing import Standing, conclude
 from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
-from qtui_core.telemetry.device import Device, Driver
+from qtui_core.telemetry.device import Driver, GpuReading
 from qtui_core.telemetry.machine import Machine
 
 #: The smallest terminal the app draws in, as (columns, lines).
@@ -38,7 +38,7 @@ class Surroundings:
     terminal: Terminal
     machine: Machine
     driver: Driver | None
-    devices: tuple[Device, ...]
+    devices: tuple[GpuReading, ...]
     versions: Mapping[str, str | None]
     files: Files
 

@@ -11,14 +11,14 @@ from qtui.report.document import Column, Document, Section, Table, Tone
 from qtui_core.formats import Exact, FloatFormat, Format, Rounding
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.summary import summarize
-from qtui_core.formats.table import FormatRow, Outcome, hex_text
+from qtui_core.formats.table import FormatOutcome, FormatRow, hex_text
 from qtui_core.formats.text import Typed
 
-_TONES: dict[Outcome, Tone] = {
-    Outcome.OVERFLOW: "bad",
-    Outcome.SATURATED: "bad",
-    Outcome.UNDERFLOW: "bad",
-    Outcome.NOT_REPRESENTABLE: "dim",
+_TONES: dict[FormatOutcome, Tone] = {
+    FormatOutcome.OVERFLOW: "bad",
+    FormatOutcome.SATURATED: "bad",
+    FormatOutcome.UNDERFLOW: "bad",
+    FormatOutcome.NOT_REPRESENTABLE: "dim",
 }
 
 

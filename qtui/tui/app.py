@@ -28,7 +28,7 @@ from qtui.screen.panel.host import Severity
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
 from qtui.tui.clipboard import copy_text
-from qtui.tui.config import Config, load_config, log_file
+from qtui.tui.config import Settings, load_config, log_file
 from qtui.tui.hangup import end_without_terminal
 from qtui.tui.header import HeaderLine, TabBar
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
@@ -93,7 +93,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         self,
         model: str = "demo",
         *,
-        config: Config | None = None,
+        config: Settings | None = None,
         color: str = "auto",
         ascii: bool = False,
         start_panel: str | None = None,
@@ -101,7 +101,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         look_ahead: bool = True,
         recording: Path | str | None = None,
     ) -> None:
-        self.config = config or Config()
+        self.config = config or Settings()
         depth = resolve_depth(color if color != "auto" else self.config.color)
         keymap = checked_keymap(self.config.keys)
         with no_color(depth is Depth.NONE):

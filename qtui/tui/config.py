@@ -39,7 +39,7 @@ _FALSE = ("0", "false", "no", "off", "")
 
 
 @dataclass(frozen=True)
-class Config:
+class Settings:
     """The settings of the terminal app, all with defaults."""
 
     theme: str = "qtui-dark"
@@ -54,7 +54,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "color": COLOR_CHOICES,
     "start_panel": tuple(panel.id for panel in PANELS),
 }
-_NAMES = tuple(item.name for item in fields(Config))
+_NAMES = tuple(item.name for item in fields(Settings))
 
 
 def config_file(environment: Mapping[str, str] | None = None) -> Path:
@@ -69,7 +69,7 @@ def log_file() -> Path:
     return user_log_path("qtui") / "qtui.log"
 
 
-def load_config(environment: Mapping[str, str] | None = None) -> Config:
+def load_config(environment: Mapping[str, str] | None = None) -> Settings:
     """The configuration of this user.
 
     Raises UsageError when the file does not parse, is named but missing, or when it or a
@@ -77,7 +77,7 @@ def load_config(environment: Mapping[str, str] | None = None) -> Config:
     """
     env = os.environ if environment is None else environment
     path = config_file(env)
-    config = Config()
+    config = Settings()
     if path.exists():
         config = _with_file(config, path)
     elif env.get(_CONFIG_VARIABLE):
@@ -85,7 +85,7 @@ def load_config(environment: Mapping[str, str] | None = None) -> Config:
     return _with_environment(config, env)
 
 
-def _with_file(config: Config, path: Path) -> Config:
+def _with_file(config: Settings, path: Path) -> Settings:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -100,7 +100,7 @@ def _with_file(config: Config, path: Path) -> Config:
     return config
 
 
-def _with_environment(config: Config, env: Mapping[str, str]) -> Config:
+def _with_environment(config: Settings, env: Mapping[str, str]) -> Settings:
     names = {f"{_PREFIX}{name.upper()}": name for name in _NAMES if name != "keys"}
     for variable, text in env.items():
         if not variable.startswith(_PREFIX) or variable == _CONFIG_VARIABLE:
@@ -125,7 +125,7 @@ def _boolean(text: str, variable: str) -> bool:
 
 def _checked(name: str, value: Any, where: str) -> Any:
     """The value, if it is of the setting's type and among its choices."""
-    default = getattr(Config(), name)
+    default = getattr(Settings(), name)
     if name == "keys":
         if isinstance(value, dict) and all(isinstance(keys, str) for keys in value.values()):
             return value

@@ -15,10 +15,11 @@ from qtui_core.activations.ranges import (
     static,
     ways_of,
 )
-from qtui_core.activations.records import SIDES, ModuleRecord, Recording, Side
+from qtui_core.activations.records import SIDES, ActivationRecord, ModuleRecord, Side
 
 __all__ = [
     "SIDES",
+    "ActivationRecord",
     "ActivationScheme",
     "MinMax",
     "ModuleRecord",
@@ -29,7 +30,6 @@ __all__ = [
     "RangeError",
     "RangeReport",
     "RangeRule",
-    "Recording",
     "Side",
     "as_written",
     "compare_ranges",

@@ -16,7 +16,7 @@ import torch
 
 from qtui_core.activations.load import LoadedModel
 from qtui_core.activations.observers import Observer
-from qtui_core.activations.records import ModuleRecord, Recording
+from qtui_core.activations.records import ActivationRecord, ModuleRecord
 from qtui_core.activations.sample import EvenSample
 from qtui_core.activations.tokens import Windows
 from qtui_core.errors import QtuiError
@@ -160,7 +160,9 @@ class _Probe:
             raise QtuiError(
                 f"No token reached {printable(module)}: the model does not use it for this text."
             )
-        sides = [Recording(observer.observed(), sample.rows()) for observer, sample in self._sides]
+        sides = [
+            ActivationRecord(observer.observed(), sample.rows()) for observer, sample in self._sides
+        ]
         return ModuleRecord(module, kind, *sides)
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from qtui_core.activations.observers import MinMax, Observed, Percentile, RangeRule
-from qtui_core.activations.records import Recording
+from qtui_core.activations.records import ActivationRecord
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.measure import measure
@@ -125,8 +125,8 @@ def ways_of(
 
 def compare_ranges(
     ways: Sequence[ActivationScheme],
-    calibration: Recording,
-    held_out: Recording | None,
+    calibration: ActivationRecord,
+    held_out: ActivationRecord | None,
     *,
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,

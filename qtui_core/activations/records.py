@@ -13,7 +13,7 @@ SIDES: tuple[Side, ...] = ("input", "output")
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class ActivationRecord:
     """One side of a module over one text.
 
     Attributes:
@@ -41,10 +41,10 @@ class ModuleRecord:
 
     module: str
     kind: str
-    input: Recording
-    output: Recording
+    input: ActivationRecord
+    output: ActivationRecord
 
-    def side(self, name: Side) -> Recording:
+    def side(self, name: Side) -> ActivationRecord:
         return self.input if name == "input" else self.output
 
 

@@ -18,7 +18,14 @@ from dataclasses import replace
 from typing import Any
 
 from qtui_core.conformance.catalogue import find_library
-from qtui_core.conformance.convention import Convention, Fault, Library, Probed, Verdict, to_data
+from qtui_core.conformance.convention import (
+    Convention,
+    KnownFault,
+    Library,
+    Probed,
+    Verdict,
+    to_data,
+)
 from qtui_core.conformance.convention import Outcome as Found
 
 
@@ -89,7 +96,7 @@ def _check(convention: Convention, run: Any) -> Found:
     return replace(found, seconds=round(time.perf_counter() - started, 4))
 
 
-def _probe(fault: Fault, run: Any) -> Probed:
+def _probe(fault: KnownFault, run: Any) -> Probed:
     try:
         present, detail = run()
     except Exception as error:

@@ -35,7 +35,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ConformanceSample:
     """One tensor, `x`, through both libraries. `name` says what is special about it."""
 
     name: str
@@ -44,7 +44,7 @@ class Sample:
     theirs: Side
 
 
-def judge(id: str, samples: Iterable[Sample]) -> Outcome:
+def judge(id: str, samples: Iterable[ConformanceSample]) -> Outcome:
     """The verdict over all samples.
 
     Raises ValueError when there is nothing to compare, or when the two sides do not have the
@@ -85,7 +85,7 @@ def judge(id: str, samples: Iterable[Sample]) -> Outcome:
     return Outcome(id, verdict, compared, different, scales, values, largest, example)
 
 
-def _flat(ours: Array, theirs: Array, what: str, sample: Sample) -> tuple[Array, Array]:
+def _flat(ours: Array, theirs: Array, what: str, sample: ConformanceSample) -> tuple[Array, Array]:
     ours, theirs = np.asarray(ours).reshape(-1), np.asarray(theirs).reshape(-1)
     if ours.size != theirs.size:
         raise ValueError(f"{sample.name}: {ours.size} {what} here and {theirs.size} there")
@@ -107,7 +107,7 @@ def _largest(ours: Array, theirs: Array, off: Array, x: Array) -> float:
     return float(gap.max()) / scale if scale else float(gap.max())
 
 
-def _example(sample: Sample, unequal: Array, off: Array, scale_example: str) -> str:
+def _example(sample: ConformanceSample, unequal: Array, off: Array, scale_example: str) -> str:
     wrong = off if off.any() else unequal
     if wrong.any() and wrong.size == off.size:
         at = int(np.argmax(wrong))

@@ -74,7 +74,7 @@ class Convention:
 
 
 @dataclass(frozen=True)
-class Fault:
+class KnownFault:
     """Something a library is known to do wrong on some machines or in some versions.
 
     Attributes:
@@ -104,7 +104,7 @@ class Library:
     module: str
     tested: str
     conventions: tuple[Convention, ...]
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[KnownFault, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qtui_core.conformance.convention import (
     Convention,
-    Fault,
+    KnownFault,
     Library,
     LibraryReport,
     Outcome,
@@ -38,8 +38,8 @@ class Standing:
     library: Library
     report: LibraryReport
     findings: tuple[Finding, ...]
-    faults: tuple[tuple[Fault, Probed], ...]
-    unprobed: tuple[tuple[Fault, Probed], ...]
+    faults: tuple[tuple[KnownFault, Probed], ...]
+    unprobed: tuple[tuple[KnownFault, Probed], ...]
 
     @property
     def installed(self) -> bool:

@@ -40,7 +40,7 @@ from qtui_core.formats.rounding import Rounding
 from qtui_core.formats.scalar import Decoded, Exact, Kind, decode, encode, exact, round_value
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials
 from qtui_core.formats.summary import summarize
-from qtui_core.formats.table import FormatRow, Outcome, describe_code, describe_value
+from qtui_core.formats.table import FormatOutcome, FormatRow, describe_code, describe_value
 from qtui_core.formats.text import Typed, parse_code, parse_input, parse_value
 
 __all__ = [
@@ -70,11 +70,11 @@ __all__ = [
     "Exact",
     "FloatFormat",
     "Format",
+    "FormatOutcome",
     "FormatRow",
     "IntFormat",
     "Interval",
     "Kind",
-    "Outcome",
     "Rounding",
     "Specials",
     "Typed",

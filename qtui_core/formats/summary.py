@@ -11,7 +11,7 @@ from qtui_core.formats.decimals import format_exact
 from qtui_core.formats.scalar import is_finite, is_negative
 from qtui_core.formats.summary_number import conclude_number
 from qtui_core.formats.summary_words import all_kept, everywhere, names, shown_value, verb
-from qtui_core.formats.table import FormatRow, Outcome
+from qtui_core.formats.table import FormatOutcome, FormatRow
 
 
 def summarize(rows: Sequence[FormatRow]) -> str:
@@ -53,7 +53,7 @@ def _about(row: FormatRow) -> str:
 
 
 def _conclude_nan(rows: Sequence[FormatRow]) -> str:
-    without = [r for r in rows if r.outcome is Outcome.NOT_REPRESENTABLE]
+    without = [r for r in rows if r.outcome is FormatOutcome.NOT_REPRESENTABLE]
     if not without:
         return (
             f"NaN stays NaN in {everywhere(rows)}, and in every sum it enters: find its first "

@@ -18,7 +18,7 @@ from qtui_core.formats.summary_words import (
     shown_value,
     verb,
 )
-from qtui_core.formats.table import FormatRow, Outcome
+from qtui_core.formats.table import FormatOutcome, FormatRow
 
 #: The widths whose best format is compared: training, FP8, FP6 and FP4.
 _COMPARED_BITS = (16, 8, 6, 4)
@@ -64,7 +64,7 @@ def conclude_number(
     if not clauses:
         clauses.append(_where_in_range(asked, fates, rows, aside))
     head, joint = _head(shown, fates.exact, rows, aside), ";"
-    if len(rows) == 1 and rows[0].outcome is not Outcome.ROUNDED:
+    if len(rows) == 1 and rows[0].outcome is not FormatOutcome.ROUNDED:
         head, joint = shown, ":"
     elif near := _near(rows):
         head += f": {near}"
@@ -80,13 +80,13 @@ def _sort(asked: Fraction, rows: Sequence[FormatRow]) -> _Fates:
 
 def _group(asked: Fraction, row: FormatRow, fates: _Fates) -> list[FormatRow]:
     fmt, size = row.format, abs(asked)
-    if row.outcome is Outcome.EXACT:
+    if row.outcome is FormatOutcome.EXACT:
         return fates.exact
-    if row.outcome is Outcome.UNDERFLOW:
+    if row.outcome is FormatOutcome.UNDERFLOW:
         return fates.zeroed
-    if row.outcome is not Outcome.OVERFLOW and size < fmt.min_positive:
+    if row.outcome is not FormatOutcome.OVERFLOW and size < fmt.min_positive:
         return fates.lifted
-    if row.outcome is not Outcome.ROUNDED:
+    if row.outcome is not FormatOutcome.ROUNDED:
         return fates.high
     if not fmt.min <= asked <= fmt.max:
         return fates.beyond
@@ -115,8 +115,8 @@ def _head(
 def _near(rows: Sequence[FormatRow]) -> str:
     """The row with the least error of each compared width that has only rounded ones."""
     rows = _first_choice(rows)
-    exact_bits = {r.format.bits for r in rows if r.outcome is Outcome.EXACT}
-    rounded = [r for r in rows if r.outcome is Outcome.ROUNDED and r.error]
+    exact_bits = {r.format.bits for r in rows if r.outcome is FormatOutcome.EXACT}
+    rounded = [r for r in rows if r.outcome is FormatOutcome.ROUNDED and r.error]
     closest = [
         min(same, key=_distance)
         for bits in _COMPARED_BITS
@@ -162,7 +162,7 @@ def _end(asked: Fraction, fmt: Format) -> Fraction:
 
 
 def _became(row: FormatRow) -> str:
-    if row.outcome is Outcome.SATURATED:
+    if row.outcome is FormatOutcome.SATURATED:
         return "cuts it off there"
     wraps = isinstance(row.format, IntFormat)
     return f"{'wraps to' if wraps else 'gives'} {shown_value(row)}"

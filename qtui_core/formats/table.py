@@ -20,7 +20,7 @@ from qtui_core.formats.spec import Format, IntFormat
 DEFAULT_RANDOM_BIT_COUNT = 16
 
 
-class Outcome(StrEnum):
+class FormatOutcome(StrEnum):
     """What the format did to the value."""
 
     EXACT = "exact"
@@ -43,7 +43,7 @@ class FormatRow:
     format: Format
     #: The value that was asked for.
     asked: Exact
-    outcome: Outcome
+    outcome: FormatOutcome
     code: int | None = None
     #: The bits of each field, high to low. Integers: the sign bit, "", the rest.
     sign_bits: str = ""
@@ -88,7 +88,7 @@ def describe_value(
             code = encode(fmt, asked, rounding, saturate, *draw)
         except UsageError:
             # No code at all is an answer of the table, not a failure of it.
-            rows.append(FormatRow(fmt, asked, Outcome.NOT_REPRESENTABLE))
+            rows.append(FormatRow(fmt, asked, FormatOutcome.NOT_REPRESENTABLE))
             continue
         rows.append(describe_code(fmt, code, asked))
     return tuple(rows)
@@ -143,17 +143,19 @@ def split_bits(fmt: Format, code: int) -> tuple[str, str, str]:
     return bits[:sign_width], bits[sign_width:cut], bits[cut:]
 
 
-def _outcome(fmt: Format, asked: Exact, value: Exact) -> Outcome:
+def _outcome(fmt: Format, asked: Exact, value: Exact) -> FormatOutcome:
     if value == asked or (isinstance(asked, float) and math.isnan(asked)):
-        return Outcome.EXACT
+        return FormatOutcome.EXACT
     if not is_finite(value):
-        return Outcome.OVERFLOW if fmt.has_zero or asked > 0 else Outcome.NOT_REPRESENTABLE
+        return (
+            FormatOutcome.OVERFLOW if fmt.has_zero or asked > 0 else FormatOutcome.NOT_REPRESENTABLE
+        )
     if asked > fmt.max or asked < fmt.min:
         end = fmt.max if asked > fmt.max else fmt.min
         if value != end:
-            return Outcome.OVERFLOW
+            return FormatOutcome.OVERFLOW
         # Within half a step of the end it is rounding like everywhere else.
         step = ulp(fmt, encode(fmt, end))
         near = step is not None and is_finite(asked) and abs(Fraction(asked) - end) <= step / 2
-        return Outcome.ROUNDED if near else Outcome.SATURATED
-    return Outcome.UNDERFLOW if value == 0 else Outcome.ROUNDED
+        return FormatOutcome.ROUNDED if near else FormatOutcome.SATURATED
+    return FormatOutcome.UNDERFLOW if value == 0 else FormatOutcome.ROUNDED

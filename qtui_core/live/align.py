@@ -17,7 +17,7 @@ from qtui_core.live.state import PhaseSpan, RunState
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedMoment:
     """A moment, at a position on the axis of a curve's events."""
 
     position: float
@@ -56,7 +56,7 @@ def column(curve: PredictedCurve, position: float) -> float:
 
 def aligned(
     state: RunState, curve: PredictedCurve, steps: range | None = None
-) -> tuple[Placed, ...]:
+) -> tuple[PlacedMoment, ...]:
     """The recent moments of steps that lie on the curve, in the order of time; of `steps` alone
     where these are given. A phase that lasts is taken to last as long as the time before; where it
     was never seen to end, a moment is in its middle."""
@@ -77,7 +77,7 @@ def aligned(
         share = _share(span, moment.seconds, usual.get((span.phase, span.turn)))
         position = _within(places.get(span.phase, ()), span.turn, share)
         if position is not None:
-            found.append(Placed(position, moment))
+            found.append(PlacedMoment(position, moment))
     return tuple(found)
 
 

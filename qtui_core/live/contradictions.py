@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from qtui_core.live.header import Header, PredictedCurve
+from qtui_core.live.header import PredictedCurve, RecordingHeader
 from qtui_core.live.snapshot import Snapshot
 
 
-def wrong_header(header: Header) -> str:
+def wrong_header(header: RecordingHeader) -> str:
     """A sentence on what in a header contradicts itself; empty where nothing does."""
     return "" if header.predicted is None else _wrong_curve(header.predicted.curve)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from qtui_core.live.gap import CONTEXT, MOMENTS, OTHERS, PAGED, SLACK, Level, Part
+from qtui_core.live.gap import CONTEXT, MOMENTS, OTHERS, PAGED, SLACK, GapPart, Level
 from qtui_core.live.parts import REST
 from qtui_core.quantities import format_bytes
 
@@ -50,7 +50,7 @@ _COMPUTED_ON_CPU: Final = (
 )
 
 
-def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, Part] | None:
+def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, GapPart] | None:
     """The largest part, at any level, that is neither the difference of the level below nor what
     others use; None where none is worth a word."""
     found = [
@@ -96,7 +96,7 @@ _IS: Final = {
 }
 
 
-def _what_to_do(part: Part, tensors: bool) -> str:
+def _what_to_do(part: GapPart, tensors: bool) -> str:
     name = part.name
     if name == SLACK and part.bytes < 0:
         return _LESS_SLACK

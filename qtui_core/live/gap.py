@@ -24,7 +24,7 @@ _SAYS_NOT: Final = "{} was not told: a driver that is missing, or a container th
 
 
 @dataclass(frozen=True)
-class Part:
+class GapPart:
     """Bytes by which a run differs from its estimate, and in what. `whole` marks the difference of
     the level below, which its own parts explain."""
 
@@ -41,7 +41,7 @@ class Level:
     name: str
     estimated: int | None
     measured: int | None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[GapPart, ...] = ()
     why_not: str = ""
 
     @property
@@ -127,8 +127,8 @@ def _level(
     nothing and are left out."""
     left = total - sum(parts.values())
     chain = "" if below is None else f"the {below.name} gap"
-    whole = [Part(part, nbytes, part == chain) for part, nbytes in parts.items()]
-    shown = [part for part in (*whole, Part(rest, left)) if part.bytes]
+    whole = [GapPart(part, nbytes, part == chain) for part, nbytes in parts.items()]
+    shown = [part for part in (*whole, GapPart(rest, left)) if part.bytes]
     shown.sort(key=lambda part: -abs(part.bytes))
     return Level(name, estimated, estimated + total, tuple(shown))
 

@@ -76,7 +76,7 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Header:
+class RecordingHeader:
     """The first line of a recording.
 
     Attributes:

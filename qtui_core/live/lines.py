@@ -15,14 +15,14 @@ from typing import Any, Final
 from qtui_core.codec import CodecError, from_plain, to_plain
 from qtui_core.errors import QtuiError
 from qtui_core.live import snapshot
-from qtui_core.live.header import SCHEMA_VERSION, Header
+from qtui_core.live.header import SCHEMA_VERSION, RecordingHeader
 from qtui_core.live.snapshot import Snapshot
 
-Told = Header | Snapshot
+Told = RecordingHeader | Snapshot
 
 #: Kind -> class.
 KINDS: Final[Mapping[str, type[Any]]] = {
-    "header": Header,
+    "header": RecordingHeader,
     "phase begun": snapshot.PhaseBegun,
     "phase ended": snapshot.PhaseEnded,
     "sample": snapshot.Sample,
@@ -62,7 +62,7 @@ def from_line(line: str | bytes) -> Told | None:
     if kind is None:
         return None
     version = found.get("schema_version")
-    if kind is Header and isinstance(version, int) and version > SCHEMA_VERSION:
+    if kind is RecordingHeader and isinstance(version, int) and version > SCHEMA_VERSION:
         raise LineError(
             f"It is of schema {version}, and this program reads up to {SCHEMA_VERSION}; "
             "a newer qtui reads it."

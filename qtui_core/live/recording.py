@@ -12,7 +12,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.files import Draft, Target
 from qtui_core.live.contradictions import wrong_header, wrong_time
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import LineError, Told, from_line, to_line
 from qtui_core.live.snapshot import End, Snapshot
 
@@ -22,7 +22,7 @@ LONGEST: Final = 16 << 20
 
 
 @dataclass(frozen=True)
-class Recording:
+class RunRecording:
     """A recording as it was read.
 
     Attributes:
@@ -32,7 +32,7 @@ class Recording:
             empty where all is well.
     """
 
-    header: Header
+    header: RecordingHeader
     snapshots: tuple[Snapshot, ...]
     complaint: str = ""
 
@@ -79,7 +79,7 @@ class Recorder:
             self._draft.__exit__(kind, error, traceback)
 
 
-def read_recording(path: Path | str) -> Recording:
+def read_recording(path: Path | str) -> RunRecording:
     """A recording from its file, as far as it can be read.
 
     Raises UsageError for a file that is not there, cannot be read, or is no recording.
@@ -94,7 +94,7 @@ def read_recording(path: Path | str) -> Recording:
         raise UsageError(f"{str(path)!r} is no recording of a run. {error}") from None
 
 
-def parse_recording(lines: Iterable[str | bytes]) -> Recording:
+def parse_recording(lines: Iterable[str | bytes]) -> RunRecording:
     """A recording from its lines. Raises UsageError where it does not begin with a header, or with
     one that contradicts itself."""
     kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
@@ -110,7 +110,7 @@ def parse_recording(lines: Iterable[str | bytes]) -> Recording:
         except LineError as error:
             broken.append((last, error))
             continue
-        if isinstance(told, Header):
+        if isinstance(told, RecordingHeader):
             broken.append((last, LineError("A second recording begins there.")))
             break
         wrong = "" if told is None else wrong_time(told)
@@ -119,15 +119,15 @@ def parse_recording(lines: Iterable[str | bytes]) -> Recording:
         elif told is not None:
             snapshots.append(told)
     ended = any(isinstance(told, End) for told in snapshots)
-    return Recording(header, tuple(snapshots), _complaint(broken, last, ended))
+    return RunRecording(header, tuple(snapshots), _complaint(broken, last, ended))
 
 
-def _header(line: str | bytes) -> Header:
+def _header(line: str | bytes) -> RecordingHeader:
     try:
         told = from_line(line)
     except LineError as error:
         raise UsageError(f"Its first line is not a header: {error}") from None
-    if not isinstance(told, Header):
+    if not isinstance(told, RecordingHeader):
         raise UsageError("Its first line is not a header.")
     wrong = wrong_header(told)
     if wrong:

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Any, Final, Literal
 
 from qtui_core.dataclass import dataclass
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.series import Moment, Series, add, larger
 from qtui_core.live.snapshot import (
@@ -98,7 +98,7 @@ class RunState:
         end: None while the run goes on.
     """
 
-    header: Header | None = None
+    header: RecordingHeader | None = None
     status: Status = "waiting"
     seconds: float = 0.0
     step: int = 0
@@ -147,7 +147,7 @@ Changes = dict[str, Any]
 
 def after(state: RunState, told: Told) -> RunState:
     """The state once that was told too. A header begins a new run."""
-    if isinstance(told, Header):
+    if isinstance(told, RecordingHeader):
         return RunState(header=told, status="starting")
     changes = _CHANGES[type(told)](state, told)
     return replace(state, seconds=max(state.seconds, told.seconds), **changes)

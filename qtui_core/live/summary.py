@@ -10,7 +10,7 @@ from typing import Any
 from qtui_core.live.compare import by_component, by_phase, too_early
 from qtui_core.live.explain import explain
 from qtui_core.live.gap import Level, gap
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.state import RunState
 
@@ -58,7 +58,7 @@ def explanation(state: RunState, levels: Sequence[Level]) -> str:
     return "" if too_early(state) else explain(levels, tensors=state.counted == "tensors")
 
 
-def _run(header: Header) -> dict[str, Any]:
+def _run(header: RecordingHeader) -> dict[str, Any]:
     return {
         "model": header.model,
         "architecture": header.architecture,

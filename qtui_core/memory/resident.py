@@ -6,7 +6,7 @@ from __future__ import annotations
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, rounded
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.weights import Block, allocated_by_component, blocks_of
+from qtui_core.memory.shape.weights import WeightBlock, allocated_by_component, blocks_of
 from qtui_core.memory.step.optimizer import shared_states, states_of
 from qtui_core.memory.step.pipeline import stages_of
 from qtui_core.memory.step.sharding import gradient_buckets, held_blocks, local_shape, updated
@@ -27,7 +27,7 @@ def resident_by_component(
     return totals
 
 
-def _by_component(blocks: tuple[Block, ...], plan: RunPlan) -> dict[Component, int]:
+def _by_component(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> dict[Component, int]:
     totals = allocated_by_component(held_blocks(blocks, plan))
     totals[Component.OPTIMIZER] = optimizer_bytes(blocks, plan)
     totals[Component.GRADIENTS] = sum(map(rounded, gradient_buckets(blocks, plan)))
@@ -39,18 +39,18 @@ def resident_bytes(shape: ModelShape, plan: RunPlan, workspace_bytes: int = 0) -
     return sum(resident_by_component(shape, plan, workspace_bytes).values())
 
 
-def optimizer_bytes(blocks: tuple[Block, ...], plan: RunPlan) -> int:
+def optimizer_bytes(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> int:
     """Bytes of the optimizer's states that the allocator of torch holds; those of paged
     optimizers that live in managed memory are not among them."""
     return _states(blocks, plan, paged=False)
 
 
-def paged_bytes(blocks: tuple[Block, ...], plan: RunPlan) -> int:
+def paged_bytes(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> int:
     """Bytes of states in managed memory: on the GPU only while a step touches them."""
     return _states(blocks, plan, paged=True)
 
 
-def _states(blocks: tuple[Block, ...], plan: RunPlan, *, paged: bool) -> int:
+def _states(blocks: tuple[WeightBlock, ...], plan: RunPlan, *, paged: bool) -> int:
     total = 0
     for block in blocks:
         for tensor in block.tensors:

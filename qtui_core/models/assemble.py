@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Weights:
+class FoundWeights:
     """The weights of a model as they are found: which files, then their headers.
 
     Attributes:
@@ -42,19 +42,19 @@ class Weights:
     files: Mapping[str, TensorFile] = field(default_factory=dict)
 
 
-def find_weights(chosen: WeightFiles, read: Callable[[str], bytes]) -> Weights:
+def find_weights(chosen: WeightFiles, read: Callable[[str], bytes]) -> FoundWeights:
     """The files that `chosen` stands for; `read` gets the text of an index by its name.
 
     Raises:
         ModelError: the index cannot be read, or is not one.
     """
     if chosen.index is None:
-        return Weights(chosen.files, missing=chosen.missing)
+        return FoundWeights(chosen.files, missing=chosen.missing)
     weight_map = read_index(read(chosen.index), chosen.index)
-    return Weights(tuple(sorted(set(weight_map.values()))), chosen.index, weight_map)
+    return FoundWeights(tuple(sorted(set(weight_map.values()))), chosen.index, weight_map)
 
 
-def check_complete(weights: Weights, there: Callable[[str], bool], where: str) -> None:
+def check_complete(weights: FoundWeights, there: Callable[[str], bool], where: str) -> None:
     """Raises ModelError when files that an index names are not there."""
     absent = [name for name in weights.names if not there(name)]
     if absent:
@@ -80,7 +80,7 @@ def assemble(
     origin: str,
     location: Path | str,
     config: Mapping[str, Any] | None,
-    weights: Weights,
+    weights: FoundWeights,
     commit: str | None = None,
 ) -> ModelSource:
     """The model that these files make up.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from qtui_core.errors import ModelError
 from qtui_core.models.assemble import (
+    FoundWeights,
     Progress,
-    Weights,
     assemble,
     check_complete,
     find_weights,
@@ -71,7 +71,7 @@ def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None)
     weights = find_weights(chosen, lambda n: read_text_file(snapshot / n))
     if weights.missing or not all((snapshot / n).is_file() for n in weights.names):
         # Usual after headers were read by range: the description was kept, the weights not.
-        weights = Weights(
+        weights = FoundWeights(
             missing=f"The hub cache holds the description of {quoted(hub_id)} but not its "
             f"weights, and the hub cannot be asked now.",
         )
@@ -87,8 +87,8 @@ def _open_snapshot(hub_id: hub.HubId, snapshot: Path, progress: Progress | None)
 
 
 def _read_headers(
-    weights: Weights, hub_id: hub.HubId, commit: str, progress: Progress | None
-) -> Weights:
+    weights: FoundWeights, hub_id: hub.HubId, commit: str, progress: Progress | None
+) -> FoundWeights:
     """The same weights with the headers and readers of their files: in the hub cache where
     it holds a file, else on the hub, by range."""
     headers: dict[str, Header] = {}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from qtui_core.errors import ModelError
 from qtui_core.models.assemble import (
+    FoundWeights,
     Progress,
-    Weights,
     assemble,
     check_complete,
     find_weights,
@@ -49,7 +49,7 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
             origin="config",
             location=path,
             config=read_config(path),
-            weights=Weights(missing=reason),
+            weights=FoundWeights(missing=reason),
         )
     if lowered.endswith(GGUF_SUFFIX):
         from qtui_core.models.opening_gguf import open_gguf  # its types are many
@@ -64,7 +64,7 @@ def open_path(path: Path, name: str, progress: Progress | None) -> ModelSource:
         origin="file",
         location=path,
         config=read_config(beside) if os.path.isfile(beside) else None,
-        weights=read_headers(Weights((path.name,)), path.parent, progress),
+        weights=read_headers(FoundWeights((path.name,)), path.parent, progress),
     )
 
 
@@ -88,7 +88,7 @@ def open_folder(
     return assemble(name=name, origin=origin, location=folder, config=config, weights=weights)
 
 
-def read_headers(weights: Weights, folder: Path, progress: Progress | None) -> Weights:
+def read_headers(weights: FoundWeights, folder: Path, progress: Progress | None) -> FoundWeights:
     """The same weights with the headers and readers of their files, which are in a folder.
 
     Raises:

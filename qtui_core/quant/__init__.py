@@ -14,13 +14,13 @@ from qtui_core.quant.quantized import QuantizedTensor, quantize
 from qtui_core.quant.scan.attribution import Attribution, Kept, attribute_error, keep_columns
 from qtui_core.quant.scan.columns import ColumnMagnitude, ColumnStatistics, column_statistics
 from qtui_core.quant.scan.decomposition_sweep import SweepPoint, decomposition_sweep
-from qtui_core.quant.scan.histogram import Histogram, histogram
-from qtui_core.quant.scan.injection import Injected
+from qtui_core.quant.scan.histogram import ValueHistogram, histogram
 from qtui_core.quant.scan.map_kinds import MapKind
 from qtui_core.quant.scan.maps import TensorMap, error_map, tensor_map
 from qtui_core.quant.scan.outliers import find_beyond, find_outliers
 from qtui_core.quant.scan.pooling import Pooling, Window
 from qtui_core.quant.scan.statistics import statistics
+from qtui_core.quant.segments.injection import Injected
 from qtui_core.quant.segments.parallel import Cancelled
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.quant.verdicts.explain import explain
@@ -52,7 +52,6 @@ __all__ = [
     "Granularity",
     "GranularityError",
     "GranularityErrors",
-    "Histogram",
     "Injected",
     "Kept",
     "MapKind",
@@ -72,6 +71,7 @@ __all__ = [
     "SweepPoint",
     "TensorMap",
     "TensorStatistics",
+    "ValueHistogram",
     "Window",
     "attribute_error",
     "bits_per_parameter",

@@ -14,7 +14,7 @@ from qtui_core.telemetry.nvml import answer, start_nvml, text
 
 
 @dataclass(frozen=True)
-class Device:
+class GpuReading:
     """One GPU. Memory is in bytes and covers every process on it, not only this one; None
     means that the driver does not say."""
 
@@ -47,7 +47,7 @@ def read_driver(nvml: Any = None) -> Driver | None:
     return Driver(text(version), pair)
 
 
-def read_devices(nvml: Any = None) -> tuple[Device, ...]:
+def read_devices(nvml: Any = None) -> tuple[GpuReading, ...]:
     """Every GPU the driver shows, in its order; empty without a driver.
 
     `nvml` is the module that speaks NVML (nvidia-ml-py, imported as `pynvml`), given by tests.
@@ -62,13 +62,13 @@ def read_devices(nvml: Any = None) -> tuple[Device, ...]:
         nvml.nvmlShutdown()
 
 
-def _read_device(nvml: Any, index: int) -> Device:
+def _read_device(nvml: Any, index: int) -> GpuReading:
     handle = answer(nvml, "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
-        return Device(index, None, None, None)
+        return GpuReading(index, None, None, None)
     name = answer(nvml, "nvmlDeviceGetName", handle)
     memory = answer(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    return Device(
+    return GpuReading(
         index,
         text(name),
         None if memory is None else int(memory.used),

@@ -9,7 +9,7 @@ import pytest
 from qtui.report.doctor import Surroundings, doctor_document, find_warnings
 from qtui.screen.depth import Depth
 from qtui.surroundings import Files, Terminal, installed_versions, read_terminal
-from qtui_core.telemetry.device import Device, Driver
+from qtui_core.telemetry.device import Driver, GpuReading
 from qtui_core.telemetry.machine import Machine
 
 TERMINAL = Terminal(120, 40, "xterm-256color", "", False, Depth.C256, True, "utf-8", None, False)
@@ -73,7 +73,7 @@ def test_each_trouble_has_its_warning():
     assert about(terminal=replace(TERMINAL, term="dumb"))[0] == "terminal"
     assert "latin-1" in about(terminal=replace(TERMINAL, unicode=False, encoding="latin-1"))[1]
     assert about(terminal=replace(TERMINAL, multiplexer="tmux"))[0] == "tmux"
-    gpu = Device(0, "L4", 1 << 30, 24 << 30)
+    gpu = GpuReading(0, "L4", 1 << 30, 24 << 30)
     found = about(devices=(gpu,), versions={"torch": "2.13.0+cpu"})
     assert found == ("torch", "2.13.0+cpu is a build for the CPU, and this machine has 1 GPU")
     assert about(files=replace(FILES, config_error="It is wrong."))[1] == "It is wrong"
@@ -82,7 +82,9 @@ def test_each_trouble_has_its_warning():
 def test_unknown_values_are_shown_as_such():
     machine = Machine("X", "Y", "Z", "3.12", "/p", None, (), 1, None, None, None)
     document = doctor_document(
-        around(machine=machine, driver=Driver(None, None), devices=(Device(0, None, None, None),)),
+        around(
+            machine=machine, driver=Driver(None, None), devices=(GpuReading(0, None, None, None),)
+        ),
         None,
         details=False,
     )
@@ -96,7 +98,7 @@ def test_unknown_values_are_shown_as_such():
 
 
 def test_the_driver_and_gpus_are_shown():
-    gpu = Device(0, "NVIDIA H200", 2 << 30, 140 << 30)
+    gpu = GpuReading(0, "NVIDIA H200", 2 << 30, 140 << 30)
     document = doctor_document(
         around(driver=Driver("580.65", (13, 0)), devices=(gpu,)), None, details=False
     )

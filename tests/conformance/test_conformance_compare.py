@@ -9,7 +9,7 @@ import pytest
 from every import over
 
 from qtui_core.conformance.catalogue import find_convention
-from qtui_core.conformance.compare import Sample, Side, judge
+from qtui_core.conformance.compare import ConformanceSample, Side, judge
 from qtui_core.conformance.convention import Verdict
 
 X = np.array([1.0, -2.0, 4.0], np.float32)
@@ -17,7 +17,7 @@ SIDE = Side(np.array([1, 2, 3], np.uint8), X, {"scale": np.array([0.5], np.float
 
 
 def verdict_of(theirs, x=X, ours=SIDE):
-    return judge("a.b", [Sample("made", x, ours, theirs)])
+    return judge("a.b", [ConformanceSample("made", x, ours, theirs)])
 
 
 def test_the_same_is_byte_equal():
@@ -59,7 +59,9 @@ def test_a_nan_on_one_side_is_a_difference():
 
 def test_samples_add_up():
     worse = replace(SIDE, values=X + np.float32(0.5))
-    found = judge("a.b", [Sample("one", X, SIDE, SIDE), Sample("two", X, SIDE, worse)])
+    found = judge(
+        "a.b", [ConformanceSample("one", X, SIDE, SIDE), ConformanceSample("two", X, SIDE, worse)]
+    )
     assert (found.verdict, found.compared, found.values_different) == (Verdict.DIFFERS, 6, 3)
     assert found.example.startswith("two")
 

@@ -6,7 +6,7 @@ import pytest
 
 from qtui_core.conformance.convention import (
     Convention,
-    Fault,
+    KnownFault,
     Library,
     LibraryReport,
     Outcome,
@@ -26,8 +26,8 @@ LIBRARY = Library(
         Convention("lib.c", "It does c", "int4", "c()", DIFFERS, "of its ties"),
     ),
     (
-        Fault("lib.f", "It loses x", "x is lost", "keep x"),
-        Fault("lib.g", "It loses y", "y is lost", "keep y"),
+        KnownFault("lib.f", "It loses x", "x is lost", "keep x"),
+        KnownFault("lib.g", "It loses y", "y is lost", "keep y"),
     ),
 )
 

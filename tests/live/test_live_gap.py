@@ -12,7 +12,7 @@ from live_runs import MIB, ON_CPU, ON_GPU, PREDICTED, run
 from test_live_state import fold
 
 from qtui_core.live.explain import explain, largest_unexplained
-from qtui_core.live.gap import Level, Part, gap
+from qtui_core.live.gap import GapPart, Level, gap
 from qtui_core.live.header import PredictedPhase
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.snapshot import PhaseEnded
@@ -218,7 +218,7 @@ def test_a_cache_that_a_run_does_not_name_is_among_its_activations():
 
 def test_what_to_do_depends_on_the_part_and_the_machine():
     def said(part, tensors=False):
-        return explain((Level("allocated", 100, 150, (Part(part, 50),)),), tensors=tensors)
+        return explain((Level("allocated", 100, 150, (GapPart(part, 50),)),), tensors=tensors)
 
     known = [component.value for component in Component if component.value != "workspaces"]
     parts_ = [*known, "cuBLAS workspaces", "slack and fragmentation", "paged states"]
@@ -229,9 +229,9 @@ def test_what_to_do_depends_on_the_part_and_the_machine():
     assert "--attention" in said("temporaries")
     assert "--attention" not in said("temporaries", tensors=True)
     assert "Nothing told its parts apart" in said("not told apart")
-    less = (Level("process", 100, 40, (Part("context and modules", -60),)),)
+    less = (Level("process", 100, 40, (GapPart("context and modules", -60),)),)
     assert "60 B less than estimated" in explain(less)
-    others = (Level("device", 100, 900, (Part("other processes and the driver", 800),)),)
+    others = (Level("device", 100, 900, (GapPart("other processes and the driver", 800),)),)
     assert largest_unexplained(others) is None
 
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_by_types import instances_of
 
-from qtui_core.live.header import SCHEMA_VERSION, Header
+from qtui_core.live.header import SCHEMA_VERSION, RecordingHeader
 from qtui_core.live.lines import KINDS, LineError, from_line, to_line
 from qtui_core.live.snapshot import Sample, Snapshot, StepTaken
 
 
 def _fixed(kind: type[Any]) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION} if kind is Header else {}
+    return {"schema_version": SCHEMA_VERSION} if kind is RecordingHeader else {}
 
 
 def refuse(word: str) -> None:

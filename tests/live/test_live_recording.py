@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from qtui_core.errors import UsageError
 from qtui_core.files import target_of
-from qtui_core.live.header import Header, Predicted, PredictedCurve, RunDevice
+from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, RunDevice
 from qtui_core.live.lines import to_line
 from qtui_core.live.recording import Recorder, parse_recording, read_recording
 from qtui_core.live.snapshot import End, PhaseBegun, Said, StepTaken
 
-HEADER = Header(
+HEADER = RecordingHeader(
     made="2026-01-02T03:04:05+00:00",
     model="demo",
     architecture="LlamaForCausalLM",

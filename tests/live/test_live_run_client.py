@@ -14,7 +14,7 @@ from processes import alive, is_gone
 
 from qtui.engine.client import obituary
 from qtui.engine.run.client import RunClient
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import to_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, State, StepTaken
 
@@ -42,7 +42,7 @@ async def gone(pid: int) -> bool:
 
 async def test_everything_that_is_told_is_heard(client):
     told = await hear(client, "whole")
-    assert isinstance(told[0], Header)
+    assert isinstance(told[0], RecordingHeader)
     assert told[0].plan == {"batch": 2}
     assert told[1:] == list(run(2, gpu=False))[1:]
     assert client.exit_code == 0

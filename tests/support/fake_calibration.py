@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-from qtui_core.live.header import Header, Predicted, PredictedCurve, RunDevice
+from qtui_core.live.header import Predicted, PredictedCurve, RecordingHeader, RunDevice
 from qtui_core.live.lines import to_line
 from qtui_core.live.snapshot import End, Fault, PhaseEnded, StepTaken
 
@@ -49,7 +49,7 @@ def run(wrong: str) -> None:
         500 * MIB, 800 * MIB, "backward", 880 * MIB, 1330 * MIB, 450 * MIB, 64 * MIB, (),
         PredictedCurve((), (), (), ()),
     )  # fmt: skip
-    header = Header(
+    header = RecordingHeader(
         "2026-11-21T10:00:00+00:00", request["model"], "LlamaForCausalLM", 10,
         RunDevice("cuda", FACTS["name"], 0, 80 << 30), {}, request["plan"], request["steps"],
         "built-in text", predicted,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from qtui_core.live.header import Header, Predicted, PredictedCurve, PredictedPhase, RunDevice
+from qtui_core.live.header import (
+    Predicted,
+    PredictedCurve,
+    PredictedPhase,
+    RecordingHeader,
+    RunDevice,
+)
 from qtui_core.live.lines import Told
 from qtui_core.live.snapshot import End, PhaseBegun, PhaseEnded, Said, Sample, State, StepTaken
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -48,7 +54,7 @@ PREDICTED = Predicted(
     curve=CURVE,
     advice=(("--batch 1", 10 * MIB),),
 )
-ON_GPU = Header(
+ON_GPU = RecordingHeader(
     made="2026-01-02T03:04:05+00:00",
     model="demo",
     architecture="LlamaForCausalLM",

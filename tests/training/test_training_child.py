@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from training_runs import CHILD, WORKER, configured, finished, hear_until, piped, say, started
 
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import from_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said, Sample, State, StepTaken
 
@@ -29,7 +29,7 @@ def test_a_request_that_is_piped_in_runs_to_its_end() -> None:
     ran = piped(json.dumps(asked) + "\n")
     assert ran.code == 0, ran.log
     header = ran.told[0]
-    assert isinstance(header, Header)
+    assert isinstance(header, RecordingHeader)
     assert (header.model, header.device.kind, header.steps) == ("demo", "cpu", 3)
     assert header.parameters == 4_558_080
     assert header.plan["quant"] == "nf4-dq"

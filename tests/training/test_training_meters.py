@@ -16,7 +16,7 @@ from qtui_core.live.header import RunDevice
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.replay.record import Component
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.meter import Standing
+from qtui_core.training.measuring.meter import HeldByName
 from qtui_core.training.measuring.meter_cuda import CudaMeter
 from qtui_core.training.measuring.meters import open_meter
 from qtui_core.training.model.components import held
@@ -185,12 +185,12 @@ def test_what_is_left_between_steps_are_workspaces(counters: SimpleNamespace) ->
     meter = CudaMeter(DeviceReader(0, nvml=fake_nvml()))
     meter.standing.built = built
     weights = 64 * 32 * 4
-    assert held(Standing(built), "cpu") == {"weights": weights}
+    assert held(HeldByName(built), "cpu") == {"weights": weights}
     linear.weight.grad = torch.zeros_like(linear.weight)
     ids = torch.zeros(3, dtype=torch.int64)
     scaler = torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(linear.parameters())
-    standing = Standing(built, optimizer, scaler, {"input_ids": ids, "labels": ids})
+    standing = HeldByName(built, optimizer, scaler, {"input_ids": ids, "labels": ids})
     expected = {"weights": weights, "gradients": weights, "inputs": 512}
     assert held(standing, "cpu") == expected
     scaler.scale(torch.ones(()))  # which makes its two numbers
@@ -216,7 +216,7 @@ def test_states_that_wrap_others_are_those() -> None:
     assert moment.untyped_storage().nbytes() == 4 * 4096  # which is not there
     optimizer.state[linear.weight] = {"step": torch.tensor(0.0), "exp_avg": moment}
     built: Any = SimpleNamespace(model=linear, state=lambda: iter(()))
-    found = held(Standing(built, optimizer), "cpu")
+    found = held(HeldByName(built, optimizer), "cpu")
     assert found == {"optimizer states": 2048 + 512 + 512}
 
 

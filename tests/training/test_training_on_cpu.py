@@ -12,7 +12,7 @@ from torch.nn import functional
 from training_runs import LLAMA, conducted, configured
 
 from qtui_core.live.compare import by_component, by_phase
-from qtui_core.live.header import Header, RunDevice
+from qtui_core.live.header import RecordingHeader, RunDevice
 from qtui_core.live.predict import predict
 from qtui_core.live.snapshot import Said
 from qtui_core.live.state import RunState, after
@@ -104,7 +104,7 @@ def _told(folder: Path, fields: dict[str, Any], steps: int = 2) -> RunState:
     assert ran.code == 0, ran.fault
     plan = resolve(RunPlan(**fields), "bf16")
     predicted = predict(estimate(ModelShape.from_config(LLAMA), plan), tensors=True)
-    header = Header(
+    header = RecordingHeader(
         "", model, "", None, RunDevice("cpu", ""), {}, asdict(plan), steps, "", predicted
     )
     state = after(RunState(), header)

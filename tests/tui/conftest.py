@@ -22,7 +22,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from qtui.tui.app import QtuiApp
-from qtui.tui.config import Config
+from qtui.tui.config import Settings
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -160,11 +160,11 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
     async def run(
         size: tuple[int, int] = (120, 40),
         *,
-        config: Config | None = None,
+        config: Settings | None = None,
         color: str = "truecolor",
         **options: Any,
     ) -> AsyncIterator[Pilot[None]]:
-        settings = replace(config or Config(), export_folder=str(tmp_path))
+        settings = replace(config or Settings(), export_folder=str(tmp_path))
         options = {"look_ahead": False, **options}  # an engine for each test takes its time
         app = QtuiApp(config=settings, color=color, **options)
         async with app.run_test(size=size, notifications=True) as pilot:

@@ -22,7 +22,7 @@ from conftest import (
 from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.tui.panels.quantize.activations.data import (
     Captured,
@@ -34,7 +34,7 @@ from qtui.tui.panels.quantize.activations.data import (
 )
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
 from qtui.tui.panels.quantize.activations.layout import all_lines
-from qtui.tui.panels.quantize.activations.view import ActivationsView, State
+from qtui.tui.panels.quantize.activations.view import ActivationsView, CaptureState
 from qtui.tui.panels.quantize.panel import QuantizePanel
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
@@ -136,10 +136,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeFeed]:
 async def opened(pilot: Pilot[None]) -> tuple[QuantizePanel, ActivationsView]:
     """The panel with the view on the screen, at rest."""
     panel = cast(Any, pilot.app).panel
-    await until(pilot, lambda: panel.phase is Phase.READY)
+    await until(pilot, lambda: panel.phase is AskingPhase.READY)
     panel.body.show_view(panel.body.views.index(panel.body.activations))
     panel.look_again()
-    await until(pilot, lambda: panel.phase is Phase.READY)
+    await until(pilot, lambda: panel.phase is AskingPhase.READY)
     await settled(pilot)
     return panel, panel.body.activations
 
@@ -147,7 +147,7 @@ async def opened(pilot: Pilot[None]) -> tuple[QuantizePanel, ActivationsView]:
 async def captured(pilot: Pilot[None]) -> tuple[QuantizePanel, ActivationsView]:
     panel, view = await opened(pilot)
     await pilot.press("c")
-    await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)
+    await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
     await settled(pilot)
     return panel, view
 
@@ -291,7 +291,9 @@ async def test_a_prompt_and_a_file_are_typed(
             for letter in word:
                 await pilot.press(NAMES.get(letter, letter))
             await pilot.press("enter")
-            await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)
+            await until(
+                pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY
+            )
             assert fake.asked[0] == ("capture", PROJ, chosen)
             assert not view.typing
 
@@ -310,7 +312,7 @@ async def test_schemes_and_sources_are_asked_for(
         await until(pilot, lambda: ("outputs", ("int4:group64", "nf4:block64"), 1) in fake.asked)
         assert ("ranges", "input", "nf4:block64") in fake.asked
         assert panel.shown.source == "weight"
-        assert view.state is State.READY
+        assert view.state is CaptureState.READY
 
 
 async def test_a_layer_too_large_for_its_output_has_ranges_all_the_same(
@@ -325,7 +327,7 @@ async def test_a_layer_too_large_for_its_output_has_ranges_all_the_same(
         await pilot.press("c")
         await until(pilot, lambda: panel.sentence.endswith("too many for its output."))
         assert panel.sentence.startswith(RANGES.sentence)
-        assert view.state is State.READY
+        assert view.state is CaptureState.READY
         assert "per token" in drawn(pilot, view)
 
 
@@ -340,13 +342,13 @@ async def test_a_capture_shows_its_progress_and_is_stopped(
         assert "Running on the calibration text, 42%" in screen_text(pilot.app)
         assert panel.sentence == "The model reads the text; escape stops it."
         await pilot.press("escape")
-        await until(pilot, lambda: panel.phase is Phase.STOPPED)
+        await until(pilot, lambda: panel.phase is AskingPhase.STOPPED)
         await settled(pilot)
         assert "Stopped; r goes on." in drawn(pilot, view)
         assert panel.sentence.startswith("Stopped before the model had read the text; r goes on")
         fake.gate.set()
         await pilot.press("r")
-        await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)
+        await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
         assert "per token" in screen_text(pilot.app)
 
 
@@ -365,18 +367,18 @@ async def test_a_failure_is_said_and_the_app_goes_on(
     async with running((80, 24), model=model, start_panel="quantize") as pilot:
         panel, view = await opened(pilot)
         await pilot.press("c")
-        await until(pilot, lambda: view.state is State.FAILED)
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: view.state is CaptureState.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         await settled(pilot)
         assert panel.sentence == str(failure)
         assert str(failure)[:40] in screen_text(pilot.app)
         fake.asked.clear()
         panel.look_again()  # what failed is not tried again unasked
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         assert fake.asked == []
         fake.failure = None
         await pilot.press("c")
-        await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)
+        await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
         assert "per token" in screen_text(pilot.app)
 
 
@@ -389,11 +391,13 @@ async def test_another_tensor_is_captured_unasked_only_where_it_is_quick(
         other = "model.layers.1.mlp.up_proj.weight"
         panel.body.side.list.select(other)
         await until(pilot, lambda: ("capture", other, TextChoice()) in fake.asked)
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         view._seconds = 60.0  # as of a large model
         fake.asked.clear()
         panel.body.side.list.select(PROJ)
-        await until(pilot, lambda: panel.phase is Phase.READY and panel.shown.entry.name == PROJ)
+        await until(
+            pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.entry.name == PROJ
+        )
         await settled(pilot)
         assert fake.asked == []
         assert "No activations are captured of this module yet" in screen_text(pilot.app)
@@ -408,13 +412,13 @@ async def test_a_lost_engine_takes_its_captures_with_it(
         panel, view = await captured(pilot)
         assert panel.check_action("source", ())
         panel.qtui.engine.kill()
-        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         await settled(pilot)
         assert not panel.check_action("source", ())
         assert view.found is None
         assert "r starts it again" in screen_text(pilot.app)
         await pilot.press("r")
-        await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)
+        await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
 
 
 # With a model that runs
@@ -429,10 +433,10 @@ async def test_the_whole_panel_looks_at_a_real_activation(
     async with running((120, 40), model="tiny", start_panel="quantize") as pilot:
         panel, view = await opened(pilot)
         panel.body.side.list.select("model.layers.1.mlp.down_proj.weight")
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         assert not panel.check_action("source", ())
         await pilot.press("c")
-        await until(pilot, lambda: view.outputs is not None and panel.phase is Phase.READY)
+        await until(pilot, lambda: view.outputs is not None and panel.phase is AskingPhase.READY)
         assert view.ranges is not None
         assert view.ranges.features == 48
         assert panel.sentence.startswith("Input of down_proj: ")
@@ -442,7 +446,7 @@ async def test_the_whole_panel_looks_at_a_real_activation(
             await until(
                 pilot,
                 lambda source=source: (
-                    panel.phase is Phase.READY
+                    panel.phase is AskingPhase.READY
                     and view.ranges is not None
                     and view.ranges.side == source
                 ),
@@ -454,8 +458,8 @@ async def test_the_whole_panel_looks_at_a_real_activation(
             assert panel.shown.numbers.count == 2048 * features
         panel.body.show_view(0)  # maps of the same activation
         panel.look_again()
-        await until(pilot, lambda: panel.phase is Phase.READY and panel.shown.map is not None)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.map is not None)
         assert "output of model.layers.1.mlp.down_proj" in screen_text(pilot.app)
         panel.action_source()
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         assert panel.shown.source == "weight"

@@ -10,11 +10,11 @@ from conftest import Running, goldens, idle, resized, screen_lines, screen_text,
 from quantize_model import write_model
 from textual.pilot import Pilot
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
-from qtui.tui.panels.codebooks.shown import ViewName
+from qtui.tui.panels.codebooks.shown import CodebooksViewName
 
-VIEWS = [view.value for view in ViewName]
+VIEWS = [view.value for view in CodebooksViewName]
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
@@ -29,7 +29,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 async def ready(pilot: Pilot[None]) -> CodebooksPanel:
     await idle(pilot)
     panel = cast(Any, pilot.app).panel
-    await until(pilot, lambda: panel.phase is Phase.READY)
+    await until(pilot, lambda: panel.phase is AskingPhase.READY)
     await settled(pilot)
     return panel
 
@@ -144,7 +144,7 @@ async def test_a_narrow_screen_lists_the_tensors_in_place_of_the_picture(
         assert "entropy" in screen_text(pilot.app)
         await pilot.press("t", "down", "enter")
         await idle(pilot)
-        assert panel.phase is not Phase.WORKING
+        assert panel.phase is not AskingPhase.WORKING
         assert panel.body.picture.has_focus
         assert panel.shown.entry is not None
         assert panel.shown.entry.name == "model.layers.0.norm.weight"

@@ -15,10 +15,10 @@ from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
 from qtui.report.numbers import format_count
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
-from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES, ViewName
+from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES, CodebooksViewName
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.scan.occupancy import code_occupancy
@@ -36,7 +36,7 @@ def panel_of(pilot: Pilot[None]) -> CodebooksPanel:
 async def ready(pilot: Pilot[None]) -> CodebooksPanel:
     await idle(pilot)
     panel = panel_of(pilot)
-    await until(pilot, lambda: panel.phase is Phase.READY)
+    await until(pilot, lambda: panel.phase is AskingPhase.READY)
     await settled(pilot)
     return panel
 
@@ -114,7 +114,7 @@ async def test_the_budget_is_exact_with_and_without_double_quantization(
         panel = await ready(pilot)
         await press(pilot, "v", "v")
         text = screen_text(pilot.app)
-        assert panel.shown.view is ViewName.BUDGET
+        assert panel.shown.view is CodebooksViewName.BUDGET
         names = [budget.name for budget in panel.shown.budgets]
         assert names[:2] == ["nf4:block64", "nf4:block64:dq"]
         for budget in panel.shown.budgets:
@@ -130,7 +130,7 @@ async def test_the_construction_goes_step_by_step(running: Running, model: str) 
     async with running(model=model, start_panel="codebooks") as pilot:
         panel = await ready(pilot)
         await press(pilot, "V")
-        assert panel.shown.view is ViewName.CONSTRUCTION
+        assert panel.shown.view is CodebooksViewName.CONSTRUCTION
         assert "quantile  " not in screen_text(pilot.app)
         steps = panel.shown.construction
         assert steps is not None
@@ -233,7 +233,7 @@ async def test_tensors_one_after_the_other(running: Running, model: str) -> None
         for _ in range(12):
             await pilot.press("n")
             await idle(pilot)
-            await until(pilot, lambda: panel.phase in (Phase.READY, Phase.FAILED))
+            await until(pilot, lambda: panel.phase in (AskingPhase.READY, AskingPhase.FAILED))
             await settled(pilot)
             assert panel.shown.entry is not None
             name = panel.shown.entry.name
@@ -263,10 +263,10 @@ async def test_a_tensor_without_a_finite_value_is_not_said_to_have_no_error(
 async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         quantize = cast(Any, pilot.app).panel
-        await until(pilot, lambda: quantize.phase is Phase.READY)
+        await until(pilot, lambda: quantize.phase is AskingPhase.READY)
         await pilot.press("j", "j")
         await until(pilot, lambda: quantize.shown.entry.name != PROJ)
-        await until(pilot, lambda: quantize.phase is Phase.READY)
+        await until(pilot, lambda: quantize.phase is AskingPhase.READY)
         await pilot.press("3")
         await until(pilot, lambda: panel_of(pilot).PANEL_ID == "codebooks")
         panel = await ready(pilot)
@@ -278,17 +278,17 @@ async def test_the_tensor_of_the_quantize_panel_is_taken(running: Running, model
         await settled(pilot)
         assert panel.shown.entry.name == mine
         await pilot.press("2", "k")
-        await until(pilot, lambda: quantize.phase is Phase.READY)
+        await until(pilot, lambda: quantize.phase is AskingPhase.READY)
         await pilot.press("3")
         await idle(pilot)
         await ready(pilot)
         assert panel.shown.entry.name == quantize.shown.entry.name
-        assert quantize.phase is Phase.READY
+        assert quantize.phase is AskingPhase.READY
         # An outlier that was put in there is no value of the model, and not in it here.
         before = panel.shown.columns[0].counts
         quantize.look_at(inject=Injection(3, 50.0, 0))
         await until(pilot, lambda: quantize.shown.inject is not None)
-        await until(pilot, lambda: quantize.phase is Phase.READY)
+        await until(pilot, lambda: quantize.phase is AskingPhase.READY)
         await pilot.press("2", "3")
         await idle(pilot)
         await ready(pilot)
@@ -307,14 +307,14 @@ async def test_another_model_keeps_the_schemes(
         await until(pilot, lambda: panel.shown.model == other)
         await ready(pilot)
         assert panel.shown.schemes[0] == "nf4:block128"
-        assert panel.shown.view is ViewName.LEVELS
+        assert panel.shown.view is CodebooksViewName.LEVELS
 
 
 async def test_a_lost_engine_is_told_and_started_again(running: Running, model: str) -> None:
     async with running(model=model, start_panel="codebooks") as pilot:
         panel = await ready(pilot)
         panel.qtui.engine.kill()
-        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         await settled(pilot)
         assert "r starts it again" in screen_text(pilot.app)
         assert "stopped" in panel.sentence
@@ -327,17 +327,17 @@ async def test_stop_and_go_on(running: Running, model: str) -> None:
     async with running(model=model, start_panel="codebooks") as pilot:
         panel = await ready(pilot)
         await pilot.press("right_square_bracket", "escape")
-        await until(pilot, lambda: panel.phase in (Phase.STOPPED, Phase.READY))
+        await until(pilot, lambda: panel.phase in (AskingPhase.STOPPED, AskingPhase.READY))
         await settled(pilot)
-        if panel.phase is Phase.STOPPED:
+        if panel.phase is AskingPhase.STOPPED:
             await press(pilot, "r")
-        assert panel.phase is Phase.READY
+        assert panel.phase is AskingPhase.READY
 
 
 async def test_a_missing_model_is_told(running: Running, tmp_path: Path) -> None:
     async with running(model=str(tmp_path / "nothing"), start_panel="codebooks") as pilot:
         panel = panel_of(pilot)
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await settled(pilot)
         assert "nothing" in panel.sentence
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qtui.screen.widgets.number_line import FULL, density_level
 from qtui.tui.panels.formats.line import (
-    Window,
+    LineWindow,
     count_by_cell,
     number_at,
     numbers_up_to,
@@ -60,7 +60,7 @@ def test_indices_count_the_numbers(fmt) -> None:
     st.integers(8, 150),
 )
 def test_cells_hold_what_counting_finds(fmt, centre: Fraction, exponent: int, cells: int) -> None:
-    window = Window(centre, Fraction(1), Fraction(2) ** exponent, cells)
+    window = LineWindow(centre, Fraction(1), Fraction(2) ** exponent, cells)
     counted = [0] * cells
     for value in finite_values(fmt):
         cell = window.cell_of(value)

@@ -16,12 +16,12 @@ from textual.pilot import Pilot
 from qtui.screen.plan.shown import GpuChoice
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.hardware.panel import HardwarePanel
-from qtui.tui.panels.hardware.shown import ViewName
+from qtui.tui.panels.hardware.shown import HardwareViewName
 from qtui_core.memory.devices.finding import DEVICES, find_device
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
-VIEWS = list(ViewName)
+VIEWS = list(HardwareViewName)
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
@@ -45,7 +45,7 @@ async def ready(pilot: Pilot[None]) -> HardwarePanel:
     return panel
 
 
-async def show(pilot: Pilot[None], view: ViewName) -> HardwarePanel:
+async def show(pilot: Pilot[None], view: HardwareViewName) -> HardwarePanel:
     panel = await ready(pilot)
     panel._timer.pause()
     for _ in range(VIEWS.index(view)):
@@ -64,9 +64,9 @@ async def test_golden(running: Running, estimator: HardwareHere) -> None:
                 past.extend((percent, 0.5) for percent in (0, 20, None, 100))
             panel._draw()
             # What is measured changes what the other views say: it is the last thing done.
-            for view in sorted(VIEWS, key=lambda view: view is ViewName.RATES):
+            for view in sorted(VIEWS, key=lambda view: view is HardwareViewName.RATES):
                 panel._show_view(view)
-                if view is ViewName.RATES:
+                if view is HardwareViewName.RATES:
                     await pilot.press("m")
                     await until(pilot, lambda: not panel.shown.measuring)
                 for size in SIZES:
@@ -80,7 +80,7 @@ async def test_without_a_gpu(
 ) -> None:
     estimator.gpus = []
     async with running(size, start_panel="hardware", color="none") as pilot:
-        panel = await show(pilot, ViewName.GPUS)
+        panel = await show(pilot, HardwareViewName.GPUS)
         assert "No GPU is here" in panel.sentence
         assert "of the catalogue: no GPU is here" in screen_text(pilot.app)
         await pilot.press("v", "v", "v")
@@ -134,7 +134,7 @@ async def test_every_device_has_every_view(running: Running, estimator: Hardware
         panel = await ready(pilot)
         for view in VIEWS:
             panel._show_view(view)
-            assert "Foundry X1" in panel.sentence or view is ViewName.GPUS
+            assert "Foundry X1" in panel.sentence or view is HardwareViewName.GPUS
             for device in DEVICES:
                 panel.shown.choice = replace(panel.shown.choice, device=device, known=True)
                 panel._draw()
@@ -162,7 +162,7 @@ class TestLive:
             await pilot.pause(0.3)
             assert estimator.count("gpus") == held
             await pilot.press("v")
-            assert panel.shown.view is ViewName.HIERARCHY
+            assert panel.shown.view is HardwareViewName.HIERARCHY
             estimator.holding.clear()
             await until(pilot, lambda: estimator.count("gpus") > held)
 
@@ -184,7 +184,7 @@ class TestLive:
     ) -> None:
         estimator.gpus = [DeviceReading("0")]
         async with running(start_panel="hardware") as pilot:
-            panel = await show(pilot, ViewName.GPUS)
+            panel = await show(pilot, HardwareViewName.GPUS)
             text = screen_text(pilot.app)
             assert "memory not told" in text
             assert "The driver does not tell processes here." in text
@@ -193,7 +193,7 @@ class TestLive:
     async def test_a_lost_gpu_says_so(self, running: Running, estimator: HardwareHere) -> None:
         estimator.gpus = [DeviceReading("0", "NVIDIA L4", lost=True)]
         async with running(start_panel="hardware") as pilot:
-            panel = await show(pilot, ViewName.GPUS)
+            panel = await show(pilot, HardwareViewName.GPUS)
             assert "lost" in screen_text(pilot.app)
             assert "no longer reaches GPU 0" in panel.sentence
 
@@ -259,7 +259,7 @@ class TestMeasuring:
         async with running(start_panel="hardware", color="none") as pilot:
             panel = await ready(pilot)
             await pilot.press("m")
-            assert panel.shown.view is ViewName.RATES
+            assert panel.shown.view is HardwareViewName.RATES
             await until(pilot, lambda: not panel.shown.measuring and len(panel.shown.rates) == 4)
             await settled(pilot)
             assert ("measure", {"on": "0"}) in estimator.asked

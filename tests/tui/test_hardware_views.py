@@ -14,7 +14,7 @@ from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.hardware import words
 from qtui.tui.panels.hardware.panel import DRAWERS
 from qtui.tui.panels.hardware.roofline_view import axes_of, picture
-from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
+from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown, HardwareViewName
 from qtui_core.codec import from_plain
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.compute.operation import Operation, Roofs, place
@@ -25,10 +25,10 @@ from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.shape.model_shape import ModelShape
 
 
-def filled(**changes: Any) -> Shown:
+def filled(**changes: Any) -> HardwareShown:
     shape = ModelShape.from_config(SMALL)
     plan = resolve(RunPlan(), shape.dtype)
-    shown = Shown("small", plan=plan, resolved=plan, operations=operations_of(shape, plan))
+    shown = HardwareShown("small", plan=plan, resolved=plan, operations=operations_of(shape, plan))
     shown.take_gpus((L40S, SLICE))
     shown.history["0"] = deque([(50, 0.5)] * 120)
     for name, value in changes.items():
@@ -36,9 +36,9 @@ def filled(**changes: Any) -> Shown:
     return shown
 
 
-@pytest.mark.parametrize("view", list(ViewName), ids=str)
+@pytest.mark.parametrize("view", list(HardwareViewName), ids=str)
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
-def test_every_size_is_kept(view: ViewName, glyphs: Any) -> None:
+def test_every_size_is_kept(view: HardwareViewName, glyphs: Any) -> None:
     shown = filled(view=view, facts=from_plain(DeviceFacts, FACTS))
     shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
     for width in (38, 58, 78, 99, 110, 159, 160, 198):
@@ -54,7 +54,7 @@ def test_every_size_is_kept(view: ViewName, glyphs: Any) -> None:
 def test_sixteen_gpus_fit_a_small_screen() -> None:
     shown = filled()
     shown.take_gpus(tuple(replace(L40S, label=str(label)) for label in range(16)))
-    lines = DRAWERS[ViewName.GPUS](shown, Canvas(78, 17, UNICODE))
+    lines = DRAWERS[HardwareViewName.GPUS](shown, Canvas(78, 17, UNICODE))
     assert [line[0].text for line in lines] == [str(label) for label in range(16)]
 
 
@@ -66,7 +66,7 @@ def text_of(lines: Any) -> str:
 def test_sources_are_whole_on_a_small_screen(device: Any) -> None:
     """Where a figure is from is as much of it as the figure."""
     shown = filled(choice=DeviceChoice(device))
-    text = text_of(DRAWERS[ViewName.HIERARCHY](shown, Canvas(78, 17, UNICODE)))
+    text = text_of(DRAWERS[HardwareViewName.HIERARCHY](shown, Canvas(78, 17, UNICODE)))
     for level in hierarchy(device):
         basis = f"{level.basis}: " if level.basis else ""
         assert f"{level.name}: {basis}{level.source}" in text
@@ -74,7 +74,7 @@ def test_sources_are_whole_on_a_small_screen(device: Any) -> None:
 
 def test_rates_say_whose_they_are_from_the_first_moment() -> None:
     shown = filled(measuring=True)
-    draw = DRAWERS[ViewName.RATES]
+    draw = DRAWERS[HardwareViewName.RATES]
     canvas = Canvas(78, 24, UNICODE)
     assert "Measuring a product of each type, and a copy." in text_of(draw(shown, canvas))
     shown.facts = from_plain(DeviceFacts, {**FACTS, "kind": "cpu", "name": "EPYC"})

@@ -21,7 +21,7 @@ from conftest import (
 from quantize_model import PROJ, tensors, write_model
 from textual.pilot import Pilot
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.panel import QuantizePanel
@@ -46,14 +46,14 @@ async def ready(pilot: Pilot[None]) -> OutliersView:
     """The view, once everything is read and drawn."""
     await idle(pilot)
     panel = panel_of(pilot)
-    assert panel.phase in (Phase.READY, Phase.FAILED)
+    assert panel.phase in (AskingPhase.READY, AskingPhase.FAILED)
     view = panel.body.view
     assert isinstance(view, OutliersView)
     return view
 
 
 async def to_outliers(pilot: Pilot[None]) -> OutliersView:
-    await until(pilot, lambda: panel_of(pilot).phase in (Phase.READY, Phase.FAILED))
+    await until(pilot, lambda: panel_of(pilot).phase in (AskingPhase.READY, AskingPhase.FAILED))
     await pilot.press("v")
     return await ready(pilot)
 
@@ -129,7 +129,7 @@ async def test_an_outlier_goes_through_the_whole_panel(running: Running, model: 
             assert before.mse == measure(tensors()[PROJ], Scheme.parse(before.scheme)).mse
         assert "An outlier of 20 sigma at (5, 40)" in panel.sentence
         await pilot.press("V")  # the maps
-        await until(pilot, lambda: panel.phase is Phase.READY and panel.shown.map is not None)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.map is not None)
         assert panel.shown.numbers is not None
         assert panel.shown.numbers.max == pytest.approx(max(changed.max(), 20 * std))
         errors = panel.shown.errors[0]
@@ -341,7 +341,7 @@ async def test_another_scheme_and_another_tensor(running: Running, model: str) -
             panel.body.side.list.select(name)
             await ready(pilot)
             assert panel.shown.inject is None  # it was of another tensor
-            assert panel.phase is Phase.READY
+            assert panel.phase is AskingPhase.READY
             assert panel.sentence
         panel.body.side.list.select("odd.empty")
         await ready(pilot)
@@ -356,11 +356,11 @@ async def test_an_engine_that_is_lost_and_started_again(running: Running, model:
         view = await to_outliers(pilot)
         panel = panel_of(pilot)
         panel.qtui.engine.kill()
-        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         await settled(pilot)
         assert "r starts it again" in screen_text(pilot.app)
         await pilot.press("r")
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         await settled(pilot)
         assert view.found.numbers is not None
         assert "beyond 6 sigma" in screen_text(pilot.app)

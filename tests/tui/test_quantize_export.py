@@ -8,7 +8,7 @@ from qtui.engine.answers.tensors import TensorEntry
 from qtui.screen.widgets.heatmap.grid import HeatGrid
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
-from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui_core.quant import measure
 from qtui_core.schemes.scheme import Scheme
 
@@ -19,8 +19,10 @@ GRID = HeatGrid(rows=50, columns=6, grid_rows=1, grid_columns=1, cells=(0.5,))
 MAP = MapPicture(MapRequest("error", ("int4:row",), "max", None, 1, 1), GRID, (0,), (0,))
 
 
-def shown(source: str, picture: MapPicture | None) -> Shown:
-    return Shown("m", entry=ENTRY, source=source, schemes=[INT4], errors=[ERRORS], map=picture)
+def shown(source: str, picture: MapPicture | None) -> QuantizeShown:
+    return QuantizeShown(
+        "m", entry=ENTRY, source=source, schemes=[INT4], errors=[ERRORS], map=picture
+    )
 
 
 def stored(source: str, picture: MapPicture | None) -> tuple[object, object]:

@@ -13,7 +13,7 @@ from conftest import Running, check_golden, idle, resized, screen_text, settled,
 from quantize_model import PROJ, SHAPE, tensors, write_model
 from textual.pilot import Pilot
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.maps.kinds import KINDS
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
@@ -37,7 +37,7 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
     await until(
         pilot,
         lambda: (
-            panel.phase is Phase.READY
+            panel.phase is AskingPhase.READY
             and None not in panel.shown.errors
             and panel.shown.element is not None
             and panel.shown.histogram is not None
@@ -109,7 +109,7 @@ async def test_a_kind_that_a_format_has_not_is_said_and_the_way_back_works(
         await pilot.press("enter")
         await until(pilot, lambda: "cast without a scale" in panel.sentence)
         await pilot.press("M")
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         assert panel.body.maps.pictures[0].request.kind == "value"
 
 
@@ -304,7 +304,7 @@ async def test_views_turn_and_the_subject_is_named(running: Running, model: str)
         for _ in panel.body.views:
             titles.append(panel.body.view.TITLE)
             await pilot.press("v")
-            await until(pilot, lambda: panel.phase in (Phase.READY, Phase.FAILED))
+            await until(pilot, lambda: panel.phase in (AskingPhase.READY, AskingPhase.FAILED))
             await settled(pilot)
         assert titles == ["Maps", "Outliers", "Activations"]
         assert panel.body.view is panel.body.maps

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineClient
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.quantize.activations.view import LONGEST_PROMPT, ActivationsView
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.panel import QuantizePanel
@@ -68,7 +68,7 @@ def panel_of(pilot: Pilot[None]) -> QuantizePanel:
 async def ready(pilot: Pilot[None]) -> QuantizePanel:
     await idle(pilot)
     panel = panel_of(pilot)
-    assert panel.phase is Phase.READY
+    assert panel.phase is AskingPhase.READY
     return panel
 
 
@@ -111,7 +111,7 @@ async def test_columns_of_one_tensor_never_stand_beside_elements_of_another(
         assert "Computing" in panel.sentence
         await pilot.press("escape")
         await settled(pilot)
-        assert panel.phase is Phase.STOPPED
+        assert panel.phase is AskingPhase.STOPPED
         assert "Stopped before all of" in panel.sentence
         assert view.found.decomposition is None
         gate.open()
@@ -249,7 +249,7 @@ async def test_measuring_all_tensors_can_be_stopped(
         await pilot.press("escape")
         await settled(pilot)
         assert gate.cancelled == ["rank"]
-        assert panel.phase is Phase.READY  # what is shown stays true
+        assert panel.phase is AskingPhase.READY  # what is shown stays true
         assert "Stop" not in screen_lines(pilot.app)[-1]
         assert panel.shown.entry is chosen
         gate.open()
@@ -324,7 +324,7 @@ async def test_a_key_that_is_refused_holds_up_none_behind_it(running: Running, m
 async def test_blocks_in_codebooks_take_every_key(running: Running, model: str, gate: Gate) -> None:
     async with running(model=model, start_panel="codebooks") as pilot:
         panel = cast(Any, pilot.app).panel
-        await until(pilot, lambda: panel.phase is Phase.READY)
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
         gate.held = {"codebooks"}
         await pilot.press("right_square_bracket", "right_square_bracket", "d", "d", "d")
         gate.open()

@@ -10,7 +10,7 @@ from conftest import Running, goldens, idle, resized, screen_lines, screen_text,
 from quantize_model import write_model
 from textual.pilot import Pilot
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.quantize.panel import QuantizePanel
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
@@ -30,7 +30,7 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
     await until(
         pilot,
         lambda: (
-            panel.phase is Phase.READY
+            panel.phase is AskingPhase.READY
             and None not in panel.shown.errors
             and panel.shown.element is not None
         ),

@@ -15,8 +15,8 @@ from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
-from qtui.screen.panel.asking import Phase
-from qtui.screen.tensors.list import Order
+from qtui.screen.panel.asking import AskingPhase
+from qtui.screen.tensors.list import TensorOrder
 from qtui.tui.panels.quantize.panel import QuantizePanel
 
 
@@ -34,7 +34,7 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
     await until(
         pilot,
         lambda: (
-            panel.phase is Phase.READY
+            panel.phase is AskingPhase.READY
             and None not in panel.shown.errors
             and panel.shown.element is not None
             and not panel.qtui.engine.busy
@@ -50,7 +50,7 @@ async def killed(pilot: Pilot[None]) -> QuantizePanel:
     pid = panel.qtui.engine.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    await until(pilot, lambda: panel.phase is Phase.LOST)
+    await until(pilot, lambda: panel.phase is AskingPhase.LOST)
     await settled(pilot)
     return panel
 
@@ -74,7 +74,7 @@ async def test_whatever_is_pressed_after_a_loss_r_works(running: Running, model:
             if panel.body.typing:
                 await pilot.press("escape")
                 await pilot.pause()
-            assert panel.phase is Phase.LOST, keys
+            assert panel.phase is AskingPhase.LOST, keys
             assert "r starts it again." in screen_text(pilot.app), keys
             assert "Reading" not in screen_text(pilot.app), keys
             assert "r Restart" in footer(pilot), keys
@@ -90,7 +90,7 @@ async def test_whatever_is_pressed_after_a_loss_r_works(running: Running, model:
 async def as_it_began(pilot: Pilot[None]) -> None:
     """The tensor, the filter and the order that a new panel has."""
     panel = panel_of(pilot)
-    while panel.body.side.list.order is not Order.MODEL:
+    while panel.body.side.list.order is not TensorOrder.MODEL:
         await pilot.press("o")
     panel.body.side.list.set_filter("")
     panel.body.side.list.select(PROJ)
@@ -121,10 +121,10 @@ async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
             else:
                 await pilot.press(way_out)
             if way_out == "escape":
-                await until(pilot, lambda: panel.phase is Phase.LOST)
+                await until(pilot, lambda: panel.phase is AskingPhase.LOST)
                 assert "r starts it again." in screen_text(pilot.app)
                 await pilot.press("r")
-            await until(pilot, lambda: not panel.silence and panel.phase is Phase.READY)
+            await until(pilot, lambda: not panel.silence and panel.phase is AskingPhase.READY)
             await ready(pilot)
             assert "no answer" not in screen_text(pilot.app)
             assert (panel.qtui.engine.pid == pid) == (way_out == "SIGCONT")
@@ -143,9 +143,9 @@ async def test_keys_that_come_with_the_kill(running: Running, model: str) -> Non
         os.kill(pid, signal.SIGKILL)
         for key in ("down", "f", "down"):
             await pilot.press(key)
-        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         await idle(pilot)
-        assert panel.phase is Phase.LOST
+        assert panel.phase is AskingPhase.LOST
         await pilot.press("r")
         await ready(pilot)
 
@@ -158,7 +158,7 @@ async def test_a_restarted_engine_that_is_killed_again(running: Running, model: 
         pid = panel.qtui.engine.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)  # while it starts
-        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         await pilot.press("down", "r")
         await ready(pilot)
 
@@ -167,7 +167,7 @@ async def test_worst_first_is_measured_after_the_restart(running: Running, model
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await killed(pilot)
         await pilot.press("o", "o")
-        assert panel.body.side.list.order is Order.WORST
+        assert panel.body.side.list.order is TensorOrder.WORST
         await pilot.press("r")
         await ready(pilot)
         await until(pilot, lambda: panel.body.side.ranked_by)
@@ -223,7 +223,7 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
 
         panel.feed.open = slow  # type: ignore[method-assign]
         panel.open_model(other)
-        await until(pilot, lambda: panel.phase is Phase.OPENING)
+        await until(pilot, lambda: panel.phase is AskingPhase.OPENING)
         await settled(pilot)
         assert panel.body.heatmap.grid is picture
         assert panel.shown.model == model
@@ -244,10 +244,10 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
 async def test_stopping_the_first_model(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = panel_of(pilot)
-        if panel.phase is Phase.OPENING:
+        if panel.phase is AskingPhase.OPENING:
             await pilot.press("escape")
             await pilot.pause()
-            if panel.phase is Phase.STOPPED:
+            if panel.phase is AskingPhase.STOPPED:
                 assert "r goes on" in screen_text(pilot.app)
                 await pilot.press("r")
         await ready(pilot)

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.tui.panels.quantize.panel import QuantizePanel
 
 
@@ -38,7 +38,7 @@ def panel_of(pilot: Pilot[None]) -> QuantizePanel:
     return cast(Any, pilot.app).panel
 
 
-async def in_phase(pilot: Pilot[None], phase: Phase) -> QuantizePanel:
+async def in_phase(pilot: Pilot[None], phase: AskingPhase) -> QuantizePanel:
     panel = panel_of(pilot)
     await until(pilot, lambda: panel.phase is phase)
     await settled(pilot)
@@ -48,21 +48,21 @@ async def in_phase(pilot: Pilot[None], phase: Phase) -> QuantizePanel:
 async def test_opening_says_so_at_once(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = panel_of(pilot)
-        if panel.phase is Phase.OPENING:  # on a fast machine it is already over
+        if panel.phase is AskingPhase.OPENING:  # on a fast machine it is already over
             assert "Opening" in screen_text(pilot.app)
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert "Opening" not in screen_text(pilot.app)
 
 
 async def test_a_model_that_is_not_there(running: Running, model: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "nowhere")
     async with running(model=missing, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.FAILED)
+        panel = await in_phase(pilot, AskingPhase.FAILED)
         assert "nowhere" in panel.sentence
         assert "nowhere" in screen_text(pilot.app)
         assert panel.body.heatmap.has_class("-trouble")
         cast(Any, pilot.app).open_model(model)
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert not panel.body.heatmap.has_class("-trouble")
 
 
@@ -80,7 +80,7 @@ async def test_a_config_without_weights(running: Running, tmp_path: Path, known:
     (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
     path = str(tmp_path / "bare" / "config.json")
     async with running(model=path, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.FAILED)
+        panel = await in_phase(pilot, AskingPhase.FAILED)
         assert "weights" in panel.sentence
         await until(pilot, lambda: said in screen_text(pilot.app))
         for key in ("x", "f", "m", "enter", "o", "n", "slash", "escape", "y", "e", "z"):
@@ -90,36 +90,36 @@ async def test_a_config_without_weights(running: Running, tmp_path: Path, known:
 
 async def test_work_shows_how_far_it_is_and_stops(running: Running, large: str) -> None:
     async with running(model=large, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.WORKING)
+        panel = await in_phase(pilot, AskingPhase.WORKING)
         await until(pilot, lambda: panel.body.title_line.fraction is not None)
         assert panel.body.title_line.activity in screen_text(pilot.app)
         await pilot.press("escape")
         await settled(pilot)
-        assert panel.phase is Phase.STOPPED
+        assert panel.phase is AskingPhase.STOPPED
         assert "Stopped; r goes on" in screen_text(pilot.app)
         assert not panel.qtui.engine.busy
         await pilot.press("r")
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert "67,108,864" in screen_text(pilot.app)
 
 
 async def test_the_sentence_is_about_what_is_done(running: Running, large: str) -> None:
     """Not about the scheme before, and it names the scheme and the tensor."""
     async with running(model=large, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.WORKING)
+        panel = await in_phase(pilot, AskingPhase.WORKING)
         await until(pilot, lambda: panel.sentence.startswith("Computing"))
         assert "int4:group64" in panel.sentence
         assert "large.weight" in panel.sentence
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert panel.sentence.startswith("int4:group64")
         await pilot.press("f")
-        await until(pilot, lambda: panel.phase is Phase.WORKING)
+        await until(pilot, lambda: panel.phase is AskingPhase.WORKING)
         await until(pilot, lambda: not panel.sentence.startswith("int4:group64"))
         assert panel.sentence.startswith("Computing what int5:group64 does to all 67,108,864")
         assert "|error| of int4:group64" in screen_text(pilot.app)  # until the next one comes
         await pilot.press("escape")
         await settled(pilot)
-        assert panel.phase is Phase.STOPPED
+        assert panel.phase is AskingPhase.STOPPED
         assert panel.sentence == (
             "Stopped before all of large.weight was measured under int5:group64; r goes on."
         )
@@ -127,51 +127,51 @@ async def test_the_sentence_is_about_what_is_done(running: Running, large: str) 
         data = panel.export_data()
         assert "maps" not in (data or {})
         await pilot.press("r")
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert panel.sentence.startswith("int5:group64")
         assert "|error|, max" in screen_text(pilot.app)
 
 
 async def test_the_engine_killed_at_work_and_started_again(running: Running, large: str) -> None:
     async with running(model=large, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.WORKING)
+        panel = await in_phase(pilot, AskingPhase.WORKING)
         await until(pilot, lambda: panel.qtui.engine.busy)
         pid = panel.qtui.engine.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await in_phase(pilot, Phase.LOST)
+        await in_phase(pilot, AskingPhase.LOST)
         text = screen_text(pilot.app)
         assert "The engine was killed" in text
         assert "r starts it again." in text
         for key in ("f", "x", "g", "down", "up", "m", "o"):  # nothing hurts the screen
             await pilot.press(key)
         await settled(pilot)
-        assert panel.phase is Phase.LOST
+        assert panel.phase is AskingPhase.LOST
         await pilot.press("r")
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert panel.qtui.engine.pid not in (None, pid)
 
 
 async def test_the_engine_stopped_while_idle(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.READY)
+        panel = await in_phase(pilot, AskingPhase.READY)
         await until(pilot, lambda: not panel.qtui.engine.busy)
         entry = panel.shown.entry
         panel.qtui.engine.kill()
-        await in_phase(pilot, Phase.LOST)
+        await in_phase(pilot, AskingPhase.LOST)
         assert "The engine was stopped" in screen_text(pilot.app)
         await pilot.press("r")
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert panel.shown.entry is entry
         assert panel.qtui.engine.state is EngineState.RUNNING
 
 
 async def test_another_model_while_one_is_read(running: Running, model: str, large: str) -> None:
     async with running(model=large, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.WORKING)
+        panel = await in_phase(pilot, AskingPhase.WORKING)
         cast(Any, pilot.app).open_model(model)
         await until(pilot, lambda: panel.shown.model == model)
-        await in_phase(pilot, Phase.READY)
+        await in_phase(pilot, AskingPhase.READY)
         assert panel.shown.entry is not None
         assert panel.shown.entry.elements == 15_360
         text = screen_text(pilot.app)
@@ -181,7 +181,7 @@ async def test_another_model_while_one_is_read(running: Running, model: str, lar
 
 async def test_moving_fast_reads_only_where_it_stops(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.READY)
+        panel = await in_phase(pilot, AskingPhase.READY)
         asked: list[str] = []
         original = panel.qtui.engine.request
 
@@ -194,14 +194,14 @@ async def test_moving_fast_reads_only_where_it_stops(running: Running, model: st
         for _ in range(3):
             panel.body.side.list.action_move(1)
         await idle(pilot)
-        assert panel.phase is Phase.READY
+        assert panel.phase is AskingPhase.READY
         assert panel.shown.entry is not None
         assert asked == [panel.shown.entry.name]
 
 
 async def test_leaving_while_the_engine_works_ends_it(running: Running, large: str) -> None:
     async with running(model=large, start_panel="quantize") as pilot:
-        panel = await in_phase(pilot, Phase.WORKING)
+        panel = await in_phase(pilot, AskingPhase.WORKING)
         await until(pilot, lambda: panel.qtui.engine.pid is not None)
         pid = panel.qtui.engine.pid
     assert pid is not None

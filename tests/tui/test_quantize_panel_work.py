@@ -16,8 +16,8 @@ from textual.widgets import Static
 
 from qtui.engine.client import EngineState
 from qtui.screen.messages import SendValue
-from qtui.screen.panel.asking import Phase
-from qtui.screen.tensors.list import Order
+from qtui.screen.panel.asking import AskingPhase
+from qtui.screen.tensors.list import TensorOrder
 from qtui.tui.panels.quantize.panel import QuantizePanel
 from qtui_core.quant import Scheme, measure, quantize
 
@@ -39,7 +39,7 @@ async def ready(pilot: Pilot[None]) -> QuantizePanel:
     await until(
         pilot,
         lambda: (
-            panel.phase is Phase.READY
+            panel.phase is AskingPhase.READY
             and None not in shown().errors
             and shown().element is not None
         ),
@@ -185,7 +185,7 @@ async def test_an_impossible_turn_says_why_and_changes_nothing(
         assert "dq is for nf4 and fp4" in panel.sentence
         assert "dq is for nf4 and fp4" in screen_text(pilot.app)
         assert str(panel.shown.scheme) == "int4:group64"
-        assert panel.phase is Phase.READY
+        assert panel.phase is AskingPhase.READY
         # it is not talked over by work that ends later, and goes with the next key
         for key in ("x", "g"):
             await pilot.press(key)
@@ -244,7 +244,7 @@ async def test_filter_and_matches(running: Running, model: str) -> None:
         assert "no name has nowhere" in screen_text(pilot.app)
         shown = panel.shown.entry
         await pilot.press("enter", "down", "enter", "escape")
-        assert panel.phase is Phase.READY
+        assert panel.phase is AskingPhase.READY
         assert panel.body.side.list.current is shown is panel.shown.entry
         await pilot.press("n")
         assert panel.sentence == "No tensor has nowhere in its name."
@@ -287,7 +287,7 @@ async def test_escape_leaves_the_filter_for_the_tensor_that_is_shown(
             await pilot.press("escape")
             await idle(pilot)
             assert marked_and_shown(pilot) == (PROJ, PROJ)
-            assert panel.phase is Phase.READY
+            assert panel.phase is AskingPhase.READY
 
 
 async def test_keys_that_come_in_one_burst(running: Running, model: str) -> None:
@@ -299,7 +299,7 @@ async def test_keys_that_come_in_one_burst(running: Running, model: str) -> None
             event.set_sender(pilot.app)
             pilot.app.post_message(event)
         await until(pilot, lambda: panel.body.title_line.subject == "odd.zeros")
-        assert panel.body.side.list.order is Order.MODEL
+        assert panel.body.side.list.order is TensorOrder.MODEL
         await ready(pilot)
         assert marked_and_shown(pilot) == ("odd.zeros", "odd.zeros")
 
@@ -325,7 +325,7 @@ async def test_order_by_worst_error(running: Running, model: str) -> None:
         panel = await ready(pilot)
         side = panel.body.side
         await pilot.press("o", "o")
-        assert side.list.order is Order.WORST
+        assert side.list.order is TensorOrder.WORST
         expected = {
             name: measure(x, Scheme.parse("int4")).sqnr_db
             for name, x in tensors().items()
@@ -338,7 +338,7 @@ async def test_order_by_worst_error(running: Running, model: str) -> None:
         assert side.list.current == panel.shown.entry
         assert f"{expected[PROJ]:.1f} dB" in screen_text(pilot.app)
         await pilot.press("o")
-        assert side.list.order is Order.MODEL
+        assert side.list.order is TensorOrder.MODEL
 
 
 async def test_tensors_that_are_odd(running: Running, model: str) -> None:
@@ -348,11 +348,11 @@ async def test_tensors_that_are_odd(running: Running, model: str) -> None:
         async def look_at(name: str) -> str:
             panel.body.side.list.select(name)
             await idle(pilot)
-            assert panel.phase is not Phase.WORKING
+            assert panel.phase is not AskingPhase.WORKING
             return screen_text(pilot.app)
 
         assert "This tensor is empty" in await look_at("odd.empty")
-        assert panel.phase is Phase.FAILED
+        assert panel.phase is AskingPhase.FAILED
         text = await look_at("odd.holes")
         assert "1, 1" in next(line for line in text.splitlines() if "NaN, infinite" in line)
         assert "NaN or infinite" in panel.sentence

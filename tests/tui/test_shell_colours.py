@@ -14,7 +14,7 @@ from qtui.engine.answers.tensors import TensorEntry
 from qtui.screen.depth import Depth
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.widgets.heatmap.ramps import EIGHT_BIT_CUBE
-from qtui.tui.config import Config
+from qtui.tui.config import Settings
 
 Triplet = tuple[int, int, int]
 #: xterm's sixteen colours, the paler of the usual ones on white.
@@ -84,7 +84,7 @@ WORN = (("qtui-dark", False), ("qtui-dark", True), ("qtui-light", True), ("qtui-
 @pytest.mark.parametrize("depth", [Depth.TRUECOLOR, Depth.C256, Depth.C16])
 async def test_every_text_stands_out_from_its_ground(running: Running, depth: Depth) -> None:
     wrong = set()
-    async with running(color=depth.value, config=Config(theme="qtui-dark")) as pilot:
+    async with running(color=depth.value, config=Settings(theme="qtui-dark")) as pilot:
         tensors = TensorList(pilot.app.drawing)
         tensors.styles.height = 5
         await pilot.app.panel.mount(tensors)

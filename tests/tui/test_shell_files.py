@@ -12,7 +12,7 @@ from conftest import Running, screen_text, settled, until
 from disks import room_for
 
 from qtui.tui.clipboard import copy_text
-from qtui.tui.config import Config, config_file, load_config
+from qtui.tui.config import Settings, config_file, load_config
 from qtui.tui.exporting import export
 from qtui.tui.panels.formats.panel import FormatsPanel
 from qtui_core.errors import QtuiError, UsageError
@@ -24,7 +24,7 @@ def write(path: Path, text: str) -> dict[str, str]:
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    assert load_config({"HOME": str(tmp_path)}) == Config() or config_file({}).exists()
+    assert load_config({"HOME": str(tmp_path)}) == Settings() or config_file({}).exists()
 
 
 def test_file_then_environment(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_file_then_environment(tmp_path: Path) -> None:
         'theme = "qtui-light"\ncolor = "256"\n[keys]\n"app.quit" = "Q"\n',
     )
     config = load_config({**env, "QTUI_COLOR": "16", "QTUI_ASCII": "yes"})
-    assert config == Config(theme="qtui-light", color="16", ascii=True, keys={"app.quit": "Q"})
+    assert config == Settings(theme="qtui-light", color="16", ascii=True, keys={"app.quit": "Q"})
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_unknown_theme_is_refused() -> None:
     from qtui.tui.app import QtuiApp
 
     with pytest.raises(UsageError, match="Unknown theme 'sepia'"):
-        QtuiApp(config=Config(theme="sepia"))
+        QtuiApp(config=Settings(theme="sepia"))
 
 
 # The clipboard chain
@@ -178,7 +178,7 @@ async def test_an_export_that_fails_inside_is_a_notice(
 
 async def test_an_export_that_cannot_be_written_is_said(running: Running, tmp_path: Path) -> None:
     async with running() as pilot:
-        pilot.app.config = Config(export_folder=str(tmp_path / "missing"))
+        pilot.app.config = Settings(export_folder=str(tmp_path / "missing"))
         await pilot.press("e")
         await until(pilot, lambda: "Nothing was exported" in screen_text(pilot.app))
 

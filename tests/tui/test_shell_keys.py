@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import qtui.tui
-from qtui.tui.config import Config, load_config
+from qtui.tui.config import Settings, load_config
 from qtui.tui.header import TabBar
 from qtui.tui.key_footer import KeyFooter
 from qtui.tui.keymap import APP_BINDINGS, SCREEN_BINDINGS, checked_keymap, known_ids, own_bindings
@@ -163,7 +163,7 @@ async def test_q_quits(running: Running) -> None:
 
 
 async def test_keys_are_rebound_by_id(running: Running) -> None:
-    config = Config(keys={"formats.flip": "x", "app.panel_memory": "m"})
+    config = Settings(keys={"formats.flip": "x", "app.panel_memory": "m"})
     async with running(config=config) as pilot:
         before = pilot.app.panel.state
         await pilot.press("space")
@@ -179,7 +179,7 @@ def test_an_unknown_id_is_refused_with_the_nearest_one() -> None:
     from qtui.tui.app import QtuiApp
 
     with pytest.raises(UsageError, match=r"formats\.flipp.*formats\.flip"):
-        QtuiApp(config=Config(keys={"formats.flipp": "x"}))
+        QtuiApp(config=Settings(keys={"formats.flipp": "x"}))
 
 
 async def open_by_keys(pilot: Pilot[None], model: str) -> None:

@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 
 from qtui.screen.depth import Depth, detect_depth, resolve_depth
 from qtui.tui.ascii_only import to_ascii
-from qtui.tui.config import Config
+from qtui.tui.config import Settings
 from qtui_core.errors import UsageError
 
 SENTENCE = (
@@ -121,7 +121,7 @@ async def test_a_field_being_typed_in_survives_a_terminal_that_is_too_small(
 
 @pytest.mark.parametrize("color", [depth.value for depth in Depth])
 async def test_every_depth_and_theme_draws_the_same_text(running: Running, color: str) -> None:
-    async with running(color=color, config=Config(theme="qtui-light")) as pilot:
+    async with running(color=color, config=Settings(theme="qtui-light")) as pilot:
         for theme in ("qtui-light", "qtui-dark", "qtui-contrast"):
             pilot.app.theme = theme
             await still(pilot)
@@ -208,7 +208,7 @@ async def test_without_colours_what_is_chosen_is_reversed(running: Running, them
             lines.append("".join(parts).strip(" ▁▂▃▄▅▆▇█"))
         return [line for line in lines if line]
 
-    async with running(color="none", size=(80, 24), config=Config(theme=theme)) as pilot:
+    async with running(color="none", size=(80, 24), config=Settings(theme=theme)) as pilot:
         assert reversed_text() == ["1 Formats", "0"]  # the tab, and the bit under the cursor
         await pilot.press("i")
         await settled(pilot)

@@ -10,7 +10,7 @@ import train_runs
 from conftest import Running, goldens, resized, screen_lines, screen_text, settled
 from test_train_panel import estimator, ready, replay  # noqa: F401 (a fixture)
 
-from qtui.tui.panels.train.shown import ViewName
+from qtui.tui.panels.train.shown import TrainViewName
 from qtui_core.live.lines import Told
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
@@ -52,13 +52,13 @@ async def test_golden_of_views(running: Running, tmp_path: Path) -> None:
     with goldens() as check:
         async with running(SIZES[0], recording=path, color="16") as pilot:
             for size in SIZES[:2]:
-                for view in list(ViewName)[1:]:
+                for view in list(TrainViewName)[1:]:
                     await resized(pilot, size)
                     panel = await replay(pilot)
                     panel._show_view(view)
                     await settled(pilot)
                     check(f"train_{view.lower()}_{of_size(size)}", screen_text(pilot.app))
-                    panel._show_view(ViewName.RUN)
+                    panel._show_view(TrainViewName.RUN)
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ async def test_every_depth_and_size_fits(
         panel = await replay(pilot, seconds)
         for size in sizes:
             await resized(pilot, size)
-            for view in ViewName:
+            for view in TrainViewName:
                 assert panel.run_shown.view is view
                 assert all(len(line) == size[0] for line in screen_lines(pilot.app))
                 assert panel.sentence
@@ -95,7 +95,7 @@ async def test_ascii_is_ascii(running: Running, tmp_path: Path) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     async with running(recording=path, color="none", ascii=True) as pilot:
         panel = await replay(pilot, 5.7)
-        for _ in ViewName:
+        for _ in TrainViewName:
             assert screen_text(pilot.app).isascii()
             assert "?" not in "".join(line for line in screen_lines(pilot.app)[:-1])
             await pilot.press("v")

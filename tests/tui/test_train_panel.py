@@ -22,12 +22,12 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from qtui.screen.curve.dots import cells_of_track
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.train.panel import TrainPanel
-from qtui.tui.panels.train.shown import ViewName
-from qtui_core.live.header import Header
+from qtui.tui.panels.train.shown import TrainViewName
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End, Fault, PhaseBegun
@@ -62,7 +62,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripted:
 async def ready(pilot: Pilot[None]) -> TrainPanel:
     """The panel with its estimate."""
     panel = cast(TrainPanel, cast(Any, pilot.app).panel)
-    await until(pilot, lambda: panel.phase is Phase.READY and panel.shown.around is not None)
+    await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.around is not None)
     await settled(pilot)
     return panel
 
@@ -76,7 +76,7 @@ async def replay(pilot: Pilot[None], seconds: float = 1e9) -> TrainPanel:
     player.pause(True)
     player.seek(seconds)
     panel.run_shown.state = player.state
-    await until(pilot, lambda: panel.phase is Phase.READY)
+    await until(pilot, lambda: panel.phase is AskingPhase.READY)
     panel.draw()
     await settled(pilot)
     return panel
@@ -88,9 +88,11 @@ async def replay(pilot: Pilot[None], seconds: float = 1e9) -> TrainPanel:
 async def test_the_plan_is_that_of_the_memory_panel(running: Running) -> None:
     async with running(start_panel="memory") as pilot:
         memory = cast(Any, pilot.app).panel
-        await until(pilot, lambda: memory.phase is Phase.READY)
+        await until(pilot, lambda: memory.phase is AskingPhase.READY)
         await pilot.press("right", "right")
-        await until(pilot, lambda: memory.shown.plan.batch == 3 and memory.phase is Phase.READY)
+        await until(
+            pilot, lambda: memory.shown.plan.batch == 3 and memory.phase is AskingPhase.READY
+        )
         await pilot.press("5")
         panel = await ready(pilot)
         assert panel.shown.plan.batch == 3
@@ -127,7 +129,7 @@ async def test_a_lost_estimator_is_started_again(running: Running, estimator: Ha
         panel = await ready(pilot)
         estimator.lost = "The engine was killed."
         await pilot.press("right")
-        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         await settled(pilot)
         assert "r starts it again" in screen_text(pilot.app)
         await pilot.press("r")
@@ -144,7 +146,7 @@ async def test_a_model_without_a_shape_can_be_run_without_an_estimate(
     scripted([head, *train_runs.told(train_runs.header(2), 2), *train_runs.whole(2)[-2:]])
     async with running(start_panel="train") as pilot:
         panel = cast(TrainPanel, cast(Any, pilot.app).panel)
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await settled(pilot)
         assert "without an estimate" in screen_text(pilot.app)
         await pilot.press("r")
@@ -152,7 +154,7 @@ async def test_a_model_without_a_shape_can_be_run_without_an_estimate(
         await until(pilot, lambda: not panel.run_shown.live)
         await settled(pilot)
         assert "The family is not known." in panel.sentence
-        for _ in ViewName:
+        for _ in TrainViewName:
             await pilot.press("v")
             await settled(pilot)
             assert panel.sentence
@@ -223,7 +225,7 @@ async def test_a_recording_whose_plan_lacks_fields_is_shown(
 ) -> None:
     """Of another version: what it did not record is as usual in the form."""
     head, *rest = train_runs.whole()
-    assert isinstance(head, Header)
+    assert isinstance(head, RecordingHeader)
     less = replace(head, plan={"method": "lora", "batch": 7})
     path = train_runs.write(tmp_path / "run.jsonl", [less, *rest])
     async with running(recording=path) as pilot:
@@ -277,7 +279,7 @@ async def test_running_out_of_memory_is_a_state(running: Running, tmp_path: Path
         assert "allocated" in text
         assert panel.body.curve.text.count("⠶") > 5
         await pilot.press(*"vvvvv")
-        assert panel.run_shown.view is ViewName.LOG
+        assert panel.run_shown.view is TrainViewName.LOG
         await settled(pilot)
         assert "ran out of memory" in screen_text(pilot.app)
 
@@ -495,20 +497,24 @@ async def test_each_view_says_what_it_means(running: Running, tmp_path: Path) ->
     async with running((80, 24), recording=path) as pilot:
         panel = await replay(pilot)
         said = {}
-        for view in ViewName:
+        for view in TrainViewName:
             panel._show_view(view)
             said[view] = panel.sentence
-        assert "The largest unexplained part is" in said[ViewName.RUN]
-        assert "Gap says what to do" in said[ViewName.RUN]
-        assert said[ViewName.GAP].startswith("The largest difference that the estimate does not")
-        assert "qtui calibrate" in said[ViewName.GAP] or "qtui memory" in said[ViewName.GAP]
-        assert "It learns" in said[ViewName.LOSS]
+        assert "The largest unexplained part is" in said[TrainViewName.RUN]
+        assert "Gap says what to do" in said[TrainViewName.RUN]
+        assert said[TrainViewName.GAP].startswith(
+            "The largest difference that the estimate does not"
+        )
+        assert (
+            "qtui calibrate" in said[TrainViewName.GAP] or "qtui memory" in said[TrainViewName.GAP]
+        )
+        assert "It learns" in said[TrainViewName.LOSS]
         # The likeliest token with adapters is "a", without them "the".
         assert (
             "by up to 1.25, and make 'a' the likeliest token in place of 'the'."
-            in (said[ViewName.ADAPTERS])
+            in (said[TrainViewName.ADAPTERS])
         )
-        assert "base is untouched" in said[ViewName.ADAPTERS]
+        assert "base is untouched" in said[TrainViewName.ADAPTERS]
 
 
 async def test_kernels_of_a_gpu_are_not_blamed_for_a_run_on_a_cpu(
@@ -517,7 +523,7 @@ async def test_kernels_of_a_gpu_are_not_blamed_for_a_run_on_a_cpu(
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole(cpu=True))
     async with running(recording=path) as pilot:
         panel = await replay(pilot)
-        panel._show_view(ViewName.GAP)
+        panel._show_view(TrainViewName.GAP)
         state = panel.run_shown.state
         told = summary(state)["explanation"]  # the same words as of `qtui train`
         assert panel.sentence == told
@@ -626,7 +632,7 @@ async def test_the_line_of_the_loss_is_made_once_for_all_its_rows(
             return cells_of_track(*given, **more)
 
         monkeypatch.setattr("qtui.tui.panels.train.loss.cells_of_track", counted)
-        panel._show_view(ViewName.LOSS)
+        panel._show_view(TrainViewName.LOSS)
         await settled(pilot)
         assert panel.body.loss.size.height > 10
         assert len(made) <= 2  # of the large picture and of the small one
@@ -653,9 +659,9 @@ async def test_export_is_the_train_document_and_the_series(
         assert next(tmp_path.glob("qtui-train-*.svg")).stat().st_size > 1000
 
 
-@pytest.mark.parametrize("view", list(ViewName))
+@pytest.mark.parametrize("view", list(TrainViewName))
 async def test_a_copy_has_the_picture_and_the_sentence(
-    running: Running, tmp_path: Path, view: ViewName
+    running: Running, tmp_path: Path, view: TrainViewName
 ) -> None:
     path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
     async with running(recording=path) as pilot:

@@ -29,7 +29,7 @@ from qtui.tui.panels.train.texts import draw_adapters
 from qtui.tui.panels.train.tracks import overlay, stacked_prediction
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.lines import Told, to_line
-from qtui_core.live.recording import Recording, read_recording
+from qtui_core.live.recording import RunRecording, read_recording
 from qtui_core.live.snapshot import AdaptersCompared
 from qtui_core.live.state import RunState, after
 
@@ -226,7 +226,7 @@ class Clock:
 def playing(lines: list[Told]) -> tuple[Player, Clock]:
     clock = Clock()
     head, *snapshots = lines
-    return Player(Recording(head, tuple(snapshots)), clock), clock  # type: ignore[arg-type]
+    return Player(RunRecording(head, tuple(snapshots)), clock), clock  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("by", [0, 1, 2])

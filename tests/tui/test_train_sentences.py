@@ -20,10 +20,10 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.levels import run_lines
 from qtui.tui.panels.train.sentences import sentence_of
-from qtui.tui.panels.train.shown import RunShown, ViewName
+from qtui.tui.panels.train.shown import RunShown, TrainViewName
 from qtui.tui.panels.train.tables import draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_gap
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
 from qtui_core.live.snapshot import End, Fault, StepTaken
 from qtui_core.live.state import RunState, after
@@ -44,7 +44,7 @@ def shown(state: RunState) -> Iterator[tuple[str, str]]:
     """(where, sentence) of everything that is said of a run."""
     yield "report", train_document(state, "a run").conclusion
     yield "JSON", json.loads(to_json(train_document(state, "a run")))["explanation"] or ""
-    for view in ViewName:
+    for view in TrainViewName:
         yield view.value, sentence_of(Shown("demo"), RunShown(state, view=view), GLYPHS)
 
 
@@ -104,7 +104,7 @@ def test_one_sign_says_that_more_or_less_was_measured() -> None:
         (PREDICTED, "+", "too low", "more than estimated"),
         (higher, "-", "too high", "less than estimated"),
     ):
-        head: Header = replace(ON_GPU, predicted=predicted)
+        head: RecordingHeader = replace(ON_GPU, predicted=predicted)
         state = state_of([head, *list(run(STEPS))[1:]])
         document = train_document(state, "a run")
         data = json.loads(to_json(document))

@@ -27,7 +27,7 @@ from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
-from qtui_core.telemetry.device import Device
+from qtui_core.telemetry.device import GpuReading
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
 PLAN = RunPlan(batch=2, sequence=512)
@@ -70,7 +70,7 @@ async def test_answers_are_those_of_the_library(client: EngineClient) -> None:
 
 
 async def test_what_surrounds_it(client: EngineClient) -> None:
-    live = Device(0, "NVIDIA H200", 2 << 30, 140 << 30)
+    live = GpuReading(0, "NVIDIA H200", 2 << 30, 140 << 30)
     choice = GpuChoice.live(live)
     assert choice is not None
     asked = params(device={"name": "T4"}, live=[dict(choice.params)])

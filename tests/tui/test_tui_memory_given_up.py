@@ -11,7 +11,7 @@ import pytest
 
 from qtui.engine.abandoned import unless_given_up
 from qtui.engine.estimator.client import EstimatorClient
-from qtui.engine.task import Cancelled, Task
+from qtui.engine.task import Task, TaskCancelled
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 
@@ -42,7 +42,7 @@ def test_what_is_given_up_ends() -> None:
             ended.set()
 
     threading.Timer(0.1, task.cancel).start()
-    with pytest.raises(Cancelled):
+    with pytest.raises(TaskCancelled):
         unless_given_up(task, forever)
     assert ended.wait(60)
     assert not any(thread.name == "full 1" for thread in threading.enumerate())

@@ -9,7 +9,7 @@ from conftest import Running, goldens, resized, screen_lines, screen_text, settl
 from memory_estimator import HandMade
 from textual.pilot import Pilot
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.shown import ViewName
 from qtui.tui.app import QtuiApp
 from qtui.tui.panels.memory.panel import MemoryPanel
@@ -27,7 +27,7 @@ def estimator(monkeypatch: pytest.MonkeyPatch) -> HandMade:
 
 async def ready(pilot: Pilot[None]) -> MemoryPanel:
     panel = cast(Any, pilot.app).panel
-    await until(pilot, lambda: panel.phase is Phase.READY and panel.shown.around is not None)
+    await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.around is not None)
     await settled(pilot)
     return panel
 

@@ -12,7 +12,7 @@ from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, REFUSED_BATCH, HandMade
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan import panel as plan_panel
 from qtui.screen.plan.shown import ViewName
 
@@ -243,7 +243,7 @@ async def test_a_first_plan_that_is_impossible_leaves_the_form(running: Running)
         panel = await ready(pilot)
         panel.shown.plan = replace(panel.shown.plan, batch=REFUSED_BATCH)
         panel._open_subject()
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await settled(pilot)
         text = screen_text(pilot.app)
         assert "is impossible here; use 16." in " ".join(text.split())
@@ -261,7 +261,7 @@ async def test_a_lost_estimator_is_started_again(
         panel = await ready(pilot)
         estimator.lost = "The engine was killed."
         await pilot.press("right")
-        await until(pilot, lambda: panel.phase is Phase.LOST)
+        await until(pilot, lambda: panel.phase is AskingPhase.LOST)
         assert "The estimator was killed.\nr starts it again." in panel.sentence
         await pilot.press("r")
         await ready(pilot)

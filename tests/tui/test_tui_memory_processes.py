@@ -17,7 +17,7 @@ from processes import alive
 
 from qtui.engine.client import EngineLost, EngineState
 from qtui.engine.estimator.client import EstimatorClient
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui_core.memory.plan.run_plan import RunPlan
 
 CONFIGS = Path(__file__).parents[1] / "memory" / "configs"
@@ -121,7 +121,7 @@ async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
             panel = app.panel
             if panel.PANEL_ID == "hardware":
                 return not panel.silence and not panel.trouble and bool(panel.shown.operations)
-            return not panel.silence and panel.phase is Phase.READY
+            return not panel.silence and panel.phase is AskingPhase.READY
 
         for key, behind, way_out in (
             ("4", False, "escape"), ("4", True, "SIGCONT"), ("4", True, "r"),

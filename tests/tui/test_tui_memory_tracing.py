@@ -7,7 +7,7 @@ from conftest import Running, screen_text, settled, until
 from memory_estimator import HandMade
 from test_tui_memory_layout import estimator, ready  # noqa: F401 (a fixture)
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.shown import ViewName
 from qtui_core.errors import ModelError
 
@@ -47,7 +47,7 @@ async def test_a_trace_is_given_up(
         await pilot.press(key)
         await until(pilot, lambda: estimator.given_up == ["trace"])
         await settled(pilot)
-        assert panel.phase is Phase.READY
+        assert panel.phase is AskingPhase.READY
         assert "The trace was given up" in panel.sentence
         assert "Esc stops" not in screen_text(pilot.app)
         assert panel.shown.current
@@ -81,7 +81,7 @@ async def test_a_trace_that_fails_leaves_the_estimate(
         estimator.failing = ("trace", ModelError("There is no class to trace."))
         await pilot.press("t")
         await until(pilot, lambda: panel.sentence == "There is no class to trace.")
-        assert panel.phase is Phase.READY
+        assert panel.phase is AskingPhase.READY
         assert panel.shown.current
         assert "WWWW" in panel.body.curve.text
 
@@ -93,7 +93,7 @@ async def test_an_unknown_family_offers_the_trace(
     estimator.unknown = UNKNOWN
     async with running(start_panel="memory") as pilot:
         panel = pilot.app.panel
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await settled(pilot)
         assert "t runs that trace here" in screen_text(pilot.app)
         assert estimator.count("first") == 0
@@ -104,7 +104,7 @@ async def test_an_unknown_family_offers_the_trace(
         assert "run over tensors without values" in panel.sentence
         assert "without values" in panel.body.picture.text
         await pilot.press("escape")
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         assert "t runs that trace here" in panel.sentence
         estimator.holding = set()
         await pilot.press("t")
@@ -130,11 +130,11 @@ async def test_another_plan_of_an_unknown_family_is_compared_with_the_one_traced
     estimator.unknown = UNKNOWN
     async with running(start_panel="memory") as pilot:
         panel = pilot.app.panel
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await pilot.press("t")
         await ready(pilot)
         await pilot.press("right")
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         assert "t traces this one" in panel.sentence
         await pilot.press("t")
         await ready(pilot)
@@ -148,7 +148,7 @@ async def test_what_names_no_class_is_not_traced(
     estimator.unknown, estimator.traceable = "config.json does not say model_type.", False
     async with running(start_panel="memory") as pilot:
         panel = pilot.app.panel
-        await until(pilot, lambda: panel.phase is Phase.FAILED)
+        await until(pilot, lambda: panel.phase is AskingPhase.FAILED)
         await settled(pilot)
         assert "t runs" not in screen_text(pilot.app)
         await pilot.press("t")

@@ -10,7 +10,13 @@ from pathlib import Path
 from memory_estimator import COMPONENTS, GIB, PHASES, curve_rows
 
 from qtui_core.files import target_of
-from qtui_core.live.header import Header, Predicted, PredictedCurve, PredictedPhase, RunDevice
+from qtui_core.live.header import (
+    Predicted,
+    PredictedCurve,
+    PredictedPhase,
+    RecordingHeader,
+    RunDevice,
+)
 from qtui_core.live.lines import Told
 from qtui_core.live.recording import Recorder
 from qtui_core.live.snapshot import (
@@ -34,7 +40,7 @@ STEP_SECONDS = 1.0
 LOAD_SECONDS = 2.0
 
 
-def header(steps: int | None = 20, *, cpu: bool = False, batch: int = 1) -> Header:
+def header(steps: int | None = 20, *, cpu: bool = False, batch: int = 1) -> RecordingHeader:
     """The estimate of the hand-made step; on a CPU a thousandth of it."""
     unit = 1024 if cpu else 1
     rows = [[value // unit for value in row] for row in curve_rows(batch)]
@@ -68,7 +74,7 @@ def header(steps: int | None = 20, *, cpu: bool = False, batch: int = 1) -> Head
         if cpu
         else RunDevice("cuda", "NVIDIA L40S", 0, 44 * GIB + GIB // 2)
     )
-    return Header(
+    return RecordingHeader(
         made="2026-01-02T03:04:05+00:00", model="seven-b", architecture="LlamaForCausalLM",
         parameters=7_000_000_000, device=device, versions={"qtui": "0", "torch": "2"},
         plan=asdict(resolve(RunPlan(batch=batch), "bf16")), steps=steps, data="built-in text",
@@ -76,7 +82,7 @@ def header(steps: int | None = 20, *, cpu: bool = False, batch: int = 1) -> Head
     )  # fmt: skip
 
 
-def told(head: Header, steps: int, *, upto: float = math.inf) -> list[Snapshot]:
+def told(head: RecordingHeader, steps: int, *, upto: float = math.inf) -> list[Snapshot]:
     """A load and so many steps, whose samples are SHARE of what was predicted; what came after
     `upto` seconds is left out."""
     assert head.predicted is not None

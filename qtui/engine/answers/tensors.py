@@ -10,7 +10,7 @@ from qtui.report.numbers import format_bytes, format_count
 from qtui_core.answers.tensors import OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
-from qtui_core.telemetry.device import Device
+from qtui_core.telemetry.device import GpuReading
 
 
 class TensorEntry(NamedTuple):
@@ -77,7 +77,7 @@ class ModelIndex:
 class Devices:
     """The GPUs of this machine."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[GpuReading, ...]
 
 
 @dataclass(frozen=True)

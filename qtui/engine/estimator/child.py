@@ -16,18 +16,18 @@ from typing import Final
 from qtui.engine.estimator import estimates as of_memory
 from qtui.engine.estimator import hardware as of_hardware
 from qtui.engine.estimator.subjects import Estimates
-from qtui.engine.task import Operation
+from qtui.engine.task import EngineOperation
 from qtui.engine.worker import main
 
 #: Niceness of the process for what may take long.
 BEHIND: Final = 5
 
 
-def build_operations() -> Mapping[str, Operation]:
+def build_operations() -> Mapping[str, EngineOperation]:
     """The operations by name, bound to one set of models."""
     estimates = Estimates()
     return {
-        name: Operation(partial(run, estimates), lane)
+        name: EngineOperation(partial(run, estimates), lane)
         for name, (run, lane) in {**of_memory.OPERATIONS, **of_hardware.OPERATIONS}.items()
     }
 

@@ -33,7 +33,7 @@ Key = tuple[str, RunPlan, tuple[str, int, Calibration | None] | None]
 
 
 @dataclass(frozen=True)
-class Subject(Described):
+class MemorySubject(Described):
     """A model and its shape. That is None for a family that has none built in; `why` says so."""
 
     shape: ModelShape | None = None
@@ -50,10 +50,10 @@ class Estimates:
     """Shapes and estimates that were asked for, so that what follows does not begin anew."""
 
     def __init__(self) -> None:
-        self._subjects: dict[tuple[str, str], Subject] = {}
+        self._subjects: dict[tuple[str, str], MemorySubject] = {}
         self._found: dict[Key, Estimate] = {}
 
-    def subject(self, params: Mapping[str, Any]) -> Subject:
+    def subject(self, params: Mapping[str, Any]) -> MemorySubject:
         """Raises ModelError for a model that cannot be had, UsageError for a configuration that
         makes no sense."""
         case, model = params.get("case") or "", str(params.get("model") or "")
@@ -80,7 +80,7 @@ class Estimates:
         return found
 
 
-def _of_model(model: str) -> Subject:
+def _of_model(model: str) -> MemorySubject:
     with open_model(model) as source:
         found = described(source)
     shape, why = None, ""
@@ -88,20 +88,22 @@ def _of_model(model: str) -> Subject:
         shape = found.read_shape()
     except UnknownFamily as error:
         why = str(error)
-    return Subject(**vars(found), shape=shape, why=why)
+    return MemorySubject(**vars(found), shape=shape, why=why)
 
 
-def _of_case(key: str) -> Subject:
+def _of_case(key: str) -> MemorySubject:
     case = case_of(key)
     shape = ModelShape.from_config(case.config)
-    return Subject(case.title, case.source, case.config, shape.architecture, False, shape=shape)
+    return MemorySubject(
+        case.title, case.source, case.config, shape.architecture, False, shape=shape
+    )
 
 
 @dataclass(frozen=True)
 class Question:
     """What a task is about. `asked` is the plan as it was typed."""
 
-    subject: Subject
+    subject: MemorySubject
     asked: RunPlan
     device: Device | None
 

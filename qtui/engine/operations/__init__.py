@@ -21,7 +21,7 @@ from qtui.engine.operations import (
     ranking,
 )
 from qtui.engine.operations.session import Session
-from qtui.engine.task import Operation
+from qtui.engine.task import EngineOperation
 
 MODULES = (
     models,
@@ -35,11 +35,11 @@ MODULES = (
 )
 
 
-def build_operations() -> dict[str, Operation]:
+def build_operations() -> dict[str, EngineOperation]:
     """The operations by name, bound to one session."""
     session = Session()
     return {
-        name: Operation(partial(run, session), lane)
+        name: EngineOperation(partial(run, session), lane)
         for module in MODULES
         for name, (run, lane) in module.OPERATIONS.items()
     }

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from qtui.engine.answers.outliers import By
-from qtui.engine.operations.session import OUTLIER_SIGMA, Session, Subject, watched
+from qtui.engine.operations.session import OUTLIER_SIGMA, Session, SessionTensor, watched
 from qtui.engine.task import Task
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -59,7 +59,9 @@ class Detected:
         return frozenset(self.columns)
 
 
-def detect(session: Session, task: Task, tensor: Subject, start: float, stop: float) -> Detected:
+def detect(
+    session: Session, task: Task, tensor: SessionTensor, start: float, stop: float
+) -> Detected:
     """What the task's `detection` (SIGMA unless it says another) finds at its `limit`; without
     one at six sigma, at the threshold of `threshold_of`, or at STANDS_OUT times the median.
 
@@ -102,7 +104,7 @@ def detect(session: Session, task: Task, tensor: Subject, start: float, stop: fl
 
 
 def columns_of(
-    session: Session, task: Task, tensor: Subject, start: float, stop: float
+    session: Session, task: Task, tensor: SessionTensor, start: float, stop: float
 ) -> ColumnStatistics:
     """The magnitudes of all columns."""
     columns: ColumnStatistics
@@ -110,7 +112,9 @@ def columns_of(
     return columns
 
 
-def threshold_of(session: Session, task: Task, tensor: Subject, columns: ColumnStatistics) -> float:
+def threshold_of(
+    session: Session, task: Task, tensor: SessionTensor, columns: ColumnStatistics
+) -> float:
     """Where the threshold stands unless it is moved: of an activation at LLM.int8()'s own. A
     weight has another unit: there where the columns that stand out, or the largest alone, are
     kept."""

@@ -26,7 +26,7 @@ from qtui.engine.operations.detection import (
     number,
     threshold_of,
 )
-from qtui.engine.operations.session import Session, Subject, watched
+from qtui.engine.operations.session import Session, SessionTensor, watched
 from qtui.engine.task import Result, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
@@ -154,7 +154,7 @@ def granularities(session: Session, task: Task) -> Result:
     put in, the same without it. Told one by one as progress."""
     scheme, tensor = session.scheme_of(task), session.tensor_of(task)
     original = session.original_of(task)
-    subjects: list[tuple[str, Subject]] = [("rows", tensor)]
+    subjects: list[tuple[str, SessionTensor]] = [("rows", tensor)]
     if original.key != tensor.key:
         subjects.insert(0, ("before", original))
     schemes, left_out = schemes_by_granularity(scheme, tensor.shape)
@@ -232,7 +232,7 @@ def decomposition(session: Session, task: Task) -> Result:
     )
 
 
-def _energy_added(session: Session, task: Task, tensor: Subject) -> float:
+def _energy_added(session: Session, task: Task, tensor: SessionTensor) -> float:
     """How many times the energy of the original a tensor has with what was put into it."""
     original = session.original_of(task)
     if original.key == tensor.key:

@@ -7,7 +7,7 @@ import numpy as np
 from qtui.engine.answers.tensors import AllRanked, Ranked
 from qtui.engine.operations.session import Session
 from qtui.engine.task import Result, Task
-from qtui.engine.tensors import StoredTensor
+from qtui.engine.tensors import OpenTensor
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
 from qtui_core.models import row_elements, rows_of
@@ -26,7 +26,7 @@ def rank(session: Session, task: Task) -> Result:
     for done, info in enumerate(infos):
         task.check()
         sample = sample_rows(rows_of(info), row_elements(info), limit)
-        tensor = StoredTensor(source, info)
+        tensor = OpenTensor(source, info)
         parts = [tensor.rows(start, stop) for start, stop in sample.strips]
         report = measure(np.concatenate(parts), scheme, model_absmax=extent)
         sampled |= not sample.is_whole

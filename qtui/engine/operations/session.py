@@ -11,7 +11,7 @@ import numpy.typing as npt
 from qtui.engine.captures import Captures
 from qtui.engine.protocol import Array
 from qtui.engine.task import Task
-from qtui.engine.tensors import OpenModels, StoredTensor
+from qtui.engine.tensors import OpenModels, OpenTensor
 from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.quant import (
@@ -24,11 +24,11 @@ from qtui_core.quant import (
     statistics,
 )
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.scan.injection import Injected
 from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.segments.elements import elements_of
+from qtui_core.quant.segments.injection import Injected
 from qtui_core.quant.segments.parallel import fractions_of, thread_count
 from qtui_core.quant.segments.process import Plan, first_passes, make_plan
 
@@ -40,7 +40,7 @@ CACHED_FINDINGS = 512
 T = TypeVar("T")
 
 
-class Subject(Protocol):
+class SessionTensor(Protocol):
     """What operations look at: a stored tensor, or one made from it. `key` names it among all
     that the session knows, so that answers can be kept."""
 
@@ -70,7 +70,7 @@ class Session:
         self._findings.clear()
 
     def remembered(
-        self, task: Task, tensor: Subject, what: tuple[Any, ...], find: Callable[[], T]
+        self, task: Task, tensor: SessionTensor, what: tuple[Any, ...], find: Callable[[], T]
     ) -> T:
         """What `what` names of a tensor: from before, or what `find` finds."""
         key = (task.text("model"), tensor.key, *what)
@@ -79,14 +79,14 @@ class Session:
         found: T = self._findings[key]
         return found
 
-    def tensor_of(self, task: Task) -> Subject:
+    def tensor_of(self, task: Task) -> SessionTensor:
         """What a task is about: its `tensor`, or the captured `source` of the module whose
         weight that is, with the outlier `inject` in it where one is given."""
         subject = self.original_of(task)
         inject = task.params.get("inject")
         return subject if inject is None else Injected(subject, *_place_and_value(inject))
 
-    def original_of(self, task: Task) -> Subject:
+    def original_of(self, task: Task) -> SessionTensor:
         """The same without the outlier."""
         source: object = task.params.get("source", "weight")
         model, tensor = task.text("model"), task.text("tensor")
@@ -107,7 +107,7 @@ class Session:
     def find(
         self,
         task: Task,
-        tensor: Subject,
+        tensor: SessionTensor,
         reducers: Sequence[Reducer[Any]],
         start: float = 0.0,
         stop: float = 1.0,
@@ -136,7 +136,7 @@ class Session:
         return [found[key] for key in keys]
 
     def statistics_of(
-        self, task: Task, tensor: Subject, start: float, stop: float
+        self, task: Task, tensor: SessionTensor, start: float, stop: float
     ) -> TensorStatistics:
         stats: TensorStatistics
         [stats] = self.find(task, tensor, [StatisticsScan()], start, stop)
@@ -147,7 +147,9 @@ class Session:
         of what a task is about, without the outlier put into it."""
         return self.statistics_of(task, self.original_of(task), 0.0, 0.0)
 
-    def outliers_of(self, task: Task, tensor: Subject, start: float, stop: float) -> OutlierReport:
+    def outliers_of(
+        self, task: Task, tensor: SessionTensor, start: float, stop: float
+    ) -> OutlierReport:
         key = (task.text("model"), tensor.key)
         if key not in self._outliers:
             stats = self.statistics_of(task, tensor, start, start)
@@ -158,14 +160,24 @@ class Session:
         return self._outliers[key]
 
     def errors_of(
-        self, task: Task, tensor: Subject, scheme: Scheme, start: float = 0.0, stop: float = 1.0
+        self,
+        task: Task,
+        tensor: SessionTensor,
+        scheme: Scheme,
+        start: float = 0.0,
+        stop: float = 1.0,
     ) -> ErrorReport:
         report: ErrorReport
         [report] = self.find(task, tensor, [ErrorScan(scheme)], start, stop)
         return report
 
     def plan_of(
-        self, task: Task, tensor: Subject, scheme: Scheme, start: float = 0.0, stop: float = 1.0
+        self,
+        task: Task,
+        tensor: SessionTensor,
+        scheme: Scheme,
+        start: float = 0.0,
+        stop: float = 1.0,
     ) -> Plan:
         """How a scheme works on a tensor; reads all of it where scales are shared widely."""
         key = (task.text("model"), tensor.key, str(scheme))
@@ -200,7 +212,7 @@ class Session:
             done, low, high = 0, 0.0, 0.0
             for info in infos:
                 watch = watched(task, done / total, (done + info.elements) / total)
-                found = statistics(StoredTensor(source, info), **watch)
+                found = statistics(OpenTensor(source, info), **watch)
                 low, high = min(low, found.min or 0.0), max(high, found.max or 0.0)
                 done += info.elements
             self._model_extent[text] = (low, high)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 from qtui.engine.client import EXIT_SECONDS, STDERR_LINES_KEPT, obituary, open_log
 from qtui.engine.silence import Silence, silence_of
 from qtui_core.children import child_environment
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import LineError, Told, from_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
 
@@ -165,7 +165,7 @@ class RunClient:
 
     def _follow(self, told: Told) -> None:
         """Where the run is, in case it goes away."""
-        if isinstance(told, Header):
+        if isinstance(told, RecordingHeader):
             return
         self._seconds = max(self._seconds, told.seconds)
         if isinstance(told, PhaseBegun):

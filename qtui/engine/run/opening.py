@@ -22,7 +22,7 @@ from qtui_core.activations.text import read_text
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.extras import EXTRAS, require
-from qtui_core.live.header import Header, Predicted
+from qtui_core.live.header import Predicted, RecordingHeader
 from qtui_core.live.predict import predict, warning_of
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
@@ -58,7 +58,7 @@ class Opened:
 
     source: ModelSource
     order: Order
-    header: Header
+    header: RecordingHeader
     advice: Sequence[Advice]
     environment: Mapping[str, str]
     notes: tuple[str, ...]
@@ -93,7 +93,7 @@ def open_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> Op
         source.close()
         raise
     versions = {name: version for name in _LIBRARIES if (version := _version(name))}
-    header = Header(
+    header = RecordingHeader(
         made=datetime.now().astimezone().isoformat(timespec="seconds"),
         model=source.id,
         architecture=architecture,

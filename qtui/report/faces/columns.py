@@ -23,7 +23,7 @@ OTHERS = 22
 
 
 @dataclass(frozen=True)
-class Part:
+class ColumnRun:
     """A run of columns that fits, as finished lines: the header, and for each row one or, where a
     cell had to be folded, several."""
 
@@ -32,7 +32,9 @@ class Part:
     width: int
 
 
-def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[Part]:
+def lay_out(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
+) -> Iterator[ColumnRun]:
     """The parts of a table in lines of at most `width` cells, where its cells allow it."""
     cells = [list(row) for row in rows]
     sizes = [
@@ -87,7 +89,9 @@ def _pack(sizes: Sequence[int], keys: Sequence[int], room: int) -> Iterator[list
     yield sorted([*keys, *part])
 
 
-def _part(columns: Sequence[Column], rows: Sequence[Sequence[str]], sizes: Sequence[int]) -> Part:
+def _part(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], sizes: Sequence[int]
+) -> ColumnRun:
     def line(cells: Sequence[str]) -> str:
         padded = (
             " " * (size - cell_len(cell)) + cell
@@ -107,7 +111,7 @@ def _part(columns: Sequence[Column], rows: Sequence[Sequence[str]], sizes: Seque
         cell_len(cell) > size for row in rows for cell, size in zip(row, sizes, strict=True)
     )
     header = line([c.title for c in columns])
-    return Part(header, tuple(lines(row) for row in rows), cell_len(header))
+    return ColumnRun(header, tuple(lines(row) for row in rows), cell_len(header))
 
 
 def fold(text: str, size: int) -> list[str]:

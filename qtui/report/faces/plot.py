@@ -15,7 +15,7 @@ LABEL_WIDTH, LABEL_HEIGHT, CROWD = 130, 13, 40
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """Points (x, y) with a name; `line` joins them, else each is marked and named by
     `labels`."""
 
@@ -25,7 +25,7 @@ class Series:
     labels: tuple[str, ...] = ()
 
 
-def curve_svg(series: Sequence[Series], x_title: str, y_title: str) -> str:
+def curve_svg(series: Sequence[PlotSeries], x_title: str, y_title: str) -> str:
     """A plot of finite points on linear axes, as one <svg> element."""
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]

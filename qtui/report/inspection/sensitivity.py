@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table
-from qtui.report.faces.plot import Series, curve_svg
+from qtui.report.faces.plot import PlotSeries, curve_svg
 from qtui.report.numbers import format_bytes, format_decibels, format_value, plural
 from qtui_core.inspection.sensitivity.report import AS_STORED, FrontierPoint, Sensitivity
 
@@ -156,8 +156,8 @@ def _curve(found: Sensitivity) -> list[Block]:
     alone = [(u.scheme, u.point) for u in found.uniform if u.point.sqnr_db is not None]
     svg = curve_svg(
         (
-            Series("frontier", points),
-            Series(
+            PlotSeries("frontier", points),
+            PlotSeries(
                 "one scheme for all",
                 tuple((p.bits_per_parameter, p.sqnr_db or 0.0) for _, p in alone),
                 line=False,

@@ -10,7 +10,7 @@ from qtui.report.train.tables import against_table, gap_table, steps_table
 from qtui.report.train.words import conclude_train, within
 from qtui_core.live.compare import PhaseRow, by_component, by_phase, too_early
 from qtui_core.live.gap import Level
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.measured import Measured, measured
 from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import AdaptersCompared, Fault
@@ -62,7 +62,7 @@ def train_document(state: RunState, title: str, complaint: str = "") -> Document
     )
 
 
-def _run(header: Header, state: RunState, found: Measured) -> Facts:
+def _run(header: RecordingHeader, state: RunState, found: Measured) -> Facts:
     model = header.architecture
     if header.parameters is not None:
         model += f", {header.parameters:,} parameters ({format_count(header.parameters)})"
@@ -88,7 +88,7 @@ def _run(header: Header, state: RunState, found: Measured) -> Facts:
     return Facts(tuple(pairs))
 
 
-def _levels(header: Header, found: Measured) -> Table:
+def _levels(header: RecordingHeader, found: Measured) -> Table:
     mine = header.predicted
     tensors = found.counted == "tensors"
     peak = "live tensors, peak" if tensors else "allocated, peak"

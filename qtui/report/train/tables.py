@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qtui.report.document import Column, Table, Tone
 from qtui.report.numbers import format_bytes, format_value
 from qtui_core.live.compare import ComponentRow, PhaseRow
-from qtui_core.live.gap import Level, Part
+from qtui_core.live.gap import GapPart, Level
 from qtui_core.live.snapshot import StepTaken
 
 #: Steps that are listed before some are left out.
@@ -97,7 +97,7 @@ def gap_table(levels: Sequence[Level]) -> Table:
     )
 
 
-def _plus(part: Part) -> str:
+def _plus(part: GapPart) -> str:
     return ("+" if part.bytes > 0 else "") + signed(part.bytes)
 
 

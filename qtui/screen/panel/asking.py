@@ -27,7 +27,7 @@ GRACE_SECONDS: Final = 0.25
 Work = Callable[[], Awaitable[None]]
 
 
-class Phase(StrEnum):
+class AskingPhase(StrEnum):
     """Where the panel is. `failed` concerns what was asked for, `lost` the engine itself."""
 
     OPENING = "opening"
@@ -38,7 +38,7 @@ class Phase(StrEnum):
     LOST = "lost"
 
 
-TROUBLE: Final = (Phase.FAILED, Phase.LOST)
+TROUBLE: Final = (AskingPhase.FAILED, AskingPhase.LOST)
 
 
 class AskingPanel(Panel):
@@ -58,7 +58,7 @@ class AskingPanel(Panel):
     ENGINE: ClassVar[str] = "engine"
     """What the process that the panel asks is called on the screen."""
 
-    phase: reactive[Phase] = reactive(Phase.OPENING, init=False)
+    phase: reactive[AskingPhase] = reactive(AskingPhase.OPENING, init=False)
 
     silence: reactive[str] = reactive("", init=False, repaint=False)
     """That the engine does not answer, as a sentence; empty while it does."""
@@ -138,7 +138,7 @@ class AskingPanel(Panel):
         self._late = asked = self._late + 1
 
         def late() -> None:
-            if asked == self._late and self.phase is Phase.WORKING:
+            if asked == self._late and self.phase is AskingPhase.WORKING:
                 clear()
 
         self.set_timer(GRACE_SECONDS, late)
@@ -152,7 +152,7 @@ class AskingPanel(Panel):
         """Begins again, with another process where that is lost or does not answer."""
         self.end_silent()
         if self.engine.state is EngineState.LOST:
-            self.say(Phase.OPENING, f"Starting the {self.ENGINE}")
+            self.say(AskingPhase.OPENING, f"Starting the {self.ENGINE}")
             self.do(self._restart, OPENING)
         else:
             self.begin_again()
@@ -171,13 +171,13 @@ class AskingPanel(Panel):
     @property
     def busy(self) -> bool:
         """Whether an answer is waited for."""
-        return self.phase in (Phase.OPENING, Phase.WORKING)
+        return self.phase in (AskingPhase.OPENING, AskingPhase.WORKING)
 
     @property
     def can_restart(self) -> bool:
-        return self.phase in (Phase.STOPPED, *TROUBLE) or bool(self.silence)
+        return self.phase in (AskingPhase.STOPPED, *TROUBLE) or bool(self.silence)
 
-    def say(self, phase: Phase, text: str = "") -> None:
+    def say(self, phase: AskingPhase, text: str = "") -> None:
         """Goes to another phase; `text` says what is being done, or why nothing is."""
         self.phase, self.told = phase, text
         if phase in TROUBLE:
@@ -204,7 +204,7 @@ class AskingPanel(Panel):
 
     def failed(self, sentence: str) -> None:
         """What was asked for could not be had."""
-        self.say(Phase.FAILED, sentence)
+        self.say(AskingPhase.FAILED, sentence)
 
     # An engine that is lost, or does not answer
 
@@ -217,7 +217,7 @@ class AskingPanel(Panel):
     def engine_lost(self, sentence: str) -> None:
         """The engine's process is gone, and with it everything in flight. May be called again
         for the same loss."""
-        self.say(Phase.LOST, f"{self._named(sentence)}\nr starts it again.")
+        self.say(AskingPhase.LOST, f"{self._named(sentence)}\nr starts it again.")
 
     def _named(self, sentence: str) -> str:
         """What a client says of its process, in the word of the screen."""

@@ -9,7 +9,7 @@ from qtui.engine.estimator.answers import Answer
 from qtui.screen.curve.parts import PARTS
 from qtui.screen.plan.shown import Shown
 from qtui_core.codec import to_plain
-from qtui_core.memory.advice.cases import Case
+from qtui_core.memory.advice.cases import WorkedCase
 
 
 def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
     }
 
 
-def _case(case: Case, shown: Shown) -> dict[str, Any]:
+def _case(case: WorkedCase, shown: Shown) -> dict[str, Any]:
     return {
         "key": case.key,
         "title": case.title,

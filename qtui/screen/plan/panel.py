@@ -11,7 +11,7 @@ from textual import on
 
 from qtui.engine.client import EngineClient
 from qtui.engine.estimator.answers import Answer, Around, ModelFacts
-from qtui.screen.panel.asking import OPENING, AskingPanel, Phase
+from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
@@ -99,7 +99,7 @@ class PlanPanel(AskingPanel):
         self._possible = None
         self.shown.facts = None
         self.shown.forget()
-        self.say(Phase.OPENING, f"Opening {printable(self.shown.case or self.shown.model)}")
+        self.say(AskingPhase.OPENING, f"Opening {printable(self.shown.case or self.shown.model)}")
         self.ask(self._open, OPENING)
 
     async def _open(self) -> None:
@@ -130,7 +130,7 @@ class PlanPanel(AskingPanel):
             text += "\nt runs that trace here."
             if before is not None:
                 text = "The plan is another one than was traced.\nt traces this one."
-        self.say(Phase.FAILED, text)
+        self.say(AskingPhase.FAILED, text)
         self.shown.before, self.shown.gpu_change = before, gpu_change
 
     # Estimating
@@ -138,7 +138,7 @@ class PlanPanel(AskingPanel):
     def _estimate(self) -> None:
         """The plan, the GPU or the subject is another one."""
         self.ask(self._work, ESTIMATE)
-        self.phase = Phase.WORKING
+        self.phase = AskingPhase.WORKING
         self.draw_form()
         self.body.title_line.activity = "estimating"
 
@@ -155,7 +155,7 @@ class PlanPanel(AskingPanel):
     def take_around(self, around: Around) -> None:
         """What surrounds the answer, which makes it whole."""
         self.shown.around = around
-        self.phase = Phase.READY
+        self.phase = AskingPhase.READY
         self.draw()
         self.fill_views()
 
@@ -191,7 +191,7 @@ class PlanPanel(AskingPanel):
         if self.trouble:
             self.shown.forget()
         self.draw()
-        if self.phase is Phase.OPENING:
+        if self.phase is AskingPhase.OPENING:
             self.sentence = self.told
 
     def begin_again(self) -> None:
@@ -215,7 +215,7 @@ class PlanPanel(AskingPanel):
         self.refusal = sentence
         self.shown.plan = self._possible
         self._choose()
-        self.phase = Phase.READY
+        self.phase = AskingPhase.READY
         self.draw()
 
     # Choosing a field

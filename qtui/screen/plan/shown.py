@@ -10,10 +10,10 @@ from typing import Any
 from qtui.engine.estimator.answers import Answer, Around, MapCell, ModelFacts
 from qtui.report.numbers import format_bytes
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.advice.cases import Case, Figure
+from qtui_core.memory.advice.cases import Figure, WorkedCase
 from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.telemetry.device import Device as LiveDevice
+from qtui_core.telemetry.device import GpuReading as LiveDevice
 
 #: Batches and sequences of the map.
 MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -94,7 +94,7 @@ class Shown:
     around: Around | None = None
     cells: dict[tuple[int, int], MapCell] = field(default_factory=dict)
     cells_of: tuple[Any, ...] = ()
-    cases: tuple[Case, ...] = ()
+    cases: tuple[WorkedCase, ...] = ()
     figures: Mapping[str, tuple[Figure, ...]] = field(default_factory=dict)
     view: ViewName = ViewName.STEP
     knob: int = 1

@@ -23,7 +23,7 @@ from qtui.screen.widgets.drawn import DrawnLines
 from qtui_core.models.quoting import printable
 
 
-class Order(StrEnum):
+class TensorOrder(StrEnum):
     """`model`: as the files have them, natural order. `worst`: lowest SQNR first."""
 
     MODEL = "model"
@@ -91,7 +91,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         self.drawing = drawing
         self._entries: tuple[TensorEntry, ...] = ()
         self._shown: list[TensorEntry] = []
-        self._order = Order.MODEL
+        self._order = TensorOrder.MODEL
         self._sqnr: Mapping[str, float | None] = {}
         self._filter = ""
         self._pattern = ""
@@ -105,7 +105,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return self._shown[self._index] if self._shown else None
 
     @property
-    def order(self) -> Order:
+    def order(self) -> TensorOrder:
         return self._order
 
     @property
@@ -125,12 +125,12 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
     def load(self, entries: Iterable[TensorEntry]) -> None:
         """Another model's tensors; filter and order start anew."""
         self._entries = tuple(entries)
-        self._order, self._filter, self._pattern, self._sqnr = Order.MODEL, "", "", {}
+        self._order, self._filter, self._pattern, self._sqnr = TensorOrder.MODEL, "", "", {}
         self._index = 0
         self._told = None
         self._arrange(None)
 
-    def set_order(self, order: Order, sqnr: Mapping[str, float | None] | None = None) -> None:
+    def set_order(self, order: TensorOrder, sqnr: Mapping[str, float | None] | None = None) -> None:
         """Sort again; `sqnr` is in dB by name, for the tensors it is known of."""
         self._order = order
         if sqnr is not None:
@@ -172,9 +172,9 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
 
     def _arrange(self, keep: TensorEntry | None) -> None:
         shown = [entry for entry in self._entries if _matches(entry.name, self._filter)]
-        if self._order is Order.NAME:
+        if self._order is TensorOrder.NAME:
             shown.sort(key=lambda entry: entry.name)
-        elif self._order is Order.WORST:
+        elif self._order is TensorOrder.WORST:
             # Tensors without a number go last; sort is stable, so ties keep the model's order.
             shown.sort(key=lambda entry: sqnr_key(self._sqnr.get(entry.name)))
         self._shown = shown
@@ -267,7 +267,7 @@ class TensorList(ScrollView, DrawnLines, can_focus=True):
         return Strip([Segment(text, quiet)]).adjust_cell_length(width, self.base_style)
 
     def _right(self, entry: TensorEntry) -> str:
-        if self._order is Order.WORST:
+        if self._order is TensorOrder.WORST:
             sqnr = self._sqnr.get(entry.name)
             return rank_text(sqnr) if sqnr is not None else ""
         if self.size.width < 34:

@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from qtui.engine.answers.tensors import TensorEntry
-from qtui.screen.tensors.list import Order, TensorList, rank_text, sqnr_key
+from qtui.screen.tensors.list import TensorList, TensorOrder, rank_text, sqnr_key
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
 
@@ -31,10 +31,10 @@ class TensorSide(Vertical):
         #tensor-count { height: 1; padding: 0 2; color: $quiet; }
     }
     """
-    ORDER_WORDS: ClassVar[dict[Order, str]] = {
-        Order.MODEL: "as in the model",
-        Order.NAME: "by name",
-        Order.WORST: "worst first",
+    ORDER_WORDS: ClassVar[dict[TensorOrder, str]] = {
+        TensorOrder.MODEL: "as in the model",
+        TensorOrder.NAME: "by name",
+        TensorOrder.WORST: "worst first",
     }
 
     def __init__(self, drawing: Drawing) -> None:
@@ -115,8 +115,8 @@ class TensorSide(Vertical):
 
     # Ordering
 
-    def next_order(self) -> Order:
-        orders = list(Order)
+    def next_order(self) -> TensorOrder:
+        orders = list(TensorOrder)
         order = orders[(orders.index(self.list.order) + 1) % len(orders)]
         self._notes = ()
         self.list.set_order(order, self._sqnr)
@@ -140,15 +140,15 @@ class TensorSide(Vertical):
     def ranks_stopped(self) -> None:
         """No more tensors will be measured, and a part of them ranks nothing."""
         self.forget_ranks()
-        self._notes = ("not ranked, w does",) if self.list.order is Order.WORST else ()
+        self._notes = ("not ranked, w does",) if self.list.order is TensorOrder.WORST else ()
         self._count()
 
     def ranks_done(self, scheme: str, *, sampled: bool) -> None:
         self.ranked_by = scheme
         self._notes = ()
-        if self.list.order is Order.WORST:
+        if self.list.order is TensorOrder.WORST:
             self._notes = ("worst first, sampled",) if sampled else ()
-            self.list.set_order(Order.WORST, self._sqnr)
+            self.list.set_order(TensorOrder.WORST, self._sqnr)
         self._count()
 
     def step_worst(self, direction: int) -> None:

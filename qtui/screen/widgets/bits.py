@@ -45,7 +45,7 @@ class BitRow:
 
 
 @dataclass(frozen=True)
-class Column:
+class BitsColumn:
     """A column of text right of the bits."""
 
     title: str
@@ -74,7 +74,7 @@ class BitGrid(Widget, can_focus=True):
     }
 
     rows: reactive[tuple[BitRow, ...]] = reactive((), init=False)
-    columns: reactive[tuple[Column, ...]] = reactive((), init=False)
+    columns: reactive[tuple[BitsColumn, ...]] = reactive((), init=False)
     chosen: reactive[int] = reactive(0, init=False, repaint=False)
     bit: reactive[int] = reactive(0, init=False, repaint=False)
     """Index of the bit under the cursor, 0 the highest bit of the chosen row."""

@@ -21,7 +21,7 @@ FULL = 128
 
 
 @dataclass(frozen=True)
-class Track:
+class FormatTrack:
     """One format: how many of its numbers fall into each cell, and the cell of the one that the
     value becomes (None where that is outside). `note` is written on an empty track."""
 
@@ -32,7 +32,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Span:
+class CellSpan:
     """The rounding interval of the chosen format, in cells; None where it goes out of sight."""
 
     start: int | None
@@ -46,9 +46,9 @@ class Ruler:
     """What a NumberLine shows. Every track has as many cells as the ruler is wide."""
 
     title: str
-    tracks: tuple[Track, ...]
+    tracks: tuple[FormatTrack, ...]
     value_at: int | None
-    span: Span | None
+    span: CellSpan | None
     left: str
     right: str
 
@@ -112,7 +112,7 @@ class NumberLine(Widget):
             self._draw_axis(line, ruler)
         return line.strip()
 
-    def _draw_track(self, line: Line, track: Track) -> None:
+    def _draw_track(self, line: Line, track: FormatTrack) -> None:
         glyphs = self.drawing.glyphs
         line.put(0, shortened(track.name, self.LABEL_WIDTH - 1), self._style("name"))
         empty, tick, dense = self._style("axis"), self._style("tick"), self._style("dense")

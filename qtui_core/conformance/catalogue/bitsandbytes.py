@@ -1,7 +1,7 @@
 """Conventions of bitsandbytes, on the CPU. CUDA gives a block of zeros other bytes and breaks
 ties of FP4 otherwise; the values are the same."""
 
-from qtui_core.conformance.convention import Convention, Fault, Library, Verdict
+from qtui_core.conformance.convention import Convention, KnownFault, Library, Verdict
 
 BITSANDBYTES = Library(
     name="bitsandbytes",
@@ -119,40 +119,40 @@ BITSANDBYTES = Library(
         ),
     ),
     faults=(
-        Fault(
+        KnownFault(
             id="bitsandbytes.dequantize-matrix",
             says="dequantize_4bit of a matrix is silently wrong on this CPU when its last "
             "dimension is a multiple of 16 but not of the block",
             consequence="weights of such shapes come back scrambled, without an error",
             remedy="dequantize the flattened tensor, or keep rows a multiple of the block size",
         ),
-        Fault(
+        KnownFault(
             id="bitsandbytes.8bit-table",
             says="8-bit blockwise quantization on the CPU has no exact zero and misses the "
             "nearest level",
             consequence="8-bit Adam on the CPU moves parameters whose gradient is always zero",
             remedy="use 8-bit optimizers on CUDA only, and a 32-bit one on the CPU",
         ),
-        Fault(
+        KnownFault(
             id="bitsandbytes.linear4bit-repack",
             says="Linear4bit in eval mode reorders its packed weight on this CPU",
             consequence="a weight dequantized after the first forward pass is scrambled",
             remedy="look at quant_state.packing_format_for_cpu before dequantizing, or dequantize "
             "before the first forward pass",
         ),
-        Fault(
+        KnownFault(
             id="bitsandbytes.linear8bit-train",
             says="Linear8bitLt in training mode on the CPU quantizes no activations",
             consequence="it has neither the error nor the outlier columns of LLM.int8()",
             remedy="measure LLM.int8() in eval mode, or on CUDA",
         ),
-        Fault(
+        KnownFault(
             id="bitsandbytes.default-type",
             says="Linear4bit quantizes to its own FP4 unless told otherwise",
             consequence="bell-shaped weights have more error than NF4 gives them in the same bytes",
             remedy='pass quant_type="nf4" (bnb_4bit_quant_type in transformers)',
         ),
-        Fault(
+        KnownFault(
             id="bitsandbytes.flat-shape",
             says="A one-dimensional tensor comes back from dequantize_4bit with two dimensions",
             consequence="biases and norms broadcast where they should not",

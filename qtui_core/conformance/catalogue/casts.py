@@ -1,6 +1,6 @@
 """Conventions of the libraries that cast numbers: torch, ml_dtypes, gfloat."""
 
-from qtui_core.conformance.convention import Convention, Fault, Library, Verdict
+from qtui_core.conformance.convention import Convention, KnownFault, Library, Verdict
 from qtui_core.formats import get_format
 
 _OVERFLOW = {"saturate": "saturates", "nosat": "does not saturate"}
@@ -70,13 +70,13 @@ TORCH = Library(
         ),
     ),
     faults=(
-        Fault(
+        KnownFault(
             id="torch.e4m3-infinity",
             says="A cast to float8_e4m3fn turns infinities into 448",
             consequence="an overflow upstream looks like a large finite number",
             remedy="look for infinities before casting (torch.isinf)",
         ),
-        Fault(
+        KnownFault(
             id="torch.e4m3-overflow",
             says="A cast to float8_e4m3fn turns numbers above 464 into NaN",
             consequence="one outlier poisons the product; torch 2.12 and later saturate instead",
@@ -151,13 +151,13 @@ ML_DTYPES = Library(
         ),
     ),
     faults=(
-        Fault(
+        KnownFault(
             id="ml_dtypes.int4-overflow",
             says="A cast to int4 wraps around",
             consequence="the largest positive elements change their sign",
             remedy="round and clip to -8 to 7 before casting",
         ),
-        Fault(
+        KnownFault(
             id="ml_dtypes.nan-to-zero",
             says="NaN cast to the FP4 and FP6 types, which have none, becomes a zero",
             consequence="a broken tensor looks healthy after the cast",
@@ -234,7 +234,7 @@ GFLOAT = Library(
         ),
     ),
     faults=(
-        Fault(
+        KnownFault(
             id="gfloat.below-a-tie",
             says="Ties away from zero also takes numbers just below the tie",
             consequence="a reference value computed with it can be one level off",

@@ -1,6 +1,6 @@
 """Conventions of the libraries that read and write quantized checkpoints."""
 
-from qtui_core.conformance.convention import Convention, Fault, Library, Verdict
+from qtui_core.conformance.convention import Convention, KnownFault, Library, Verdict
 
 _QUANTIZE = "calculate_qparams, quantize with QuantizationArgs({})"
 
@@ -187,7 +187,7 @@ GGUF = Library(
         ),
     ),
     faults=(
-        Fault(
+        KnownFault(
             id="gguf.mxfp4-scale",
             says="MXFP4 takes its logarithm in floating point, which is wrong just below powers of "
             "two",

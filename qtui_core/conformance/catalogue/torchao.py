@@ -1,6 +1,6 @@
 """Conventions of torchao, on the CPU."""
 
-from qtui_core.conformance.convention import Convention, Fault, Library, Verdict
+from qtui_core.conformance.convention import Convention, KnownFault, Library, Verdict
 
 _AFFINE = "choose_qparams_affine({}), quantize_affine"
 _MX = "to_mx(x, {}, 32, ScaleCalculationMode.{})"
@@ -223,7 +223,7 @@ TORCHAO = Library(
         ),
     ),
     faults=(
-        Fault(
+        KnownFault(
             id="torchao.float8-zero-row",
             says="float8 scaling by row turns a row of zeros into NaN",
             consequence="a pruned output channel or a padded token poisons all that it touches",

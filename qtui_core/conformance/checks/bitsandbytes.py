@@ -15,7 +15,7 @@ from bitsandbytes import functional
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import numbers, quantized, side_of
 from qtui_core.conformance.checks.registry import check, probe
-from qtui_core.conformance.compare import Array, Sample, Side
+from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant.coding.codebook import LEVELS, unpack_nibbles
 from qtui_core.quant.coding.double_quant import dynamic_map
@@ -31,16 +31,16 @@ def _quantize(x: Array, text: str, dtype: torch.dtype = torch.float32, **options
     return functional.quantize_4bit(tensor, quant_type=scheme.format, blocksize=size, **options)
 
 
-def _sample(name: str, x: Array, text: str, packed: Any, state: Any) -> Sample:
+def _sample(name: str, x: Array, text: str, packed: Any, state: Any) -> ConformanceSample:
     flat = np.ascontiguousarray(x).reshape(-1)
     values = numbers(functional.dequantize_4bit(packed, state)).reshape(-1)[: flat.size]
     ours = side_of(quantized(text, flat), scale_name="absmax")
     theirs = Side(packed.numpy(), values, {"absmax": numbers(state.absmax)})
-    return Sample(name, flat, ours, theirs)
+    return ConformanceSample(name, flat, ours, theirs)
 
 
 @check("bitsandbytes.nf4")
-def nf4(convention: Convention) -> Iterator[Sample]:
+def nf4(convention: Convention) -> Iterator[ConformanceSample]:
     tensors = {**data.matrices(), **data.subnormals(), "thresholds": _on_thresholds()}
     for name, x in tensors.items():
         yield _sample(name, x, convention.ours, *_quantize(x, convention.ours))
@@ -58,7 +58,7 @@ def _on_thresholds() -> Array:
 
 
 @check("bitsandbytes.nf4-short")
-def short_blocks(convention: Convention) -> Iterator[Sample]:
+def short_blocks(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.vectors().items():
         packed, state = _quantize(x, convention.ours)
         # Compiling for each length takes a second; one shows what compiled code does.
@@ -73,18 +73,18 @@ def _eager() -> AbstractContextManager[Any]:
 
 
 @check("bitsandbytes.nf4-bf16")
-def bf16_tensors(convention: Convention) -> Iterator[Sample]:
+def bf16_tensors(convention: Convention) -> Iterator[ConformanceSample]:
     """Of a BF16 tensor: the bytes; values come back rounded to BF16, and so are ours."""
     for name, x in data.matrices().items():
         packed, state = _quantize(x, convention.ours, torch.bfloat16)
         sample = _sample(name, x, convention.ours, packed, state)
         rounded = torch.from_numpy(np.asarray(sample.ours.values)).bfloat16()
         ours = Side(sample.ours.codes, numbers(rounded), sample.ours.scales)
-        yield Sample(name, sample.x, ours, sample.theirs)
+        yield ConformanceSample(name, sample.x, ours, sample.theirs)
 
 
 @check("bitsandbytes.fp4")
-def fp4(convention: Convention) -> Iterator[Sample]:
+def fp4(convention: Convention) -> Iterator[ConformanceSample]:
     """Codes one by one: CPU and CUDA give zero a different sign."""
     for name, x in data.matrices().items():
         sample = _sample(name, x, convention.ours, *_quantize(x, convention.ours))
@@ -92,17 +92,17 @@ def fp4(convention: Convention) -> Iterator[Sample]:
             Side(unpack_nibbles(side.codes, x.size), side.values, side.scales)
             for side in (sample.ours, sample.theirs)
         )
-        yield Sample(name, sample.x, ours, theirs)
+        yield ConformanceSample(name, sample.x, ours, theirs)
 
 
 @check("bitsandbytes.nf4-nonfinite")
-def nonfinite(convention: Convention) -> Iterator[Sample]:
+def nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.with_holes().items():
         yield _sample(name, x, convention.ours, *_quantize(x, convention.ours))
 
 
 @check("bitsandbytes.nf4-dq")
-def double_quantization(convention: Convention) -> Iterator[Sample]:
+def double_quantization(convention: Convention) -> Iterator[ConformanceSample]:
     """The 8-bit codes of the scales; those of the elements are the business of `nf4`."""
     for name, x in _nested_data().items():
         _, state = _quantize(x, convention.ours, compress_statistics=True)
@@ -110,11 +110,11 @@ def double_quantization(convention: Convention) -> Iterator[Sample]:
         assert q.nested is not None
         values = functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
         ours = Side(q.nested.codes, q.scales)
-        yield Sample(name, x, ours, Side(state.absmax.numpy(), numbers(values)))
+        yield ConformanceSample(name, x, ours, Side(state.absmax.numpy(), numbers(values)))
 
 
 @check("bitsandbytes.nf4-dq-read")
-def read_nested(convention: Convention) -> Iterator[Sample]:
+def read_nested(convention: Convention) -> Iterator[ConformanceSample]:
     """Given our nested codes and constants, what bitsandbytes reads."""
     for name, x in _nested_data().items():
         packed, state = _quantize(x, convention.ours, compress_statistics=True)
@@ -124,7 +124,9 @@ def read_nested(convention: Convention) -> Iterator[Sample]:
         state.state2.absmax = torch.from_numpy(q.nested.absmax)
         state.offset = torch.tensor(q.nested.offset)
         values = numbers(functional.dequantize_4bit(packed, state)).reshape(-1)
-        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(packed.numpy(), values))
+        yield ConformanceSample(
+            name, x, Side(q.codes, q.dequantize()), Side(packed.numpy(), values)
+        )
 
 
 def _nested_data() -> dict[str, Array]:
@@ -132,16 +134,16 @@ def _nested_data() -> dict[str, Array]:
 
 
 @check("bitsandbytes.nf4-levels", "bitsandbytes.fp4-levels")
-def levels(convention: Convention) -> Iterator[Sample]:
+def levels(convention: Convention) -> Iterator[ConformanceSample]:
     ours = LEVELS[Scheme.parse(convention.ours).format]
     theirs = functional.get_4bit_type(Scheme.parse(convention.ours).format, device="cpu").numpy()
-    yield Sample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
+    yield ConformanceSample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
 
 
 @check("bitsandbytes.dynamic-map")
-def map_of_scales(convention: Convention) -> Iterator[Sample]:
+def map_of_scales(convention: Convention) -> Iterator[ConformanceSample]:
     ours, theirs = dynamic_map(), functional.create_dynamic_map().numpy()
-    yield Sample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
+    yield ConformanceSample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
 
 
 def _as_codes(values: Array) -> Side:
@@ -149,7 +151,7 @@ def _as_codes(values: Array) -> Side:
 
 
 @check("bitsandbytes.8bit-blockwise")
-def blockwise(convention: Convention) -> Iterator[Sample]:
+def blockwise(convention: Convention) -> Iterator[ConformanceSample]:
     """Blocks of 256, scaled by 1/absmax, to the nearest entry of the map, the lower on ties."""
     table = dynamic_map()
     thresholds = (table[:-1] + table[1:]) / np.float32(2)
@@ -161,21 +163,23 @@ def blockwise(convention: Convention) -> Iterator[Sample]:
         codes = np.searchsorted(thresholds, scaled).astype(np.uint8)
         values = functional.dequantize_blockwise(theirs, state)
         ours = Side(codes, table[codes] * absmax, {"absmax": absmax})
-        yield Sample(name, x, ours, Side(theirs.numpy(), numbers(values), {"absmax": absmax}))
+        yield ConformanceSample(
+            name, x, ours, Side(theirs.numpy(), numbers(values), {"absmax": absmax})
+        )
 
 
 @check("bitsandbytes.int8-vectorwise")
-def vectorwise(convention: Convention) -> Iterator[Sample]:
+def vectorwise(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.matrices().items():
         codes, stats, _ = functional.int8_vectorwise_quant(torch.from_numpy(x.copy()))
         scale = (numbers(stats) / np.float32(127))[:, None]
         values = numbers(codes).astype(np.float32) * scale
         ours = side_of(quantized(convention.ours, x))
-        yield Sample(name, x, ours, Side(numbers(codes), values, {"scale": scale}))
+        yield ConformanceSample(name, x, ours, Side(numbers(codes), values, {"scale": scale}))
 
 
 @check("bitsandbytes.int8-outliers")
-def outlier_columns(convention: Convention) -> Iterator[Sample]:
+def outlier_columns(convention: Convention) -> Iterator[ConformanceSample]:
     """Which columns are kept, and the scales of the rows; codes are those of the row above."""
     for name in ("normal", "mixed magnitudes"):
         x = data.matrices()[name] * np.float32(2)
@@ -193,11 +197,11 @@ def outlier_columns(convention: Convention) -> Iterator[Sample]:
             mask = np.zeros(x.shape[1], np.uint8)
             mask[kept] = 1
             sides.append(Side(mask, mask.astype(np.float32), {"scale": scale}))
-        yield Sample(name, x[0], *sides)
+        yield ConformanceSample(name, x[0], *sides)
 
 
 @check("bitsandbytes.nf4-zero-block")
-def zero_blocks(convention: Convention) -> Iterator[Sample]:
+def zero_blocks(convention: Convention) -> Iterator[ConformanceSample]:
     x = np.zeros((2, 64), np.float32)
     yield _sample("zeros", x, convention.ours, *_quantize(x, convention.ours))
 

@@ -14,7 +14,7 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import numbers, quantized, refusals, side_of
 from qtui_core.conformance.checks.registry import check
-from qtui_core.conformance.compare import Array, Sample, Side
+from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import FloatFormat, get_format
 from qtui_core.formats.array import encode_array
@@ -54,7 +54,7 @@ def _extents(x: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.Tenso
             return x.min(), x.max()
 
 
-def _sample(text: str, name: str, x: Array) -> Sample:
+def _sample(text: str, name: str, x: Array) -> ConformanceSample:
     scheme = Scheme.parse(text)
     tensor, arguments = torch.from_numpy(x), _arguments(scheme)
     low, high = _extents(tensor, scheme)
@@ -80,17 +80,17 @@ def _sample(text: str, name: str, x: Array) -> Sample:
         element = get_format(SCHEME_FORMATS[scheme.format].element or "")
         assert isinstance(element, FloatFormat)
         theirs = Side(encode_array(element, theirs.codes.astype(np.float32)), theirs.values)
-    return Sample(name, x, ours, theirs)
+    return ConformanceSample(name, x, ours, theirs)
 
 
 @check("compressed-tensors.nonfinite")
-def nonfinite(convention: Convention) -> Iterator[Sample]:
+def nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.with_holes().items():
         yield _sample(convention.ours, name, x)
 
 
 @check("compressed-tensors.int4-packing")
-def packing(convention: Convention) -> Iterator[Sample]:
+def packing(convention: Convention) -> Iterator[ConformanceSample]:
     """Eight codes of 4 bits in an int32; read from the lowest bits up, less 8."""
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
@@ -100,18 +100,18 @@ def packing(convention: Convention) -> Iterator[Sample]:
     codes = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
     codes = codes.reshape(x.shape).astype(np.int8) - 8
     sides = [Side(c, c.astype(np.float32)) for c in (q.codes, codes)]
-    yield Sample("codes", x, *sides)
+    yield ConformanceSample("codes", x, *sides)
 
 
 @check("compressed-tensors.short-group")
-def short_groups(convention: Convention) -> Iterator[Sample]:
+def short_groups(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.ragged().items():
         scale = torch.ones(x.shape[0], 2)
         arguments = _arguments(Scheme.parse(convention.ours))
         with refusals(ValueError):
             codes = forward.quantize(torch.from_numpy(x), scale, scale * 0, arguments)
         q = quantized(convention.ours, x)
-        yield Sample(name, x, side_of(q), Side(numbers(codes), numbers(codes)))
+        yield ConformanceSample(name, x, side_of(q), Side(numbers(codes), numbers(codes)))
 
 
 @check(
@@ -121,6 +121,6 @@ def short_groups(convention: Convention) -> Iterator[Sample]:
                      "fp8-channel", "mxfp4", "mxfp8", "nvfp4")
     )
 )  # fmt: skip
-def schemes(convention: Convention) -> Iterator[Sample]:
+def schemes(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.matrices().items():
         yield _sample(convention.ours, name, x)

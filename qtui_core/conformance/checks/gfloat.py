@@ -11,7 +11,7 @@ from gfloat import formats
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import Array, cast_sample, finite_only, quantized, split_cast
 from qtui_core.conformance.checks.registry import check, probe
-from qtui_core.conformance.compare import Sample, Side
+from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 
 _INFO = {
@@ -42,7 +42,7 @@ def their_codes(text: str, x: Array) -> Array:
         return gfloat.encode_ndarray(info, rounded)
 
 
-def _samples(convention: Convention, text: str, x: Array, name: str) -> Iterator[Sample]:
+def _samples(convention: Convention, text: str, x: Array, name: str) -> Iterator[ConformanceSample]:
     part = x.astype(np.float64)
     codes = their_codes(text, part)
     like = type(convention)(convention.id, "", text, "", convention.expected)
@@ -50,30 +50,30 @@ def _samples(convention: Convention, text: str, x: Array, name: str) -> Iterator
 
 
 @check(*(f"gfloat.{name}" for name in _INFO if name not in ("e8m0", "mxint8")))
-def casts(convention: Convention) -> Iterator[Sample]:
+def casts(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in (("every BF16", data.every_bf16()), ("ties", data.between_16_bits())):
         yield from _samples(convention, convention.ours, x, name)
 
 
 @check("gfloat.mxint8")
-def integers(convention: Convention) -> Iterator[Sample]:
+def integers(convention: Convention) -> Iterator[ConformanceSample]:
     x = finite_only(data.every_bf16())
     yield from _samples(convention, convention.ours, x[np.abs(x) < 4], "BF16 below 4")
 
 
 @check("gfloat.e8m0")
-def scales(convention: Convention) -> Iterator[Sample]:
+def scales(convention: Convention) -> Iterator[ConformanceSample]:
     x = finite_only(data.every_bf16())
     yield from _samples(convention, convention.ours, x[x >= 2.0**-126], "positive BF16")
 
 
 @check("gfloat.nan")
-def overflow(convention: Convention) -> Iterator[Sample]:
+def overflow(convention: Convention) -> Iterator[ConformanceSample]:
     yield from _samples(convention, convention.ours, data.every_bf16(), "every BF16")
 
 
 @check("gfloat.modes")
-def modes(convention: Convention) -> Iterator[Sample]:
+def modes(convention: Convention) -> Iterator[ConformanceSample]:
     fmt, rounding, _ = split_cast(convention.ours)
     for mode in (str(rounding), "toward-zero", "up", "down"):
         for limit in ("saturate", "nosat"):
@@ -92,7 +92,7 @@ _BLOCKS = {
 
 
 @check(*(f"gfloat.block-{name}" for name in _BLOCKS))
-def microscaling(convention: Convention) -> Iterator[Sample]:
+def microscaling(convention: Convention) -> Iterator[ConformanceSample]:
     """Blocks of 32, one after the other: its functions take one block."""
     info = getattr(formats, f"format_info_{_BLOCKS[convention.ours]}")
     for name, whole in data.matrices().items():
@@ -108,7 +108,7 @@ def microscaling(convention: Convention) -> Iterator[Sample]:
         assert q.scale_codes is not None
         ours = Side(q.codes.view(np.uint8), q.dequantize(), {"scale": q.scale_codes})
         theirs = Side(np.array(codes), np.array(values), {"scale": np.array(scales)})
-        yield Sample(name, x, ours, theirs)
+        yield ConformanceSample(name, x, ours, theirs)
 
 
 @probe("gfloat.below-a-tie")

@@ -10,7 +10,7 @@ import numpy as np
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import Array, cast_sample, quantized, refusals, side_of
 from qtui_core.conformance.checks.registry import check, probe
-from qtui_core.conformance.compare import Sample, Side
+from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant import QuantizedTensor
 
@@ -44,7 +44,9 @@ def _in_half(q: QuantizedTensor, codes: Array) -> tuple[Array, Array]:
     return half, codes.astype(np.float32) * half.astype(np.float32)
 
 
-def _symmetric(convention: Convention, kind: str, width: int, zero: int) -> Iterator[Sample]:
+def _symmetric(
+    convention: Convention, kind: str, width: int, zero: int
+) -> Iterator[ConformanceSample]:
     """Formats with one FP16 scale; `width` bytes of it come first, `zero` is the code of 0."""
     for name, x in _tensors().items():
         stored, values = _theirs(x, _TYPES[kind])
@@ -53,7 +55,7 @@ def _symmetric(convention: Convention, kind: str, width: int, zero: int) -> Iter
         half, mine = _in_half(q, ours)
         scale = np.ascontiguousarray(stored[:, :2]).view(np.float16)
         codes = _codes(kind, stored[:, width:]).astype(np.int16) - zero
-        yield Sample(
+        yield ConformanceSample(
             name, x, Side(ours, mine, {"scale": half}), Side(codes, values, {"scale": scale})
         )
 
@@ -68,62 +70,64 @@ def _codes(kind: str, rest: Array) -> Array:
 
 
 @check("gguf.q4_0")
-def q4_0(convention: Convention) -> Iterator[Sample]:
+def q4_0(convention: Convention) -> Iterator[ConformanceSample]:
     yield from _symmetric(convention, "Q4_0", 2, 8)
 
 
 @check("gguf.q5_0")
-def q5_0(convention: Convention) -> Iterator[Sample]:
+def q5_0(convention: Convention) -> Iterator[ConformanceSample]:
     yield from _symmetric(convention, "Q5_0", 2, 16)
 
 
 @check("gguf.q8_0")
-def q8_0(convention: Convention) -> Iterator[Sample]:
+def q8_0(convention: Convention) -> Iterator[ConformanceSample]:
     yield from _symmetric(convention, "Q8_0", 2, 0)
 
 
 @check("gguf.q4_1")
-def q4_1(convention: Convention) -> Iterator[Sample]:
+def q4_1(convention: Convention) -> Iterator[ConformanceSample]:
     """Values only: the minimum is kept there and a zero point here."""
     for name, x in _tensors().items():
         stored, values = _theirs(x, _TYPES.Q4_1)
         q = quantized(convention.ours, x)
         ours = q.codes.reshape(-1, _BLOCK).astype(np.int16)
         codes = _halves(stored[:, 4:]).astype(np.int16)
-        yield Sample(name, x, Side(ours, q.dequantize()), Side(codes, values))
+        yield ConformanceSample(name, x, Side(ours, q.dequantize()), Side(codes, values))
 
 
 @check("gguf.mxfp4")
-def mxfp4(convention: Convention) -> Iterator[Sample]:
+def mxfp4(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.matrices().items():
         stored, values = _theirs(x, _TYPES.MXFP4)
         q = quantized(convention.ours, x)
         assert q.scale_codes is not None
         ours = Side(q.codes, q.dequantize(), {"scale": q.scale_codes})
-        yield Sample(name, x, ours, Side(_halves(stored[:, 1:]), values, {"scale": stored[:, 0]}))
+        yield ConformanceSample(
+            name, x, ours, Side(_halves(stored[:, 1:]), values, {"scale": stored[:, 0]})
+        )
 
 
 @check("gguf.tq2_0")
-def ternary(convention: Convention) -> Iterator[Sample]:
+def ternary(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in _tensors().items():
         stored, values = _theirs(x, _TYPES.TQ2_0)
         q = quantized(convention.ours, x)
         quarters = stored[:, :-2].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6])[:, None]
         codes = (quarters & 3).astype(np.int8) - 1
-        yield Sample(name, x, Side(q.codes, q.dequantize()), Side(codes, values))
+        yield ConformanceSample(name, x, Side(q.codes, q.dequantize()), Side(codes, values))
 
 
 @check("gguf.short-group")
-def short_blocks(convention: Convention) -> Iterator[Sample]:
+def short_blocks(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.ragged().items():
         with refusals(gguf.quants.QuantError, ValueError, AssertionError):
             stored = gguf.quants.quantize(x, _TYPES.Q4_0)
         q = quantized(convention.ours, x)
-        yield Sample(name, x, side_of(q), Side(stored, stored))
+        yield ConformanceSample(name, x, side_of(q), Side(stored, stored))
 
 
 @check("gguf.bf16")
-def bf16(convention: Convention) -> Iterator[Sample]:
+def bf16(convention: Convention) -> Iterator[ConformanceSample]:
     x = data.between_16_bits()
     x = np.ascontiguousarray(x[: x.size // 256 * 256].reshape(-1, 256))
     codes = gguf.quants.quantize(x, _TYPES.BF16).view(np.uint16)
@@ -131,7 +135,7 @@ def bf16(convention: Convention) -> Iterator[Sample]:
 
 
 @check("gguf.f16")
-def f16(convention: Convention) -> Iterator[Sample]:
+def f16(convention: Convention) -> Iterator[ConformanceSample]:
     x = data.between_16_bits()
     with np.errstate(over="ignore"):
         codes = gguf.quants.quantize(x, _TYPES.F16).view(np.uint16)

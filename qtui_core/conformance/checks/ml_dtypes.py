@@ -18,7 +18,7 @@ from qtui_core.conformance.checks.ours import (
     split_cast,
 )
 from qtui_core.conformance.checks.registry import check, probe
-from qtui_core.conformance.compare import Sample
+from qtui_core.conformance.compare import ConformanceSample
 from qtui_core.conformance.convention import Convention
 
 #: By name, since older versions have fewer of them.
@@ -49,14 +49,14 @@ def their_codes(name: str, x: Array) -> Array:
 
 
 @check(*(f"ml_dtypes.{name}" for name in _DTYPES if name not in ("e8m0", "int4")))
-def casts(convention: Convention) -> Iterator[Sample]:
+def casts(convention: Convention) -> Iterator[ConformanceSample]:
     name = split_cast(convention.ours)[0].name
     for what, x in (("every BF16", data.every_bf16()), ("ties", data.between_16_bits())):
         yield cast_sample(convention, what, x, their_codes(name, x))
 
 
 @check("ml_dtypes.e8m0")
-def scales(convention: Convention) -> Iterator[Sample]:
+def scales(convention: Convention) -> Iterator[ConformanceSample]:
     fmt = split_cast(convention.ours)[0]
     x = representable(fmt, data.every_bf16())
     x = np.ascontiguousarray(x[x >= 2.0**-126])
@@ -64,31 +64,31 @@ def scales(convention: Convention) -> Iterator[Sample]:
 
 
 @check("ml_dtypes.e8m0-smallest")
-def smallest_scales(convention: Convention) -> Iterator[Sample]:
+def smallest_scales(convention: Convention) -> Iterator[ConformanceSample]:
     x = data.every_bf16()
     x = np.ascontiguousarray(x[(x > 0) & (x < 2.0**-126)])
     yield cast_sample(convention, "subnormal BF16", x, their_codes("e8m0", x))
 
 
 @check("ml_dtypes.e8m0-zero")
-def zero_scale(convention: Convention) -> Iterator[Sample]:
+def zero_scale(convention: Convention) -> Iterator[ConformanceSample]:
     zero = np.zeros(1, np.float32)
     yield cast_sample(convention, "zero", zero, their_codes("e8m0", zero))
 
 
 @check("ml_dtypes.e4m3-saturate")
-def saturation(convention: Convention) -> Iterator[Sample]:
+def saturation(convention: Convention) -> Iterator[ConformanceSample]:
     x = data.every_bf16()
     yield cast_sample(convention, "every BF16", x, their_codes("e4m3", x))
 
 
 @check("ml_dtypes.nan")
-def nan(convention: Convention) -> Iterator[Sample]:
+def nan(convention: Convention) -> Iterator[ConformanceSample]:
     yield cast_sample(convention, "NaN", _NAN, their_codes("e5m2", _NAN))
 
 
 @check("ml_dtypes.int4", "ml_dtypes.int4-wraps")
-def integers(convention: Convention) -> Iterator[Sample]:
+def integers(convention: Convention) -> Iterator[ConformanceSample]:
     x = finite_only(data.every_bf16())
     x = np.ascontiguousarray(x[np.abs(x) < 64])
     codes = their_codes("int4", x) & 15

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtui_core.conformance.compare import Array, Refused, Sample, Side
+from qtui_core.conformance.compare import Array, ConformanceSample, Refused, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import FloatFormat, Format, Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
@@ -55,12 +55,12 @@ def cast(text: str, x: Array) -> Side:
     return Side(codes, decode_array(fmt, codes))
 
 
-def cast_sample(convention: Convention, name: str, x: Array, codes: Array) -> Sample:
+def cast_sample(convention: Convention, name: str, x: Array, codes: Array) -> ConformanceSample:
     """A cast here next to the codes it has there, both read by our decoder."""
     fmt = split_cast(convention.ours)[0]
     ours = cast(convention.ours, x)
     theirs = np.asarray(codes).astype(ours.codes.dtype)
-    return Sample(name, x, ours, Side(theirs, decode_array(fmt, theirs)))
+    return ConformanceSample(name, x, ours, Side(theirs, decode_array(fmt, theirs)))
 
 
 def representable(fmt: Format, x: Array) -> Array:

@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from qtui_core.conformance.compare import Sample
+from qtui_core.conformance.compare import ConformanceSample
 from qtui_core.conformance.convention import Convention
 
 #: Runs both sides of a convention on the numbers it is about.
-Check = Callable[[Convention], Iterable[Sample]]
+Check = Callable[[Convention], Iterable[ConformanceSample]]
 #: Whether a fault is on this machine, and the figure that shows it.
 Probe = Callable[[], tuple[bool, str]]
 

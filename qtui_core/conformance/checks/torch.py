@@ -10,7 +10,7 @@ import torch
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import Array, cast_sample, representable, split_cast
 from qtui_core.conformance.checks.registry import check, probe
-from qtui_core.conformance.compare import Sample
+from qtui_core.conformance.compare import ConformanceSample
 from qtui_core.conformance.convention import Convention
 
 _DTYPES = {
@@ -32,7 +32,7 @@ def torch_codes(name: str, x: Array) -> Array:
 
 
 @check("torch.bf16", "torch.fp16", "torch.e4m3", "torch.e5m2", "torch.e4m3fnuz", "torch.e5m2fnuz")
-def casts(convention: Convention) -> Iterator[Sample]:
+def casts(convention: Convention) -> Iterator[ConformanceSample]:
     fmt = split_cast(convention.ours)[0]
     for name, x in (("every BF16", data.every_bf16()), ("ties", data.between_16_bits())):
         codes = torch_codes(fmt.name, x).view(np.uint16 if fmt.bits == 16 else np.uint8)
@@ -40,7 +40,7 @@ def casts(convention: Convention) -> Iterator[Sample]:
 
 
 @check("torch.e8m0")
-def scales(convention: Convention) -> Iterator[Sample]:
+def scales(convention: Convention) -> Iterator[ConformanceSample]:
     fmt = split_cast(convention.ours)[0]
     x = representable(fmt, data.every_bf16())
     normal = x[x >= 2.0**-126]
@@ -48,20 +48,20 @@ def scales(convention: Convention) -> Iterator[Sample]:
 
 
 @check("torch.e8m0-smallest")
-def smallest_scales(convention: Convention) -> Iterator[Sample]:
+def smallest_scales(convention: Convention) -> Iterator[ConformanceSample]:
     x = data.every_bf16()
     small = np.ascontiguousarray(x[(x > 0) & (x < 2.0**-126)])
     yield cast_sample(convention, "subnormal BF16", small, torch_codes("e8m0", small))
 
 
 @check("torch.e8m0-zero")
-def zero_scale(convention: Convention) -> Iterator[Sample]:
+def zero_scale(convention: Convention) -> Iterator[ConformanceSample]:
     zero = np.zeros(1, np.float32)
     yield cast_sample(convention, "zero", zero, torch_codes("e8m0", zero))
 
 
 @check("torch.e5m2-nan")
-def nan(convention: Convention) -> Iterator[Sample]:
+def nan(convention: Convention) -> Iterator[ConformanceSample]:
     x = np.array([np.nan, -np.nan], np.float32)
     yield cast_sample(convention, "NaN", x, torch_codes("e5m2", x))
 

@@ -19,7 +19,7 @@ from qtui_core.conformance.checks.ours import (
     split_cast,
 )
 from qtui_core.conformance.checks.registry import check, probe
-from qtui_core.conformance.compare import Array, Sample, Side
+from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme
@@ -47,19 +47,19 @@ def _range(scheme: Scheme) -> tuple[str, torch.dtype, int, int]:
 
 @check("torchao.int4", "torchao.int4-full", "torchao.int8-row", "torchao.int4-asym",
        "torchao.int8-tensor-asym")  # fmt: skip
-def affine(convention: Convention) -> Iterator[Sample]:
+def affine(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in {**data.matrices(), **data.subnormals()}.items():
         yield _affine(convention.ours, name, x, torch.float32)
 
 
 @check("torchao.int4-bf16")
-def affine_of_bf16(convention: Convention) -> Iterator[Sample]:
+def affine_of_bf16(convention: Convention) -> Iterator[ConformanceSample]:
     for name in ("normal", "ties"):
         yield _affine(convention.ours, name, data.matrices()[name], torch.bfloat16)
 
 
 @check("torchao.short-group")
-def short_groups(convention: Convention) -> Iterator[Sample]:
+def short_groups(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.ragged().items():
         with refusals(AssertionError, RuntimeError):
             sample = _affine(convention.ours, name, x, torch.float32)
@@ -67,12 +67,12 @@ def short_groups(convention: Convention) -> Iterator[Sample]:
 
 
 @check("torchao.int4-nonfinite")
-def affine_nonfinite(convention: Convention) -> Iterator[Sample]:
+def affine_nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.with_holes().items():
         yield _affine(convention.ours, name, x, torch.float32)
 
 
-def _affine(text: str, name: str, x: Array, dtype: torch.dtype) -> Sample:
+def _affine(text: str, name: str, x: Array, dtype: torch.dtype) -> ConformanceSample:
     scheme = Scheme.parse(text)
     mapping, code_dtype, low, high = _range(scheme)
     tensor, block = torch.from_numpy(x).to(dtype), _block(scheme, x.shape)
@@ -83,13 +83,13 @@ def _affine(text: str, name: str, x: Array, dtype: torch.dtype) -> Sample:
     scales = {"scale": numbers(scale)}
     if not scheme.symmetric:
         scales["zero point"] = numbers(zero)
-    return Sample(
+    return ConformanceSample(
         name, x, side_of(quantized(text, x)), Side(numbers(codes), numbers(values), scales)
     )
 
 
 @check("torchao.int4-tinygemm")
-def tinygemm(convention: Convention) -> Iterator[Sample]:
+def tinygemm(convention: Convention) -> Iterator[ConformanceSample]:
     scheme = Scheme.parse(convention.ours)
     for name, x in data.matrices().items():
         if name == "huge":  # there max - min overflows
@@ -105,12 +105,14 @@ def tinygemm(convention: Convention) -> Iterator[Sample]:
         )
         q = quantized(convention.ours, x)
         ours = Side(q.codes, q.dequantize(), {"scale": q.scales})
-        yield Sample(name, x, ours, Side(numbers(codes), numbers(values), {"scale": scale.numpy()}))
+        yield ConformanceSample(
+            name, x, ours, Side(numbers(codes), numbers(values), {"scale": scale.numpy()})
+        )
 
 
 @check("torchao.e4m3-tensor", "torchao.e4m3-row", "torchao.e5m2-tensor",
        "torchao.e4m3-zero-row")  # fmt: skip
-def float8(convention: Convention) -> Iterator[Sample]:
+def float8(convention: Convention) -> Iterator[ConformanceSample]:
     scheme = Scheme.parse(convention.ours)
     dtype = torch.float8_e4m3fn if scheme.format == "e4m3" else torch.float8_e5m2
     zero_row = convention.name == "e4m3-zero-row"
@@ -122,26 +124,26 @@ def float8(convention: Convention) -> Iterator[Sample]:
         codes = primitives._quantize_affine_float8(tensor, scale, dtype)
         values = primitives._dequantize_affine_float8(codes, scale)
         theirs = Side(codes.view(torch.uint8).numpy(), numbers(values), {"scale": scale.numpy()})
-        yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+        yield ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
 @check("torchao.nf4-levels")
-def nf4_levels(convention: Convention) -> Iterator[Sample]:
+def nf4_levels(convention: Convention) -> Iterator[ConformanceSample]:
     from qtui_core.quant.coding.codebook import LEVELS
 
     ours = LEVELS[Scheme.parse(convention.ours).format]
     theirs = _nf4(torch.from_numpy(data.matrices()["normal"])).nf4.float().numpy()
-    yield Sample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
+    yield ConformanceSample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
 
 
 @check("torchao.nf4")
-def nf4(convention: Convention) -> Iterator[Sample]:
+def nf4(convention: Convention) -> Iterator[ConformanceSample]:
     for name in ("normal", "ties", "one sided"):
         x = data.matrices()[name]
         q = quantized(convention.ours, x)
         tensor = _nf4(torch.from_numpy(x))
         theirs = Side(numbers(tensor.quantized_data), numbers(tensor.get_original_weight()))
-        yield Sample(name, x, Side(q.codes, q.dequantize()), theirs)
+        yield ConformanceSample(name, x, Side(q.codes, q.dequantize()), theirs)
 
 
 def _nf4(x: torch.Tensor) -> Any:
@@ -155,15 +157,15 @@ def _as_codes(values: Array) -> Side:
 
 
 @check("torchao.dynamic-map")
-def map_of_optimizer_states(convention: Convention) -> Iterator[Sample]:
+def map_of_optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.optim.quant_utils import create_dynamic_map
 
     ours, theirs = dynamic_map(), np.array(create_dynamic_map(True), np.float32)
-    yield Sample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
+    yield ConformanceSample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
 
 
 @check("torchao.optimizer-8bit")
-def optimizer_states(convention: Convention) -> Iterator[Sample]:
+def optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
     """Scaled states: every level of the map, and every point halfway between two."""
     from torchao.optim.quant_utils import quantize_8bit_with_qmap
 
@@ -172,24 +174,26 @@ def optimizer_states(convention: Convention) -> Iterator[Sample]:
     x = np.concatenate([table, ties])
     theirs = numbers(quantize_8bit_with_qmap(torch.from_numpy(x), torch.from_numpy(table.copy())))
     ours = np.searchsorted(ties, x).astype(np.uint8)
-    yield Sample("levels and ties", x, Side(ours, table[ours]), Side(theirs, table[theirs]))
+    yield ConformanceSample(
+        "levels and ties", x, Side(ours, table[ours]), Side(theirs, table[theirs])
+    )
 
 
 @check("torchao.bitnet")
-def ternary(convention: Convention) -> Iterator[Sample]:
+def ternary(convention: Convention) -> Iterator[ConformanceSample]:
     """Whole numbers, whose mean no order of adding changes."""
     x = np.rint(data.matrices()["normal"] * 8)
     yield _bitnet(convention, "whole numbers", np.ascontiguousarray(x, np.float32))
 
 
 @check("torchao.bitnet-mean")
-def ternary_mean(convention: Convention) -> Iterator[Sample]:
+def ternary_mean(convention: Convention) -> Iterator[ConformanceSample]:
     for name in ("normal", "mixed magnitudes", "tiny"):
         yield _bitnet(convention, name, data.matrices()[name])
 
 
 @check("torchao.bitnet-activations")
-def activations(convention: Convention) -> Iterator[Sample]:
+def activations(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.prototype.quantized_training.int8 import quantize_int8_rowwise
 
     for name in ("normal", "ties", "one sided", "mixed magnitudes"):
@@ -197,11 +201,11 @@ def activations(convention: Convention) -> Iterator[Sample]:
         codes, scale = quantize_int8_rowwise(torch.from_numpy(x))
         values = numbers(codes).astype(np.float32) * numbers(scale)[:, None]
         theirs = Side(numbers(codes), values, {"scale": numbers(scale)})
-        yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+        yield ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
 @check("torchao.bf16-stochastic")
-def stochastic(convention: Convention) -> Iterator[Sample]:
+def stochastic(convention: Convention) -> Iterator[ConformanceSample]:
     """Given the same draw, which counts down there and up here."""
     from torchao.optim.quant_utils import _fp32_to_bf16_sr
 
@@ -215,11 +219,11 @@ def stochastic(convention: Convention) -> Iterator[Sample]:
     bits = (0xFFFF - draw).astype(np.uint16)
     ours = encode_array(fmt, x, rounding, saturate, bits, 16)
     sides = [Side(codes, decode_array(fmt, codes)) for codes in (ours, theirs)]
-    yield Sample("ties", x, *sides)
+    yield ConformanceSample("ties", x, *sides)
 
 
 @check("torchao.per-row", "torchao.per-axis")
-def granularities(convention: Convention) -> Iterator[Sample]:
+def granularities(convention: Convention) -> Iterator[ConformanceSample]:
     """The block of a matrix that shares a scale, as both say it."""
     from torchao.quantization.granularity import PerAxis
     from torchao.quantization.granularity import PerRow as TheirPerRow
@@ -230,17 +234,17 @@ def granularities(convention: Convention) -> Iterator[Sample]:
     sizes = [np.array(_block(Scheme.parse(convention.ours), shape), np.float32),
              np.array(get_block_size(shape, theirs), np.float32)]  # fmt: skip
     ours, other = (Side(size.astype(np.int64), size) for size in sizes)
-    yield Sample("block size", sizes[0], ours, other)
+    yield ConformanceSample("block size", sizes[0], ours, other)
 
 
-def _bitnet(convention: Convention, name: str, x: Array) -> Sample:
+def _bitnet(convention: Convention, name: str, x: Array) -> ConformanceSample:
     from torchao.prototype.quantized_training import bitnet
 
     tensor = torch.from_numpy(x)
     scale = bitnet.get_bitnet_scale(tensor)
     codes = numbers(bitnet.quantize_bitnet_weight(tensor, scale))
     theirs = Side(codes, codes.astype(np.float32) * numbers(scale), {"scale": numbers(scale)})
-    return Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+    return ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
 @probe("torchao.float8-zero-row")

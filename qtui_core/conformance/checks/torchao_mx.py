@@ -12,7 +12,7 @@ import torch
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import numbers, quantized, side_of
 from qtui_core.conformance.checks.registry import check
-from qtui_core.conformance.compare import Sample, Side
+from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import get_format
 from qtui_core.formats.array import decode_array
@@ -30,7 +30,7 @@ _MX_ELEMENTS: dict[str, Any] = {
 @check(*(f"torchao.{name}" for name in _MX_ELEMENTS),
        *(f"torchao.{name}-{rule}" for name in ("mxfp4", "mxfp8-e4m3")
          for rule in ("ceil", "even", "rceil")))  # fmt: skip
-def microscaling(convention: Convention) -> Iterator[Sample]:
+def microscaling(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.prototype.mx_formats import mx_tensor
 
     scheme = Scheme.parse(convention.ours)
@@ -44,11 +44,11 @@ def microscaling(convention: Convention) -> Iterator[Sample]:
         codes = _unpack_low_first(raw) if scheme.format == "mxfp4" else raw.view(torch.uint8)
         stored = decode_array(get_format("e8m0"), scale.view(torch.uint8).numpy(), np.float32)
         theirs = Side(numbers(codes), numbers(values), {"scale": stored})
-        yield Sample(name, x, side_of(quantized(convention.ours, x)), theirs)
+        yield ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
 @check("torchao.nvfp4")
-def nvfp4(convention: Convention) -> Iterator[Sample]:
+def nvfp4(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.prototype.mx_formats import nvfp4_tensor
 
     for name, x in data.matrices().items():
@@ -61,7 +61,7 @@ def nvfp4(convention: Convention) -> Iterator[Sample]:
         assert q.scale_codes is not None
         ours = Side(q.codes, q.dequantize(), {"scale": q.scale_codes})
         stored = {"scale": result.scale.view(torch.uint8).numpy()}
-        yield Sample(name, x, ours, Side(numbers(codes), numbers(values), stored))
+        yield ConformanceSample(name, x, ours, Side(numbers(codes), numbers(values), stored))
 
 
 def _unpack_low_first(packed: torch.Tensor) -> torch.Tensor:

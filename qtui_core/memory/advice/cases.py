@@ -56,7 +56,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Case:
+class WorkedCase:
     """A worked case: the model's config.json, the plan of the run, and what a document says."""
 
     key: str
@@ -77,7 +77,7 @@ class Figure:
     why: str
 
 
-def case_of(key: str) -> Case:
+def case_of(key: str) -> WorkedCase:
     """The case of a key. Raises UsageError for an unknown one, naming those there are."""
     for case in CASES:
         if case.key == key:
@@ -86,7 +86,7 @@ def case_of(key: str) -> Case:
     raise UsageError(f"There is no worked case {key!r}; there are {known}.")
 
 
-def figures_of(case: Case) -> tuple[Figure, ...]:
+def figures_of(case: WorkedCase) -> tuple[Figure, ...]:
     """The claims of a case with our figures, each from an estimate of its plan."""
     shape = ModelShape.from_config(case.config)
     known: dict[RunPlan, Estimate] = {}
@@ -188,7 +188,7 @@ _NEOX_20B: Final = MappingProxyType(
 _MIXED: Final = {"dtype": "fp32", "autocast": True, "autocast_dtype": "fp16"}
 
 CASES: Final = (
-    Case(
+    WorkedCase(
         "gpt2-medium",
         "GPT-2 medium, batch 8 of 1,024",
         "a table of GPT-2 medium (345M), FP32, mixed FP16 and INT8",
@@ -222,7 +222,7 @@ CASES: Final = (
             ),
         ),
     ),
-    Case(
+    WorkedCase(
         "gpt2-xl",
         "GPT-2 1.5B, batch 32 of 1,024",
         "ZeRO (arXiv 1910.02054), section 3",
@@ -253,7 +253,7 @@ CASES: Final = (
             ),
         ),
     ),
-    Case(
+    WorkedCase(
         "adam-8b",
         "8B: Adam in four precisions",
         "slides on low-bit optimizers (torchao)",
@@ -278,7 +278,7 @@ CASES: Final = (
             ),
         ),
     ),
-    Case(
+    WorkedCase(
         "20b",
         "20B: weights in four precisions",
         "a lecture on PEFT: 4, 2, 1 and half a byte a parameter",
@@ -302,7 +302,7 @@ CASES: Final = (
             ),
         ),
     ),
-    Case(
+    WorkedCase(
         "qlora-70b",
         "Llama 70B with QLoRA",
         "an article on low precision: 1,040 GB become 68",

@@ -76,7 +76,7 @@ def _all(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
     outside: list[Module] = [*shape.embedding_modules, *shape.head_modules]
     if shape.head is not None:
         outside.append(shape.head)
-    adapted: list[rows.Adapted] = []
+    adapted: list[rows.AdapterProducts] = []
     for module in outside:
         yield from _module(shape, again, module.name, module, None, again.tokens)
         adapted += _adapted(shape, again, module.name, module, None)
@@ -100,7 +100,7 @@ def _layer(
 ) -> Iterator[Operation]:
     for norm in layer.norms:
         yield rows.norm(norm, plan)
-    adapted: list[rows.Adapted] = []
+    adapted: list[rows.AdapterProducts] = []
     for module in sorted(modules_of_layer(layer), key=_comes_last):
         name = f"{prefix}.{module.name}"
         tokens = plan.batch * encoded if of_encoded(layer, module) else plan.tokens
@@ -148,17 +148,17 @@ def _unpacks(layout: Layout | None) -> bool:
 
 def _adapted(
     shape: ModelShape, plan: RunPlan, name: str, module: Module, layer: Layer | None
-) -> Iterator[rows.Adapted]:
+) -> Iterator[rows.AdapterProducts]:
     """The adapter on a module, if it gets one: on a linear layer, or on stacked experts."""
     rank = rank_on(shape, plan, name, module)
     if rank and isinstance(module, Linear):
-        yield rows.Adapted(module.inputs, module.outputs, rank, plan.tokens)
+        yield rows.AdapterProducts(module.inputs, module.outputs, rank, plan.tokens)
     elif rank and layer is not None and isinstance(layer.mlp, Moe) and module in layer.mlp.stacked:
         assert isinstance(module, Parameter)
         if len(module.shape) == 3:
             experts, outputs, inputs = module.shape
             worked = plan.tokens * layer.mlp.top_k
-            yield rows.Adapted(inputs, outputs, rank, worked, experts)
+            yield rows.AdapterProducts(inputs, outputs, rank, worked, experts)
 
 
 def _comes_last(module: Module) -> int:

@@ -124,7 +124,7 @@ def residual(shape: ModelShape, plan: RunPlan) -> Operation:
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdapterProducts:
     """An adapter: `rows` are multiplied by `[inputs, rank]` and `[rank, outputs]`, of which there
     are `copies`, one an expert."""
 
@@ -135,7 +135,7 @@ class Adapted:
     copies: int = 1
 
 
-def adapters(adapted: Sequence[Adapted], plan: RunPlan) -> Iterator[Operation]:
+def adapters(adapted: Sequence[AdapterProducts], plan: RunPlan) -> Iterator[Operation]:
     """All adapters of a layer: both products, and scaling and adding what they give."""
     if not adapted:
         return

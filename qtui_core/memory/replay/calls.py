@@ -21,7 +21,7 @@ from qtui_core.memory.replay.record import (
     Event,
     Label,
 )
-from qtui_core.memory.replay.sections import Place, Section, cut
+from qtui_core.memory.replay.sections import LayerSection, Place, cut
 
 
 class Call(NamedTuple):
@@ -152,7 +152,7 @@ def rows_of(folds: Sequence[Fold]) -> dict[int, Fold]:
     return {layer: row for row in folds for layer in range(row.start, row.start + row.built)}
 
 
-def is_near(rows: dict[int, Fold], section: Section, place: Section) -> bool:
+def is_near(rows: dict[int, Fold], section: LayerSection, place: LayerSection) -> bool:
     """Whether what `section` frees of `place` is of a layer so many layers up or down, and not of
     one certain layer: so it is where one of both stands for others, and the other is no further
     off than the pattern is long."""
@@ -201,7 +201,7 @@ class Caller:
                 self._numbers[row.start + layer] = row.start + layer + added + after
             added += row.added
 
-    def call(self, section: Section, copy: int, *, last: bool) -> None:
+    def call(self, section: LayerSection, copy: int, *, last: bool) -> None:
         """Calls a section for the layer `copy` periods after its own; `last` is whether it is not
         called again."""
         layer = section.layer
@@ -222,7 +222,7 @@ class Caller:
         program = compiled.last if last else compiled.others
         self.calls.append(Call(program, number, owners))
 
-    def _compile(self, section: Section) -> _Compiled:
+    def _compile(self, section: LayerSection) -> _Compiled:
         owners: dict[_Owner, int] = {}
         steps: list[Step] = []
         shared: set[int] = set()
@@ -257,5 +257,5 @@ class Caller:
         return _Compiled(program, others, tuple(owners))
 
 
-def _key(section: Section, number: int) -> tuple[int, int]:
+def _key(section: LayerSection, number: int) -> tuple[int, int]:
     return (OUTSIDE, id(section)) if section.layer == OUTSIDE else (section.sweep, number)

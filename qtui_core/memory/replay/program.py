@@ -33,7 +33,7 @@ Move = tuple[int, int, int]
 OTHER: Final = -1
 
 
-class Buffer(NamedTuple):
+class ProgramBuffer(NamedTuple):
     """An allocation of a program.
 
     Attributes:
@@ -70,7 +70,7 @@ class Program:
         self.steps = steps
         self.allocations = allocations
         self.rises: list[int] = []
-        self.buffers: list[Buffer] = []
+        self.buffers: list[ProgramBuffer] = []
         self.ends: dict[int, int] = {}
         self.frees: list[tuple[int, int, int]] = []
         self.moves: list[Move] = []
@@ -78,7 +78,7 @@ class Program:
         self._read()
 
     def _read(self) -> None:
-        buffers: dict[int, Buffer] = {}
+        buffers: dict[int, ProgramBuffer] = {}
         ends, frees, moves, rises = self.ends, self.frees, self.moves, self.rises
         live = 0
         operation: Event | None = None
@@ -87,7 +87,7 @@ class Program:
             if kind == ALLOCATE:
                 size = -(-int(nbytes) // 512) * 512
                 live += size
-                buffers[ordinal] = Buffer(number, nbytes, size, what, operation, phase)
+                buffers[ordinal] = ProgramBuffer(number, nbytes, size, what, operation, phase)
                 if size:
                     moves.append((size, OWN, ordinal))
             elif kind in FREES:

@@ -16,7 +16,7 @@ from qtui_core.memory.replay.record import ALLOCATE, FREE, LAYER, OUTSIDE, PHASE
 
 
 @dataclass(eq=False)
-class Section:
+class LayerSection:
     """Events of one layer in one sweep, or of none.
 
     Attributes:
@@ -35,10 +35,10 @@ class Section:
 
 
 #: Where a buffer was allocated: the section, which of its allocations it is, and its bytes.
-Place = tuple[Section, int, int]
+Place = tuple[LayerSection, int, int]
 
 
-def cut(events: Iterable[Event]) -> tuple[list[Section], dict[Any, Place]]:
+def cut(events: Iterable[Event]) -> tuple[list[LayerSection], dict[Any, Place]]:
     """The sections of a recording in order, and the place of each buffer by its id."""
     knife = _Knife()
     current = knife.begin(OUTSIDE, "")
@@ -70,12 +70,12 @@ class _Knife:
     layers turn round."""
 
     def __init__(self) -> None:
-        self.sections: list[Section] = []
+        self.sections: list[LayerSection] = []
         self._sweep = -1
         self._last = OUTSIDE
         self._step = 0
 
-    def begin(self, layer: int, direction: str) -> Section:
+    def begin(self, layer: int, direction: str) -> LayerSection:
         if layer == OUTSIDE:
             sweep = OUTSIDE
         else:
@@ -86,6 +86,6 @@ class _Knife:
             self._step = step if along else 0
             sweep = self._sweep
         self._last = layer
-        section = Section(sweep, layer, direction)
+        section = LayerSection(sweep, layer, direction)
         self.sections.append(section)
         return section

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from qtui_core.memory.replay.calls import Caller, RepeatedEvents, is_near, repeated_events, rows_of
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, OUTSIDE, PHASE, Event
-from qtui_core.memory.replay.sections import Section, cut
+from qtui_core.memory.replay.sections import LayerSection, cut
 
 
 class NotPeriodic(Exception):
@@ -71,7 +71,9 @@ def peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tupl
         yield phase, peak
 
 
-def repeated(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[list[Section], int]]:
+def repeated(
+    events: Sequence[Event], folds: Sequence[Fold]
+) -> Iterator[tuple[list[LayerSection], int]]:
     """Sections in order, those that are repeated together, with the number of copies. What they
     free of what all layers share comes after them, once. Raises NotPeriodic as `stretch` does."""
     sections, places = cut(events)
@@ -82,7 +84,7 @@ def repeated(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[l
             yield group, 0
             continue
         after: list[Event] = []
-        own: list[Section] = []
+        own: list[LayerSection] = []
         for section in group:
             far = [
                 event
@@ -95,17 +97,17 @@ def repeated(events: Sequence[Event], folds: Sequence[Fold]) -> Iterator[tuple[l
             if far:
                 once = set(far)
                 near = [event for event in section.events if event not in once]
-                section = Section(section.sweep, section.layer, "", near, section.allocations)
+                section = LayerSection(section.sweep, section.layer, "", near, section.allocations)
             own.append(section)
             after += far
         yield own, copies
         if after:
-            yield [Section(OUTSIDE, OUTSIDE, "", after)], 0
+            yield [LayerSection(OUTSIDE, OUTSIDE, "", after)], 0
 
 
 def _groups(
-    sections: Sequence[Section], folds: Sequence[Fold]
-) -> Iterator[tuple[list[Section], int]]:
+    sections: Sequence[LayerSection], folds: Sequence[Fold]
+) -> Iterator[tuple[list[LayerSection], int]]:
     """Sections that are repeated together, with the number of copies; others alone, with none."""
     copies_of = {
         layer: row
@@ -113,7 +115,7 @@ def _groups(
         if row.copies
         for layer in range(row.start + row.template, row.start + row.template + row.period)
     }
-    group: list[Section] = []
+    group: list[LayerSection] = []
     row: Fold | None = None
     for section in sections:
         own = copies_of.get(section.layer)
@@ -130,13 +132,13 @@ def _groups(
         yield group, row.copies
 
 
-def _rises(sections: Sequence[Section], of: Section) -> bool:
+def _rises(sections: Sequence[LayerSection], of: LayerSection) -> bool:
     """Whether the sweep of a section goes up the layers."""
     sweep = [section.layer for section in sections if section.sweep == of.sweep]
     return sweep[0] <= sweep[-1]
 
 
-def _check(sections: Iterable[Section], folds: Sequence[Fold]) -> None:
+def _check(sections: Iterable[LayerSection], folds: Sequence[Fold]) -> None:
     """Raises NotPeriodic where the layer before the repeated ones does not allocate like the last
     of them, or the one after like the first."""
     pairs = {}
@@ -153,5 +155,5 @@ def _check(sections: Iterable[Section], folds: Sequence[Fold]) -> None:
             raise NotPeriodic(f"layers {layer} and {like.layer} allocate differently")
 
 
-def _sizes(section: Section) -> list[int]:
+def _sizes(section: LayerSection) -> list[int]:
     return [event[2] for event in section.events if event[0] == ALLOCATE]

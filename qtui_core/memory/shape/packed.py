@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from qtui_core.memory.shape.packings import Layout, Packing, Part, Rule
+from qtui_core.memory.shape.packings import Layout, PackedTensor, Packing, Rule
 from qtui_core.models.quoting import printable
 from qtui_core.models.recognise import declared_method, quantization_config
 
@@ -141,7 +141,7 @@ def _fp8(settings: Settings) -> Packing:
             8,
             block=tiles,
             scales="uint8" if settings.get("scale_fmt") == "ue8m0" else "fp32",
-            extra=(Part("activation_scale", (), "fp32"),) if static else (),
+            extra=(PackedTensor("activation_scale", (), "fp32"),) if static else (),
         ),
         _skipped(settings, skipped),
         head=isinstance(settings.get(skipped), list),
@@ -304,15 +304,15 @@ def _compressed_layout(settings: Settings, group: Settings) -> Layout:
     )
 
 
-def _of_inputs(found: object) -> list[Part]:
+def _of_inputs(found: object) -> list[PackedTensor]:
     """What is stored for inputs whose scales are not found as they come (initialize_qparams)."""
     if not isinstance(found, Mapping) or found.get("dynamic") is True:
         return []
     if found.get("strategy") == "tensor_group":
-        return [Part("input_global_scale", (1,), "fp32")]
-    parts = [Part("input_scale", (1,), "bf16")]
+        return [PackedTensor("input_global_scale", (1,), "fp32")]
+    parts = [PackedTensor("input_scale", (1,), "bf16")]
     if found.get("symmetric") is False:
-        parts.append(Part("input_zero_point", (1,), "int8"))
+        parts.append(PackedTensor("input_zero_point", (1,), "int8"))
     return parts
 
 

@@ -11,7 +11,14 @@ from typing import Any, Final
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.shape.model_shape import Layer, Linear, ModelShape, Module, Parameter
 from qtui_core.memory.shape.modules import modules_of_layer, named_modules
-from qtui_core.memory.shape.packings import HELD, NOT_REPLACED, STORED, Layout, Packing, Part
+from qtui_core.memory.shape.packings import (
+    HELD,
+    NOT_REPLACED,
+    STORED,
+    Layout,
+    PackedTensor,
+    Packing,
+)
 from qtui_core.models.tensors import TensorInfo
 
 #: Of a mixture whose experts the classes of transformers 5 keep stacked, where checkpoints have
@@ -136,7 +143,7 @@ def _held(packing: Packing, module: Linear, own: Mapping[str, TensorInfo]) -> La
         if found is not None and _same(codes, found) and same:
             return layout
     parts = [
-        Part(name, info.shape, _TYPES.get(info.dtype, "uint8"))
+        PackedTensor(name, info.shape, _TYPES.get(info.dtype, "uint8"))
         for name, info in own.items()
         if name != "bias" and info.dtype in _TYPES
     ]
@@ -145,7 +152,7 @@ def _held(packing: Packing, module: Linear, own: Mapping[str, TensorInfo]) -> La
     return Layout(kind, 8, held=tuple(parts)) if parts else layout
 
 
-def _same(part: Part, info: TensorInfo) -> bool:
+def _same(part: PackedTensor, info: TensorInfo) -> bool:
     return prod(part.sizes) * SIZES[part.dtype] == info.nbytes
 
 

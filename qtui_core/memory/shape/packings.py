@@ -32,7 +32,7 @@ NOT_REPLACED: Final = {
 Sizes = tuple[int, ...]
 
 
-class Part(NamedTuple):
+class PackedTensor(NamedTuple):
     """A tensor of a packed module: its name in the module, sizes, and type. The first of a module
     holds the codes."""
 
@@ -64,14 +64,14 @@ class Layout:
     asymmetric: bool = False
     scales: str = ""
     axis: int = 1
-    extra: tuple[Part, ...] = ()
-    held: tuple[Part, ...] = ()
+    extra: tuple[PackedTensor, ...] = ()
+    held: tuple[PackedTensor, ...] = ()
 
     def groups(self, inputs: int) -> int:
         """Groups of a row."""
         return -(-inputs // self.group) if self.group else 1
 
-    def parts(self, weight: Sizes, dtype: str) -> Iterator[Part]:
+    def parts(self, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
         """What stands for a weight `[..., outputs, inputs]` of a model of `dtype`. Only fp8 stacks
         experts, `[experts, outputs, inputs]`."""
         if self.held:
@@ -81,23 +81,23 @@ class Layout:
         yield from self.extra
 
 
-def _gptq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _gptq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """GPTQQuantLinear: codes one under the other in words of 32 bits, zero points side by side."""
     outputs, inputs = weight
     groups = layout.groups(inputs)
-    yield Part("qweight", (-(-inputs * layout.bits // 32), outputs), "int32")
-    yield Part("qzeros", (groups, -(-outputs * layout.bits // 32)), "int32")
-    yield Part("scales", (groups, outputs), "fp16")
-    yield Part("g_idx", (inputs,), "int32")
+    yield PackedTensor("qweight", (-(-inputs * layout.bits // 32), outputs), "int32")
+    yield PackedTensor("qzeros", (groups, -(-outputs * layout.bits // 32)), "int32")
+    yield PackedTensor("scales", (groups, outputs), "fp16")
+    yield PackedTensor("g_idx", (inputs,), "int32")
 
 
-def _awq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _awq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """AWQuantLinear: codes of one input side by side, zero points always there."""
     outputs, inputs = weight
     groups, words = layout.groups(inputs), outputs * layout.bits // 32
-    yield Part("qweight", (inputs, words), "int32")
-    yield Part("qzeros", (groups, words), "int32")
-    yield Part("scales", (groups, outputs), "fp16")
+    yield PackedTensor("qweight", (inputs, words), "int32")
+    yield PackedTensor("qzeros", (groups, words), "int32")
+    yield PackedTensor("scales", (groups, outputs), "fp16")
 
 
 def _zeros_width(layout: Layout, inputs: int) -> int:
@@ -107,85 +107,85 @@ def _zeros_width(layout: Layout, inputs: int) -> int:
     return -(-words // step) * step
 
 
-def _awq_gemv(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _awq_gemv(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     outputs, inputs = weight
     width = _zeros_width(layout, inputs)
-    yield Part("qweight", (outputs, inputs * layout.bits // 32), "int32")
-    yield Part("qzeros", (outputs, width), "int32")
-    yield Part("scales", (outputs, width * 8), "fp16")
+    yield PackedTensor("qweight", (outputs, inputs * layout.bits // 32), "int32")
+    yield PackedTensor("qzeros", (outputs, width), "int32")
+    yield PackedTensor("scales", (outputs, width * 8), "fp16")
 
 
-def _awq_gemv_fast(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _awq_gemv_fast(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     outputs, inputs = weight
     width = _zeros_width(layout, inputs) * 8
-    yield Part("qweight", (outputs // 4, inputs * layout.bits // 16 * 4), "int16")
-    yield Part("qzeros", (width, outputs), "fp16")
-    yield Part("scales", (width, outputs), "fp16")
+    yield PackedTensor("qweight", (outputs // 4, inputs * layout.bits // 16 * 4), "int16")
+    yield PackedTensor("qzeros", (width, outputs), "fp16")
+    yield PackedTensor("scales", (width, outputs), "fp16")
 
 
-def _fp8(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _fp8(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """FP8Linear and FP8Experts: a byte a weight, a scale for each tile, or one for all."""
     *stacked, outputs, inputs = weight
     name = "" if stacked else "weight"
-    yield Part(name, weight, "fp8")
+    yield PackedTensor(name, weight, "fp8")
     tiles: Sizes = ()
     if layout.block:
         rows, columns = layout.block
         tiles = (-(-outputs // rows), -(-inputs // columns))
     elif stacked:
         tiles = (1, 1)
-    yield Part(f"{name}_scale_inv", (*stacked, *tiles), layout.scales or "fp32")
+    yield PackedTensor(f"{name}_scale_inv", (*stacked, *tiles), layout.scales or "fp32")
 
 
-def _fbgemm(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _fbgemm(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """FbgemmFp8Linear: a scale for each output."""
-    yield Part("weight", weight, "fp8")
-    yield Part("weight_scale", (weight[0], 1), "fp32")
-    yield Part("input_scale_ub", (1,), "fp32")
+    yield PackedTensor("weight", weight, "fp8")
+    yield PackedTensor("weight_scale", (weight[0], 1), "fp32")
+    yield PackedTensor("input_scale_ub", (1,), "fp32")
 
 
-def _scaled(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _scaled(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """Naive compressor of compressed-tensors: a byte a weight, with scales for all, for each
     output, for each group or tile."""
-    yield Part("weight", weight, "int8" if layout.kind == "int-quantized" else "fp8")
+    yield PackedTensor("weight", weight, "int8" if layout.kind == "int-quantized" else "fp8")
     yield from _scales(layout, weight, dtype, layout.asymmetric and "int8")
 
 
-def _words(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _words(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """PackedQuantizationCompressor: codes of a row side by side in words of 32 bits, its shape in
     a tensor; zero points packed likewise, down the rows."""
     outputs, inputs = weight
-    yield Part("weight_packed", (outputs, -(-inputs * layout.bits // 32)), "int32")
-    yield Part("weight_shape", (2,), "int64")
-    yield Part("weight_scale", (outputs, layout.groups(inputs)), dtype)
+    yield PackedTensor("weight_packed", (outputs, -(-inputs * layout.bits // 32)), "int32")
+    yield PackedTensor("weight_shape", (2,), "int64")
+    yield PackedTensor("weight_scale", (outputs, layout.groups(inputs)), dtype)
     if layout.asymmetric:
         words = -(-outputs * layout.bits // 32)
-        yield Part("weight_zero_point", (words, layout.groups(inputs)), "int32")
+        yield PackedTensor("weight_zero_point", (words, layout.groups(inputs)), "int32")
 
 
-def _halves(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _halves(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """NVFP4PackedCompressor and MXFP4PackedCompressor: two codes a byte."""
     outputs, inputs = weight
-    yield Part("weight_packed", (outputs, inputs // 2), "uint8")
-    yield Part("weight_scale", (outputs, layout.groups(inputs)), layout.scales)
+    yield PackedTensor("weight_packed", (outputs, inputs // 2), "uint8")
+    yield PackedTensor("weight_scale", (outputs, layout.groups(inputs)), layout.scales)
     if layout.kind == "nvfp4-pack-quantized":
-        yield Part("weight_global_scale", (1,), "fp32")
+        yield PackedTensor("weight_global_scale", (1,), "fp32")
 
 
-def _modelopt(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _modelopt(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """ModelOpt's NVFP4, and its FP8 with one scale."""
     outputs, inputs = weight
     if layout.bits == 8:
-        yield Part("weight", weight, "fp8")
-        yield Part("weight_scale", (), "fp32")
+        yield PackedTensor("weight", weight, "fp8")
+        yield PackedTensor("weight_scale", (), "fp32")
     else:
-        yield Part("weight", (outputs, inputs // 2), "uint8")
-        yield Part("weight_scale", (outputs, layout.groups(inputs)), "fp8")
-        yield Part("weight_scale_2", (), "fp32")
-    yield Part("input_scale", (), "fp32")
+        yield PackedTensor("weight", (outputs, inputs // 2), "uint8")
+        yield PackedTensor("weight_scale", (outputs, layout.groups(inputs)), "fp8")
+        yield PackedTensor("weight_scale_2", (), "fp32")
+    yield PackedTensor("input_scale", (), "fp32")
 
 
-def _hqq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _hqq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """HQQLinear: codes of 1, 2, 4 and 8 bits in bytes, of 3 bits ten in a word; scales and zero
     points in the type of the model."""
     count = prod(weight)
@@ -193,16 +193,16 @@ def _hqq(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
     groups = count // size
     if layout.bits == 3:
         rows, columns = (groups, size) if layout.axis else (size, groups)
-        yield Part("W_q", (-(-rows // 10), columns), "int32")
+        yield PackedTensor("W_q", (-(-rows // 10), columns), "int32")
     else:
-        yield Part("W_q", (count * layout.bits // 8,), "uint8")
-    yield Part("scale", (groups, 1), dtype)
-    yield Part("zero", (groups, 1), dtype)
+        yield PackedTensor("W_q", (count * layout.bits // 8,), "uint8")
+    yield PackedTensor("scale", (groups, 1), dtype)
+    yield PackedTensor("zero", (groups, 1), dtype)
 
 
 def _scales(
     layout: Layout, weight: Sizes, dtype: str, zeros: str | Literal[False]
-) -> Iterator[Part]:
+) -> Iterator[PackedTensor]:
     outputs, inputs = weight
     sizes: Sizes = (outputs, layout.groups(inputs))
     if layout.block == (0, 0):  # one for all
@@ -210,18 +210,18 @@ def _scales(
     elif layout.block:
         rows, columns = layout.block
         sizes = (-(-outputs // rows), -(-inputs // columns))
-    yield Part("weight_scale", sizes, layout.scales or dtype)
+    yield PackedTensor("weight_scale", sizes, layout.scales or dtype)
     if zeros:
-        yield Part("weight_zero_point", sizes, zeros)
+        yield PackedTensor("weight_zero_point", sizes, zeros)
 
 
-def _held(layout: Layout, weight: Sizes, dtype: str) -> Iterator[Part]:
+def _held(layout: Layout, weight: Sizes, dtype: str) -> Iterator[PackedTensor]:
     """Of no method that is known: what the files have, and that is `Layout.held`."""
     yield from layout.held
 
 
 #: Kind -> what stands for a weight.
-LAYOUTS: Final[Mapping[str, Callable[[Layout, Sizes, str], Iterator[Part]]]] = {
+LAYOUTS: Final[Mapping[str, Callable[[Layout, Sizes, str], Iterator[PackedTensor]]]] = {
     "gptq": _gptq,
     "awq": _awq,
     "awq-gemv": _awq_gemv,
@@ -354,4 +354,4 @@ class Packing:
         return self.layout
 
 
-__all__ = ["LAYOUTS", "STORED", "UNPACKED_BY_FORWARD", "Layout", "Packing", "Part", "Rule"]
+__all__ = ["LAYOUTS", "STORED", "UNPACKED_BY_FORWARD", "Layout", "PackedTensor", "Packing", "Rule"]

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.replay.record import Component, rounded
-from qtui_core.memory.shape.packings import UNPACKED_BY_FORWARD, Layout, Part
+from qtui_core.memory.shape.packings import UNPACKED_BY_FORWARD, Layout, PackedTensor
 
 Kind = Literal["linear", "norm", "embedding", "parameter", "adapter", "buffer"]
 
@@ -97,7 +97,7 @@ def from_checkpoint(
 def _unpacked(
     name: str,
     stored: StoredTensor,
-    part: Part,
+    part: PackedTensor,
     layout: Layout,
     shape: tuple[int, ...],
     dtype: str,

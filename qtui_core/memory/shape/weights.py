@@ -31,7 +31,7 @@ _ADAPTER: Final = "default"
 
 
 @dataclass(frozen=True)
-class Block:
+class WeightBlock:
     """Tensors that stand together: those of a layer, once for all layers that are alike, or those
     outside the layers.
 
@@ -44,13 +44,13 @@ class Block:
     tensors: tuple[StoredTensor, ...]
 
 
-def blocks_of(shape: ModelShape, plan: RunPlan) -> tuple[Block, ...]:
+def blocks_of(shape: ModelShape, plan: RunPlan) -> tuple[WeightBlock, ...]:
     """All tensors of the model under a resolved plan, outside the layers first.
 
     Raises UsageError where no module is of the names that are to get adapters.
     """
     check_targets(shape, plan)
-    outside = Block(("",), tuple(_outside(shape, plan)))
+    outside = WeightBlock(("",), tuple(_outside(shape, plan)))
     return (
         outside,
         *_layer_blocks(shape, plan, shape.encoder_prefix, shape.encoder),
@@ -67,7 +67,7 @@ def tensors_of(shape: ModelShape, plan: RunPlan) -> Iterator[StoredTensor]:
                 yield tensor._replace(name=full)
 
 
-def allocated_by_component(blocks: Iterable[Block]) -> dict[Component, int]:
+def allocated_by_component(blocks: Iterable[WeightBlock]) -> dict[Component, int]:
     """Bytes, each tensor rounded as the allocator does."""
     totals: dict[Component, int] = {}
     for block in blocks:
@@ -97,7 +97,7 @@ def is_quantized(shape: ModelShape, plan: RunPlan, name: str, module: Module) ->
 
 def _layer_blocks(
     shape: ModelShape, plan: RunPlan, prefix: str, layers: tuple[Layer, ...]
-) -> Iterator[Block]:
+) -> Iterator[WeightBlock]:
     alike: list[tuple[Layer, list[str]]] = []
     places: dict[int, list[str]] = {}
     for index, layer in enumerate(layers):
@@ -117,7 +117,7 @@ def _layer_blocks(
             for module in modules_of_layer(layer)
             for tensor in _module(shape, plan, f"{first}.{module.name}", module)
         ]
-        yield Block(
+        yield WeightBlock(
             tuple(prefixes),
             tuple(t._replace(name=t.name.removeprefix(f"{first}.")) for t in tensors),
         )

@@ -39,7 +39,7 @@ from qtui_core.memory.replay.timeline import by_lifetime
 from qtui_core.memory.resident import paged_bytes
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.storage import StoredTensor
-from qtui_core.memory.shape.weights import Block, blocks_of
+from qtui_core.memory.shape.weights import WeightBlock, blocks_of
 from qtui_core.memory.step.optimizer import states_of
 from qtui_core.memory.step.pipeline import stages_of
 from qtui_core.memory.step.sharding import (
@@ -112,7 +112,7 @@ class Unit:
         self.buffer: int | None = None
 
 
-def units_of(shape: ModelShape, blocks: Sequence[Block], plan: RunPlan) -> dict[int, Unit]:
+def units_of(shape: ModelShape, blocks: Sequence[WeightBlock], plan: RunPlan) -> dict[int, Unit]:
     """By index of the layer, those of an encoder first, as they are marked in a recording."""
     outside, *others = blocks
     places = {prefix: block.tensors for block in others for prefix in block.prefixes}
@@ -126,7 +126,7 @@ def units_of(shape: ModelShape, blocks: Sequence[Block], plan: RunPlan) -> dict[
 class _Rewriter:
     """Walks through the events once and writes them anew."""
 
-    def __init__(self, shape: ModelShape, blocks: tuple[Block, ...], plan: RunPlan) -> None:
+    def __init__(self, shape: ModelShape, blocks: tuple[WeightBlock, ...], plan: RunPlan) -> None:
         self.plan = plan
         self.ways = plan.data_parallel
         self.buckets = gradient_buckets(blocks, plan)

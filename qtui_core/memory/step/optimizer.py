@@ -21,7 +21,7 @@ _SMALLEST_4BIT: Final = 4096
 _BLOCK_4BIT: Final = 128
 
 
-class State(NamedTuple):
+class OptimizerState(NamedTuple):
     """A tensor that an optimizer keeps.
 
     Attributes:
@@ -55,18 +55,18 @@ class Temporary(NamedTuple):
     group: int
 
 
-def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[State, ...]:
+def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]:
     """States of one trained tensor on its device, in the order they are made at the first step.
     Step counters that live on the CPU are not among them."""
     return tuple(_STATES[plan.optimizer](tensor, plan))
 
 
-def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[State, ...]:
+def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[OptimizerState, ...]:
     """Code tables that an 8-bit optimizer has once for all tensors it keeps in 8 bits."""
     if plan.optimizer in ("adamw8bit", "paged-adamw8bit") and any(
         _in_8_bits(tensor, plan) for tensor in trained
     ):
-        return (State("dynamic", 256, "fp32"), State("udynamic", 256, "fp32"))
+        return (OptimizerState("dynamic", 256, "fp32"), OptimizerState("udynamic", 256, "fp32"))
     return ()
 
 
@@ -108,38 +108,38 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary,
     )
 
 
-def _adamw(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
+def _adamw(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
     """torch.optim.AdamW: two moments in the type of the parameter; the step counter is on the
     CPU (torch/optim/adam.py, _init_group)."""
-    yield State(f"{tensor.name}.exp_avg", tensor.elements, tensor.dtype)
-    yield State(f"{tensor.name}.exp_avg_sq", tensor.elements, tensor.dtype)
+    yield OptimizerState(f"{tensor.name}.exp_avg", tensor.elements, tensor.dtype)
+    yield OptimizerState(f"{tensor.name}.exp_avg_sq", tensor.elements, tensor.dtype)
 
 
-def _fused(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
+def _fused(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
     """The fused kernel reads the step counter on the device, a float32 for each tensor."""
-    yield State(f"{tensor.name}.step", 1, "fp32")
+    yield OptimizerState(f"{tensor.name}.step", 1, "fp32")
     yield from _adamw(tensor, plan)
 
 
-def _adamw_32bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
+def _adamw_32bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
     """bitsandbytes keeps float32 moments whatever the parameter's type."""
     paged = plan.optimizer.startswith("paged") and tensor.elements >= _SMALLEST_PAGED
-    yield State(f"{tensor.name}.state1", tensor.elements, "fp32", paged)
-    yield State(f"{tensor.name}.state2", tensor.elements, "fp32", paged)
+    yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "fp32", paged)
+    yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "fp32", paged)
 
 
-def _adamw_8bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
+def _adamw_8bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
     """bitsandbytes: a byte an element and moment, an absmax for each 256. Only the bytes are
     paged, the absmax are not (get_state_buffer, init_state)."""
     if not _in_8_bits(tensor, plan):
         yield from _adamw_32bit(tensor, plan)
         return
     paged = plan.optimizer.startswith("paged") and tensor.elements >= _SMALLEST_PAGED
-    yield State(f"{tensor.name}.state1", tensor.elements, "uint8", paged)
-    yield State(f"{tensor.name}.state2", tensor.elements, "uint8", paged)
+    yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "uint8", paged)
+    yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "uint8", paged)
     blocks = -(-tensor.elements // _BLOCK_8BIT)
-    yield State(f"{tensor.name}.absmax1", blocks, "fp32")
-    yield State(f"{tensor.name}.absmax2", blocks, "fp32")
+    yield OptimizerState(f"{tensor.name}.absmax1", blocks, "fp32")
+    yield OptimizerState(f"{tensor.name}.absmax2", blocks, "fp32")
 
 
 def _in_8_bits(tensor: StoredTensor, plan: RunPlan) -> bool:
@@ -149,7 +149,7 @@ def _in_8_bits(tensor: StoredTensor, plan: RunPlan) -> bool:
     return tensor.elements >= _SMALLEST_8BIT and not spared
 
 
-def _adamw_4bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
+def _adamw_4bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
     """torchao: two elements a byte, a float32 scale for each 128, and a table of 16 codes, for
     each moment; other tensors keep moments in their own type (optim/adam.py, _new_buffer)."""
     if not _in_4_bits(tensor):
@@ -157,21 +157,21 @@ def _adamw_4bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
         return
     n = tensor.elements
     for moment in ("exp_avg", "exp_avg_sq"):
-        yield State(f"{tensor.name}.{moment}.codes", n // 2, "uint8")
-        yield State(f"{tensor.name}.{moment}.scale", n // _BLOCK_4BIT, "fp32")
-        yield State(f"{tensor.name}.{moment}.qmap", 16, "fp32")
+        yield OptimizerState(f"{tensor.name}.{moment}.codes", n // 2, "uint8")
+        yield OptimizerState(f"{tensor.name}.{moment}.scale", n // _BLOCK_4BIT, "fp32")
+        yield OptimizerState(f"{tensor.name}.{moment}.qmap", 16, "fp32")
 
 
 def _in_4_bits(tensor: StoredTensor) -> bool:
     return tensor.elements >= _SMALLEST_4BIT and tensor.elements % _BLOCK_4BIT == 0
 
 
-def _sgd(tensor: StoredTensor, plan: RunPlan) -> Iterator[State]:
+def _sgd(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
     """Without momentum nothing is kept."""
     return iter(())
 
 
-_STATES: Final[dict[Optimizer, Callable[[StoredTensor, RunPlan], Iterator[State]]]] = {
+_STATES: Final[dict[Optimizer, Callable[[StoredTensor, RunPlan], Iterator[OptimizerState]]]] = {
     "adamw": _adamw,
     "adamw-fused": _fused,
     "adamw8bit": _adamw_8bit,

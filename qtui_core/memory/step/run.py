@@ -15,7 +15,7 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.step.assemble import Batch, Model, forward
 from qtui_core.memory.step.optimizer import (
-    State,
+    OptimizerState,
     passes_one_by_one,
     passing_temporaries,
     shared_states,
@@ -289,7 +289,7 @@ class _Optimizer:
             for stored, _ in weights.trained():
                 self._keep(tape, states_of(stored, plan))
 
-    def _keep(self, tape: Tape, states: Iterable[State]) -> None:
+    def _keep(self, tape: Tape, states: Iterable[OptimizerState]) -> None:
         for state in states:
             if not state.paged:
                 label = Label(state.name, Component.OPTIMIZER)

@@ -21,7 +21,7 @@ from qtui_core.memory.shape.model_shape import (
     Parameter,
 )
 from qtui_core.memory.shape.storage import StoredTensor
-from qtui_core.memory.shape.weights import Block
+from qtui_core.memory.shape.weights import WeightBlock
 
 #: DistributedDataParallel: bytes after which a bucket of gradients is closed, the first and the
 #: others (torch/nn/parallel/distributed.py, bucket_cap_mb; dist._DEFAULT_FIRST_BUCKET_BYTES).
@@ -51,7 +51,7 @@ def shard_of(tensor: StoredTensor, ways: int) -> StoredTensor:
     return tensor._replace(shape=(-(-rows // ways), *rest))
 
 
-def held_blocks(blocks: tuple[Block, ...], plan: RunPlan) -> tuple[Block, ...]:
+def held_blocks(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> tuple[WeightBlock, ...]:
     """The tensors of a model as one GPU holds them between steps."""
     if plan.zero < 3:
         return blocks
@@ -70,7 +70,7 @@ def updated(tensor: StoredTensor, plan: RunPlan) -> StoredTensor:
     return shard_of(tensor, plan.data_parallel) if plan.zero else tensor
 
 
-def gradient_buckets(blocks: tuple[Block, ...], plan: RunPlan) -> tuple[int, ...]:
+def gradient_buckets(blocks: tuple[WeightBlock, ...], plan: RunPlan) -> tuple[int, ...]:
     """Bytes of the buckets that DistributedDataParallel reduces gradients in, which it keeps
     beside them for the whole run (reducer.cpp, compute_bucket_assignment_by_size). None where
     gradients are sharded or there is one GPU."""

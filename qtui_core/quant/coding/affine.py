@@ -10,7 +10,7 @@ from qtui_core.quant.segments.elements import Float32
 from qtui_core.quant.segments.grouping import Extent, group_views
 from qtui_core.quant.segments.layout import Layout
 from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.rounding import NEAREST, Rounding
+from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding
 
 
 class SymmetricCoder(IntegerCoder):
@@ -29,7 +29,7 @@ class SymmetricCoder(IntegerCoder):
     code_dtype = np.dtype(np.int8)
 
     def __init__(
-        self, bits: int, rule: str, rounding: Rounding = NEAREST, from_extent: bool = False
+        self, bits: int, rule: str, rounding: SchemeRounding = NEAREST, from_extent: bool = False
     ) -> None:
         self.rounding, self.from_extent = rounding, from_extent
         self.highest = 2 ** (bits - 1) - 1
@@ -92,7 +92,7 @@ class AsymmetricCoder(IntegerCoder):
     extent = Extent.MIN_MAX
     code_dtype = np.dtype(np.uint8)
 
-    def __init__(self, bits: int, rounding: Rounding = NEAREST) -> None:
+    def __init__(self, bits: int, rounding: SchemeRounding = NEAREST) -> None:
         self.rounding = rounding
         self.highest = 2**bits - 1
         self.smallest_extent = float(self.highest * SMALLEST_NORMAL)
@@ -135,7 +135,7 @@ class FloatZeroCoder(IntegerCoder):
     extent = Extent.RANGE
     code_dtype = np.dtype(np.uint8)
 
-    def __init__(self, bits: int, rounding: Rounding = NEAREST) -> None:
+    def __init__(self, bits: int, rounding: SchemeRounding = NEAREST) -> None:
         self.rounding = rounding
         self.highest = 2**bits - 1
         self.middle = np.float32(2 ** (bits - 1))

@@ -19,7 +19,7 @@ from qtui_core.quant.segments.elements import Float32
 from qtui_core.quant.segments.grouping import Extent, group_views
 from qtui_core.quant.segments.layout import Layout
 from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.rounding import NEAREST, Rounding
+from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding
 
 
 class BlockCoder(Coder):
@@ -27,7 +27,7 @@ class BlockCoder(Coder):
 
     extent = Extent.ABSMAX
 
-    def __init__(self, elements: Elements) -> None:
+    def __init__(self, elements: ElementFormat) -> None:
         self.elements = elements
         self.code_dtype = elements.dtype
         self.nan_code = elements.nan_code
@@ -67,7 +67,7 @@ class BlockCoder(Coder):
         keep_finite(out, scales)
 
 
-class Elements(Protocol):
+class ElementFormat(Protocol):
     """Numbers of one format, without a scale: float32 in, codes out, and back.
 
     Attributes:
@@ -93,7 +93,7 @@ class FloatElements:
 
     dtype: np.dtype[np.generic] = np.dtype(np.uint8)
 
-    def __init__(self, fmt: FloatFormat, rounding: Rounding) -> None:
+    def __init__(self, fmt: FloatFormat, rounding: SchemeRounding) -> None:
         self.rounder = NarrowRounder(fmt, rounding)
         self.largest = np.float32(float(fmt.max))
         self.exponent = fmt.max_exponent
@@ -125,7 +125,7 @@ class FixedPointElements:
     nan_code: int | None = None
     infinity_codes: tuple[int, int] | None = None
 
-    def __init__(self, rounding: Rounding) -> None:
+    def __init__(self, rounding: SchemeRounding) -> None:
         self.rounding = rounding
 
     def _steps(self, x: Float32, out: Float32, scratch: Scratch) -> None:
@@ -146,7 +146,7 @@ class FixedPointElements:
         out *= np.float32(1 / 64)
 
 
-def make_elements(name: str, rounding: Rounding = NEAREST) -> Elements:
+def make_elements(name: str, rounding: SchemeRounding = NEAREST) -> ElementFormat:
     """The elements of a format of the catalogue."""
     fmt = get_format(name)
     if isinstance(fmt, FloatFormat):

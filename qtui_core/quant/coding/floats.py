@@ -25,7 +25,7 @@ from qtui_core.quant.segments.elements import Float32
 from qtui_core.quant.segments.grouping import Extent, group_views
 from qtui_core.quant.segments.layout import Layout
 from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.rounding import NEAREST, Rounding, Truncate
+from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding, Truncate
 
 Bits = npt.NDArray[np.uint32]
 
@@ -47,7 +47,7 @@ class NarrowRounder:
     """
 
     def __init__(
-        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+        self, fmt: FloatFormat, rounding: SchemeRounding = NEAREST, saturate: bool = True
     ) -> None:
         self.rounding = rounding
         self.largest = np.float32(float(fmt.max))
@@ -122,7 +122,7 @@ class WideRounder:
     hardware does that (TF32). A carry past the largest number makes an infinity."""
 
     def __init__(
-        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+        self, fmt: FloatFormat, rounding: SchemeRounding = NEAREST, saturate: bool = True
     ) -> None:
         self.rounding = rounding
         self.saturate = saturate
@@ -155,7 +155,7 @@ class _FloatCoder(Coder):
     """What scaled floats and casts share."""
 
     def __init__(
-        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+        self, fmt: FloatFormat, rounding: SchemeRounding = NEAREST, saturate: bool = True
     ) -> None:
         narrow = fmt.exponent_bits < BF16.exponent_bits
         make = NarrowRounder if narrow else WideRounder
@@ -195,7 +195,7 @@ class ScaledFloatCoder(_FloatCoder):
     extent = Extent.ABSMAX
 
     def __init__(
-        self, fmt: FloatFormat, rounding: Rounding = NEAREST, saturate: bool = True
+        self, fmt: FloatFormat, rounding: SchemeRounding = NEAREST, saturate: bool = True
     ) -> None:
         super().__init__(fmt, rounding, saturate)
         self.smallest_extent = self.largest * float(SMALLEST_NORMAL)

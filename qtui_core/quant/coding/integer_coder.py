@@ -11,7 +11,7 @@ from qtui_core.quant.segments.elements import Float32
 from qtui_core.quant.segments.grouping import group_views
 from qtui_core.quant.segments.layout import Layout
 from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.rounding import Rounding, Truncate
+from qtui_core.quant.segments.rounding import SchemeRounding, Truncate
 
 
 class IntegerCoder(Coder):
@@ -50,7 +50,7 @@ class IntegerCoder(Coder):
 
 
 def in_steps(
-    layout: Layout, x: Float32, scales: GroupScales, rounding: Rounding, out: Float32
+    layout: Layout, x: Float32, scales: GroupScales, rounding: SchemeRounding, out: Float32
 ) -> None:
     """x over the scale of its group, to be rounded.
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from qtui_core.quant.coding.block_coder import BlockCoder, Elements, make_elements
+from qtui_core.quant.coding.block_coder import BlockCoder, ElementFormat, make_elements
 from qtui_core.quant.coding.coder import GroupScales
 from qtui_core.quant.segments.elements import Float32
-from qtui_core.quant.segments.rounding import NEAREST, Rounding
+from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding
 
 FLOAT32_MANTISSA = 23
 FLOAT32_BIAS = 127
@@ -45,7 +45,7 @@ class MicroscalingCoder(BlockCoder):
 
     scale_format = "e8m0"
 
-    def __init__(self, element: str, rule: str, rounding: Rounding = NEAREST) -> None:
+    def __init__(self, element: str, rule: str, rounding: SchemeRounding = NEAREST) -> None:
         super().__init__(make_elements(element, rounding))
         self.rule = rule
         self.smallest_extent = float(self.elements.largest) * 2.0**-E8M0_BIAS
@@ -59,7 +59,7 @@ class MicroscalingCoder(BlockCoder):
         return np.float32(1) / scales.scale
 
 
-def scale_codes(absmax: Float32, rule: str, elements: Elements) -> npt.NDArray[np.uint8]:
+def scale_codes(absmax: Float32, rule: str, elements: ElementFormat) -> npt.NDArray[np.uint8]:
     """The E8M0 codes of blocks of these largest magnitudes, finite float32 `[blocks]`."""
     if rule == "rceil":
         exponent = _ceil_exponent(_words(absmax / elements.largest))

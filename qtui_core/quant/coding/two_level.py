@@ -13,7 +13,7 @@ from qtui_core.quant.coding.block_coder import BlockCoder, FloatElements
 from qtui_core.quant.coding.coder import Codes, GroupScales
 from qtui_core.quant.segments.elements import Float32
 from qtui_core.quant.segments.parallel import Scratch
-from qtui_core.quant.segments.rounding import NEAREST, Rounding
+from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding
 
 LARGEST_ELEMENT = np.float32(float(E2M1.max))
 LARGEST_SCALE = np.float32(float(E4M3.max))
@@ -42,7 +42,9 @@ class TwoLevelCoder(BlockCoder):
 
     scale_format = "e4m3"
 
-    def __init__(self, tensor_absmax: float = float(TENSOR_STEPS), rounding: Rounding = NEAREST):
+    def __init__(
+        self, tensor_absmax: float = float(TENSOR_STEPS), rounding: SchemeRounding = NEAREST
+    ):
         super().__init__(FloatElements(E2M1, rounding))
         scale = np.float32(tensor_absmax) / TENSOR_STEPS
         self.tensor = max(scale, SMALLEST_TENSOR_SCALE)

@@ -10,7 +10,7 @@ from qtui_core.quant.coding.levels import Float64
 from qtui_core.quant.gaussian.normal import density, distribution
 
 
-class Moments(NamedTuple):
+class GaussianMoments(NamedTuple):
     """Moments over an interval of x ~ N(0, 1) and of the level L(x) it is rounded to:
     probability, E[x²], E[x L], E[L²], each restricted to the interval, not divided by it."""
 
@@ -20,14 +20,14 @@ class Moments(NamedTuple):
     ll: Float64
 
 
-def level_moments(levels: Float64, low: Float64, high: Float64) -> Moments:
+def level_moments(levels: Float64, low: Float64, high: Float64) -> GaussianMoments:
     """Moments over (low, high) `[n]` of x ~ N(0, 1) rounded to the nearest of `levels`
     `[n, K]`, ascending."""
     edges = np.concatenate(
         [low[:, None], (levels[:, 1:] + levels[:, :-1]) / 2, high[:, None]], axis=1
     )
     mass, first, second = _between(np.clip(edges, low[:, None], high[:, None]))
-    return Moments(
+    return GaussianMoments(
         mass=mass.sum(axis=1),
         xx=second.sum(axis=1),
         xl=(levels * first).sum(axis=1),
@@ -35,7 +35,7 @@ def level_moments(levels: Float64, low: Float64, high: Float64) -> Moments:
     )
 
 
-def mean_error(m: Moments) -> Float64:
+def mean_error(m: GaussianMoments) -> Float64:
     """E[(x - L)² | x in the interval]."""
     return (m.xx - 2 * m.xl + m.ll) / np.maximum(m.mass, 1e-300)
 

@@ -21,9 +21,9 @@ from qtui_core.errors import UsageError
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.scan.column_errors import ColumnErrors, column_errors
 from qtui_core.quant.scan.columns import ColumnStatistics
-from qtui_core.quant.scan.injection import Without
 from qtui_core.quant.scan.outliers import FEW_COLUMNS, crowded_columns
 from qtui_core.quant.segments.elements import ModelExtent, TensorLike
+from qtui_core.quant.segments.injection import Without
 from qtui_core.quant.segments.parallel import Watch
 from qtui_core.schemes.scheme import Scheme
 

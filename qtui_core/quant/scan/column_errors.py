@@ -31,7 +31,7 @@ class ColumnErrors:
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _RectangleSums:
     """The sums of a rectangle, and where it is."""
 
     columns: slice
@@ -41,14 +41,14 @@ class _Part:
     row_squared_error: Float64
 
 
-class ColumnErrorScan(SchemeReducer[list[_Part]]):
+class ColumnErrorScan(SchemeReducer[list[_RectangleSums]]):
     """The error of a scheme by column and row; two numbers a column and one a row are held."""
 
     def begin(self, elements: Elements) -> None:
         rows, self._columns = elements.matrix
         self._total = ColumnErrors(np.zeros(self._columns), np.zeros(self._columns), np.zeros(rows))
 
-    def take(self, segment: Segment, scratch: Scratch) -> list[_Part]:
+    def take(self, segment: Segment, scratch: Scratch) -> list[_RectangleSums]:
         found = element_errors(self.plan, segment, scratch)
         parts = []
         for first, last, left, right in rectangles(segment.start, segment.size, self._columns):
@@ -59,7 +59,7 @@ class ColumnErrorScan(SchemeReducer[list[_Part]]):
                 for values in (found.magnitude, found.values)
             )
             parts.append(
-                _Part(
+                _RectangleSums(
                     slice(left, right),
                     slice(first, last),
                     # In float64: float32 sums down a column are not pairwise.
@@ -70,7 +70,7 @@ class ColumnErrorScan(SchemeReducer[list[_Part]]):
             )
         return parts
 
-    def add(self, part: list[_Part]) -> None:
+    def add(self, part: list[_RectangleSums]) -> None:
         for each in part:
             self._total.squared_error[each.columns] += each.squared_error
             self._total.squared[each.columns] += each.squared

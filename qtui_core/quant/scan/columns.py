@@ -122,14 +122,14 @@ def _shortest(above: float, up_to: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _ColumnSums:
     where: slice
     absmax: npt.NDArray[np.float32]
     squared: npt.NDArray[np.float64]
     missing: npt.NDArray[np.int64] | int
 
 
-class ColumnScan(Reducer[list[_Part]]):
+class ColumnScan(Reducer[list[_ColumnSums]]):
     """Magnitudes of columns; three numbers a column are held."""
 
     def begin(self, elements: Elements) -> None:
@@ -137,7 +137,7 @@ class ColumnScan(Reducer[list[_Part]]):
         self._absmax, self._squared = np.zeros(self._columns), np.zeros(self._columns)
         self._finite = np.full(self._columns, self._rows, np.int64)
 
-    def take(self, segment: Segment, scratch: Scratch) -> list[_Part]:
+    def take(self, segment: Segment, scratch: Scratch) -> list[_ColumnSums]:
         values = segment.float32()
         magnitude = np.abs(values, out=scratch.take("magnitude", values.size, np.float32))
         holes = None
@@ -152,10 +152,10 @@ class ColumnScan(Reducer[list[_Part]]):
             part = magnitude[cut].reshape(shape)
             missing = holes[cut].reshape(shape).sum(axis=0) if holes is not None else 0
             squares = np.einsum("ij,ij->j", part, part, dtype=np.float64)
-            parts.append(_Part(slice(left, right), part.max(axis=0), squares, missing))
+            parts.append(_ColumnSums(slice(left, right), part.max(axis=0), squares, missing))
         return parts
 
-    def add(self, part: list[_Part]) -> None:
+    def add(self, part: list[_ColumnSums]) -> None:
         for each in part:
             held = self._absmax[each.where]
             np.maximum(held, each.absmax, out=held)

@@ -18,7 +18,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Histogram:
+class ValueHistogram:
     """Counts int64 `[bins]` between edges float64 `[bins + 1]` of equal width, over the finite
     elements; an element on an inner edge belongs to the bin above. Both empty for a tensor
     without finite elements."""
@@ -56,8 +56,8 @@ class HistogramScan(Reducer[Int64]):
     def add(self, part: Int64) -> None:
         self._counts += part
 
-    def result(self) -> Histogram:
-        return Histogram(self._counts, self._edges)
+    def result(self) -> ValueHistogram:
+        return ValueHistogram(self._counts, self._edges)
 
 
 def histogram(
@@ -67,7 +67,7 @@ def histogram(
     low: float | None = None,
     high: float | None = None,
     **watch: Unpack[Watch],
-) -> Histogram:
+) -> ValueHistogram:
     """How the elements are spread from `low` to `high`, by default the smallest and the
     largest finite one (one more pass). Elements outside the range are not counted.
 
@@ -81,7 +81,7 @@ def histogram(
         stats = statistics(elements, **watch)
         watch["progress"] = progress_of(half, elements.count)
         if stats.min is None or stats.max is None:
-            return Histogram(np.empty(0, np.int64), np.empty(0))
+            return ValueHistogram(np.empty(0, np.int64), np.empty(0))
         low = stats.min if low is None else low
         high = stats.max if high is None else high
     found = HistogramScan(bins, low, high)

@@ -12,7 +12,7 @@ import numpy as np
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.scan.map_kinds import MapKind, check_kind, quantity
-from qtui_core.quant.scan.pooling import Grid, Int64, Part, Pooling, Window
+from qtui_core.quant.scan.pooling import Grid, Int64, PooledPart, Pooling, Window
 from qtui_core.quant.segments.elements import (
     SEGMENT,
     Elements,
@@ -120,7 +120,7 @@ def tensor_map(
     grid = Grid(window, elements.matrix[1], rows_out, columns_out, pooling)
     chosen = tuple(plans)
 
-    def pooled(segment: Segment, scratch: Scratch) -> list[Part]:
+    def pooled(segment: Segment, scratch: Scratch) -> list[PooledPart]:
         assert isinstance(segment, _Piece)
         # Threads do not inherit the error state of their caller.
         with np.errstate(all="ignore"):

@@ -52,7 +52,7 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PooledPart:
     """What a rectangle of elements adds to the cells it touches, all `[r, c]`: the bits of the
     largest magnitude, the value that has it and its element, and the sum that a mean is made
     of."""
@@ -83,7 +83,7 @@ class Grid:
         self._rows, self._columns = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._sums = np.zeros(size)
 
-    def pool(self, values: Float32, start: int, scratch: Scratch) -> list[Part]:
+    def pool(self, values: Float32, start: int, scratch: Scratch) -> list[PooledPart]:
         """The parts of elements from `start` of the flattened matrix on."""
         parts = []
         low, high = self.window.column_start, self.window.column_stop
@@ -100,7 +100,7 @@ class Grid:
                 parts.append(self._peaks(tile, first, begin, scratch))
         return parts
 
-    def _peaks(self, tile: Float32, first: int, left: int, scratch: Scratch) -> Part:
+    def _peaks(self, tile: Float32, first: int, left: int, scratch: Scratch) -> PooledPart:
         height, width = tile.shape
         rows = _bins(self.row_edges, first, first + height)
         columns = _bins(self.column_edges, left, left + width)
@@ -126,7 +126,7 @@ class Grid:
             sums = reduced(np.add, tile.astype(np.float64))
         elif self.pooling is Pooling.RMS:
             sums = reduced(np.add, np.square(tile, dtype=np.float64))
-        return Part(
+        return PooledPart(
             rows,
             columns,
             bits=(best >> np.uint64(32)).astype(np.int64),
@@ -136,14 +136,14 @@ class Grid:
             sums=sums,
         )
 
-    def _middles(self, tile: Float32, first: int, left: int) -> Part:
+    def _middles(self, tile: Float32, first: int, left: int) -> PooledPart:
         rows, row = _inside(_middle(self.row_edges), first, first + tile.shape[0])
         columns, column = _inside(_middle(self.column_edges), left, left + tile.shape[1])
         values = tile[np.ix_(row - first, column - left)]
         places = np.broadcast_arrays(row[:, None], column[None, :])
-        return Part(rows, columns, np.zeros(values.shape, np.int64), values, *places)
+        return PooledPart(rows, columns, np.zeros(values.shape, np.int64), values, *places)
 
-    def add(self, parts: list[Part]) -> None:
+    def add(self, parts: list[PooledPart]) -> None:
         """Take the next elements in."""
         for part in parts:
             at = part.rows, part.columns

@@ -22,7 +22,7 @@ from qtui_core.schemes.scheme import Scheme
 ROUNDING_NOISE = {"nearest": 1 / 12, "truncate": 1 / 3, "stochastic": 1 / 6}
 
 
-class Rounding(ABC):
+class SchemeRounding(ABC):
     """One of the roundings of a scheme."""
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Rounding(ABC):
         large as the magnitude, so a unit of the last place is 2^-23 of it."""
 
 
-class Nearest(Rounding):
+class Nearest(SchemeRounding):
     """To the nearest, on a tie to the even one."""
 
     def to_integers(self, values: Float32, scratch: Scratch) -> None:
@@ -65,7 +65,7 @@ class Nearest(Rounding):
         pass
 
 
-class Truncate(Rounding):
+class Truncate(SchemeRounding):
     """Toward zero."""
 
     def to_integers(self, values: Float32, scratch: Scratch) -> None:
@@ -83,7 +83,7 @@ class Truncate(Rounding):
             part.view(np.uint32)[...] -= above
 
 
-class Stochastic(Rounding):
+class Stochastic(SchemeRounding):
     """Up or down at random, up with the probability that is the part of the step below the
     value, to within 2^-24: unbiased, whole steps never move."""
 
@@ -130,7 +130,7 @@ NEAREST = Nearest()
 TRUNCATE = Truncate()
 
 
-def rounding_of(scheme: Scheme) -> Rounding:
+def rounding_of(scheme: Scheme) -> SchemeRounding:
     """The rounding that a scheme asks for."""
     match scheme.rounding:
         case "truncate":

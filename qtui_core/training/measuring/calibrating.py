@@ -13,7 +13,7 @@ MIB: Final = 1 << 20
 PROBES: Final = (1024, 2 * MIB, 11 * MIB)
 
 
-class Machine(Protocol):
+class MeasuredDevice(Protocol):
     """What the measurement does to a GPU and reads of it."""
 
     def process(self) -> tuple[int | None, str]:
@@ -55,7 +55,7 @@ class Found:
     allocator: dict[str, Any]
 
 
-def calibrate(machine: Machine) -> Found:
+def calibrate(machine: MeasuredDevice) -> Found:
     """Measures in a process that has not used the GPU yet."""
     machine.start()
     first, basis = _context(machine)
@@ -68,19 +68,19 @@ def calibrate(machine: Machine) -> Found:
     return Found(first, products, basis, forward, training, _segments(machine), machine.settings())
 
 
-def _context(machine: Machine) -> tuple[int | None, str]:
+def _context(machine: MeasuredDevice) -> tuple[int | None, str]:
     process, basis = machine.process()
     return (None if process is None else max(0, process - machine.reserved())), basis
 
 
-def _workspaces(machine: Machine) -> int:
+def _workspaces(machine: MeasuredDevice) -> int:
     """Bytes that clearing the workspaces gives back."""
     before = machine.allocated()
     machine.clear_workspaces()
     return before - machine.allocated()
 
 
-def _segments(machine: Machine) -> dict[str, int]:
+def _segments(machine: MeasuredDevice) -> dict[str, int]:
     found = {}
     for nbytes in PROBES:
         machine.clear_workspaces()

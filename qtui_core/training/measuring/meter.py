@@ -16,7 +16,7 @@ from qtui_core.training.model.build import Built
 
 
 @dataclass
-class Standing:
+class HeldByName:
     """What a run holds by name, as far as it has come."""
 
     built: Built | None = None
@@ -28,7 +28,7 @@ class Standing:
 class Meter(Protocol):
     """Reads the memory of one device. `standing` is filled as the run comes by what it holds."""
 
-    standing: Standing
+    standing: HeldByName
 
     def watch(self) -> AbstractContextManager[Any]:
         """Within it operations are counted, where that has to be done."""

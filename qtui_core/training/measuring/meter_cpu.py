@@ -16,7 +16,7 @@ from qtui_core.live.snapshot import PhaseEnded, Sample
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.memory.replay.timeline import STACK
 from qtui_core.telemetry.readings import rss_bytes
-from qtui_core.training.measuring.meter import Standing
+from qtui_core.training.measuring.meter import HeldByName
 from qtui_core.training.tracing.cpu_tracker import CpuTracker, as_on_a_gpu
 from qtui_core.training.tracing.ledger import Ledger
 
@@ -28,7 +28,7 @@ class CpuMeter:
     """Counts what operations allocate and free, with a tracker."""
 
     def __init__(self) -> None:
-        self.standing = Standing()
+        self.standing = HeldByName()
         self._tracker = CpuTracker()
         self._ledger = Ledger()
         self._phase = ""

@@ -12,7 +12,7 @@ import torch
 from qtui_core.live.snapshot import PhaseEnded, Sample
 from qtui_core.memory.replay.record import Component, Phase
 from qtui_core.telemetry.readings import DeviceReader, DeviceReading, rss_bytes
-from qtui_core.training.measuring.meter import Standing
+from qtui_core.training.measuring.meter import HeldByName
 from qtui_core.training.model.components import held
 
 _ACTIVATIONS: Final = Component.ACTIVATIONS.value
@@ -30,7 +30,7 @@ class CudaMeter:
     """
 
     def __init__(self, reader: DeviceReader) -> None:
-        self.standing = Standing()
+        self.standing = HeldByName()
         self._reader = reader
         self._phase = ""
         self._workspaces: int | None = None

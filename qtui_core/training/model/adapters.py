@@ -23,7 +23,7 @@ _LIKELIEST: Final = 5
 _SEED: Final = 7
 
 
-class Comparison:
+class AdapterComparison:
     """Runs one text, again and again.
 
     Args:

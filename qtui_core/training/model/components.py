@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 
 from qtui_core.memory.replay.record import Component, rounded
-from qtui_core.training.measuring.meter import Standing
+from qtui_core.training.measuring.meter import HeldByName
 from qtui_core.training.model.build import Built
 from qtui_core.training.model.optimizers import optimizer_tensors
 from qtui_core.training.model.quantized import quantized_tensors
@@ -31,7 +31,7 @@ def component_of_state(built: Built) -> Callable[[str], Component]:
 
 
 def held(
-    standing: Standing, device_type: str, cache: Iterable[torch.Tensor] = ()
+    standing: HeldByName, device_type: str, cache: Iterable[torch.Tensor] = ()
 ) -> dict[str, int]:
     """Bytes on a device by component, each storage once and rounded as the allocator of CUDA
     does: of parameters, buffers, quantization constants, gradients, optimizer states, inputs, and
@@ -49,7 +49,7 @@ def held(
     return found
 
 
-def _named(standing: Standing) -> Iterator[tuple[Component, torch.Tensor]]:
+def _named(standing: HeldByName) -> Iterator[tuple[Component, torch.Tensor]]:
     built = standing.built
     if built is not None:
         of = component_of_state(built)

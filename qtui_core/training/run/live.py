@@ -20,7 +20,7 @@ from qtui_core.telemetry.sampling import INTERVAL, Sampler
 from qtui_core.training.measuring.meters import open_meter
 from qtui_core.training.measuring.on_cpu import held_on_cpu
 from qtui_core.training.model import build
-from qtui_core.training.model.adapters import LONGEST, Comparison
+from qtui_core.training.model.adapters import LONGEST, AdapterComparison
 from qtui_core.training.model.components import component_of_state
 from qtui_core.training.model.optimizers import make_optimizer, shared_tables
 from qtui_core.training.model.quantized import quantize_linears, stored_bytes
@@ -157,7 +157,7 @@ def _comparison(
     course.phase(COMPARE)
     prompt = encode(order.text, source, built.model, least=1)
     ids = torch.from_numpy(prompt.ids[None, -LONGEST:]).to(order.placement.torch_device)
-    comparison = Comparison(ids, prompt.decode, order.plan, built.model)
+    comparison = AdapterComparison(ids, prompt.decode, order.plan, built.model)
     course.phase(Phase.PREPARE)
 
     def compare() -> None:

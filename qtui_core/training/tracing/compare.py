@@ -29,7 +29,7 @@ _UNORDERED = ("", *_STANDING, Phase.OPTIMIZER.value)
 
 
 @dataclass(frozen=True)
-class Allocation:
+class TracedAllocation:
     """One allocation of a step, and what is alive when it is made.
 
     Attributes:
@@ -60,7 +60,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Difference:
+class FirstDifference:
     """The first allocation in which two recordings differ.
 
     Attributes:
@@ -70,9 +70,9 @@ class Difference:
     """
 
     index: int
-    first: Allocation | None
-    second: Allocation | None
-    last: Allocation | None
+    first: TracedAllocation | None
+    second: TracedAllocation | None
+    last: TracedAllocation | None
 
     def __str__(self) -> str:
         return (
@@ -81,7 +81,7 @@ class Difference:
         )
 
 
-def first_difference(a: Recording, b: Recording, smallest: int = 0) -> Difference | None:
+def first_difference(a: Recording, b: Recording, smallest: int = 0) -> FirstDifference | None:
     """The first allocation, in the order they are made, whose bytes differ, or before which
     something else was freed; None where the recordings agree.
 
@@ -92,12 +92,12 @@ def first_difference(a: Recording, b: Recording, smallest: int = 0) -> Differenc
     pairs = zip_longest(allocations(a, smallest), allocations(b, smallest))
     for index, (one, other) in enumerate(pairs):
         if one is None or other is None or (one.bytes, one.live) != (other.bytes, other.live):
-            return Difference(index, one, other, last)
+            return FirstDifference(index, one, other, last)
         last = one
     return None
 
 
-def allocations(recording: Recording, smallest: int = 0) -> Iterator[Allocation]:
+def allocations(recording: Recording, smallest: int = 0) -> Iterator[TracedAllocation]:
     """Allocations of the steps but for those of the optimizer, in order."""
     phases: Counter[str] = Counter()
     sizes: dict[int, int] = {}
@@ -110,7 +110,7 @@ def allocations(recording: Recording, smallest: int = 0) -> Iterator[Allocation]
             sizes[event[1]] = size
             live += size
             if phase not in _UNORDERED and event[2] >= smallest:
-                yield Allocation(
+                yield TracedAllocation(
                     f"{phase} {phases[phase]}",
                     layer, operation, module, event[3].what, event[2], live,
                 )  # fmt: skip

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from qtui_core.activations import (
+    ActivationRecord,
     MinMax,
     Observer,
     Percentile,
-    Recording,
     as_written,
     compare_ranges,
     output_errors,
@@ -23,14 +23,16 @@ from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
 
 
-def recording(seed: int, tokens: int = 300, features: int = 64, hot: float = 30.0) -> Recording:
+def recording(
+    seed: int, tokens: int = 300, features: int = 64, hot: float = 30.0
+) -> ActivationRecord:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((tokens, features)) * rng.gamma(2, 1, (tokens, 1))).astype(np.float32)
     x[:, 11] *= hot
     x[:, 20] += 2
     observer = Observer(features)
     observer.add(x)
-    return Recording(observer.observed(), x)
+    return ActivationRecord(observer.observed(), x)
 
 
 def sqnr(x: np.ndarray, y: np.ndarray) -> float:
@@ -43,7 +45,7 @@ def symmetric(x: np.ndarray, scale: np.ndarray, highest: int) -> np.ndarray:
     return np.clip(np.rint(x.astype(np.float64) / scale), -highest, highest) * scale
 
 
-def reports(text: str, first: Recording, second: Recording | None):
+def reports(text: str, first: ActivationRecord, second: ActivationRecord | None):
     ways = ways_of(Scheme.parse(text), first.observed)
     return {r.way.words: r for r in compare_ranges(ways, first, second)}
 
@@ -84,7 +86,7 @@ def test_an_asymmetric_range_is_two_sided() -> None:
     first.rows[:] = np.abs(first.rows)
     observer = Observer(64)
     observer.add(first.rows)
-    first = Recording(observer.observed(), first.rows)
+    first = ActivationRecord(observer.observed(), first.rows)
     found = reports("int8:row:asym", first, second)
     assert found["min-max"].way.extent == (float(first.rows.min()), float(first.rows.max()))
     x, high = first.rows.astype(np.float64), float(first.rows.max())
@@ -239,7 +241,7 @@ def test_the_sentence_names_channels_numbers_and_what_to_do() -> None:
     flat.rows[:] = np.sign(flat.rows)
     observer = Observer(64)
     observer.add(flat.rows)
-    flat = Recording(observer.observed(), flat.rows)
+    flat = ActivationRecord(observer.observed(), flat.rows)
     sentence = conclude_ranges(
         "Output of x", columns_of(flat.observed), list(reports("int8:row", flat, flat).values())
     )

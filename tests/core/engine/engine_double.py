@@ -13,7 +13,7 @@ import time
 
 from qtui.engine import worker
 from qtui.engine.protocol import Array
-from qtui.engine.task import Operation, Result, Task
+from qtui.engine.task import EngineOperation, Result, Task
 from qtui_core.errors import ModelError
 
 
@@ -90,17 +90,17 @@ def die(task: Task) -> Result:
 STREAM = os.dup(1)  # the protocol's stream, taken before the worker does
 
 
-def build() -> dict[str, Operation]:
+def build() -> dict[str, EngineOperation]:
     print("a library greets on import")
     return {
-        "echo": Operation(echo, "quick"),
-        "wait": Operation(wait, "slow"),
-        "stubborn": Operation(stubborn, "slow"),
-        "noise": Operation(noise, "quick"),
-        "picture": Operation(picture, "quick"),
-        "long_list": Operation(long_list, "quick"),
-        "fail": Operation(fail, "quick"),
-        "die": Operation(die, "quick"),
+        "echo": EngineOperation(echo, "quick"),
+        "wait": EngineOperation(wait, "slow"),
+        "stubborn": EngineOperation(stubborn, "slow"),
+        "noise": EngineOperation(noise, "quick"),
+        "picture": EngineOperation(picture, "quick"),
+        "long_list": EngineOperation(long_list, "quick"),
+        "fail": EngineOperation(fail, "quick"),
+        "die": EngineOperation(die, "quick"),
     }
 
 

@@ -16,7 +16,7 @@ from qtui.engine.estimator.answers import Operations
 from qtui.engine.estimator.child import build_operations
 from qtui.engine.estimator.hardware import gpus, measure, operations
 from qtui.engine.estimator.subjects import Estimates
-from qtui.engine.task import Cancelled, Task
+from qtui.engine.task import Task, TaskCancelled
 from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
@@ -126,7 +126,7 @@ def test_a_measurement_that_nobody_wants_ends_soon(monkeypatch: pytest.MonkeyPat
     asked = task("measure", {})
     threading.Timer(0.3, asked.cancel).start()
     began = time.monotonic()
-    with pytest.raises(Cancelled):
+    with pytest.raises(TaskCancelled):
         measure(Estimates(), asked)
     assert time.monotonic() - began < 120
     assert script.process.poll() is not None

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from qtui.engine import tensors
-from qtui.engine.tensors import OpenModels, RemoteRows, StoredTensor
+from qtui.engine.tensors import OpenModels, OpenTensor, RemoteRows
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
 
@@ -52,12 +52,12 @@ def test_far_rows_travel_once(
 def test_a_vector_is_given_flat_and_a_matrix_by_rows(saved: tuple[Path, np.ndarray]) -> None:
     path, x = saved
     source = open_model(path)
-    matrix = StoredTensor(source, source.tensor("x"))
+    matrix = OpenTensor(source, source.tensor("x"))
     assert matrix.rows(3, 5).shape == (2, 32)
-    vector = StoredTensor(source, source.tensor("v"))
+    vector = OpenTensor(source, source.tensor("v"))
     assert vector.shape == (100,)
     assert np.array_equal(vector.rows(10, 20), x[10:20, 0].astype(np.float32))
-    scalar = StoredTensor(source, source.tensor("s"))
+    scalar = OpenTensor(source, source.tensor("s"))
     assert scalar.rows(0, 1).tolist() == [3.0]
 
 

@@ -24,7 +24,7 @@ from qtui_core.formats import (
     FP32,
     INT4,
     INT8,
-    Outcome,
+    FormatOutcome,
     Rounding,
     describe_value,
     parse_value,
@@ -130,7 +130,10 @@ def test_the_scale_it_advises_brings_the_value_into_range(text: str, fmt) -> Non
     _, base, power = re.search(r"(divide|multiply) by (2\^)?(\d+)", sentence).groups()
     factor = Fraction(2) ** int(power) if base else Fraction(int(power))
     scaled = value / factor if "divide" in sentence else value * factor
-    assert describe_value(scaled, formats=[fmt])[0].outcome in (Outcome.EXACT, Outcome.ROUNDED)
+    assert describe_value(scaled, formats=[fmt])[0].outcome in (
+        FormatOutcome.EXACT,
+        FormatOutcome.ROUNDED,
+    )
     short = scaled * 2 if "divide" in sentence else scaled / 4
     if "divide" in sentence:
         assert abs(short) > fmt.max

@@ -21,8 +21,8 @@ from qtui_core.formats import (
     INT4,
     INT8,
     TF32,
+    FormatOutcome,
     Kind,
-    Outcome,
     Rounding,
     describe_code,
     describe_value,
@@ -65,7 +65,7 @@ def test_one_tenth_in_each(fmt, bits, hexadecimal: str, value: float) -> None:
 def test_one_tenth_in_e4m3_with_its_surroundings() -> None:
     r = row(E4M3, TENTH)
     assert (r.below, r.above, r.ulp) == (Fraction(3, 32), Fraction(7, 64), Fraction(1, 128))
-    assert (r.kind, r.outcome) == (Kind.NORMAL, Outcome.ROUNDED)
+    assert (r.kind, r.outcome) == (Kind.NORMAL, FormatOutcome.ROUNDED)
     assert r.decoded is not None
     assert (r.decoded.exponent, r.decoded.significand) == (-4, Fraction(13, 8))
 
@@ -73,30 +73,30 @@ def test_one_tenth_in_e4m3_with_its_surroundings() -> None:
 @over(
     ("fmt", "value", "saturate", "outcome"),
     [
-        (FP16, 0.5, None, Outcome.EXACT),
-        (FP16, 70000, None, Outcome.OVERFLOW),
-        (FP16, 70000, True, Outcome.SATURATED),
-        (FP16, 65510, None, Outcome.ROUNDED),
-        (FP16, math.inf, None, Outcome.EXACT),
-        (FP16, math.inf, True, Outcome.SATURATED),
-        (FP16, math.nan, None, Outcome.EXACT),
-        (FP16, 1e-8, None, Outcome.UNDERFLOW),
-        (E4M3, 1000, None, Outcome.SATURATED),
-        (E4M3, 1000, False, Outcome.OVERFLOW),
-        (E4M3, 460, False, Outcome.ROUNDED),
-        (E2M1, math.nan, None, Outcome.NOT_REPRESENTABLE),
-        (INT8, 127.4, None, Outcome.ROUNDED),
-        (INT8, 200, None, Outcome.SATURATED),
-        (INT8, 200, False, Outcome.OVERFLOW),
-        (INT8, math.inf, False, Outcome.NOT_REPRESENTABLE),
-        (E8M0, 0, None, Outcome.SATURATED),
-        (E8M0, 0, False, Outcome.NOT_REPRESENTABLE),
-        (E8M0, -1, None, Outcome.NOT_REPRESENTABLE),
-        (E8M0, 2.0**130, False, Outcome.OVERFLOW),
-        (E4M3, -0.0, None, Outcome.EXACT),
+        (FP16, 0.5, None, FormatOutcome.EXACT),
+        (FP16, 70000, None, FormatOutcome.OVERFLOW),
+        (FP16, 70000, True, FormatOutcome.SATURATED),
+        (FP16, 65510, None, FormatOutcome.ROUNDED),
+        (FP16, math.inf, None, FormatOutcome.EXACT),
+        (FP16, math.inf, True, FormatOutcome.SATURATED),
+        (FP16, math.nan, None, FormatOutcome.EXACT),
+        (FP16, 1e-8, None, FormatOutcome.UNDERFLOW),
+        (E4M3, 1000, None, FormatOutcome.SATURATED),
+        (E4M3, 1000, False, FormatOutcome.OVERFLOW),
+        (E4M3, 460, False, FormatOutcome.ROUNDED),
+        (E2M1, math.nan, None, FormatOutcome.NOT_REPRESENTABLE),
+        (INT8, 127.4, None, FormatOutcome.ROUNDED),
+        (INT8, 200, None, FormatOutcome.SATURATED),
+        (INT8, 200, False, FormatOutcome.OVERFLOW),
+        (INT8, math.inf, False, FormatOutcome.NOT_REPRESENTABLE),
+        (E8M0, 0, None, FormatOutcome.SATURATED),
+        (E8M0, 0, False, FormatOutcome.NOT_REPRESENTABLE),
+        (E8M0, -1, None, FormatOutcome.NOT_REPRESENTABLE),
+        (E8M0, 2.0**130, False, FormatOutcome.OVERFLOW),
+        (E4M3, -0.0, None, FormatOutcome.EXACT),
     ],
 )
-def test_what_happened_is_named(fmt, value: float, saturate, outcome: Outcome) -> None:
+def test_what_happened_is_named(fmt, value: float, saturate, outcome: FormatOutcome) -> None:
     assert row(fmt, value, saturate=saturate).outcome is outcome
 
 
@@ -127,6 +127,6 @@ def test_rounding_modes_reach_the_table() -> None:
 
 def test_a_code_describes_itself() -> None:
     r = describe_code(E4M3, 0xFF)
-    assert (r.kind, r.outcome, r.below, r.ulp) == (Kind.NAN, Outcome.EXACT, None, None)
+    assert (r.kind, r.outcome, r.below, r.ulp) == (Kind.NAN, FormatOutcome.EXACT, None, None)
     assert (r.sign_bits, r.exponent_bits, r.mantissa_bits) == ("1", "1111", "111")
     assert describe_code(FP16, 0x7BFF).above == math.inf

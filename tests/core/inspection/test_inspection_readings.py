@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qtui.engine.tensors import StoredTensor
+from qtui.engine.tensors import OpenTensor
 from qtui.report.faces.markdown import to_markdown
 from qtui.report.inspection.document import inspection_document
 from qtui_core.inspection.against.compare import compare_models
@@ -65,7 +65,7 @@ def test_names_config_and_shape_decide_and_everyone_reads_alike(folder):
             )
             (error, token) = next(t for t in inspection.tensors if t.info.name == name).errors
             pair = next(p for p in compare_models(source, again).pairs if p.pair.name == name)
-            stored = matrix_shape(StoredTensor(source, info).shape)
+            stored = matrix_shape(OpenTensor(source, info).shape)
             note = to_markdown(inspection_document(inspection, all_tensors=True))
         rows = x.reshape(matrix)
         expected = (

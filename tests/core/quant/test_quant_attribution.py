@@ -13,7 +13,7 @@ from qtui_core.quant.scan.attribution import (
     suspects,
 )
 from qtui_core.quant.scan.columns import column_statistics
-from qtui_core.quant.scan.injection import ArrayRows, Injected
+from qtui_core.quant.segments.injection import ArrayRows, Injected
 from qtui_core.quant.segments.layout import matrix_shape
 
 SCHEMES = [

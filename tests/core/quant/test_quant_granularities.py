@@ -15,7 +15,7 @@ from qtui_core.quant import (
     measure,
     quantize,
 )
-from qtui_core.quant.scan.injection import Injected
+from qtui_core.quant.segments.injection import Injected
 from qtui_core.quant.verdicts.granularities import error_by_granularity
 
 

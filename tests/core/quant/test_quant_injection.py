@@ -17,8 +17,8 @@ from qtui_core.quant import (
     quantize,
     statistics,
 )
-from qtui_core.quant.scan.injection import ArrayRows, Injected, Without
 from qtui_core.quant.segments.elements import elements_of
+from qtui_core.quant.segments.injection import ArrayRows, Injected, Without
 from qtui_core.quant.segments.layout import matrix_shape
 
 torch = Late("torch")

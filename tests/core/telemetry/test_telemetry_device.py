@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qtui_core.telemetry.device import Device, read_devices
+from qtui_core.telemetry.device import GpuReading, read_devices
 
 
 class NVMLError(Exception):
@@ -44,7 +44,7 @@ def driver(**answers: Any) -> SimpleNamespace:
 
 def test_a_device_is_named_and_measured() -> None:
     nvml = driver()
-    assert read_devices(nvml) == (Device(0, "NVIDIA L4", 3 << 30, 24 << 30),)
+    assert read_devices(nvml) == (GpuReading(0, "NVIDIA L4", 3 << 30, 24 << 30),)
     assert nvml.calls[-1] == "shutdown"
 
 
@@ -55,12 +55,12 @@ def test_names_of_old_drivers_are_bytes() -> None:
 @pytest.mark.parametrize(
     ("missing", "expected"),
     [
-        ("name", Device(0, None, 3 << 30, 24 << 30)),
-        ("memory", Device(0, "NVIDIA L4", None, None)),
-        ("handle", Device(0, None, None, None)),
+        ("name", GpuReading(0, None, 3 << 30, 24 << 30)),
+        ("memory", GpuReading(0, "NVIDIA L4", None, None)),
+        ("handle", GpuReading(0, None, None, None)),
     ],
 )
-def test_each_value_may_be_absent_alone(missing: str, expected: Device) -> None:
+def test_each_value_may_be_absent_alone(missing: str, expected: GpuReading) -> None:
     assert read_devices(driver(**{missing: NVMLError("Not Supported")})) == (expected,)
 
 

@@ -13,7 +13,7 @@ from qtui_core.dataclass import dataclass
 
 
 @dataclass(frozen=True)
-class Picture:
+class HeatPicture:
     """`levels` of the ramp, flat, `width` to a grid row; `cursor` is (row, column). A line is
     made of segments, runs of equal cells merged into one."""
 

@@ -17,7 +17,7 @@ from textual.strip import Strip
 from qtui.screen.widgets.axis import column_labels, row_labels
 from qtui.screen.widgets.drawing import Drawing, Ramp
 from qtui.screen.widgets.drawn import DrawnLines
-from qtui.screen.widgets.heatmap.cells import Picture
+from qtui.screen.widgets.heatmap.cells import HeatPicture
 from qtui.screen.widgets.heatmap.grid import HeatGrid, HeatScale
 from qtui.screen.widgets.heatmap.keys import HEATMAP_BINDINGS
 from qtui.screen.widgets.heatmap.legend import scale_segments
@@ -217,7 +217,9 @@ class Heatmap(DrawnLines, can_focus=True):
             -(-column * columns // grid.grid_columns) for column in range(grid.grid_columns + 1)
         ]
         widths = [right - left for left, right in pairwise(edges)]
-        picture = Picture(self.drawing, self._ramp, self._levels, grid.grid_columns, self.cursor)
+        picture = HeatPicture(
+            self.drawing, self._ramp, self._levels, grid.grid_columns, self.cursor
+        )
         ink = self.get_component_rich_style("heatmap--cursor")
         if places.per_line == 2:
             segments.extend(picture.half_blocks(top, bottom, widths, ink, self.base_style))

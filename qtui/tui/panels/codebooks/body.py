@@ -16,7 +16,7 @@ from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
 from qtui.screen.widgets.view_tabs import ViewTabs
-from qtui.tui.panels.codebooks.shown import ViewName
+from qtui.tui.panels.codebooks.shown import CodebooksViewName
 from qtui_core.models.quoting import printable
 
 WIDE = 150
@@ -61,7 +61,7 @@ class CodebooksBody(Container):
         super().__init__()
         self.drawing = drawing
         glyphs = drawing.glyphs
-        self.tabs = ViewTabs([view.value for view in ViewName], glyphs.pointer)
+        self.tabs = ViewTabs([view.value for view in CodebooksViewName], glyphs.pointer)
         self.settings = Static(id="codebooks-settings", markup=False)
         self.field = Field(compact=True, select_on_focus=False, id="codebooks-schemes")
         self.side = TensorSide(drawing)

@@ -8,7 +8,7 @@ from qtui.engine.answers.codes import SchemeBudget, SweepRow
 from qtui.report.numbers import format_bytes, format_decibels
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.panels.codebooks.shown import CodebooksShown
 
 LABELS = 18
 COLUMN = 15
@@ -17,7 +17,7 @@ PARTS = ("codes", "scales", "tensor scale", "zero points", "nested codes",
 NOTHING = "–"
 
 
-def draw_budget(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_budget(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
     """The parts of each scheme, then block sizes one below the other."""
     if not shown.budgets:
         return []
@@ -33,7 +33,7 @@ def draw_budget(shown: Shown, canvas: Canvas) -> list[TextLine]:
     ]
 
 
-def _table(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def _table(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
     # Names in full where all columns then fit, else more columns.
     width = max(COLUMN, 2 + max(len(each.name) for each in shown.budgets))
     if LABELS + width * len(shown.budgets) > canvas.width:
@@ -79,7 +79,7 @@ def _around(sweep: tuple[SweepRow, ...], block: int, room: int) -> tuple[SweepRo
 _ENDS = (9, 20, 31, 40, 53, 64, 73)
 
 
-def _sweep_heading(shown: Shown) -> list[TextLine]:
+def _sweep_heading(shown: CodebooksShown) -> list[TextLine]:
     if not shown.sweep:
         return []
     nested = f"dq{shown.nested_block} adds"
@@ -88,7 +88,7 @@ def _sweep_heading(shown: Shown) -> list[TextLine]:
     return [[right(end, title, "heading") for end, title in zip(_ENDS, titles, strict=True)]]
 
 
-def _sweep_row(row: SweepRow, shown: Shown, canvas: Canvas) -> list[Put]:
+def _sweep_row(row: SweepRow, shown: CodebooksShown, canvas: Canvas) -> list[Put]:
     here = row.size == shown.block
     tone: Tone = "heading" if here else "value"
     cells = [f"{row.size:,}", *_cells(row.plain), *_cells(row.nested)]
@@ -105,7 +105,7 @@ def _cells(budget: SchemeBudget | None) -> tuple[str, str, str]:
     return f"{budget.overhead:.4f}", f"{budget.bits:.4f}", db
 
 
-def budget_sentence(shown: Shown) -> str:
+def budget_sentence(shown: CodebooksShown) -> str:
     """What double quantization saves at this block size, and whether a smaller block with it
     would be better for fewer bits."""
     row = next((row for row in shown.sweep if row.size == shown.block), None)

@@ -10,7 +10,7 @@ from qtui.report.numbers import format_count, format_decibels
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.panels.codebooks.shown import CodebooksShown
 
 LABELS = 11
 GAP = 1
@@ -31,7 +31,7 @@ BARRED = 8 + LEAST_BAR + 6
 COUNT, LEAST_STANDING = 7, 6
 
 
-def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_codes(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
     """One column a scheme, as many as fit around the chosen one."""
     first, count = _visible(shown, canvas.width)
     columns = shown.columns[first : first + count]
@@ -65,7 +65,7 @@ def draw_codes(shown: Shown, canvas: Canvas) -> list[TextLine]:
     return [*lines]
 
 
-def _visible(shown: Shown, width: int) -> tuple[int, int]:
+def _visible(shown: CodebooksShown, width: int) -> tuple[int, int]:
     """The first column that is drawn, and how many."""
     count = max(1, min(len(shown.columns), (width - LABELS + GAP) // (MOST_BARS + GAP)))
     chosen = min(shown.chosen, max(0, len(shown.columns) - 1))
@@ -73,7 +73,7 @@ def _visible(shown: Shown, width: int) -> tuple[int, int]:
     return first, count
 
 
-def _cursor(shown: Shown) -> int:
+def _cursor(shown: CodebooksShown) -> int:
     column = shown.column
     return 0 if column is None else min(shown.code, len(column.bars) - 1)
 
@@ -83,7 +83,7 @@ def _largest(bars: Sequence[Bar]) -> float:
 
 
 def _names(
-    shown: Shown,
+    shown: CodebooksShown,
     columns: Sequence[CodeColumn],
     starts: Sequence[int],
     inner: int,
@@ -216,7 +216,7 @@ def _foot(bar: Bar, here: bool, glyphs: Glyphs) -> tuple[str, Tone]:
 
 
 def _numbers(
-    shown: Shown, columns: Sequence[CodeColumn], starts: Sequence[int], inner: int
+    shown: CodebooksShown, columns: Sequence[CodeColumn], starts: Sequence[int], inner: int
 ) -> list[list[Put]]:
     best = max((c.error.sqnr_db or -math.inf for c in shown.columns), default=0.0)
     first = shown.columns[0].error.bits_per_parameter
@@ -277,7 +277,7 @@ def _optional(value: float | None, form: str) -> str:
     return NOTHING if value is None else format(value, form)
 
 
-def _detail(shown: Shown, canvas: Canvas) -> list[Put]:
+def _detail(shown: CodebooksShown, canvas: Canvas) -> list[Put]:
     """The code under the cursor, in words."""
     column = shown.column
     if column is None or not column.bars:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
-from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui_core.answers.codes import NF4Level
 from qtui_core.dataclass import dataclass
 
@@ -14,7 +14,7 @@ NOTHING = "–"
 
 
 @dataclass(frozen=True)
-class Field:
+class ConstructionColumn:
     """A column of the table: the step from which on it is known, and where it ends."""
 
     title: str
@@ -24,16 +24,18 @@ class Field:
 
 
 FIELDS = (
-    Field("code", 0, 6, lambda level: f"{level.code:04b}"),
-    Field(
+    ConstructionColumn("code", 0, 6, lambda level: f"{level.code:04b}"),
+    ConstructionColumn(
         "probability", 0, 18,
         lambda level: NOTHING if level.probability is None else f"{level.probability:.6f}",
     ),
-    Field("quantile", 1, 30, lambda level: f"{level.quantile:+.6f}"),
-    Field("over largest", 3, 44, lambda level: f"{level.derived:+.9f}"),
-    Field("published", 4, 58, lambda level: f"{level.published:+.9f}"),
-    Field("ulps off", 4, 68, lambda level: f"{level.ulps:+d}" if level.ulps else "exact"),
-    Field(
+    ConstructionColumn("quantile", 1, 30, lambda level: f"{level.quantile:+.6f}"),
+    ConstructionColumn("over largest", 3, 44, lambda level: f"{level.derived:+.9f}"),
+    ConstructionColumn("published", 4, 58, lambda level: f"{level.published:+.9f}"),
+    ConstructionColumn(
+        "ulps off", 4, 68, lambda level: f"{level.ulps:+d}" if level.ulps else "exact"
+    ),
+    ConstructionColumn(
         "float32", 4, 77,
         lambda level: f"{level.float32_ulps:+d}" if level.float32_ulps else "exact",
     ),
@@ -43,7 +45,7 @@ ZERO_STEP = 2
 EIGHTHS = 8
 
 
-def draw_construction(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_construction(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
     """A line a level, as far as the steps have come; below it, where there is room, the levels
     under the density they come from."""
     construction = shown.construction
@@ -78,7 +80,7 @@ def draw_construction(shown: Shown, canvas: Canvas) -> list[TextLine]:
     return [*lines]
 
 
-def _tone(field: Field, step: int, title: bool) -> Tone:
+def _tone(field: ConstructionColumn, step: int, title: bool) -> Tone:
     """What this step added stands out; the rest is as it was."""
     newest = max(each.step for each in FIELDS if each.step <= step)
     if title:
@@ -86,7 +88,7 @@ def _tone(field: Field, step: int, title: bool) -> Tone:
     return "value" if field.step == newest or field.title == "code" else "quiet"
 
 
-def _picture(shown: Shown, canvas: Canvas, height: int) -> list[list[Put]]:
+def _picture(shown: CodebooksShown, canvas: Canvas, height: int) -> list[list[Put]]:
     """The normal density between the outermost quantiles, and the levels below it."""
     construction = shown.construction
     assert construction is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 from qtui.engine.answers.codes import CodeColumn, SchemeBudget
 from qtui.screen.tensors.facts import ERRORS
-from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.panels.codebooks.shown import CodebooksShown
 from qtui_core.answers.codes import EqualBits, NF4Construction
 from qtui_core.codec import to_plain
 
@@ -15,7 +15,7 @@ _COUNTED = (
 )  # fmt: skip
 
 
-def panel_data(shown: Shown, sentence: str) -> dict[str, Any] | None:
+def panel_data(shown: CodebooksShown, sentence: str) -> dict[str, Any] | None:
     """Everything behind the four views; None before there is anything."""
     if shown.entry is None or not shown.current:
         return None

@@ -16,7 +16,7 @@ from qtui.engine.answers.tensors import ModelIndex, TensorEntry
 from qtui.engine.client import EngineClient, ProgressCallback
 from qtui.screen.panel.answers import Answers
 from qtui.screen.tensors.subject import Subject
-from qtui.tui.panels.codebooks.shown import Shown, TensorAnswers
+from qtui.tui.panels.codebooks.shown import CodebooksShown, TensorAnswers
 from qtui_core.answers.codes import EqualBits, NF4Construction
 from qtui_core.schemes.granularity import PerBlock
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
@@ -96,7 +96,7 @@ class CodebooksFeed:
         )
 
     async def read(
-        self, shown: Shown, entry: TensorEntry, on_progress: ProgressCallback
+        self, shown: CodebooksShown, entry: TensorEntry, on_progress: ProgressCallback
     ) -> TensorAnswers:
         """Everything about a tensor under the schemes that were asked for."""
         subject = Subject(entry.name)

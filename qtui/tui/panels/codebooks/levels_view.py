@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qtui.engine.answers.codes import CodeColumn
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone
-from qtui.tui.panels.codebooks.shown import Shown
+from qtui.tui.panels.codebooks.shown import CodebooksShown
 
 EIGHTHS = 8
 AXIS = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -17,7 +17,7 @@ MOST_LABEL = 22
 LEAST_HEIGHT = 3
 
 
-def draw_levels(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_levels(shown: CodebooksShown, canvas: Canvas) -> list[TextLine]:
     """The density of the chosen scheme's scaled values on top, then a line a scheme."""
     column = shown.column
     if column is None:

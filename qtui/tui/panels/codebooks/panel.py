@@ -15,7 +15,7 @@ from textual.widget import Widget
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.messages import ModelOpened
-from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPanel, Phase
+from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPanel, AskingPhase
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.tensors.subject import Subject
 from qtui.screen.widgets.text_picture import TextPicture
@@ -28,16 +28,16 @@ from qtui.tui.panels.codebooks.export import panel_data
 from qtui.tui.panels.codebooks.feed import CodebooksFeed
 from qtui.tui.panels.codebooks.keys import CODEBOOKS_BINDINGS, HELP
 from qtui.tui.panels.codebooks.levels_view import draw_levels
-from qtui.tui.panels.codebooks.shown import Shown, ViewName
+from qtui.tui.panels.codebooks.shown import CodebooksShown, CodebooksViewName
 from qtui_core.errors import UsageError
 from qtui_core.models.quoting import printable
 
 TENSOR = "tensor"
 DRAWERS = {
-    ViewName.CODES: draw_codes,
-    ViewName.LEVELS: draw_levels,
-    ViewName.BUDGET: draw_budget,
-    ViewName.CONSTRUCTION: draw_construction,
+    CodebooksViewName.CODES: draw_codes,
+    CodebooksViewName.LEVELS: draw_levels,
+    CodebooksViewName.BUDGET: draw_budget,
+    CodebooksViewName.CONSTRUCTION: draw_construction,
 }
 
 
@@ -57,7 +57,7 @@ class CodebooksPanel(AskingPanel):
 
     def on_mount(self) -> None:
         self.feed = CodebooksFeed(self.engine)
-        self.shown = Shown(self.qtui.model)
+        self.shown = CodebooksShown(self.qtui.model)
         self._followed: Subject | None = None
 
     # What the shell asks for
@@ -85,13 +85,13 @@ class CodebooksPanel(AskingPanel):
     def open_model(self, model: str) -> None:
         self.give_up(TENSOR)
         self.refusal = ""
-        self.say(Phase.OPENING, f"Opening {printable(model)}")
+        self.say(AskingPhase.OPENING, f"Opening {printable(model)}")
         self.ask(partial(self._open, model), OPENING)
 
     async def _open(self, model: str) -> None:
         index = await self.feed.index(model)
         before = self.shown
-        self.shown = Shown(
+        self.shown = CodebooksShown(
             model,
             index,
             view=before.view,
@@ -148,7 +148,7 @@ class CodebooksPanel(AskingPanel):
         elif not entry.elements:
             self.failed("This tensor is empty: there are no codes to count.")
         else:
-            self.say(Phase.WORKING, f"Counting the codes of all {entry.elements:,} elements")
+            self.say(AskingPhase.WORKING, f"Counting the codes of all {entry.elements:,} elements")
             self.if_late(self._clear_stale)
             self.do(partial(self._read, entry, pause), TENSOR)
 
@@ -162,7 +162,7 @@ class CodebooksPanel(AskingPanel):
             await asyncio.sleep(PAUSE_SECONDS)
         # All at once: what is shown, copied and exported belongs together.
         self.shown.take(await self.feed.read(self.shown, entry, self._show_fraction))
-        self.phase = Phase.READY
+        self.phase = AskingPhase.READY
         self.body.title_line.activity = ""
         self.body.title_line.fraction = None
         self._draw()
@@ -177,7 +177,7 @@ class CodebooksPanel(AskingPanel):
         self.give_up(OPENING, TENSOR)
         if not self.shown.current:
             self.shown.forget()
-        self.say(Phase.STOPPED, "Stopped; r goes on")
+        self.say(AskingPhase.STOPPED, "Stopped; r goes on")
 
     def begin_again(self) -> None:
         if self.shown.entry is None:
@@ -192,7 +192,7 @@ class CodebooksPanel(AskingPanel):
         title = self.body.title_line
         title.fraction = None
         if not self.trouble and self.shown.columns:
-            title.activity = "" if self.phase is Phase.WORKING else self.told
+            title.activity = "" if self.phase is AskingPhase.WORKING else self.told
             return
         title.activity = ""
         if self.trouble:
@@ -201,12 +201,15 @@ class CodebooksPanel(AskingPanel):
 
     @property
     def _constructing(self) -> bool:
-        return self.shown.view is ViewName.CONSTRUCTION and self.shown.construction is not None
+        return (
+            self.shown.view is CodebooksViewName.CONSTRUCTION
+            and self.shown.construction is not None
+        )
 
     def _draw(self) -> None:
         """The view that is chosen, with what is known, and its sentence."""
         shown = self.shown
-        self.body.tabs.active = list(ViewName).index(shown.view)
+        self.body.tabs.active = list(CodebooksViewName).index(shown.view)
         self.body.settings.update(self._settings())
         if self._constructing or shown.columns:
             self.body.show(partial(DRAWERS[shown.view], shown), titled=not self._constructing)
@@ -222,7 +225,7 @@ class CodebooksPanel(AskingPanel):
             return f"{shown.step + 1}. {step.title}: {step.sentence}"
         if not shown.columns:
             return self.told.split("\n")[0]
-        return budget_sentence(shown) if shown.view is ViewName.BUDGET else shown.verdict
+        return budget_sentence(shown) if shown.view is CodebooksViewName.BUDGET else shown.verdict
 
     def _settings(self) -> str:
         shown = self.shown
@@ -235,16 +238,16 @@ class CodebooksPanel(AskingPanel):
 
     def refused(self, sentence: str) -> None:
         self.body.title_line.activity = ""
-        if self.phase is Phase.WORKING and self.shown.columns:
-            self.phase = Phase.READY  # what is shown stays true
+        if self.phase is AskingPhase.WORKING and self.shown.columns:
+            self.phase = AskingPhase.READY  # what is shown stays true
         super().refused(sentence)
 
     # Views and the cursor
 
     def show_view(self, place: int) -> None:
-        self._show_view(list(ViewName)[place])
+        self._show_view(list(CodebooksViewName)[place])
 
-    def _show_view(self, view: ViewName) -> None:
+    def _show_view(self, view: CodebooksViewName) -> None:
         self.refusal = ""
         self.shown.view = view
         self._draw()
@@ -252,7 +255,7 @@ class CodebooksPanel(AskingPanel):
     def action_move(self, by: int) -> None:
         shown = self.shown
         self.refusal = ""
-        if shown.view is ViewName.CONSTRUCTION:
+        if shown.view is CodebooksViewName.CONSTRUCTION:
             if shown.construction is not None:
                 shown.step = max(0, min(len(shown.construction.steps) - 1, shown.step + by))
         elif shown.column is not None:
@@ -290,7 +293,7 @@ class CodebooksPanel(AskingPanel):
         self.body.focus_picture()
         if self.shown.entry is not message.entry:
             self.body.side.list.open_current()
-        elif self.phase is Phase.STOPPED:
+        elif self.phase is AskingPhase.STOPPED:
             self._look()
 
     def action_tensor(self, by: int) -> None:
@@ -305,7 +308,7 @@ class CodebooksPanel(AskingPanel):
 
     # Schemes
 
-    def _change(self, change: Callable[[Shown], None]) -> bool:
+    def _change(self, change: Callable[[CodebooksShown], None]) -> bool:
         """Changes the schemes, or says why they cannot be; whether they were changed."""
         try:
             change(self.shown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from qtui.tui.panels.codebooks.shown import Shown, ViewName
+from qtui.tui.panels.codebooks.shown import CodebooksShown, CodebooksViewName
 from qtui_core.errors import UsageError
 from qtui_core.schemes.rules import check_side_by_side
 from qtui_core.schemes.scheme import Family, Scheme
@@ -14,7 +14,7 @@ from qtui_core.schemes.stepping import resize_scheme
 SIZES: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
-def type_schemes(shown: Shown, text: str) -> None:
+def type_schemes(shown: CodebooksShown, text: str) -> None:
     """Those that were typed, each once. Raises UsageError for a text that is none, and for schemes
     that cannot be shown side by side."""
     words = text.replace(",", " ").split()
@@ -27,7 +27,7 @@ def type_schemes(shown: Shown, text: str) -> None:
     shown.nested_block = next(nested, shown.nested_block)
 
 
-def remove_chosen(shown: Shown) -> None:
+def remove_chosen(shown: CodebooksShown) -> None:
     """All but the one that the cursor is on. Raises UsageError for the last one."""
     if len(shown.asked) < 2:
         raise UsageError("The last scheme stays: s types others in its place.")
@@ -45,7 +45,7 @@ def remove_chosen(shown: Shown) -> None:
     shown.chosen = min(shown.chosen, len(shown.asked) - 1)
 
 
-def step_block(shown: Shown, by: int) -> None:
+def step_block(shown: CodebooksShown, by: int) -> None:
     """Larger or smaller blocks. Raises UsageError where there are none, and at the ends."""
     if not shown.has_blocks:
         raise UsageError("None of these schemes has blocks or groups whose size can be changed.")
@@ -55,10 +55,10 @@ def step_block(shown: Shown, by: int) -> None:
     _resize(shown, size=size)
 
 
-def step_nested_block(shown: Shown, by: int) -> None:
+def step_nested_block(shown: CodebooksShown, by: int) -> None:
     """More or fewer scales that share a constant. Raises UsageError where none do, and at the
     ends."""
-    if not shown.double_quantization and shown.view is not ViewName.BUDGET:
+    if not shown.double_quantization and shown.view is not CodebooksViewName.BUDGET:
         raise UsageError("Double quantization is off here: d turns it on.")
     size = _step(shown.nested_block, by)
     if size == shown.nested_block:
@@ -70,7 +70,7 @@ def step_nested_block(shown: Shown, by: int) -> None:
     _resize(shown, nested=size)
 
 
-def turn_double_quantization(shown: Shown) -> None:
+def turn_double_quantization(shown: CodebooksShown) -> None:
     """On where it is off. Raises UsageError where no scheme can have it."""
     if not any(scheme.family is Family.CODEBOOK for scheme in shown.asked):
         raise UsageError("Double quantization is for nf4 and fp4, and none of these is one.")
@@ -78,7 +78,7 @@ def turn_double_quantization(shown: Shown) -> None:
     _resize(shown, double_quantization=on, nested=shown.nested_block)
 
 
-def _resize(shown: Shown, **changes: Any) -> None:
+def _resize(shown: CodebooksShown, **changes: Any) -> None:
     found = (resize_scheme(scheme, **changes) for scheme in shown.asked)
     shown.asked = tuple(dict.fromkeys(found))
 

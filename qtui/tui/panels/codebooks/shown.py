@@ -20,7 +20,7 @@ FIRST_SCHEMES = tuple(map(Scheme.parse, (
 BLOCK = 64
 
 
-class ViewName(StrEnum):
+class CodebooksViewName(StrEnum):
     """The four pictures, in the order of the key."""
 
     CODES = "Codes"
@@ -43,7 +43,7 @@ class TensorAnswers:
 
 
 @dataclass
-class Shown:
+class CodebooksShown:
     """Filled piece by piece; None or empty is what is not known yet.
 
     `asked` are the schemes as they were chosen, `columns` what is known of them on the tensor,
@@ -56,7 +56,7 @@ class Shown:
     model: str
     index: ModelIndex | None = None
     entry: TensorEntry | None = None
-    view: ViewName = ViewName.CODES
+    view: CodebooksViewName = CodebooksViewName.CODES
     asked: tuple[Scheme, ...] = FIRST_SCHEMES
     at_equal_bits: bool = False
     equal: tuple[EqualBits, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise, repeat
 
-from qtui.screen.widgets.number_line import FULL, Ruler, Span, Track
+from qtui.screen.widgets.number_line import FULL, CellSpan, FormatTrack, Ruler
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import FORMATS, Exact, FloatFormat, Format, Interval, decode, encode, ulp
 from qtui_core.formats.decimals import format_exact, format_rounded
@@ -23,7 +23,7 @@ FIRST_COMPANIONS = ("fp32", "bf16", "fp16", "e4m3", "e5m2", "e2m1", "int8", "tf3
 
 
 @dataclass(frozen=True)
-class Window:
+class LineWindow:
     """A stretch of the real line cut into `cells` equal cells of `step`; `centre` lies in the
     middle of cell `middle`, where the chosen format's numbers are `spacing` apart."""
 
@@ -46,7 +46,7 @@ class Window:
         return cell if 0 <= cell < self.cells else None
 
 
-def window_around(fmt: Format, value: Exact, cells: int, zoom: int) -> Window:
+def window_around(fmt: Format, value: Exact, cells: int, zoom: int) -> LineWindow:
     """About STEPS_SHOWN steps of `fmt` around `value`, times 2^zoom.
 
     Where the value is out of the format's range, the line is centred on the end of the range.
@@ -61,7 +61,7 @@ def window_around(fmt: Format, value: Exact, cells: int, zoom: int) -> Window:
     # A power of two, so that formats with more mantissa bits fall on cells evenly too.
     wanted = max(1, cells // STEPS_SHOWN)
     cells_a_step = 1 << ((wanted + wanted // 2).bit_length() - 1)
-    return Window(centre, spacing, spacing * Fraction(2) ** zoom / cells_a_step, cells)
+    return LineWindow(centre, spacing, spacing * Fraction(2) ** zoom / cells_a_step, cells)
 
 
 def numbers_up_to(fmt: Format, value: Fraction) -> int:
@@ -88,7 +88,7 @@ def number_at(fmt: Format, index: int) -> Fraction:
     return Fraction(decode(fmt, code).value)
 
 
-def count_by_cell(fmt: Format, window: Window) -> tuple[int, ...]:
+def count_by_cell(fmt: Format, window: LineWindow) -> tuple[int, ...]:
     """How many numbers of `fmt` each cell holds; cells with FULL or more may all say FULL."""
     cells = window.cells
     first, last = numbers_up_to(fmt, window.edge(0)), numbers_up_to(fmt, window.edge(cells))
@@ -108,7 +108,7 @@ def count_by_cell(fmt: Format, window: Window) -> tuple[int, ...]:
     return tuple(b - a for a, b in pairwise(indices))
 
 
-def track(fmt: Format, window: Window, represented: Exact | None) -> Track:
+def track(fmt: Format, window: LineWindow, represented: Exact | None) -> FormatTrack:
     """How many numbers of `fmt` each cell holds, and where the represented value is."""
     counts = count_by_cell(fmt, window)
     at = None
@@ -118,7 +118,7 @@ def track(fmt: Format, window: Window, represented: Exact | None) -> Track:
     if not any(counts):
         nearest = "has no code for it" if represented is None else "makes it "
         note = nearest + ("" if represented is None else format_rounded(represented, 4))
-    return Track(fmt.title, counts, at, note)
+    return FormatTrack(fmt.title, counts, at, note)
 
 
 def companions(chosen: Format, count: int) -> list[Format]:
@@ -154,7 +154,7 @@ def ruler(
     )
 
 
-def _span(window: Window, interval: Interval | None) -> Span | None:
+def _span(window: LineWindow, interval: Interval | None) -> CellSpan | None:
     if interval is None or interval.is_empty:
         return None
     low, high = window.edge(0), window.edge(window.cells)
@@ -162,4 +162,4 @@ def _span(window: Window, interval: Interval | None) -> Span | None:
         return None
     start = window.cell_of(Fraction(interval.lower)) if interval.lower > low else None
     end = window.cell_of(Fraction(interval.upper)) if interval.upper <= high else None
-    return Span(start, end, interval.lower_closed, interval.upper_closed)
+    return CellSpan(start, end, interval.lower_closed, interval.upper_closed)

@@ -25,7 +25,7 @@ from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
 from qtui.tui.panels.formats.keys import FORMATS_BINDINGS, HELP
 from qtui.tui.panels.formats.line import ZOOM_RANGE, companions, ruler
-from qtui.tui.panels.formats.rows import View, bit_row, grid_layout, table_text
+from qtui.tui.panels.formats.rows import ColumnView, bit_row, grid_layout, table_text
 from qtui.tui.panels.formats.state import FORMAT_LIST, SATURATION, FormatsState, initial_state
 from qtui_core.errors import UsageError
 from qtui_core.formats import Exact, Rounding
@@ -45,7 +45,7 @@ class FormatsPanel(Panel):
     BINDINGS: ClassVar[list[BindingType]] = FORMATS_BINDINGS
 
     state: reactive[FormatsState] = reactive(initial_state, init=False, repaint=False)
-    view: reactive[View] = reactive(View.VALUE, init=False, repaint=False)
+    view: reactive[ColumnView] = reactive(ColumnView.VALUE, init=False, repaint=False)
     zoom: reactive[int] = reactive(0, init=False, repaint=False)
 
     def compose_body(self) -> ComposeResult:
@@ -266,7 +266,7 @@ class FormatsPanel(Panel):
         self.state = verbs.with_new_draw(self.state)
 
     def action_next_view(self) -> None:
-        self.view = View.RANGE if self.view is View.VALUE else View.VALUE
+        self.view = ColumnView.RANGE if self.view is ColumnView.VALUE else ColumnView.VALUE
 
     def action_zoom(self, by: int) -> None:
         self.zoom = max(ZOOM_RANGE.start, min(self.zoom + by, ZOOM_RANGE.stop - 1))
@@ -277,7 +277,7 @@ class FormatsPanel(Panel):
         if typing or action == "leave":
             return typing and action in ("leave", "move_row")
         if action in ("flip", "move_bit"):
-            return self.view is View.VALUE or bool(self.grid.bits_width)
+            return self.view is ColumnView.VALUE or bool(self.grid.bits_width)
         if action == "draw":
             return self.state.rounding is Rounding.STOCHASTIC
         return True

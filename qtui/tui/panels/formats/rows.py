@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from qtui.screen.widgets.bits import BitField, BitRow, Column
+from qtui.screen.widgets.bits import BitField, BitRow, BitsColumn
 from qtui_core.dataclass import dataclass
 from qtui_core.formats import Exact, IntFormat
 from qtui_core.formats.decimals import format_exact, format_rounded
-from qtui_core.formats.table import FormatRow, Outcome
+from qtui_core.formats.table import FormatOutcome, FormatRow
 
 
-class View(StrEnum):
+class ColumnView(StrEnum):
     """Which columns stand right of the names when there is not room for all."""
 
     VALUE = "value"
@@ -21,10 +21,10 @@ class View(StrEnum):
 
 # What is said in place of an error, where the size of the error is not the point.
 LOST = {
-    Outcome.UNDERFLOW: "underflow",
-    Outcome.SATURATED: "saturated",
-    Outcome.OVERFLOW: "overflow",
-    Outcome.NOT_REPRESENTABLE: "no code",
+    FormatOutcome.UNDERFLOW: "underflow",
+    FormatOutcome.SATURATED: "saturated",
+    FormatOutcome.OVERFLOW: "overflow",
+    FormatOutcome.NOT_REPRESENTABLE: "no code",
 }
 
 
@@ -35,37 +35,37 @@ class GridLayout:
     name_width: int
     exponent_width: int
     bits_width: int
-    columns: tuple[Column, ...]
+    columns: tuple[BitsColumn, ...]
 
 
 _FP32_BITS = 4 + 11 + 2 + 23
 _FP64_BITS = 4 + 14 + 2 + 52
 
-_ERROR = Column("error", 10, right=True)
-_RELATIVE = Column("relative", 11, right=True)
-_ULP = Column("ulp", 9, right=True)
-_HEX = Column("hex", 18)
-_CLASS = Column("class", 9)
+_ERROR = BitsColumn("error", 10, right=True)
+_RELATIVE = BitsColumn("relative", 11, right=True)
+_ULP = BitsColumn("ulp", 9, right=True)
+_HEX = BitsColumn("hex", 18)
+_CLASS = BitsColumn("class", 9)
 _RANGE = (
-    Column("max", 10, right=True),
-    Column("min normal", 10, right=True),
-    Column("subnormal", 10, right=True),
-    Column("epsilon", 9, right=True),
-    Column("digits", 6, right=True),
+    BitsColumn("max", 10, right=True),
+    BitsColumn("min normal", 10, right=True),
+    BitsColumn("subnormal", 10, right=True),
+    BitsColumn("epsilon", 9, right=True),
+    BitsColumn("digits", 6, right=True),
 )
 
 
-def grid_layout(width: int, view: View) -> GridLayout:
+def grid_layout(width: int, view: ColumnView) -> GridLayout:
     """What fits: names, bits, value and error always; then the ranges, all the bits of FP64,
     ulp, class, relative error and hex."""
     name = 12 if width >= 76 else 9
     left = width - 2 - name - 1
-    if view is View.RANGE and width < 160:
+    if view is ColumnView.RANGE and width < 160:
         bits = _FP32_BITS if left >= _FP32_BITS + 50 else 0
         return GridLayout(name, 8, bits, _RANGE)
     value = 14
     bits = max(12, min(_FP32_BITS, left - value - 1 - _ERROR.width))
-    columns = [Column("value", min(value, left - bits)), _ERROR]
+    columns = [BitsColumn("value", min(value, left - bits)), _ERROR]
     room = left - bits - sum(column.width + 1 for column in columns) + 1
     ranges = sum(column.width + 1 for column in _RANGE)
     exponent = 8
@@ -82,7 +82,7 @@ def grid_layout(width: int, view: View) -> GridLayout:
         columns.insert(2, _HEX)
         room -= _HEX.width + 1
     widest = max(columns[0].width, min(columns[0].width + room, 26))
-    columns[0] = Column("value", widest)
+    columns[0] = BitsColumn("value", widest)
     return GridLayout(name, exponent, bits, tuple(columns))
 
 

@@ -10,7 +10,7 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.text_picture import Draw, TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
-from qtui.tui.panels.hardware.shown import ViewName
+from qtui.tui.panels.hardware.shown import HardwareViewName
 
 SHORT = 26
 
@@ -30,7 +30,7 @@ class HardwareBody(Container):
     def __init__(self, drawing: Drawing) -> None:
         super().__init__()
         glyphs = drawing.glyphs
-        self.tabs = ViewTabs([view.value for view in ViewName], glyphs.pointer)
+        self.tabs = ViewTabs([view.value for view in HardwareViewName], glyphs.pointer)
         self.title_line = TaskTitle()
         self.title_line.line_glyph = glyphs.baseline
         self.title_line.ellipsis = glyphs.ellipsis

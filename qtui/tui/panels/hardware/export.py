@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.memory.devices.hierarchy import hierarchy
 
 
-def panel_data(shown: Shown, sentence: str) -> dict[str, Any]:
+def panel_data(shown: HardwareShown, sentence: str) -> dict[str, Any]:
     """The device, its levels and rates, what was measured, and the operations under its roofs."""
     device = shown.device
     return {
@@ -31,7 +31,7 @@ def panel_data(shown: Shown, sentence: str) -> dict[str, Any]:
     }
 
 
-def operations_table(shown: Shown) -> Iterable[Sequence[object]]:
+def operations_table(shown: HardwareShown) -> Iterable[Sequence[object]]:
     """A header, and a row an operation."""
     yield (
         "operation", "group", "times", "operations", "bytes", "operations_per_byte",

@@ -8,7 +8,7 @@ from typing import Any
 
 from qtui.engine.client import EngineClient
 from qtui.engine.estimator.answers import Operations, Readings
-from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.codec import from_plain
 from qtui_core.memory.compute.operation import Operation
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
@@ -27,7 +27,7 @@ class HardwareFeed:
         reply = await self.estimator.request("gpus")
         return reply.read(Readings).gpus
 
-    async def operations(self, shown: Shown) -> tuple[RunPlan, tuple[Operation, ...]]:
+    async def operations(self, shown: HardwareShown) -> tuple[RunPlan, tuple[Operation, ...]]:
         """The plan with nothing left open, and its operations."""
         device = shown.choice.device
         params = {

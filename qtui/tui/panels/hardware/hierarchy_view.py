@@ -7,7 +7,7 @@ from math import log10
 from qtui.report.numbers import format_bytes
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
-from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.words import speed
 from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 
@@ -15,7 +15,7 @@ from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 _AFTER = 47
 
 
-def draw_hierarchy(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_hierarchy(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     """A line of figures and one of source for each level, from the arithmetic outwards."""
     device = shown.device
     levels = hierarchy(device)
@@ -53,7 +53,7 @@ def _paragraph(text: str, canvas: Canvas) -> list[TextLine]:
     return [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
 
 
-def _source(level: MemoryLevel, shown: Shown) -> str:
+def _source(level: MemoryLevel, shown: HardwareShown) -> str:
     words = f"{level.basis}: {level.source}" if level.basis else level.source
     if level.name == MEMORY and shown.measured_here:
         words += "; size as CUDA tells"
@@ -61,7 +61,7 @@ def _source(level: MemoryLevel, shown: Shown) -> str:
 
 
 def _level(
-    level: MemoryLevel, levels: tuple[MemoryLevel, ...], shown: Shown, canvas: Canvas
+    level: MemoryLevel, levels: tuple[MemoryLevel, ...], shown: HardwareShown, canvas: Canvas
 ) -> list[TextLine]:
     room = canvas.width - _AFTER
     words = _source(level, shown)
@@ -98,7 +98,7 @@ def _wait(level: MemoryLevel, levels: tuple[MemoryLevel, ...]) -> str:
     return f"{level.bandwidth / memory:,.1f} times the memory"
 
 
-def _facts(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def _facts(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     device = shown.device
     word = "compute units" if device.vendor == "AMD" else "multiprocessors"
     capability = ".".join(map(str, device.capability)) if device.capability else ""

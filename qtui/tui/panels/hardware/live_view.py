@@ -9,7 +9,7 @@ from qtui.report.numbers import format_bytes
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
-from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.telemetry.readings import DeviceReading, ProcessReading
 
 NONE_HERE: Final = "No GPU is here: NVML, the driver's library, finds none on this machine."
@@ -18,7 +18,7 @@ BAR: Final = 20
 LINES: Final = 4
 
 
-def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_gpus(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     """Some lines a GPU, or one where there are many, and one a process; or why there is nothing."""
     if shown.gpus is None:
         return [[Put(0, "asking the driver", "quiet")]]
@@ -37,7 +37,7 @@ def draw_gpus(shown: Shown, canvas: Canvas) -> list[TextLine]:
     return lines[: canvas.height]
 
 
-def _none(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def _none(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     device = shown.device
     text = [
         NONE_HERE,
@@ -51,7 +51,7 @@ def _none(shown: Shown, canvas: Canvas) -> list[TextLine]:
     return lines
 
 
-def _gpu(reading: DeviceReading, shown: Shown, canvas: Canvas) -> list[TextLine]:
+def _gpu(reading: DeviceReading, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     glyphs = canvas.glyphs
     name = reading.name or "a GPU that does not say its name"
     state: list[Put] = []

@@ -6,14 +6,14 @@ from __future__ import annotations
 from qtui.report.numbers import format_bytes
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
-from qtui.tui.panels.hardware.shown import LETTERS, Shown
+from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
 from qtui.tui.panels.hardware.words import count, rate, ratio, seconds
 from qtui_core.memory.compute.operation import Placed
 
 _NAME = 27
 
 
-def draw_operations(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_operations(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     """A line an operation, the longest first, and the chosen one in full below."""
     placed = shown.placed
     if not placed:
@@ -29,7 +29,7 @@ def draw_operations(shown: Shown, canvas: Canvas) -> list[TextLine]:
     return [*lines, *details]
 
 
-def nothing(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def nothing(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     """Why there is nothing to draw."""
     text = shown.why or (
         "The operations of the plan are being counted."
@@ -72,7 +72,7 @@ def _operation(each: Placed, index: int, here: bool, whole: float, canvas: Canva
     return line
 
 
-def detail_lines(each: Placed, shown: Shown, canvas: Canvas) -> list[TextLine]:
+def detail_lines(each: Placed, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     """The chosen operation with its formula, the level it presses, and what fusing saves."""
     operation = each.operation
     texts = [

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.client import EngineClient, EngineState
-from qtui.screen.panel.asking import AskingPanel, Phase
+from qtui.screen.panel.asking import AskingPanel, AskingPhase
 from qtui.tui.panels.hardware.body import HardwareBody
 from qtui.tui.panels.hardware.export import operations_table, panel_data
 from qtui.tui.panels.hardware.feed import HardwareFeed
@@ -22,7 +22,7 @@ from qtui.tui.panels.hardware.operations_view import draw_operations
 from qtui.tui.panels.hardware.rates_view import draw_rates
 from qtui.tui.panels.hardware.roofline_view import draw_roofline
 from qtui.tui.panels.hardware.sentences import sentence_of
-from qtui.tui.panels.hardware.shown import DeviceChoice, Shown, ViewName
+from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown, HardwareViewName
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
@@ -32,14 +32,14 @@ from qtui_core.telemetry.readings import DeviceReading
 LIVE_SECONDS: Final = 0.5
 LIVE, OPERATIONS, MEASURE = "live", "operations", "measure"
 DRAWERS: Final = {
-    ViewName.GPUS: draw_gpus,
-    ViewName.HIERARCHY: draw_hierarchy,
-    ViewName.RATES: draw_rates,
-    ViewName.ROOFLINE: draw_roofline,
-    ViewName.OPERATIONS: draw_operations,
+    HardwareViewName.GPUS: draw_gpus,
+    HardwareViewName.HIERARCHY: draw_hierarchy,
+    HardwareViewName.RATES: draw_rates,
+    HardwareViewName.ROOFLINE: draw_roofline,
+    HardwareViewName.OPERATIONS: draw_operations,
 }
 #: Views with an operation to choose.
-LISTS: Final = (ViewName.ROOFLINE, ViewName.OPERATIONS)
+LISTS: Final = (HardwareViewName.ROOFLINE, HardwareViewName.OPERATIONS)
 
 
 class HardwarePanel(AskingPanel):
@@ -62,7 +62,7 @@ class HardwarePanel(AskingPanel):
 
     def on_mount(self) -> None:
         self.feed = HardwareFeed(self.engine)
-        self.shown = Shown(self.qtui.model)
+        self.shown = HardwareShown(self.qtui.model)
         self._chosen = False
         self._asking = False
         self._timer = self.set_interval(LIVE_SECONDS, self._ask_live)
@@ -116,7 +116,7 @@ class HardwarePanel(AskingPanel):
         shown = self.shown
         shown.why = ""
         shown.resolved, shown.operations = await self.feed.operations(shown)
-        self.say(Phase.READY)
+        self.say(AskingPhase.READY)
 
     # The GPUs of this moment
 
@@ -136,7 +136,7 @@ class HardwarePanel(AskingPanel):
         self.shown.take_gpus(found)
         if first and found and not self._chosen:
             self._take(DeviceChoice.of_reading(found[0]))
-        if first or self.shown.view is ViewName.GPUS:
+        if first or self.shown.view is HardwareViewName.GPUS:
             self._draw()
         if first and found:
             self.qtui.set_device(_header(found[0]))
@@ -147,15 +147,15 @@ class HardwarePanel(AskingPanel):
         shown = self.shown
         shown.facts, shown.rates, shown.measuring = None, (), True
         shown.measured_on = shown.choice.here or (shown.gpus[0].label if shown.gpus else "")
-        if shown.view is ViewName.GPUS:
-            self._show_view(ViewName.RATES)
+        if shown.view is HardwareViewName.GPUS:
+            self._show_view(HardwareViewName.RATES)
         self.ask(self._measure, MEASURE)
         self._draw()
 
     async def _measure(self) -> None:
         try:
             await self.feed.measure(self.shown.measured_on or "auto", self._facts, self._rate)
-            self.say(Phase.READY)
+            self.say(AskingPhase.READY)
         finally:
             self.shown.measuring = False
             self._draw()
@@ -175,9 +175,9 @@ class HardwarePanel(AskingPanel):
     # Keys
 
     def show_view(self, place: int) -> None:
-        self._show_view(list(ViewName)[place])
+        self._show_view(list(HardwareViewName)[place])
 
-    def _show_view(self, view: ViewName) -> None:
+    def _show_view(self, view: HardwareViewName) -> None:
         self.shown.view = view
         self._draw()
 
@@ -201,7 +201,7 @@ class HardwarePanel(AskingPanel):
         self.ask(self._count, OPERATIONS)
 
     def begin_again(self) -> None:
-        self.say(Phase.WORKING)
+        self.say(AskingPhase.WORKING)
         self.ask(self._count, OPERATIONS)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -222,7 +222,7 @@ class HardwarePanel(AskingPanel):
 
     def _draw(self) -> None:
         shown, body = self.shown, self.body
-        body.tabs.active = list(ViewName).index(shown.view)
+        body.tabs.active = list(HardwareViewName).index(shown.view)
         title = body.title_line
         title.subject = shown.choice.label
         title.note = self._note()
@@ -249,7 +249,7 @@ class HardwarePanel(AskingPanel):
     # What can go wrong
 
     def show_phase(self) -> None:
-        if self.phase is Phase.LOST:
+        if self.phase is AskingPhase.LOST:
             self.shown.measuring = False
         elif self.trouble and not self.shown.operations:
             self.shown.why = self.trouble

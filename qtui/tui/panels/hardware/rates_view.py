@@ -5,7 +5,7 @@ from __future__ import annotations
 from qtui.report.numbers import format_bytes
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
-from qtui.tui.panels.hardware.shown import Shown
+from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui.tui.panels.hardware.words import rate, ratio, speed
 from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
 
@@ -13,7 +13,7 @@ from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
 _STATED, _RIDGE, _MEASURED, _SHARE = 19, 29, 43, 51
 
 
-def draw_rates(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_rates(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     """A line a type, then memory, then where the figures are from."""
     device = shown.device
     measured = {each.dtype: each for each in shown.rates if each.what == PRODUCT}
@@ -38,7 +38,7 @@ def draw_rates(shown: Shown, canvas: Canvas) -> list[TextLine]:
     return lines[: canvas.height]
 
 
-def _measured_what(shown: Shown) -> str:
+def _measured_what(shown: HardwareShown) -> str:
     """Beside what a GPU states, figures of a processor say whose they are."""
     on_cpu = shown.facts is not None and shown.facts.kind == "cpu"
     return "processor" if on_cpu else "measured"
@@ -49,7 +49,7 @@ def _rate(
     stated: float | None,
     measured: MeasuredRate | None,
     fastest: float,
-    shown: Shown,
+    shown: HardwareShown,
     canvas: Canvas,
 ) -> TextLine:
     device = shown.device
@@ -71,7 +71,7 @@ def _rate(
     return line
 
 
-def _memory(copied: MeasuredRate | None, shown: Shown) -> TextLine:
+def _memory(copied: MeasuredRate | None, shown: HardwareShown) -> TextLine:
     device = shown.device
     stated = device.bandwidth if shown.choice.known else None
     line = [Put(0, "memory", "label"), right(_STATED, speed(stated))]
@@ -82,7 +82,7 @@ def _memory(copied: MeasuredRate | None, shown: Shown) -> TextLine:
     return line
 
 
-def _sources(shown: Shown) -> list[str]:
+def _sources(shown: HardwareShown) -> list[str]:
     device = shown.device
     found = []
     if shown.choice.known:

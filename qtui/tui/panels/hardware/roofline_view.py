@@ -12,7 +12,7 @@ from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
 from qtui.tui.panels.hardware.operations_view import detail_lines, nothing
-from qtui.tui.panels.hardware.shown import LETTERS, Shown
+from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
 from qtui.tui.panels.hardware.words import rate, ratio, scaled_up, seconds, speed
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.compute.operation import Placed, Roofs
@@ -46,7 +46,7 @@ class Axes:
         return max(0, min(self.height - 1, int(share * self.height)))
 
 
-def draw_roofline(shown: Shown, canvas: Canvas) -> list[TextLine]:
+def draw_roofline(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
     """The picture, a list of what its letters mean, and the chosen operation."""
     placed, roofs = shown.placed, shown.roofs
     if not placed or roofs is None:

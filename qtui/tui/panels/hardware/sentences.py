@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from qtui.report.numbers import format_bytes, plural
 from qtui.tui.panels.hardware.live_view import NONE_HERE
-from qtui.tui.panels.hardware.shown import Shown, ViewName
+from qtui.tui.panels.hardware.shown import HardwareShown, HardwareViewName
 from qtui.tui.panels.hardware.words import rate, ratio, seconds, speed
 from qtui_core.memory.compute.operation import Placed
 from qtui_core.memory.devices.hierarchy import hierarchy
 from qtui_core.memory.devices.rates import COPY, PRODUCT
 
 
-def sentence_of(shown: Shown) -> str:
+def sentence_of(shown: HardwareShown) -> str:
     """Of the view that is shown."""
     return {
-        ViewName.GPUS: _of_gpus,
-        ViewName.HIERARCHY: _of_hierarchy,
-        ViewName.RATES: _of_rates,
-        ViewName.ROOFLINE: _of_operations,
-        ViewName.OPERATIONS: _of_operations,
+        HardwareViewName.GPUS: _of_gpus,
+        HardwareViewName.HIERARCHY: _of_hierarchy,
+        HardwareViewName.RATES: _of_rates,
+        HardwareViewName.ROOFLINE: _of_operations,
+        HardwareViewName.OPERATIONS: _of_operations,
     }[shown.view](shown)
 
 
-def _of_gpus(shown: Shown) -> str:
+def _of_gpus(shown: HardwareShown) -> str:
     if shown.gpus is None:
         return "The driver is being asked."
     if not shown.gpus:
@@ -50,7 +50,7 @@ def _of_gpus(shown: Shown) -> str:
     return ", ".join(parts) + "."
 
 
-def _of_hierarchy(shown: Shown) -> str:
+def _of_hierarchy(shown: HardwareShown) -> str:
     device = shown.device
     levels = hierarchy(device)
     if not levels:
@@ -68,7 +68,7 @@ def _of_hierarchy(shown: Shown) -> str:
     )
 
 
-def _of_rates(shown: Shown) -> str:
+def _of_rates(shown: HardwareShown) -> str:
     device = shown.device
     if shown.measuring:
         return f"Measuring: {plural(len(shown.rates), 'rate')} so far."
@@ -97,7 +97,7 @@ def _of_rates(shown: Shown) -> str:
     )
 
 
-def _of_operations(shown: Shown) -> str:
+def _of_operations(shown: HardwareShown) -> str:
     placed = shown.placed
     if not placed:
         return shown.why or f"The operations on {shown.device.name} are not known yet."

@@ -28,7 +28,7 @@ FIRST: Final = "A100 SXM4 80GB"
 KEPT: Final = 120
 
 
-class ViewName(StrEnum):
+class HardwareViewName(StrEnum):
     """The pictures, in the order of the key."""
 
     GPUS = "GPUs"
@@ -62,7 +62,7 @@ class DeviceChoice:
 
 
 @dataclass
-class Shown:
+class HardwareShown:
     """Filled piece by piece; None is what is not known yet.
 
     `gpus` are the readings of this moment, `history` those before, (utilisation, share of memory)
@@ -85,7 +85,7 @@ class Shown:
     measuring: bool = False
     operations: tuple[Operation, ...] = ()
     why: str = ""
-    view: ViewName = ViewName.GPUS
+    view: HardwareViewName = HardwareViewName.GPUS
     line: int = 0
 
     @property

@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from qtui.engine.estimator.answers import CaseFigures, ModelFacts
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.export import curve_table, panel_data
 from qtui.screen.plan.levels import headline, level_lines
 from qtui.screen.plan.panel import PlanPanel
@@ -81,7 +81,7 @@ class MemoryPanel(PlanPanel):
 
     def failed(self, sentence: str) -> None:
         if self.shown.current:  # a trace failed, and the estimate is as true as it was
-            self.phase = Phase.READY
+            self.phase = AskingPhase.READY
             self.tell(sentence)
         else:
             super().failed(sentence)
@@ -96,7 +96,11 @@ class MemoryPanel(PlanPanel):
     def fill_views(self) -> None:
         """What only one view shows is asked for when it is there."""
         shown = self.shown
-        if shown.view is ViewName.MAP and self.phase is Phase.READY and shown.answer is not None:
+        if (
+            shown.view is ViewName.MAP
+            and self.phase is AskingPhase.READY
+            and shown.answer is not None
+        ):
             self.map.start()
         if shown.view is ViewName.CASES and not shown.cases:
             shown.cases = CASES
@@ -365,7 +369,7 @@ class MemoryPanel(PlanPanel):
             return bool(self._past)
         if action == "trace":
             facts = self.shown.facts
-            idle = self.phase in (Phase.READY, Phase.FAILED)
+            idle = self.phase in (AskingPhase.READY, AskingPhase.FAILED)
             return facts is not None and facts.traceable and (idle or self.trace.goes_on)
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.panel import ESTIMATE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Trace:
         if facts is not None and not panel.shown.current:
             panel.not_built_in(facts)
             return
-        panel.phase = Phase.READY
+        panel.phase = AskingPhase.READY
         panel.tell("The trace was given up; what is shown is as before.")
 
     async def _work(self) -> None:
@@ -59,7 +59,7 @@ class Trace:
         estimated = shown.answer if shown.current else None
         since = self._since = time.monotonic()
         panel.refusal = ""
-        panel.phase = Phase.WORKING
+        panel.phase = AskingPhase.WORKING
         panel.draw()
         ticking = panel.set_interval(1.0, panel.draw_activity)
         try:

@@ -9,11 +9,11 @@ from qtui.engine.answers.tensors import TensorEntry, TensorNumbers
 from qtui.screen.tensors.facts import ERRORS, STATISTICS
 from qtui.screen.tensors.subject import WEIGHT
 from qtui.tui.panels.quantize.numbers import Row, element_rows, scheme_rows, tensor_rows
-from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui_core.codec import to_plain
 
 
-def panel_data(shown: Shown) -> dict[str, Any] | None:
+def panel_data(shown: QuantizeShown) -> dict[str, Any] | None:
     """The numbers, JSON without NaN or infinity; None before there are any."""
     if shown.entry is None or not any(shown.errors):
         return None
@@ -36,7 +36,7 @@ def panel_data(shown: Shown) -> dict[str, Any] | None:
     )
 
 
-def panel_text(shown: Shown, sentence: str) -> str | None:
+def panel_text(shown: QuantizeShown, sentence: str) -> str | None:
     """The same numbers to be pasted somewhere; None before there are any."""
     if shown.entry is None or not any(shown.errors):
         return None
@@ -67,7 +67,7 @@ def _statistics(numbers: TensorNumbers) -> dict[str, Any]:
     }
 
 
-def _shape(shown: Shown, entry: TensorEntry) -> list[int] | None:
+def _shape(shown: QuantizeShown, entry: TensorEntry) -> list[int] | None:
     """Of what is looked at: the stored tensor's, or that of the captured matrix (tokens x
     channels) once its map is there."""
     if shown.source == WEIGHT:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtui.engine.answers.tensors import Explanation, TensorEntry, TensorNumbers
 from qtui.engine.client import EngineState
-from qtui.screen.panel.asking import PAUSE_SECONDS, Phase
+from qtui.screen.panel.asking import PAUSE_SECONDS, AskingPhase
 from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui_core.answers.tensors import ErrorReport
@@ -91,14 +91,14 @@ class TensorReader:
             # Not started by itself: what ended it may have been this tensor, or the next.
             panel.engine_lost(panel.engine.detail)
         elif panel.opening is not None:
-            panel.say(Phase.OPENING, f"Opening {printable(panel.opening)}")
+            panel.say(AskingPhase.OPENING, f"Opening {printable(panel.opening)}")
         elif not entry.readable:
             panel.failed(f"{printable(entry.dtype)} is a dtype that is not read yet.")
         elif not entry.elements:
             panel.failed("This tensor is empty: there is nothing to quantize.")
         else:
             shown.explained = False
-            panel.say(Phase.WORKING, keep=True)
+            panel.say(AskingPhase.WORKING, keep=True)
             panel.if_late(partial(self._clear_stale, entry))
             panel.do(partial(self._read, pause), TENSOR)
 
@@ -124,7 +124,7 @@ class TensorReader:
             if shown.take(finding):
                 panel.speak()
             panel.show_numbers()
-        panel.say(Phase.READY, keep=True)
+        panel.say(AskingPhase.READY, keep=True)
         if not gc.get_freeze_count():
             # What is alive now stays: going through all of it again and again, as the collector
             # does, would hold up a key by 30 ms and more each time.

@@ -16,7 +16,7 @@ from qtui.engine.answers.tensors import Element, TensorNumbers
 from qtui.report.numbers import format_bytes, format_decibels, format_value
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.line import Line, shortened
-from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 
@@ -171,7 +171,7 @@ def element_rows(element: Element | None, *, brief: bool = False) -> list[Row]:
     return rows
 
 
-def all_rows(shown: Shown, *, brief: bool) -> tuple[Row, ...]:
+def all_rows(shown: QuantizeShown, *, brief: bool) -> tuple[Row, ...]:
     """The whole column: schemes, element, values; `brief` for a low screen."""
     numbers = shown.errors or [None] * len(shown.schemes)
     blank = [] if brief else [Row("")]

@@ -14,9 +14,9 @@ from textual.widget import Widget
 
 from qtui.engine.client import EngineLost
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened
-from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPanel, Phase
+from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPanel, AskingPhase
 from qtui.screen.panel.base import PaletteEntry
-from qtui.screen.tensors.list import Order, TensorList
+from qtui.screen.tensors.list import TensorList, TensorOrder
 from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
@@ -32,7 +32,7 @@ from qtui.tui.panels.quantize.numbers import all_rows
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
 from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
-from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui.tui.panels.quantize.views import View, view_bindings
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
@@ -66,7 +66,7 @@ class QuantizePanel(AskingPanel):
 
     def on_mount(self) -> None:
         self.feed = QuantizeFeed(self.engine)
-        self.shown = Shown(self.qtui.model)
+        self.shown = QuantizeShown(self.qtui.model)
         self.opening: str | None = None
         self.reader = TensorReader(self)
         self.ranking = Ranking(self)
@@ -109,7 +109,7 @@ class QuantizePanel(AskingPanel):
         self.opening = model
         self.refusal = ""
         has_picture = self.body.heatmap.grid is not None
-        self.say(Phase.OPENING, f"Opening {printable(model)}", keep=has_picture)
+        self.say(AskingPhase.OPENING, f"Opening {printable(model)}", keep=has_picture)
         self.ask(partial(self._open, model), OPENING)
 
     async def _open(self, model: str) -> None:
@@ -129,7 +129,8 @@ class QuantizePanel(AskingPanel):
         self.give_up(TENSOR, ElementReader.GROUP)
         self.ranking.stop()
         self.opening = None
-        self.shown = Shown(model, index, schemes=self.shown.schemes, active=self.shown.active)
+        before = self.shown
+        self.shown = QuantizeShown(model, index, schemes=before.schemes, active=before.active)
         self.qtui.looked_at = None
         self.body.clear()
         self.body.side.load(index.tensors)
@@ -159,8 +160,7 @@ class QuantizePanel(AskingPanel):
     def look_at(
         self, *, source: str | None = None, inject: Injection | Literal["keep"] | None = "keep"
     ) -> None:
-        """Look at something else of the chosen tensor: another source, another injection
-        (None: none)."""
+        """Look at another source of the chosen tensor, or another injection (None: none)."""
         shown = self.shown
         if shown.entry is None:
             return
@@ -191,11 +191,11 @@ class QuantizePanel(AskingPanel):
             if entry is not None:
                 self.keep_model(f"{stopped}.")
             else:
-                self.say(Phase.STOPPED, f"{stopped}; r goes on")
+                self.say(AskingPhase.STOPPED, f"{stopped}; r goes on")
             return
         if not self.body.maps.is_current(shown):
             shown.map = None  # it is of the scheme before
-        self.say(Phase.STOPPED, "Stopped; r goes on", keep=shown.map is not None)
+        self.say(AskingPhase.STOPPED, "Stopped; r goes on", keep=shown.map is not None)
         if entry is not None and not shown.explained:
             self.explain(
                 f"Stopped before all of {printable(shown.subject.title)} was measured under "
@@ -212,7 +212,7 @@ class QuantizePanel(AskingPanel):
 
     # Showing
 
-    def say(self, phase: Phase, text: str = "", *, keep: bool = False) -> None:
+    def say(self, phase: AskingPhase, text: str = "", *, keep: bool = False) -> None:
         """Another phase; `text` stands where the picture is or, to `keep` that, in the title."""
         self._keep = keep
         super().say(phase, text)
@@ -256,13 +256,13 @@ class QuantizePanel(AskingPanel):
         self.body.show_picture()
         if self.shown.entry is not message.entry:
             self.body.side.list.open_current()
-        elif self.phase is Phase.STOPPED:
+        elif self.phase is AskingPhase.STOPPED:
             self.reader.look()
 
     @on(Heatmap.CapacityChanged)
     @on(Histogram.CapacityChanged)
     def _room_changed(self) -> None:
-        if self.phase in (Phase.READY, Phase.WORKING):
+        if self.phase in (AskingPhase.READY, AskingPhase.WORKING):
             self.reader.look(pause=True)
 
     def action_filter(self) -> None:
@@ -279,7 +279,7 @@ class QuantizePanel(AskingPanel):
 
     def action_order(self) -> None:
         self.ranking.stop()
-        if self.body.side.next_order() is Order.WORST:
+        if self.body.side.next_order() is TensorOrder.WORST:
             self.ranking.start()
 
     def action_worst(self, direction: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from qtui.screen.tensors.list import Order
+from qtui.screen.tensors.list import TensorOrder
 from qtui_core.errors import QtuiError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Ranking:
 
     def start_if_listed(self) -> None:
         """Measures anew where the worst stand first."""
-        if self._panel.body.side.list.order is Order.WORST:
+        if self._panel.body.side.list.order is TensorOrder.WORST:
             self.start()
 
     def step(self, direction: int) -> None:

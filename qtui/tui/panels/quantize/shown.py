@@ -21,7 +21,7 @@ from qtui_core.schemes.scheme import Scheme
 
 
 @dataclass
-class Shown:
+class QuantizeShown:
     """Filled piece by piece; None is what is not known yet. `errors` go with `schemes`.
     `explanation` is the sentence about what is shown, or about what is being done, and
     `explained` whether it is the former."""

@@ -20,7 +20,7 @@ from textual.widget import Widget
 from qtui.screen.panel.base import PaletteEntry, Panel
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.panels.quantize.loading import Activity, Look
-from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.shown import QuantizeShown
 
 if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel
@@ -83,7 +83,7 @@ class View(Container):
         in a worker of the panel, which is cancelled by the next look; may raise what the feed
         raises."""
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: QuantizeShown) -> None:
         """More became known of what is looked at: errors, statistics, the element."""
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:

@@ -20,7 +20,7 @@ from qtui.screen.widgets.text_picture import Draw, TextPicture, centred
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.train.loss import LossPicture
 from qtui.tui.panels.train.picture import RunPicture
-from qtui.tui.panels.train.shown import ViewName
+from qtui.tui.panels.train.shown import TrainViewName
 from qtui_core.dataclass import dataclass
 
 
@@ -34,14 +34,14 @@ class Control:
     enabled: bool = True
 
 
-class Controls(DrawnLines):
+class ControlButtons(DrawnLines):
     """Buttons on a line, their keys before them."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "controls--key", "controls--word", "controls--off",
     }  # fmt: skip
     DEFAULT_CSS = """
-    Controls {
+    ControlButtons {
         height: 1;
         & > .controls--key { color: $primary; background: $panel; text-style: bold; }
         & > .controls--word { color: $foreground; background: $panel; }
@@ -152,8 +152,8 @@ class TrainBody(PlanBody):
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
         self.add_class("-curve")
-        self.tabs = ViewTabs([view.value for view in ViewName], drawing.glyphs.pointer)
-        self.controls = Controls()
+        self.tabs = ViewTabs([view.value for view in TrainViewName], drawing.glyphs.pointer)
+        self.controls = ControlButtons()
         self.levels = _text(drawing, "train-levels")
         self.curve = RunPicture(drawing)
         self.picture = _text(drawing, "train-picture", focus=True)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.plan.levels import headline
 from qtui.screen.widgets.text_picture import Canvas, TextLine
 from qtui.tui.panels.train.body import Control
 from qtui.tui.panels.train.levels import before_lines, run_lines
 from qtui.tui.panels.train.picture import Overlay
 from qtui.tui.panels.train.recordings import SPEEDS
-from qtui.tui.panels.train.shown import RunShown, ViewName
+from qtui.tui.panels.train.shown import RunShown, TrainViewName
 from qtui.tui.panels.train.tables import draw_expected, draw_parts, draw_phases
 from qtui.tui.panels.train.texts import draw_adapters, draw_gap, draw_log, held_lines
 from qtui.tui.panels.train.tracks import overlay, stacked_prediction
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
 
 DRAWERS = {
-    ViewName.PHASES: draw_phases,
-    ViewName.PARTS: draw_parts,
-    ViewName.GAP: draw_gap,
-    ViewName.LOG: draw_log,
-    ViewName.ADAPTERS: draw_adapters,
+    TrainViewName.PHASES: draw_phases,
+    TrainViewName.PARTS: draw_parts,
+    TrainViewName.GAP: draw_gap,
+    TrainViewName.LOG: draw_log,
+    TrainViewName.ADAPTERS: draw_adapters,
 }
 #: Up to so many batches each is tried.
 EACH = 32
@@ -46,7 +46,7 @@ class TrainPainter:
     def all(self) -> None:
         panel = self._panel
         panel.draw_form()
-        panel.body.tabs.active = list(ViewName).index(panel.run_shown.view)
+        panel.body.tabs.active = list(TrainViewName).index(panel.run_shown.view)
         self.progress()
         self._standing = standing(panel.run_shown)
         panel.refresh_bindings()
@@ -66,13 +66,13 @@ class TrainPainter:
         self.title()
         levels = partial(run_lines, state) if run.there else partial(before_lines, panel.shown, run)
         body.levels.show(levels)
-        if run.view is ViewName.RUN:
+        if run.view is TrainViewName.RUN:
             self.run()
             self._below()
-        elif run.view is ViewName.LOSS:
+        elif run.view is TrainViewName.LOSS:
             body.show_loss()
             body.loss.show(_losses(state), _asked(state))
-        elif run.view is ViewName.PHASES and not run.there:
+        elif run.view is TrainViewName.PHASES and not run.there:
             body.show_text(partial(draw_expected, panel.shown))
         else:
             body.show_text(partial(DRAWERS[run.view], state))
@@ -124,7 +124,7 @@ class TrainPainter:
         title.silent = bool(run.silence or (panel.silence and panel.waits_for_engine))
         if not run.there:
             title.subject, title.details = headline(panel.shown)
-            busy = panel.phase in (Phase.OPENING, Phase.WORKING) and not panel.trouble
+            busy = panel.phase in (AskingPhase.OPENING, AskingPhase.WORKING) and not panel.trouble
             title.activity = "estimating" if busy else ""
             return
         header = state.header

@@ -13,19 +13,19 @@ from textual.widget import Widget
 
 from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.messages import Resized
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.base import PaletteEntry
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
-from qtui.tui.panels.train.body import Controls, TrainBody
+from qtui.tui.panels.train.body import ControlButtons, TrainBody
 from qtui.tui.panels.train.drawing import TrainPainter, smaller
 from qtui.tui.panels.train.export import run_data, run_table
 from qtui.tui.panels.train.keys import HELP, TRAIN_BINDINGS
 from qtui.tui.panels.train.recordings import recordings
 from qtui.tui.panels.train.running import DRAWN_SECONDS, TrainRun
 from qtui.tui.panels.train.sentences import going_on, sentence_of
-from qtui.tui.panels.train.shown import RunShown, ViewName
+from qtui.tui.panels.train.shown import RunShown, TrainViewName
 from qtui_core.errors import UsageError
 from qtui_core.live.planned import plan_of
 from qtui_core.memory.plan.option import whole_number
@@ -112,8 +112,8 @@ class TrainPanel(PlanPanel):
     def copy_text(self) -> str | None:
         body, title = self.body, self.body.title_line
         view = self.run_shown.view
-        text = body.curve.text if view is ViewName.RUN else body.picture.text
-        text = body.loss.text if view is ViewName.LOSS else text
+        text = body.curve.text if view is TrainViewName.RUN else body.picture.text
+        text = body.loss.text if view is TrainViewName.LOSS else text
         head = "  ".join((title.subject, *title.details))
         return f"{head}\n{body.levels.text}\n\n{text}\n\n{self.sentence}"
 
@@ -131,15 +131,15 @@ class TrainPanel(PlanPanel):
     @on(Resized)
     def _picture_resized(self, message: Resized) -> None:
         message.stop()
-        if self.run_shown.view is ViewName.RUN:
+        if self.run_shown.view is TrainViewName.RUN:
             self.painter.run()
 
     # Views
 
     def show_view(self, place: int) -> None:
-        self._show_view(list(ViewName)[place])
+        self._show_view(list(TrainViewName)[place])
 
-    def _show_view(self, view: ViewName) -> None:
+    def _show_view(self, view: TrainViewName) -> None:
         self.run_shown.view = view
         self.draw()
         self.body.focus_form()
@@ -184,7 +184,7 @@ class TrainPanel(PlanPanel):
             run.player.restart()
             run.state = run.player.state
             self.draw()
-        elif self.silence or self.phase is Phase.LOST:
+        elif self.silence or self.phase is AskingPhase.LOST:
             self.action_restart()
         else:
             self.run.start()
@@ -239,8 +239,8 @@ class TrainPanel(PlanPanel):
             run.state = run.player.state
             self.draw()
 
-    @on(Controls.Pressed)
-    async def _pressed(self, message: Controls.Pressed) -> None:
+    @on(ControlButtons.Pressed)
+    async def _pressed(self, message: ControlButtons.Pressed) -> None:
         message.stop()
         await self.run_action(message.action)
 
@@ -358,7 +358,7 @@ class TrainPanel(PlanPanel):
         self._asking = ""
         self.refusal = ""
         if not self.body.has_form:
-            self._show_view(ViewName.RUN)
+            self._show_view(TrainViewName.RUN)
         self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -15,9 +15,9 @@ from typing import Final, Self
 from qtui.tui.config import log_file
 from qtui_core.errors import QtuiError
 from qtui_core.files import Target
-from qtui_core.live.header import Header
+from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import Told
-from qtui_core.live.recording import Recorder, Recording
+from qtui_core.live.recording import Recorder, RunRecording
 from qtui_core.live.snapshot import Snapshot
 from qtui_core.live.state import RunState, after
 
@@ -56,14 +56,14 @@ class Keeper:
         try:
             if self._recorder is not None:
                 self._recorder.write(told)
-            elif isinstance(told, Header):
+            elif isinstance(told, RecordingHeader):
                 self._begin(told)
         except (OSError, QtuiError) as error:
             why = (error.strerror if isinstance(error, OSError) else "") or f"{error}".rstrip(".")
             what = "The run is not recorded" if self.path is None else "The recording is cut off"
             self.complaint = f"{what}: {why}."
 
-    def _begin(self, header: Header) -> None:
+    def _begin(self, header: RecordingHeader) -> None:
         """The recording with its first line; then the oldest goes."""
         self._folder.mkdir(parents=True, exist_ok=True)
         stem = f"run-{datetime.now():%Y%m%d-%H%M%S}"
@@ -112,7 +112,9 @@ class Player:
     or at the end. `clock` gives seconds, as time.monotonic does.
     """
 
-    def __init__(self, recording: Recording, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, recording: RunRecording, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.recording = recording
         self.speed: int = SPEEDS[0]
         self.paused = False

@@ -11,7 +11,7 @@ from qtui.screen.plan.levels import signed
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.tui.panels.train.levels import gap_text
-from qtui.tui.panels.train.shown import RunShown, ViewName
+from qtui.tui.panels.train.shown import RunShown, TrainViewName
 from qtui.tui.panels.train.texts import gap_of
 from qtui_core.live.compare import too_early
 from qtui_core.live.explain import WORTH, largest_unexplained
@@ -66,11 +66,11 @@ def of_run(run: RunShown, glyphs: Glyphs) -> str:
         return _before_a_step(run)
     if fault is not None:
         return f"{_progress(run)} {fault.text}"
-    if run.view is ViewName.ADAPTERS and state.adapters is not None:
+    if run.view is TrainViewName.ADAPTERS and state.adapters is not None:
         return of_adapters(state.adapters)
-    if run.view in (ViewName.PARTS, ViewName.GAP) and not too_early(state):
+    if run.view in (TrainViewName.PARTS, TrainViewName.GAP) and not too_early(state):
         return explanation(state, gap_of(state)) or _progress(run)
-    if run.view is ViewName.LOSS:
+    if run.view is TrainViewName.LOSS:
         return " ".join(filter(None, (_progress(run), _loss(state), _learns(state))))
     parts = [_progress(run), _loss(state), _peak(state, glyphs)]
     if state.over:

@@ -16,7 +16,7 @@ USUAL_STEPS = 20
 USUAL_TEXT = "The memory of a training step is"
 
 
-class ViewName(StrEnum):
+class TrainViewName(StrEnum):
     """The pictures, in the order of the key."""
 
     RUN = "Run"
@@ -56,7 +56,7 @@ class RunShown:
     path: Path | None = None
     complaint: str = ""
     silence: str = ""
-    view: ViewName = ViewName.RUN
+    view: TrainViewName = TrainViewName.RUN
     steps: int | None = USUAL_STEPS
     data: str | None = None
     text: str = USUAL_TEXT

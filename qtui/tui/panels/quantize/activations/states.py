@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 
-class State(StrEnum):
+class CaptureState(StrEnum):
     """Where the view is. `failed` keeps the reason in `trouble`."""
 
     NOTHING = "nothing"
@@ -16,20 +16,20 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-def state_sentence(state: State, trouble: str, tensor: str) -> str:
+def state_sentence(state: CaptureState, trouble: str, tensor: str) -> str:
     """The sentence of the panel; empty where there is nothing to say. `tensor` is the chosen
     weight, empty without one."""
     match state:
-        case State.FAILED:
+        case CaptureState.FAILED:
             return trouble
-        case State.CAPTURING:
+        case CaptureState.CAPTURING:
             return "The model reads the text; escape stops it."
-        case State.STOPPED:
+        case CaptureState.STOPPED:
             return (
                 "Stopped before the model had read the text; r goes on, and v shows the views "
                 "that need no run of it."
             )
-        case State.NOTHING if tensor:
+        case CaptureState.NOTHING if tensor:
             return (
                 f"Nothing is captured of the module of {tensor}: weights are half of a product, "
                 f"so let the model read a text (c) to see the other half."
@@ -38,14 +38,14 @@ def state_sentence(state: State, trouble: str, tensor: str) -> str:
             return ""
 
 
-def state_words(state: State, trouble: str) -> Sequence[str]:
+def state_words(state: CaptureState, trouble: str) -> Sequence[str]:
     """What stands where the numbers would be, a paragraph each."""
     match state:
-        case State.CAPTURING:
+        case CaptureState.CAPTURING:
             return (trouble or "Starting the capture", "escape stops it.")
-        case State.STOPPED:
+        case CaptureState.STOPPED:
             return ("Stopped; r goes on.",)
-        case State.FAILED:
+        case CaptureState.FAILED:
             return (
                 trouble,
                 "c reads the built-in text, p a prompt, i a file; v goes on to the other views, "

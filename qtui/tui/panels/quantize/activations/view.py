@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from qtui.engine.client import EngineLost
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.base import PaletteEntry
 from qtui.screen.tensors.subject import INPUT, OUTPUT
 from qtui.screen.widgets.drawing import Drawing
@@ -22,7 +22,7 @@ from qtui.tui.panels.quantize.activations.data import Captured, Outputs, Ranges,
 from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
 from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
 from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
-from qtui.tui.panels.quantize.activations.states import State, state_sentence, state_words
+from qtui.tui.panels.quantize.activations.states import CaptureState, state_sentence, state_words
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.lines import TextLine, TonedLines
 from qtui.tui.panels.quantize.views import View
@@ -64,7 +64,7 @@ class ActivationsView(View):
         super().__init__(drawing)
         self.lines = ActivationLines(self._lay_out)
         self.field = Field(compact=True, select_on_focus=True, id="activations-text")
-        self.state = State.NOTHING
+        self.state = CaptureState.NOTHING
         self.trouble = ""
         self.text: TextChoice | None = None
         """What the model reads; None until somebody has said."""
@@ -100,8 +100,8 @@ class ActivationsView(View):
         if self.text is None or (
             self._seconds > UNASKED_SECONDS and tensor not in self.held and tensor != self._asked
         ):
-            if self.state is not State.FAILED:
-                self._be(State.NOTHING)
+            if self.state is not CaptureState.FAILED:
+                self._be(CaptureState.NOTHING)
             return
         self._message = ""
         try:
@@ -110,32 +110,32 @@ class ActivationsView(View):
             raise
         except QtuiError as error:
             self.text = None  # it would fail again for every tensor that is looked at
-            self._be(State.FAILED, str(error))
+            self._be(CaptureState.FAILED, str(error))
             return
         try:
             await self._measure(self._feed, found, look, activity)
         except EngineLost:
             raise
         except QtuiError as error:
-            self._be(State.FAILED, str(error))
+            self._be(CaptureState.FAILED, str(error))
 
     async def _capture(
         self, feed: ActivationsFeed, text: TextChoice, look: Look, activity: Activity
     ) -> Captured:
         if self.found is None:
-            self._be(State.CAPTURING)
+            self._be(CaptureState.CAPTURING)
 
         def heard(stage: str, fraction: float) -> None:
             activity(stage, fraction)
             if self.found is None:
-                self._be(State.CAPTURING, f"{stage.capitalize()}, {fraction:.0%}")
+                self._be(CaptureState.CAPTURING, f"{stage.capitalize()}, {fraction:.0%}")
 
         found = await feed.capture(look.model, look.subject.tensor, text, heard)
         if self.found is None or self.found.number != found.number:
             self.ranges = self.outputs = None
             self._seconds = found.seconds
         self.found, self._asked = found, ""
-        self._be(State.READY)
+        self._be(CaptureState.READY)
         return found
 
     async def _measure(
@@ -144,31 +144,31 @@ class ActivationsView(View):
         side = OUTPUT if look.subject.source == OUTPUT else INPUT
         scheme = look.schemes[look.active]
         self.ranges = await feed.ranges(look.model, found, side, scheme, activity)
-        self._be(State.READY)
+        self._be(CaptureState.READY)
         try:
             self.outputs = await feed.outputs(
                 look.model, found, look.schemes, look.active, activity
             )
         except UsageError as error:  # a layer too large for it; the rest is still true
             self.outputs = None
-            self._be(State.READY, str(error))
+            self._be(CaptureState.READY, str(error))
         else:
-            self._be(State.READY)
+            self._be(CaptureState.READY)
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
-        phase = self.panel.phase if self.is_mounted else Phase.OPENING
-        if phase is Phase.LOST:
+        phase = self.panel.phase if self.is_mounted else AskingPhase.OPENING
+        if phase is AskingPhase.LOST:
             self._feed = None  # what the engine held is gone with it
             self._forget()
-        if keep or phase in (Phase.WORKING, Phase.READY):
+        if keep or phase in (AskingPhase.WORKING, AskingPhase.READY):
             message = ""  # what is being done here is said by the view itself
-        elif phase is Phase.OPENING:
-            self.state, self._tensor = State.NOTHING, ""
+        elif phase is AskingPhase.OPENING:
+            self.state, self._tensor = CaptureState.NOTHING, ""
             self._forget()
-        if phase is Phase.STOPPED and self.state is State.CAPTURING:
-            self.state = State.STOPPED
+        if phase is AskingPhase.STOPPED and self.state is CaptureState.CAPTURING:
+            self.state = CaptureState.STOPPED
             self._speak()
-        self._message = "" if self.state is State.STOPPED else message
+        self._message = "" if self.state is CaptureState.STOPPED else message
         self._refresh()
 
     @property
@@ -195,14 +195,14 @@ class ActivationsView(View):
         return self.lines
 
     def copy_text(self) -> str | None:
-        if self.state is not State.READY or self.found is None:
+        if self.state is not CaptureState.READY or self.found is None:
             return None
         lines = all_lines(100, 40, self.drawing.glyphs, self.found, self.ranges, self.outputs)
         plain = ["".join(text for text, _ in line).rstrip() for line in lines]
         return "\n".join([self._subject_name(), *plain, "", self.sentence])
 
     def export_data(self) -> dict[str, Any] | None:
-        if self.state is not State.READY or self.found is None:
+        if self.state is not CaptureState.READY or self.found is None:
             return None
         parts = {"capture": self.found, "ranges": self.ranges, "outputs": self.outputs}
         return {
@@ -216,7 +216,7 @@ class ActivationsView(View):
 
     def action_capture(self) -> None:
         """Let the model read the text it read last, or the built-in one."""
-        self._read(self.text or BUILT_IN if self.state is not State.READY else BUILT_IN)
+        self._read(self.text or BUILT_IN if self.state is not CaptureState.READY else BUILT_IN)
 
     def action_type_text(self, kind: str) -> None:
         self._kind = kind
@@ -251,7 +251,7 @@ class ActivationsView(View):
 
     def _read(self, text: TextChoice) -> None:
         self.text, self.trouble = text, ""
-        self.state = State.NOTHING
+        self.state = CaptureState.NOTHING
         entry = self.panel.shown.entry
         self._asked = "" if entry is None else entry.name
         self._forget()
@@ -263,13 +263,13 @@ class ActivationsView(View):
         self.found = self.ranges = self.outputs = None
         self._speak()
 
-    def _be(self, state: State, words: str = "") -> None:
+    def _be(self, state: CaptureState, words: str = "") -> None:
         self.state, self.trouble = state, words
         self._speak()
         self._refresh()
 
     def _speak(self) -> None:
-        if self.state is State.READY:
+        if self.state is CaptureState.READY:
             parts = (self.ranges, self.outputs)
             said = [part.sentence for part in parts if part is not None]
             self.sentence = " ".join([*said, *([self.trouble] if self.trouble else [])])
@@ -288,6 +288,6 @@ class ActivationsView(View):
         glyphs = self.drawing.glyphs
         if self._message:
             return wrapped_lines(width, self._message.splitlines())
-        if self.state is State.READY and self.found is not None:
+        if self.state is CaptureState.READY and self.found is not None:
             return all_lines(width, height, glyphs, self.found, self.ranges, self.outputs)
         return wrapped_lines(width, state_words(self.state, self.trouble))

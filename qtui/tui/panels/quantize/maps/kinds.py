@@ -13,7 +13,7 @@ SIGNED_POOLINGS = ("max", "mean", "nearest")
 
 
 @dataclass(frozen=True)
-class Kind:
+class MapChoice:
     """`name` is what the engine calls it, `schemes` how many schemes it is about."""
 
     name: str
@@ -31,17 +31,19 @@ class Kind:
 
 
 KINDS = (
-    Kind("error", "|error|"),
-    Kind("signed", "error", signed=True, poolings=SIGNED_POOLINGS),
-    Kind("value", "value", schemes=0, signed=True),
-    Kind("scale", "scale"),
-    Kind("code", "code", log=False, poolings=("nearest",)),
-    Kind("difference", "|error| A-B", schemes=2, signed=True, poolings=SIGNED_POOLINGS),
+    MapChoice("error", "|error|"),
+    MapChoice("signed", "error", signed=True, poolings=SIGNED_POOLINGS),
+    MapChoice("value", "value", schemes=0, signed=True),
+    MapChoice("scale", "scale"),
+    MapChoice("code", "code", log=False, poolings=("nearest",)),
+    MapChoice("difference", "|error| A-B", schemes=2, signed=True, poolings=SIGNED_POOLINGS),
 )
 DIFFERENCE = KINDS[-1]
 
 
-def map_titles(kind: Kind, pooling: str, grid: HeatGrid, times: str, front: str) -> tuple[str, ...]:
+def map_titles(
+    kind: MapChoice, pooling: str, grid: HeatGrid, times: str, front: str
+) -> tuple[str, ...]:
     """What stands above a map: what it shows, how it is pooled, its scale and its window; from
     the longest text to the shortest that makes sense. `front` is what is shown."""
     high, wide = grid.pool

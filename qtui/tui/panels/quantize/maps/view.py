@@ -21,13 +21,13 @@ from qtui.screen.widgets.histogram import Histogram
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.maps.export import maps_data, maps_table
 from qtui.tui.panels.quantize.maps.keys import HELP, KEYS
-from qtui.tui.panels.quantize.maps.kinds import DIFFERENCE, KINDS, Kind, map_titles
+from qtui.tui.panels.quantize.maps.kinds import DIFFERENCE, KINDS, MapChoice, map_titles
 from qtui.tui.panels.quantize.maps.legend import SharedLegend
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.schemes import LETTERS
-from qtui.tui.panels.quantize.shown import Shown
+from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui.tui.panels.quantize.views import View
 
 Seen = tuple[str, Subject]
@@ -66,7 +66,7 @@ class MapsView(View):
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
-        self.kind: Kind = KINDS[0]
+        self.kind: MapChoice = KINDS[0]
         self.pooling = "max"
         self.window: Window | None = None
         self.side = False
@@ -102,7 +102,7 @@ class MapsView(View):
         """The maps to draw, in the order of the widgets."""
         rows, columns = self._capacity()
 
-        def request(kind: Kind, schemes: tuple[str, ...]) -> MapRequest:
+        def request(kind: MapChoice, schemes: tuple[str, ...]) -> MapRequest:
             pooling = self.pooling if self.pooling in kind.poolings else kind.poolings[0]
             return MapRequest(kind.name, schemes, pooling, self.window, rows, columns)
 
@@ -115,7 +115,7 @@ class MapsView(View):
             return two
         return [*two, request(DIFFERENCE, schemes[:2])]
 
-    def is_current(self, shown: Shown) -> bool:
+    def is_current(self, shown: QuantizeShown) -> bool:
         """Whether the maps are of the chosen schemes, and not of those before them."""
         schemes = tuple(map(str, shown.schemes))
         wanted = [request.schemes for request in self._requests(schemes, shown.active)]
@@ -198,7 +198,7 @@ class MapsView(View):
             return None
         return self.kind.scale([value for picture in pictures[:2] for value in picture.grid.cells])
 
-    def show(self, shown: Shown) -> None:
+    def show(self, shown: QuantizeShown) -> None:
         if self._has_subject:
             self._tell(shown)
         if shown.numbers is not None:
@@ -206,7 +206,7 @@ class MapsView(View):
             for widget in self.maps:
                 widget.marked_columns = marked
 
-    def _tell(self, shown: Shown) -> None:
+    def _tell(self, shown: QuantizeShown) -> None:
         told = shown.active if len(self.pictures) == 2 else -1
         self.sentence = map_sentence(
             self.pictures[told],
@@ -373,5 +373,5 @@ class MapsView(View):
         return self.query_one("#maps") if len(self.pictures) > 1 else self.heatmap
 
 
-def _kind_of(picture: MapPicture) -> Kind:
+def _kind_of(picture: MapPicture) -> MapChoice:
     return next(kind for kind in KINDS if kind.name == picture.request.kind)

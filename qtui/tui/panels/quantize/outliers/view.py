@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from qtui.report.numbers import format_value
-from qtui.screen.panel.asking import Phase
+from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.tensors.subject import Injection
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.panels.quantize.loading import Activity, Look
@@ -188,7 +188,7 @@ class OutliersView(View):
 
     def say(self, message: str, *, keep: bool, trouble: bool) -> None:
         if keep:
-            if self.is_mounted and self.panel.phase is Phase.STOPPED:
+            if self.is_mounted and self.panel.phase is AskingPhase.STOPPED:
                 self._keep_current(message)
             return
         if trouble or not message or self.found.numbers is None or self.panel.shown.entry is None:

@@ -16,7 +16,7 @@ WINDOW: Final = Label("sliding_window", Component.CACHE)
 
 
 @dataclass
-class Kept:
+class KeptTokens:
     """What a layer keeps: buffers of keys and values, and of how many tokens; one with a window
     its length as a tensor. What their gradients need the graph keeps."""
 
@@ -44,7 +44,7 @@ class Cache:
     """
 
     length: int = 0
-    layers: dict[int, Kept] = field(default_factory=dict)
+    layers: dict[int, KeptTokens] = field(default_factory=dict)
     cross: Cache | None = None
     encoded: Tensor | None = None
 
@@ -87,7 +87,7 @@ def remember(
         kept.keys = keys.buffer
     # The layer has the type of its first keys, of which autocast may have made less of the values.
     values = tape.new(value.elements // tokens * seen, wider(key.dtype, value.dtype), CACHE)
-    cache.layers[tape.layer] = Kept(keys.buffer, values.buffer, seen, window, length)
+    cache.layers[tape.layer] = KeptTokens(keys.buffer, values.buffer, seen, window, length)
     for tensor, joined in ((key, keys), (value, values)):
         tensor.elements, tensor.dtype, tensor.buffer = joined.elements, joined.dtype, joined.buffer
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import Moe, Parameter
-from qtui_core.memory.tape.blocks.feedforward.moe_adapters import Folded
+from qtui_core.memory.tape.blocks.feedforward.moe_adapters import AdaptedParameter
 from qtui_core.memory.tape.blocks.linear.weights import Weights
 from qtui_core.memory.tape.operations.attention import softmax
 from qtui_core.memory.tape.operations.linear import linear
@@ -29,7 +29,7 @@ def route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> tuple[Tens
     tokens = hidden.elements // spec.hidden
     given = tape.to(hidden, "fp32")
     assert isinstance(spec.router, Parameter)
-    weight = tape.to(Folded(tape, weights, spec.router).weight(tape), "fp32")
+    weight = tape.to(AdaptedParameter(tape, weights, spec.router).weight(tape), "fp32")
     logits = linear(tape, given, weight, None, spec.hidden, spec.experts)
     del given, weight
     choose = _v3 if spec.style == "deepseek_v3" else _v2

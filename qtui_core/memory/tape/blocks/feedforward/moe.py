@@ -11,7 +11,7 @@ from qtui_core.memory.shape.model_shape import Moe, Parameter
 from qtui_core.memory.tape.blocks.feedforward.activations import activation
 from qtui_core.memory.tape.blocks.feedforward.deepseek_router import route
 from qtui_core.memory.tape.blocks.feedforward.mlp import gated
-from qtui_core.memory.tape.blocks.feedforward.moe_adapters import Folded
+from qtui_core.memory.tape.blocks.feedforward.moe_adapters import AdaptedParameter
 from qtui_core.memory.tape.blocks.linear.linear import project
 from qtui_core.memory.tape.blocks.linear.weights import Weights
 from qtui_core.memory.tape.operations.attention import softmax
@@ -101,7 +101,7 @@ def _route(tape: Tape, weights: Weights, spec: Moe, hidden: Tensor) -> Routed:
     tokens = hidden.elements // spec.hidden
     chosen = tokens * spec.top_k
     assert isinstance(spec.router, Parameter)
-    router = Folded(tape, weights, spec.router)
+    router = AdaptedParameter(tape, weights, spec.router)
     if spec.style != "granitemoe":
         hidden = _seen_again(tape, hidden)
     logits = linear(tape, hidden, router.weight(tape), None, spec.hidden, spec.experts)
@@ -137,8 +137,8 @@ def _experts(
     tape.path = spec.stacked[0].name.rpartition(".")[0]
     rows = top_index.elements
     gate_up_spec, down_spec = spec.stacked
-    down = Folded(tape, weights, down_spec)
-    gate_up = Folded(tape, weights, gate_up_spec)
+    down = AdaptedParameter(tape, weights, down_spec)
+    gate_up = AdaptedParameter(tape, weights, gate_up_spec)
     inner, outer = spec.intermediate, spec.hidden
     tape.operation("sort")
     sorted_ids = tape.new(rows, "int64", SORT)

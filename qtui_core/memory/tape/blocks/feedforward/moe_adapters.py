@@ -23,7 +23,7 @@ BMM: Final = Label("bmm")
 MUL: Final = Label("mul")
 
 
-class Folded:
+class AdaptedParameter:
     """A parameter with its adapter put on; without one, the parameter itself. What is made of
     the adapter lives as long as this."""
 
