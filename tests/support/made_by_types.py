@@ -44,10 +44,13 @@ def values_of(hint: Any, depth: int = 4) -> st.SearchStrategy[Any]:
         return st.sampled_from(inner)
     if origin in (tuple, list):
         if origin is list or Ellipsis in inner:
-            return st.lists(values_of(inner[0], depth), max_size=3).map(origin)
+            items = values_of(inner[0], depth)
+            return st.lists(items, max_size=0 if items.is_empty else 3).map(origin)
         return st.tuples(*(values_of(part, depth) for part in inner))
     if origin is not None:
-        return st.dictionaries(values_of(inner[0], depth), values_of(inner[1], depth), max_size=3)
+        items = values_of(inner[1], depth)
+        most = 0 if items.is_empty else 3
+        return st.dictionaries(values_of(inner[0], depth), items, max_size=most)
     if is_dataclass(hint):
         return instances_of(hint, depth - 1)
     if issubclass(hint, Enum):

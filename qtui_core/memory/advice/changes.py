@@ -106,10 +106,13 @@ def changed_plans(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[RunPlan, s
 def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
     """(options to change, what that costs) of all changes that might save memory: what the rows of
     the options say, and what depends on the model or changes several."""
+    causal = not shape.is_encoder and not shape.encoder
     for option in options_of(type(plan)):
+        if not option.counts(plan) or (option.name == "loss" and not causal):
+            continue
         value = getattr(plan, option.name)
         for cheaper in option.cheaper:
-            if value != cheaper.value and option.counts(plan) and cheaper.where(plan):
+            if value != cheaper.value and cheaper.where(plan):
                 yield {option.name: cheaper.value}, cheaper.cost
     if plan.trains:
         if plan.dtype == "fp32" and not plan.autocast:
