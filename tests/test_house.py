@@ -134,7 +134,6 @@ def test_no_modules_import_each_other() -> None:
     known = [
         {f"{shape}.{name}" for name in
          ("heads", "from_config", "model_shape", "modules", "packed_modules")},
-        {"qtui_core.schemes.scheme", "qtui_core.schemes.text"},
     ]  # fmt: skip
     assert [circle for circle in circles() if not any(circle <= each for each in known)] == []
 

@@ -23,6 +23,7 @@ from qtui_core.schemes.formats import (
 )
 from qtui_core.schemes.granularity import Granularity
 from qtui_core.schemes.rules import check_scheme, refused_granularity
+from qtui_core.schemes.text import scheme_arguments
 
 __all__ = [
     "ALL_SCALE_RULES",
@@ -145,6 +146,4 @@ class Scheme:
 
         Raises UsageError, naming what is allowed, when it does not parse or is impossible.
         """
-        from qtui_core.schemes.text import scheme_arguments
-
         return cls(**scheme_arguments(text))

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from qtui_core.errors import UsageError
+from qtui_core.schemes.formats import ALL_SCALE_RULES, FORMAT_HELP, SCHEME_FORMATS
 from qtui_core.schemes.granularity import GRANULARITY_HELP, parse_granularity
-from qtui_core.schemes.scheme import ALL_SCALE_RULES, FORMAT_HELP, SCHEME_FORMATS
 
 OPTION_HELP = (
     "sym or asym, asym:zpfloat and absmax, full or signed with the integers; floor, ceil, even or "
