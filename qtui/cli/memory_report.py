@@ -20,7 +20,7 @@ from qtui.report.memory.data import MemoryReport
 from qtui_core.memory.advice.fit import Knob, largest
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device, parse_memory
 from qtui_core.memory.estimate import estimate_resolved
-from qtui_core.memory.plan.rules import not_built_in
+from qtui_core.memory.plan.refusals import not_built_in
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for, within_positions
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.peaks import estimate_peaks

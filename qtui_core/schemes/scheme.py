@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+from qtui_core.schemes.combinations import check_scheme, refused_granularity
 from qtui_core.schemes.formats import (
     ALL_SCALE_RULES,
     FIXED_GRANULARITY,
@@ -22,7 +23,6 @@ from qtui_core.schemes.formats import (
     SchemeFormat,
 )
 from qtui_core.schemes.granularity import Granularity
-from qtui_core.schemes.rules import check_scheme, refused_granularity
 from qtui_core.schemes.text import scheme_arguments
 
 __all__ = [

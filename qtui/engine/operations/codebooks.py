@@ -26,7 +26,7 @@ from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.statistics import StatisticsScan
 from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
 from qtui_core.quant.verdicts.equal_bits import at_equal_bits
-from qtui_core.schemes.rules import check_side_by_side
+from qtui_core.schemes.combinations import check_side_by_side
 
 
 def codebooks(session: Session, task: Task) -> Result:

@@ -13,7 +13,7 @@ from qtui_core.memory.compute.totals import Compute
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import Estimate
 from qtui_core.memory.formulas.terms import Term
-from qtui_core.memory.plan.rules import not_built_in
+from qtui_core.memory.plan.refusals import not_built_in
 
 
 @dataclass(frozen=True)

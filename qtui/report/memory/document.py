@@ -14,7 +14,7 @@ from qtui.report.numbers import format_bytes, format_count, plural
 from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
 from qtui_core.memory.advice.fit import Fit, Largest
 from qtui_core.memory.estimate import Estimate
-from qtui_core.memory.plan.rules import learned_positions
+from qtui_core.memory.plan.refusals import learned_positions
 from qtui_core.memory.plan.text import grouped
 
 _TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}

@@ -11,7 +11,7 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.devices.device import Calibration
 from qtui_core.memory.devices.workspaces import parse_version
 from qtui_core.memory.estimate import Estimate
-from qtui_core.memory.plan.rules import not_built_in
+from qtui_core.memory.plan.refusals import not_built_in
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.plan.targets import rank_on
 from qtui_core.memory.plan.text import without_effect

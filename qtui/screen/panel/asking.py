@@ -229,7 +229,7 @@ class AskingPanel(Panel):
         return True
 
     def validate_sentence(self, sentence: str) -> str:
-        """What is computed from data gives way while the data are old."""
+        """While the engine is silent, its silence is told in place of the panel's own sentence."""
         self._own_sentence = sentence
         if not (self.silence and self.waits_for_engine):
             return sentence

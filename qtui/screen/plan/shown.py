@@ -1,4 +1,4 @@
-"""What the Memory panel shows at the moment."""
+"""What a panel with a plan shows at the moment: the model, the plan, the estimate, the view."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class PlanOption:
         metavar: what `--help` writes for a value.
         last: whether it is shown behind the others of its group.
         counts: whether it means anything in a plan with nothing left open.
-        idle: why it changes nothing where it does not count; empty where that is no news.
+        idle: what is noted of it where it is set and changes nothing; empty for no note.
         refused: why a plan with nothing left open cannot be with its value; empty where it can.
         cheaper: values that save memory.
         name, default: of its field.

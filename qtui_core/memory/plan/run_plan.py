@@ -19,7 +19,7 @@ from qtui_core.memory.plan.choices import (
 )
 from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
-from qtui_core.memory.plan.rules import check, check_against, check_storage, learned_positions
+from qtui_core.memory.plan.refusals import check, check_against, check_storage, learned_positions
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
 

@@ -103,9 +103,9 @@ _ALWAYS_BOTH_MASKS: Final = ("gemma2", "gemma3_text", "cohere2", "llama4_text", 
 def make_masks(
     tape: Tape, state: Pass, dtype: str, padding: Tensor | None, *, numbered: bool = True
 ) -> list[Tensor | None]:
-    """The masks that the kinds of layers need, and those that the class makes besides, which live
-    as long as its forward(): they are returned. `numbered` is whether the class hands the numbers
-    of the tokens on, in which packed sequences are then looked for."""
+    """Makes the masks that the layers use. Returns those that the class makes and no layer uses,
+    which live until forward() ends. `numbered`: the class passes position ids on, so that
+    transformers looks for packed sequences in them."""
     looks = numbered and padding is None and state.cache is None
     windows = {
         layer.attention.window

@@ -12,7 +12,7 @@ from qtui_core.memory.devices.workspaces import cublas_workspace
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.choices import UNPACKED
 from qtui_core.memory.plan.options import RunPlan
-from qtui_core.memory.plan.rules import check_against
+from qtui_core.memory.plan.refusals import check_against
 from qtui_core.memory.replay.allocator import warm_up_bytes
 from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.record import (

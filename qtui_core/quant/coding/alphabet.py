@@ -11,7 +11,7 @@ from qtui_core.dataclass import dataclass
 from qtui_core.formats import get_format
 from qtui_core.quant.coding.codebook import LEVELS
 from qtui_core.quant.coding.levels import Float64, element_values
-from qtui_core.schemes.rules import check_countable
+from qtui_core.schemes.combinations import check_countable
 from qtui_core.schemes.scheme import Family, Scheme
 
 

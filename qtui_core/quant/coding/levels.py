@@ -16,9 +16,9 @@ Float64 = npt.NDArray[np.float64]
 
 
 def levels(scheme: Scheme, low: float = -1.0, high: float = 1.0) -> Float64:
-    """The values a group can represent whose smallest element is `low` and whose largest is
-    `high`, float64, ascending, without duplicates; scales in full precision, those that can be
-    powers of two only as such.
+    """All values that a group with elements from `low` to `high` can hold: float64, ascending,
+    without duplicates. Scales are not rounded, except that a microscaling scale stays a power of
+    two.
 
     With the default range these are the levels of a group of absmax 1; `signed` then takes
     +1 for the extreme element, whose side of zero has one level more. The scale of a ternary

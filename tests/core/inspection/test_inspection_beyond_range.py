@@ -15,8 +15,8 @@ from qtui.report.faces.json_face import to_json
 from qtui.report.faces.markdown import to_markdown
 from qtui.report.inspection.comparison import comparison_document
 from qtui.report.inspection.document import inspection_document
-from qtui.screen.tensors.data import build
 from qtui.screen.widgets.heatmap.grid import HeatGrid
+from qtui.tui.panels.quantize.activations.data import build
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.numbers import scheme_rows

@@ -1,4 +1,4 @@
-"""GPT-2, and GPT-BigCode (StarCoder), which is GPT-2 with linear layers and one head of keys."""
+"""GPT-2, and GPT-BigCode (StarCoder 1), which is GPT-2 with linear layers and one head of keys."""
 
 from __future__ import annotations
 

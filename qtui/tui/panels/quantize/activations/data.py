@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from qtui.screen.tensors.data import build
 from qtui_core.dataclass import dataclass
+
+Record = TypeVar("Record")
+
+
+def build(record: type[Record], data: Mapping[str, Any]) -> Record:
+    """The dataclass from the keys it has; others are left out."""
+    names = [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+    return record(**{name: data[name] for name in names})
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qtui.screen.tensors.data import build
-from qtui.tui.panels.quantize.activations.data import Captured, Outputs, Ranges, TextChoice
+from qtui.tui.panels.quantize.activations.data import (
+    Captured,
+    Outputs,
+    Ranges,
+    TextChoice,
+    build,
+)
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.loading import Activity
 

@@ -80,8 +80,9 @@ def repeats(spec: Attention, state: Pass) -> bool:
 
 
 def heads(tape: Tape, state: Pass, x: Tensor, rotated: bool) -> Tensor:
-    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`. Behind what is `rotated`, repeated
-    or cached, and in eager attention gradients come heads first and have to be copied."""
+    """`x.view(batch, length, heads, head_dim).transpose(1, 2)`: heads before tokens. Where the next
+    operation rotates, repeats or caches it, or attention is eager, its gradient comes back with
+    heads first and is copied."""
     return transposed(tape, x) if rotated or is_eager(state) else x
 
 
