@@ -15,13 +15,17 @@ async def headline_of(
 ) -> str:
     """What the header line says of a model, from its headers alone.
 
-    Raises QtuiError when it cannot be opened, RequestCancelled when a newer request takes over.
+    Takes the place of no other request: a panel that is opening the model goes on. Raises QtuiError
+    when it cannot be opened.
     """
     from qtui.engine.answers.tensors import ModelIndex
     from qtui_core.codec import from_plain
 
     reply = await engine.request(
-        "open_model", {"model": model}, on_progress=lambda fraction, _: on_fraction(fraction)
+        "open_model",
+        {"model": model},
+        kind=None,
+        on_progress=lambda fraction, _: on_fraction(fraction),
     )
     return from_plain(ModelIndex, {**reply.data, "tensors": []}).headline
 

@@ -66,8 +66,9 @@ class Terminal:
             assert time.monotonic() < end, "\n".join(self.screen.display)
             assert self.read(0.1), self.written[-2000:].decode(errors="replace")
 
-    def settle(self, quiet: float = 0.5, seconds: float = PATIENCE) -> None:
-        """Reads until nothing was written for a while."""
+    def settle(self, quiet: float = 0.5, seconds: float = 10) -> None:
+        """Reads until nothing was written for a while; for some seconds, where the screen shows
+        values that change all the time."""
         end = time.monotonic() + seconds
         before = -1
         while before != len(self.written) and time.monotonic() < end:

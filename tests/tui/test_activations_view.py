@@ -455,7 +455,7 @@ async def test_the_whole_panel_looks_at_a_real_activation(
             assert view.ranges.features == features
             assert panel.shown.errors[0] not in (None, weight)
             assert panel.shown.numbers is not None
-            assert panel.shown.numbers.count == 2048 * features
+            assert panel.shown.numbers.statistics.count == 2048 * features
         panel.body.show_view(0)  # maps of the same activation
         panel.look_again()
         await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.map is not None)

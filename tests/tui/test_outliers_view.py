@@ -131,7 +131,7 @@ async def test_an_outlier_goes_through_the_whole_panel(running: Running, model: 
         await pilot.press("V")  # the maps
         await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.shown.map is not None)
         assert panel.shown.numbers is not None
-        assert panel.shown.numbers.max == pytest.approx(max(changed.max(), 20 * std))
+        assert panel.shown.numbers.statistics.max == pytest.approx(max(changed.max(), 20 * std))
         errors = panel.shown.errors[0]
         assert errors is not None
         assert errors.sqnr_db == measure(changed, Scheme.parse("int4")).sqnr_db

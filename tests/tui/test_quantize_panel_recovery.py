@@ -241,6 +241,32 @@ async def test_the_open_model_stays_until_the_next_one_has_come(
         assert panel.shown.entry.name == PROJ
 
 
+async def test_what_looks_ahead_takes_no_answer_from_a_panel(
+    running: Running, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The panel asks while the device is being named; the model's header is read after that."""
+    gate = asyncio.Event()
+
+    async def named(*_: Any) -> str:
+        await gate.wait()
+        return "no GPU"
+
+    monkeypatch.setattr("qtui.tui.app.device_of", named)
+    monkeypatch.setattr("qtui.tui.app.LOOK_AHEAD_SECONDS", 0.01)
+    async with running(model=model, look_ahead=True) as pilot:
+        app = cast(Any, pilot.app)
+        await until(pilot, lambda: "engine" in app.__dict__)
+        await app.engine.start()
+        os.kill(app.engine.pid, signal.SIGSTOP)  # it gets both requests at once
+        await app.action_show_panel("quantize")
+        await until(pilot, lambda: len(app.engine._calls) == 1)
+        gate.set()
+        await until(pilot, lambda: len(app.engine._calls) == 2)
+        os.kill(app.engine.pid, signal.SIGCONT)
+        await ready(pilot)
+        assert app.model_opened
+
+
 async def test_stopping_the_first_model(running: Running, model: str) -> None:
     async with running(model=model, start_panel="quantize") as pilot:
         panel = panel_of(pilot)

@@ -70,7 +70,7 @@ def test_a_run_is_not_left_without_a_question_nor_without_its_recording(tmp_path
         terminal.wait_for("The loss")
         path = recorded(tmp_path)
         terminal.send("\x0f")  # ctrl+o
-        terminal.wait_for("Another model can be opened once it is over.")
+        terminal.wait_for("Another")  # the rest may be on the next line: the path decides
         for key in ("q", "\x11"):  # ctrl+q leaves "from anywhere", and asks as well
             terminal.send(key)
             terminal.wait_for("q ends the run and leaves, Esc lets it go on")
