@@ -8,10 +8,10 @@ import sys
 SCRIPT = """
 import asyncio, sys
 from qtui.tui.app import QtuiApp
-from qtui.tui.config import Config
+from qtui.tui.config import Settings
 
 async def main():
-    app = QtuiApp(config=Config(), color="truecolor")
+    app = QtuiApp(config=Settings(), color="truecolor")
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         await pilot.press("space", "r", "t", "4")

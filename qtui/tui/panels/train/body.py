@@ -121,7 +121,7 @@ class TrainBody(PlanBody):
     TrainBody {
         #train-top { height: 1; margin: 0 0 1 0; }
         #train-top ViewTabs { width: 1fr; }
-        #train-top Controls { width: auto; margin: 0 1 0 0; }
+        #train-top ControlButtons { width: auto; margin: 0 1 0 0; }
         &.-typing #train-top { display: none; }
         #train-main { height: 1fr; }
         PlanForm { width: 34; padding: 0 1 0 1; }
@@ -140,7 +140,7 @@ class TrainBody(PlanBody):
         &.-very-tall #train-below { height: 13; }
         &.-short #train-top, &.-short #plan-typing { margin: 0; }
         &.-low #train-levels { height: 1; }
-        &.-cramped #train-top Controls { display: none; }
+        &.-cramped #train-top ControlButtons { display: none; }
         &.-curve #train-picture, &.-curve #train-loss { display: none; }
         &.-text RunPicture, &.-text #train-loss, &.-text #train-below { display: none; }
         &.-loss RunPicture, &.-loss #train-picture, &.-loss #train-below { display: none; }
