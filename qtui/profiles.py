@@ -1,4 +1,4 @@
-"""Profiles of this machine's GPUs: where they are kept, and estimates that know them."""
+"""Profiles of this machine's GPUs, as `qtui calibrate` measured them: read, written, applied."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 
 def profile_folder() -> Path:
-    """Where profiles are: the folder for data of the user, on Linux ~/.local/share/qtui."""
+    """The folder of the profiles, in the user's data folder; ~/.local/share/qtui on Linux."""
     from platformdirs import user_data_path
 
     return user_data_path("qtui", appauthor=False) / "profiles"
 
 
 def profile_path(device: str) -> Path:
-    """The file of a device of this name, as the catalogue has it or as its driver says."""
+    """The file of a device, named as in the catalogue or as its driver names it."""
     return profile_folder() / f"{_slug(_name(device))}.json"
 
 
 def read_profile(device: str) -> Profile | None:
-    """The profile of a device; None without one. Raises ProfileError for a file that is none."""
+    """The profile of a device; None where there is none. Raises ProfileError for a file that cannot
+    be read or is no profile."""
     path = profile_path(device)
     try:
         text = path.read_text(encoding="utf-8")
@@ -45,10 +46,8 @@ def read_profile(device: str) -> Profile | None:
 
 
 def write_profile(profile: Profile) -> Path:
-    """Writes the profile, in place of an older one of the same device, and returns its path.
-
-    Raises ProfileError where it cannot be written.
-    """
+    """Writes the profile, replaces an older one of the same device, and returns its path. Raises
+    ProfileError where it cannot be written."""
     path = profile_path(profile.device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +58,8 @@ def write_profile(profile: Profile) -> Path:
 
 
 def calibrated(device: Device) -> Device:
-    """The device with what was measured of it on this machine, if that was.
-
-    A profile that cannot be used is as none for an estimate, and told in the log.
-    """
+    """The device with what its profile measured on this machine; as it is without a profile. A
+    profile that cannot be used is left out, and the log says so."""
     try:
         profile = read_profile(device.name)
     except QtuiError as error:
@@ -77,8 +74,7 @@ def calibrated(device: Device) -> Device:
 
 
 def _profile_error(sentence: str) -> QtuiError:
-    # Only here, as where profiles are read: most machines have none, and an estimate starts in a
-    # moment without the module.
+    # Imported only here: most machines have no profile, and the import would slow each estimate.
     from qtui_core.memory.devices.profile import ProfileError
 
     return ProfileError(sentence)

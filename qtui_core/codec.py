@@ -11,17 +11,22 @@ again, by the types its fields are declared with:
 
 Only fields cross, and what is computed from them is computed again. A reader leaves out names that
 it does not know, which are of a later version, and has the default of a field that is not there.
+
+`printed` is what `--json` prints, which is never read back: the names and the order that scripts
+rely on. A class that prints other names than its fields lists them as PRINTED.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cache
+from operator import attrgetter
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -29,6 +34,10 @@ from qtui_core.errors import QtuiError
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+#: The name of an attribute, where JSON has it under the same name; or the name in JSON and where
+#: the value is: the path of an attribute, a function of the answer, or rows that make an object of
+#: their own of the same answer. Names of a part that is printed under "" stand among the others.
+Row = str | tuple[str, str | Callable[[Any], Any] | tuple[Any, ...]]
 
 #: The name under which an object says which of several dataclasses it is.
 TAG: Final = "is"
@@ -86,6 +95,37 @@ def _one_level(value: Any) -> Any:
     if _has_fields(kind) and not _is_text(kind) and not _tagged_fields(kind):
         return {name: getattr(value, name) for name in _names(kind)}
     return to_plain(value)
+
+
+def printed(value: Any, rows: Sequence[Row] | None = None) -> Any:
+    """What `--json` prints of an answer: its `rows`; else the PRINTED of its class, or its fields.
+
+    A number that is not finite is None, as JSON has no word for it. Raises TypeError for what has
+    no form here.
+    """
+    kind: Any = type(value)
+    if rows is None and not _is_object(kind):
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else None
+        if isinstance(value, Mapping):
+            return {_key(key): printed(item) for key, item in value.items()}
+        if isinstance(value, tuple | list):
+            return [printed(item) for item in value]
+        return str(value) if isinstance(value, Path) else to_plain(value)
+    found: dict[str, Any] = {}
+    for row in rows or getattr(kind, "PRINTED", None) or _names(kind):
+        name, where = (row, row) if isinstance(row, str) else row
+        if isinstance(where, tuple):
+            part = printed(value, where)
+        else:
+            part = printed((attrgetter(where) if isinstance(where, str) else where)(value))
+        found |= {name: part} if name else part
+    return found
+
+
+def or_null(path: str) -> Callable[[Any], Any]:
+    """Of a row of PRINTED: the attribute of that path, None where it is empty."""
+    return lambda value: attrgetter(path)(value) or None
 
 
 def from_plain(kind: type[T], found: Any) -> T:
@@ -200,6 +240,8 @@ def _object(kind: type[Any]) -> Reader:
         )
 
     def read(value: Any) -> Any:
+        if type(value) is kind:  # it came beside the JSON
+            return value
         if not isinstance(value, dict):
             raise ValueError(f"{kind.__name__} is no object")
         given = {}

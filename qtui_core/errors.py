@@ -22,3 +22,11 @@ class ModelError(QtuiError):
     """The model is missing, unreadable, malformed or unreachable."""
 
     exit_code = 3
+
+
+def error_of(sentence: str, exit_code: int, *others: type[QtuiError]) -> QtuiError:
+    """The error that a child told by its sentence and exit code: one of the kinds above or of the
+    `others`."""
+    known: tuple[type[QtuiError], ...] = (QtuiError, UsageError, ModelError, *others)
+    kinds = {kind.exit_code: kind for kind in known}
+    return kinds.get(exit_code, QtuiError)(sentence)

@@ -1,8 +1,15 @@
-"""Numbers as people read them, for the sentences of the library and every report."""
+"""Numbers as people read and type them, for the sentences of the library and every report."""
 
 from __future__ import annotations
 
+import math
+import re
+from typing import Final
+
+from qtui_core.errors import UsageError
+
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = ("K", "M", "B", "T")
 
 
 def format_bytes(count: int) -> str:
@@ -10,6 +17,11 @@ def format_bytes(count: int) -> str:
     if count < 0:
         return f"-{format_bytes(-count)}"
     return scaled(count, 1024, _BINARY) if count >= 1000 else f"{count:,} B"
+
+
+def format_count(count: int) -> str:
+    """`4558080` -> `4.56 M`; exact below ten thousand."""
+    return scaled(count, 1000, _DECIMAL) if count >= 10_000 else f"{count:,}"
 
 
 def scaled(count: int, step: int, units: tuple[str, ...]) -> str:
@@ -27,3 +39,58 @@ def scaled(count: int, step: int, units: tuple[str, ...]) -> str:
     from decimal import Decimal
 
     return f"{Decimal(count) / unit:.2e} {name}"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """`1 column`, `1,200 columns`."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def percent(share: float) -> str:
+    """A share of 0 to 1 as `63%`. Rounded down, so that all of something is said of all only."""
+    if 0 < share < 0.01:
+        return "under 1%"
+    return f"{math.floor(100 * share)}%"
+
+
+def db_text(db: float) -> str:
+    """Decibels with one digit, never `-0.0`."""
+    return f"{round(db, 1) + 0.0:.1f}"
+
+
+def power_text(exponent: int) -> str:
+    """2 to the power of `exponent`: `1024`, `2^11`."""
+    return str(1 << exponent) if exponent <= 10 else f"2^{exponent}"
+
+
+def shortened(text: str) -> str:
+    """What was typed, no more of it than is read."""
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+#: Bytes between which an amount of memory is that of a GPU and no slip of the keyboard.
+_LEAST: Final = 1 << 20
+_MOST: Final = 1 << 50
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of an amount of memory: "24GiB", "24 GB", "81559 MiB", "40g", or a plain number of
+    GiB. GB is taken as GiB, as vendors of GPUs mean it, nearly.
+
+    Raises UsageError for what is none.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
+    if match is None:
+        raise UsageError(
+            f"{shortened(text)!r} is no amount of memory; write it with its unit, as in 24GiB or "
+            "81559MiB."
+        )
+    unit = match[2] or ("" if "b" in text.lower() else "g")
+    amount = float(match[1]) * (1 << _UNITS[unit])
+    if not _LEAST <= amount <= _MOST:
+        raise UsageError(
+            f"{shortened(text)!r} is not the memory of a GPU, which is between 1 MiB and 1 PiB; "
+            "write it with its unit, as in 24GiB. A plain number is of GiB."
+        )
+    return int(amount)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_name, "1")
 
+#: Marks of tests that may have kernels compiled.
+COMPILED = ("slow", "bench", "gpu")
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Started in the background or under nohup, tests would ignore interruption and hang-up, and so
@@ -34,15 +36,12 @@ for _signal, _handler in (
         signal.signal(_signal, _handler)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Only slow tests have kernels compiled: bitsandbytes takes seconds for each on a CPU, and
-    takes the same operations one by one where it cannot."""
-    if "not slow" in config.option.markexpr:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is imported by now stays: the collector need not go through it in every test. And a run
+    of fast tests has no kernels compiled: bitsandbytes takes seconds for each on a CPU, and takes
+    the same operations one by one where it cannot."""
+    if not any(item.get_closest_marker(mark) for item in session.items for mark in COMPILED):
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
-
-
-def pytest_collection_finish() -> None:
-    """What is imported by now stays: the collector need not go through it in every test."""
     gc.collect()
     gc.freeze()
 
@@ -74,27 +73,10 @@ def qtui_process() -> Run:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A folder with a small real checkpoint: matrices with planted outliers, a norm, a bias."""
-    import numpy as np
-    from safetensors.numpy import save_file
+    """A folder with a small real checkpoint (tests/support/local_models.py)."""
+    from local_models import write_small
 
-    random = np.random.default_rng(7)
-    folder = tmp_path / "small"
-    folder.mkdir()
-    up = random.normal(0, 0.02, (192, 128)).astype(np.float32)
-    up[17, 5] = 0.9
-    up[100, 5] = -0.8
-    save_file(
-        {
-            "layers.0.up.weight": up,
-            "layers.0.down.weight": random.normal(0, 0.05, (128, 192)).astype(np.float16),
-            "layers.0.norm.weight": np.ones(128, np.float32),
-            "layers.0.up.bias": np.zeros(192, np.float32),
-        },
-        folder / "model.safetensors",
-    )
-    (folder / "config.json").write_text(json.dumps({"architectures": ["TestModel"]}))
-    return folder
+    return write_small(tmp_path / "small")
 
 
 @pytest.fixture(autouse=True, scope="session")

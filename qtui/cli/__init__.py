@@ -1,12 +1,12 @@
-"""The command line: `qtui` and its commands. Thin; each command is one file."""
+"""The command line: `qtui` (program.py) and its commands, one file each in `commands`."""
 
 import gc
 import sys
 
 
 def main() -> None:
-    """The console script. Imports inside, so that Ctrl+C during them is no traceback."""
-    # Nothing that is imported is garbage. The collector is back once the command is loaded.
+    """The console script. It imports inside: Ctrl+C during the imports shows no traceback."""
+    # Imports make no garbage; the collector is switched on again once the command is loaded.
     gc.disable()
     try:
         from qtui.cli.exits import run_and_exit

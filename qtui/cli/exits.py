@@ -15,42 +15,20 @@ from typing import NoReturn, Self
 
 import click
 
+from qtui.ending import Ended, begin_way_out, ending_signals, say, writable
 from qtui_core.errors import QtuiError
 
 INTERRUPTED = 130
-#: Seconds that the way out may take after a signal.
-WAY_OUT = 5.0
 #: Lines of narration that are kept for a reader that is slow.
 LINES_HELD = 200
-#: Seconds in which a reader of stderr takes another line, if there is one at all.
+#: If stderr takes no line for this many seconds, nobody reads it.
 READER_SECONDS = 3.0
 
 
-def say(sentence: str) -> None:
-    """A line of narration. Control characters that a file name brought are shown, not obeyed."""
-    # Where stderr cannot be written the exit code still tells.
-    with suppress(OSError):
-        print(_writable(sentence).decode(_encoding()), file=sys.stderr)
-        sys.stderr.flush()
-
-
-def _writable(sentence: str) -> bytes:
-    """Lines as stderr can take them."""
-    from qtui_core.models.quoting import printable
-
-    shown = printable(sentence)
-    # A message may quote a name that the terminal's encoding cannot write.
-    return shown.encode(_encoding(), "backslashreplace")
-
-
-def _encoding() -> str:
-    return sys.stderr.encoding or "utf-8"
-
-
 class Narrator:
-    """Says lines on stderr as `say` does, in a `with` statement, from a thread of its own: whoever
-    works never waits for a terminal that is not read. Lines beyond `LINES_HELD` are left out, the
-    oldest first, and their number is told."""
+    """Writes lines to stderr as `say` does, from a thread of its own, so that the work never waits
+    for a terminal that nobody reads. A context manager. When more than `LINES_HELD` lines wait, the
+    oldest are dropped, and a line says how many."""
 
     def __init__(self) -> None:
         self._waiting: deque[bytes] = deque()
@@ -59,9 +37,9 @@ class Narrator:
         self._changed = threading.Condition()
 
     def say(self, sentence: str) -> None:
-        """Has a line said once those before it are."""
+        """Puts a line behind those that wait."""
         with self._changed:
-            self._waiting.append(_writable(sentence))
+            self._waiting.append(writable(sentence))
             if len(self._waiting) > LINES_HELD:
                 self._waiting.popleft()
                 self._left_out += 1
@@ -72,7 +50,7 @@ class Narrator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits for what is left as long as somebody reads it."""
+        """Waits until the last line is written, or nobody reads for READER_SECONDS."""
         with self._changed:
             while (self._waiting or self._writing) and self._changed.wait(READER_SECONDS):
                 pass
@@ -89,7 +67,7 @@ class Narrator:
                     lines.insert(0, told.encode())
                     self._left_out = 0
                 self._writing = True
-            # Not by way of Python's own stream: the program could not end while its lock is held.
+            # Not through sys.stderr, whose lock this thread might hold when the program ends.
             with suppress(OSError, ValueError):
                 os.write(sys.stderr.fileno(), b"".join(line + b"\n" for line in lines))
 
@@ -100,7 +78,7 @@ def run_and_exit(command: click.Command) -> NoReturn:
     _end_in_order()
     debug = "--debug" in sys.argv[1:]
     try:
-        # Not `command.main`, which ends a program whose reader left early as failed.
+        # Not `command.main`, which exits with 1 when the reader of stdout (`| head`) has left.
         with command.make_context("qtui", sys.argv[1:]) as context:
             command.invoke(context)
         sys.stdout.flush()
@@ -112,8 +90,7 @@ def run_and_exit(command: click.Command) -> NoReturn:
     except click.ClickException as error:
         code = _tell_click(error)
     except BrokenPipeError:
-        # The reader (`| head`) has what it wanted.
-        code = 0
+        code = 0  # The reader has what it wanted.
     except Exception as error:
         interrupt = _interrupt_behind(error)
         if interrupt is not None:
@@ -129,22 +106,16 @@ def run_and_exit(command: click.Command) -> NoReturn:
 
 
 def _open_missing_streams() -> None:
-    """Python has no stream at all where the shell closed one (`>&-`)."""
+    """Where the shell closed a stream (`>&-`), Python has None in its place."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open until the program ends
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
-class Ended(KeyboardInterrupt):
-    """A signal that asks this process to end. As an exception, so that on the way out children
-    are ended and half-written files removed, as they are after Ctrl+C."""
-
-    def __init__(self, signum: int) -> None:
-        self.signum = signum
-
-
 def _end_in_order() -> None:
+    """Makes the signals that end a process raise `Ended`, unless somebody handles them already."""
+
     def end(signum: int, frame: object) -> NoReturn:
         begin_way_out(signum)
         raise Ended(signum)
@@ -154,27 +125,9 @@ def _end_in_order() -> None:
             signal.signal(signum, end)
 
 
-def ending_signals() -> list[signal.Signals]:
-    """The signals that ask this process to end; under nohup a hang-up does not."""
-    named = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))
-    return [each for each in named if each and signal.getsignal(each) is not signal.SIG_IGN]
-
-
-def begin_way_out(signum: int) -> None:
-    """To be called once a signal is obeyed: the process is gone within `WAY_OUT` seconds."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # A second one does not wait.
-    if signum != signal.SIGTERM:
-        # A hang-up comes twice, from the terminal and from the shell, and nobody is impatient.
-        signal.signal(signum, signal.SIG_IGN)
-    # Nor does it wait for ever: an exception may be lost in whatever code runs just now.
-    again = threading.Timer(WAY_OUT, os.kill, (os.getpid(), signal.SIGTERM))
-    again.daemon = True
-    again.start()
-
-
 def _tell_interrupted(error: BaseException) -> int:
     if isinstance(error, Ended):
-        # Who sent the signal is to see that it was obeyed.
+        # Ends by the signal itself, so that its sender sees that it was obeyed.
         signal.signal(error.signum, signal.SIG_DFL)
         os.kill(os.getpid(), error.signum)
     say("qtui: interrupted.")
@@ -182,8 +135,8 @@ def _tell_interrupted(error: BaseException) -> int:
 
 
 def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """The Ctrl+C that an exception was raised from: Python up to 3.11 makes a RuntimeError of
-    one that comes while a class is being made."""
+    """The Ctrl+C that this exception was raised from, if any: up to 3.11, Python raises a
+    RuntimeError from one that arrives while a class is being made."""
     seen: set[int] = set()
     behind: BaseException | None = error
     while behind is not None and id(behind) not in seen:
@@ -219,7 +172,7 @@ def _exit(code: int) -> NoReturn:
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        # What could not be written has been told, or its reader is gone; Python would try
-        # again at exit and complain, so give it somewhere to write to.
+        # The failure has been said, or the reader is gone. Python would flush again at exit and
+        # complain: it gets a stream that takes everything.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

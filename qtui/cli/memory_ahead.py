@@ -1,39 +1,31 @@
-"""Peaks of changed plans, worked out in a process beside this one while it estimates the plan."""
+"""The peaks of changed plans, worked out in a fork while this process estimates the plan itself."""
 
 from __future__ import annotations
 
 import marshal
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.changes import changed_plans
-from qtui_core.memory.devices.device import Device
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.replay.curve import Peaks
-from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.on_device import plan_on
 
 Weighing = Callable[[RunPlan], Peaks]
 
 
-def weighed_beside(
-    weighing: Weighing, shape: ModelShape, plan: RunPlan, device: Device | None
-) -> Weighing:
-    """`weighing`, of which a fork of this process already works out what a report will ask for.
+def weighed_beside(weighing: Weighing, plans: list[RunPlan]) -> Weighing:
+    """A function that returns what `weighing` does. A fork of this process starts at once on
+    `plans`, which are resolved; what it does not answer is worked out here.
 
-    Nothing of `plan` is open. What the fork does not answer, and everything where none can be had,
-    is worked out here. It holds nothing that needs an end: it writes numbers to a pipe, or nobody
-    reads them.
+    The fork needs no cleaning up: it writes its numbers to a pipe and ends, whether anybody reads
+    them or not.
     """
-    plans = _asked_for(shape, plan, device)
     if not hasattr(os, "fork"):
         return weighing
     reading, writing = os.pipe()
     try:
         child = os.fork()
-    except OSError:  # As many processes as the user may have.
+    except OSError:  # The user has as many processes as allowed.
         os.close(reading)
         os.close(writing)
         return weighing
@@ -48,18 +40,8 @@ def weighed_beside(
     return peaks
 
 
-def _asked_for(shape: ModelShape, plan: RunPlan, device: Device | None) -> list[RunPlan]:
-    """The plan and its changes, as advice will ask for them, and what older GPUs take instead of
-    flash attention, as their fit will."""
-    plan = plan_on(plan, device, shape)
-    found = [plan]
-    if plan.attention == "sdpa":
-        found.append(replace(plan, attention="efficient"))
-    return [*found, *(changed for changed, _ in changed_plans(shape, plan))]
-
-
 def _answer(weighing: Weighing, plans: Iterable[RunPlan], writing: int) -> None:
-    """The whole life of the fork. It never returns: nothing of the program it came from is its."""
+    """The whole life of the fork. It never returns into the program that it was forked from."""
     code = 1
     try:
         answers = []
@@ -67,7 +49,7 @@ def _answer(weighing: Weighing, plans: Iterable[RunPlan], writing: int) -> None:
             try:
                 answers.append(dict(weighing(plan).by_phase))
             except UsageError:
-                answers.append({})  # Said where it is asked for.
+                answers.append({})  # Raised again in the parent, if it asks for this plan.
         with open(writing, "wb") as pipe:
             pipe.write(marshal.dumps(answers))
         code = 0
@@ -76,7 +58,7 @@ def _answer(weighing: Weighing, plans: Iterable[RunPlan], writing: int) -> None:
 
 
 class _Answers:
-    """What the fork found, read when it is first asked for."""
+    """What the fork found; read from the pipe at the first question."""
 
     def __init__(self, reading: int, child: int, plans: list[RunPlan]) -> None:
         self._reading = reading
@@ -96,7 +78,7 @@ class _Answers:
         try:
             answers = marshal.loads(written)
         except (EOFError, ValueError, TypeError):
-            return {}  # It was ended before it was done.
+            return {}  # The fork was killed before it was done.
         pairs = zip(self._plans, answers, strict=True)
         return {plan: Peaks(by_phase) for plan, by_phase in pairs if by_phase}
 

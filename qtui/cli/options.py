@@ -33,8 +33,8 @@ def appearance(command: Command) -> Command:
 
 
 def as_stdout(ctx: click.Context, option: click.Parameter, path: str | None) -> str | None:
-    """The names that a system has for stdout mean `-`: a file that stdout is sent to would be
-    replaced, and with it what others have written there."""
+    """`-` for the names that systems have for stdout. Opened by name, a file that stdout is
+    redirected to would be replaced, with what others have written to it."""
     return "-" if path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else path
 
 
@@ -64,9 +64,9 @@ def report_format(command: Command) -> Command:
 
 
 def report_target(output: str | None, force: bool, *inputs: str | None) -> Target | None:
-    """The file of `-o`, None for stdout; `inputs` are what the command reads.
+    """The file of `-o`; None for stdout. `inputs` are the files and models that the command reads.
 
-    Raises QtuiError where it may not be written, before the work whose result it is to hold.
+    Call it before the work begins: it raises QtuiError where the file may not be written.
     """
     from qtui_core.files import STDOUT, target_of
 

@@ -1,4 +1,4 @@
-"""The options that make a plan, shared by every command that estimates or runs one."""
+"""The flags of a plan, made from its table of options; shared by the commands that take a plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _click_option(row: PlanOption) -> Command:
 
 
 def given_options(ctx: click.Context) -> list[str]:
-    """The options of a plan that were typed."""
+    """The flags of a plan that were typed, such as "--batch"."""
     return [
         row.flag
         for rows in grouped_options(RunPlan).values()

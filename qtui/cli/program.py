@@ -1,7 +1,7 @@
-"""The `qtui` command itself: finds the command, or takes the word as a model to open.
+"""The `qtui` command itself: it finds the command of a name, or opens the app on the model.
 
-Only click is imported here; a command's own imports happen when it runs, so that
-`qtui --help` answers at once.
+Only click is imported here. A command is imported when it runs, so that `qtui --help` answers at
+once.
 """
 
 from __future__ import annotations
@@ -16,19 +16,28 @@ from qtui import __version__
 
 #: Command -> (module, one line of help). The module holds a click command named `command`.
 COMMANDS = {
-    "inspect": ("qtui.cli.inspect", "What quantizing a model would cost, tensor by tensor."),
-    "memory": ("qtui.cli.memory", "What a run needs on a GPU, byte by byte, before it runs."),
-    "train": ("qtui.cli.train", "A real run, measured and held against its estimate."),
-    "replay": ("qtui.cli.replay", "A recorded run again, in the app or as a report."),
-    "formats": ("qtui.cli.formats", "A value in every number format."),
+    "inspect": (
+        "qtui.cli.commands.inspect",
+        "What quantizing a model would cost, tensor by tensor.",
+    ),
+    "memory": (
+        "qtui.cli.commands.memory",
+        "What a run needs on a GPU, byte by byte, before it runs.",
+    ),
+    "train": ("qtui.cli.commands.train", "A real run, measured and held against its estimate."),
+    "replay": ("qtui.cli.commands.replay", "A recorded run again, in the app or as a report."),
+    "formats": ("qtui.cli.commands.formats", "A value in every number format."),
     "calibrate": (
-        "qtui.cli.calibrate",
+        "qtui.cli.commands.calibrate",
         "What the GPU here takes besides tensors, measured for estimates.",
     ),
-    "doctor": ("qtui.cli.doctor", "What this machine has, and whether its libraries agree."),
+    "doctor": (
+        "qtui.cli.commands.doctor",
+        "What this machine has, and whether its libraries agree.",
+    ),
 }
-_APP = "qtui.cli.app"
-#: Stands for the app among the arguments: no model can be called that.
+_APP = "qtui.cli.commands.app"
+#: The name of the app among the arguments: no model can have it.
 APP = "\0app"
 _GROUP_OPTIONS = {"--help", "-h", "--version"}
 
@@ -46,8 +55,8 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # `qtui`, `qtui MODEL` and `qtui --ascii MODEL` open the app, which has options of its
-        # own; `qtui --ascii inspect MODEL` means the option of inspect. Only --help and
-        # --version without a word belong to the group.
+        # own. In `qtui --ascii inspect MODEL` the option is of inspect. Only --help and --version
+        # belong to the group, and only where no other word follows.
         position = _first_word(args)
         if position is not None and args[position] in COMMANDS:
             args = [args[position], *args[:position], *args[position + 1 :]]
@@ -69,7 +78,7 @@ class _Commands(click.Group):
 
 
 def _first_word(args: list[str]) -> int | None:
-    """Where the first argument is that is neither an option nor the value of --color."""
+    """The index of the first argument that is neither an option nor the value of --color."""
     for index, word in enumerate(args):
         if word.startswith("-") and word != "-":
             continue
@@ -80,7 +89,8 @@ def _first_word(args: list[str]) -> int | None:
 
 
 def _refuse_unknown_command(ctx: click.Context, args: list[str]) -> None:
-    """`qtui inspct demo` is a slip and not a model with something behind it."""
+    """Raises click.UsageError for two words of which the first is no command: `qtui inspct demo`
+    is a mistyped command, not a model."""
     if len(args) < 2 or any(word.startswith("-") for word in args[:2]):
         return
     import shlex

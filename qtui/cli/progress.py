@@ -1,4 +1,4 @@
-"""A progress bar on stderr, for work that turns out to be long."""
+"""A progress bar on stderr, for work that takes long."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from qtui_core.models.quoting import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-#: Work that is done sooner needs no bar.
+#: Seconds of work before a bar appears.
 PATIENCE_SECONDS = 0.7
 
 
 @contextmanager
 def progress_on_stderr(verb: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Gives a function to call with what is done, what there is and what is at work; None
-    where stderr is no terminal. The bar goes away when the work ends."""
+    """Gives a function to call with the number of items done, their number in all, and the name of
+    the current one; None where stderr is no terminal. The bar goes away when the work ends."""
     if not sys.stderr.isatty():
         yield None
         return

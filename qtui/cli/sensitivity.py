@@ -1,4 +1,4 @@
-"""`qtui inspect --sensitivity`: from what was measured to the assignment."""
+"""`qtui inspect --sensitivity`: chooses a scheme for each tensor from what was measured."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from qtui.cli.exits import say
 from qtui.cli.progress import progress_on_stderr
+from qtui.ending import say
+from qtui.engine.answers.activations import LayersWeighed
 from qtui.engine.client import EngineClient, EngineState, Reply
-from qtui.engine.silence import LIMIT_SECONDS, silence_of
+from qtui.engine.waiting import SILENT_AFTER_SECONDS, silence_of
 from qtui_core.errors import UsageError
-from qtui_core.inspection.layer_errors import LayerErrors
 from qtui_core.inspection.sensitivity.budget import Budget
 from qtui_core.inspection.sensitivity.choose import assign_schemes, default_budget
 from qtui_core.inspection.sensitivity.report import Sensitivity
@@ -32,10 +32,11 @@ def assign(
     *,
     full: bool,
 ) -> Sensitivity:
-    """The assignment for a budget, or for what the inspection recommends; weighed by the
-    outputs of the layers where there is a calibration text.
+    """A scheme for each tensor within a budget; None takes the budget that follows from the scheme
+    the inspection recommends. With a calibration text (its path), tensors are weighed by the error
+    of their layer's output.
 
-    Raises UsageError where there is nothing to assign or the budget cannot be met, and as the
+    Raises UsageError where there is nothing to assign or the budget cannot be met, and what the
     engine reports.
     """
     if not any(tensor.errors for tensor in inspection.tensors):
@@ -60,13 +61,13 @@ def assign(
 def _weigh_by_outputs(
     source: ModelSource, inspection: Inspection, calibration: str, *, full: bool
 ) -> Weighing:
-    with progress_on_stderr("running") as told:
+    with progress_on_stderr("running") as show:
 
         def heard(fraction: float, data: dict[str, Any]) -> None:
-            if told:
-                told(round(1000 * fraction), 1000, str(data.get("stage", "")))
+            if show:
+                show(round(1000 * fraction), 1000, str(data.get("stage", "")))
 
-        # The model as it was opened: its own name says where it is.
+        # The name by which the engine finds the same model.
         model = source.id if source.origin in ("hub", "demo") else source.location
         quantized = [tensor for tensor in inspection.tensors if tensor.errors]
         asked = {
@@ -76,19 +77,17 @@ def _weigh_by_outputs(
             "full": full,
         }
         reply = ask_engine(model, "layer_errors", asked, heard)
-    found = {
-        name: LayerErrors(tokens, tuple(errors)) for name, tokens, errors in reply.data["layers"]
-    }
-    return weigh_by_outputs(inspection, found)
+    return weigh_by_outputs(inspection, reply.read(LayersWeighed).layers)
 
 
 def ask_engine(
     model: str, method: str, params: Mapping[str, Any], progress: Progress | None = None
 ) -> Reply:
-    """Asks the child that has torch. Opens `model` in a fresh engine and asks it once.
+    """Starts an engine (the child process that has torch), opens `model` there, asks one question
+    and ends the engine.
 
-    Raises QtuiError (UsageError, ModelError) as the engine reports it, and EngineLost when it
-    is gone.
+    Raises QtuiError (UsageError, ModelError) as the engine reports it, and EngineLost where the
+    engine died.
     """
 
     async def ask() -> Reply:
@@ -104,5 +103,5 @@ def ask_engine(
 
 def _tell_silence(state: EngineState, detail: str) -> None:
     """That it does not answer, once it is so; how it ends is told by an exception."""
-    if state is not EngineState.LOST and detail == silence_of("The engine", LIMIT_SECONDS):
+    if state is not EngineState.LOST and detail == silence_of("The engine", SILENT_AFTER_SECONDS):
         say(f"qtui: {detail} Ctrl-C ends it.")

@@ -1,4 +1,4 @@
-"""A run from its start to its end without a screen: told on stderr, recorded if wanted."""
+"""A real run without a screen, from start to end: narrated on stderr, recorded if wanted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from qtui.cli.exits import Narrator, say
+from qtui.cli.exits import Narrator
+from qtui.ending import say
 from qtui.engine.run.client import WORKER, RunClient
-from qtui.engine.silence import LOOK_SECONDS
+from qtui.engine.waiting import LOOK_SECONDS
 from qtui.report.train.words import DOING
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import ModelError, QtuiError, UsageError
@@ -23,17 +24,19 @@ from qtui_core.live.snapshot import Fault, PhaseBegun, Said, StepTaken
 from qtui_core.live.state import RunState, after
 from qtui_core.quantities import format_bytes
 from qtui_core.training.run.placement import NoGpu
+from qtui_core.training.run.request import RunRequest
 
 #: The exit codes that a run may end with (qtui.cli.exits).
 _CODES: Final = (1, 2, 3, 4)
 _ERRORS: Final = {error.exit_code: error for error in (QtuiError, UsageError, ModelError, NoGpu)}
-#: Seconds between two lines about steps.
+#: At least so many seconds lie between two lines about steps.
 _PAUSE: Final = 0.5
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended: what is known of it, the exit code it means, and whether Ctrl-C ended it."""
+    """How a run ended: what is known of it, the exit code of the command, and whether Ctrl-C ended
+    it."""
 
     state: RunState
     exit_code: int
@@ -41,15 +44,16 @@ class RunOutcome:
 
 
 def run_to_end(
-    request: Mapping[str, Any],
+    request: RunRequest | Mapping[str, Any],
     record: Target | None,
     *,
     command: tuple[str, ...] = WORKER,
     debug: bool = False,
 ) -> RunOutcome:
-    """Runs what is asked for. `debug` shows the last lines of the child's stderr if it fails.
+    """Runs `request` (fields of qtui_core.training.run.request.RunRequest) in a child process.
+    `debug` shows the last lines of the child's stderr if it fails.
 
-    Raises QtuiError (UsageError, ModelError) where the run did not even begin, and
+    Raises QtuiError (UsageError, ModelError) where the run failed before its first line, and
     KeyboardInterrupt where it was interrupted before that.
     """
     return asyncio.run(_Run(request, record, command).to_end(debug))
@@ -57,7 +61,10 @@ def run_to_end(
 
 class _Run:
     def __init__(
-        self, request: Mapping[str, Any], record: Target | None, command: tuple[str, ...]
+        self,
+        request: RunRequest | Mapping[str, Any],
+        record: Target | None,
+        command: tuple[str, ...],
     ) -> None:
         self._request = request
         self._record = record
@@ -76,11 +83,11 @@ class _Run:
             if self._recorder is not None:
                 stack.enter_context(self._recorder)
             stack.enter_context(self._interruptible())
-            told_by_it = await stack.enter_async_context(
+            stream = await stack.enter_async_context(
                 contextlib.aclosing(self._client.run(self._request))
             )
             stack.callback(asyncio.create_task(self._watch()).cancel)
-            async for told in told_by_it:
+            async for told in stream:
                 self._state = after(self._state, told)
                 self._write(told)
                 self._narrate(told)
@@ -97,7 +104,7 @@ class _Run:
         return RunOutcome(self._state, code, self._interrupted)
 
     async def _watch(self) -> None:
-        """Says when the run gives no sign of life, and when it does again."""
+        """Says when the child stops answering, and when it answers again."""
         silent = False
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -109,8 +116,8 @@ class _Run:
             silent = bool(silence)
 
     def _write(self, told: Told) -> None:
-        """Records a line, from the header on. A disk that takes no more ends the recording and not
-        the run, of which there is the report."""
+        """Records a line, from the header on. Where the disk is full the recording ends and the
+        run goes on, as its report is still wanted."""
         if self._recorder is None or self._unrecorded or self._state.header is None:
             return
         try:
@@ -126,7 +133,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C asks the run to stop, a second one ends it at once; what it told stays."""
+        """The first Ctrl-C asks the run to stop, a second one kills it; what it told stays."""
         loop = asyncio.get_running_loop()
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             yield
@@ -151,7 +158,7 @@ class _Run:
         return code if code in _CODES else 1
 
     def _narrate(self, told: Told) -> None:
-        """Lines on stderr: what is prepared, each step (not more than two a second), and what the
+        """Writes lines to stderr: what is prepared, the steps (at most two a second), and what the
         run says."""
         if isinstance(told, RecordingHeader):
             if told.predicted is not None and told.predicted.warning:
@@ -169,7 +176,7 @@ class _Run:
             self._say_once(told.text)
 
     def _say_once(self, text: str) -> None:
-        """A warning of the estimate may be in the log of the run too."""
+        """The same warning may come from the estimate and from the log of the run."""
         if text not in self._told:
             self._told.add(text)
             self._narrator.say(f"qtui: {text}")

@@ -8,17 +8,17 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from qtui.engine.task import Task, TaskCancelled
 
 T = TypeVar("T")
 
-#: How long a computation goes on that was given up.
+#: Seconds between two looks whether a computation was given up.
 _LOOK_SECONDS = 0.05
 
 
-def unless_given_up(task: Task, compute: Callable[[], T]) -> T:
+def unless_given_up(task: Task[Any], compute: Callable[[], T]) -> T:
     """What `compute` returns or raises; Cancelled where the task is given up before.
 
     `compute` must be plain Python that holds no lock and keeps nothing half done: it is ended

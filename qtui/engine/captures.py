@@ -110,7 +110,7 @@ class Captures:
         self._running: _Running | None = None
         self._captures: dict[tuple[str, str], Capture] = {}
         self._texts: dict[tuple[str, str], Text] = {}
-        # Not from 0: what asked the engine before it was started again remembers numbers.
+        # Not from 0: the screen remembers the numbers of an engine that has since been restarted.
         self._count = time.time_ns()
         self._opened = 0
 
@@ -131,12 +131,12 @@ class Captures:
             return self._captures.get((model, tensor))
 
     def held(self, model: str) -> list[str]:
-        """The weights whose modules captures are held of."""
+        """The weights whose modules were captured and are still held."""
         with self._lock:
             return [tensor for opened, tensor in self._captures if opened == model]
 
     def need(self, model: str, tensor: str, side: object) -> Capture:
-        """The same. Raises UsageError where there is none, or no such side."""
+        """As `find`. Raises UsageError where nothing was captured, or `side` is no side."""
         if side not in ("input", "output"):
             raise UsageError(
                 f"A tensor has no source {side!r}: weight, input and output are the sources."

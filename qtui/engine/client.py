@@ -10,30 +10,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from qtui.engine.protocol import Array, Frame, ProtocolError, encode_request, read_event
-from qtui.engine.silence import LIMIT_SECONDS, LOOK_SECONDS, Silence, silence_of
-from qtui_core.children import child_environment
+from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
+from qtui.engine.protocol import (
+    Array,
+    Event,
+    Frame,
+    ProtocolError,
+    Request,
+    encode_request,
+    read_event,
+)
+from qtui.engine.waiting import (
+    EXIT_SECONDS,
+    HEED_SECONDS,
+    LOOK_SECONDS,
+    SILENT_AFTER_SECONDS,
+    Silence,
+    silence_of,
+)
+from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.errors import QtuiError, error_of
 
 T = TypeVar("T")
 
 READ_BUFFER_BYTES = 1 << 20
-STDERR_LINES_KEPT = 200
-LOG_BYTES_KEPT = 1 << 20
-EXIT_SECONDS = 2.0
-#: Seconds that a child may work on what was cancelled, and for nobody else, before it is ended.
-HEED_SECONDS = 5.0
 
+#: Hears how far a request is, 0 to 1, and a part of its answer as JSON has it; empty as a rule.
 ProgressCallback = Callable[[float, dict[str, Any]], None]
 
 
@@ -59,14 +70,14 @@ class RequestCancelled(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a request."""
+    """The answer to a request: JSON, and arrays by the names of their fields."""
 
     data: dict[str, Any]
     arrays: dict[str, Array]
 
     def read(self, kind: type[T]) -> T:
         """The answer that the operation gave. Raises CodecError where it is another."""
-        return from_plain(kind, self.data)
+        return from_plain(kind, {**self.data, **self.arrays} if self.arrays else self.data)
 
 
 @dataclass
@@ -82,7 +93,6 @@ class _Same:
 
 
 SAME_AS_METHOD: Final = _Same()
-_ERRORS = {error.exit_code: error for error in (QtuiError, UsageError, ModelError)}
 
 
 class EngineClient:
@@ -106,7 +116,7 @@ class EngineClient:
         self._listeners: list[StateListener] = [on_state] if on_state is not None else []
         self.state = EngineState.IDLE
         self.detail = ""
-        self.stderr_tail: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
+        self.stderr_tail: deque[str] = deque(maxlen=LINES_KEPT)
         self._process: asyncio.subprocess.Process | None = None
         self._start: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -135,12 +145,13 @@ class EngineClient:
     async def request(
         self,
         method: str,
-        params: Mapping[str, Any] | None = None,
+        params: object = None,
         *,
         kind: str | _Same | None = SAME_AS_METHOD,
         on_progress: ProgressCallback | None = None,
     ) -> Reply:
-        """Ask the engine, starting it if need be, and wait for the answer.
+        """Ask the engine, starting it if need be, and wait for the answer. `params` are the
+        dataclass that the operation reads, or a mapping with its names.
 
         A request supersedes the ones of its `kind` (its method, unless named; None supersedes
         nothing): they raise RequestCancelled. Cancelling the awaiting task cancels the
@@ -151,9 +162,7 @@ class EngineClient:
         self._next_id += 1
         request_id = self._next_id
         name = method if isinstance(kind, _Same) else kind
-        line = encode_request(
-            {"id": request_id, "method": method, "params": dict(params or {}), "kind": name}
-        )
+        line = encode_request(Request(request_id, method, params or {}, name))
         call = _Call(name, asyncio.get_running_loop().create_future(), on_progress)
         self._calls[request_id] = call
         try:
@@ -242,14 +251,14 @@ class EngineClient:
         self._watching = self._spawn(self._watch(process))
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise AssertionError("asyncio gave no pipes although all three were asked for")
-        stderr_task = self._spawn(self._read_stderr(process.stderr))
+        stderr_task = self._spawn(read_stderr(process.stderr, self.stderr_tail, self._log))
         try:
-            while (ready := await read_event(process.stdout)) and ready.head["event"] == "alive":
+            while (ready := await read_event(process.stdout)) and ready.head.event == "alive":
                 self._silence.heard()
         except ProtocolError as error:
             self._lose(f"The engine spoke nonsense while starting: {error}")
             raise EngineLost(self.detail) from error
-        if ready is None or ready.head["event"] != "ready":
+        if ready is None or ready.head.event != "ready":
             await self._process_ended(process, stderr_task)
             raise EngineLost(self.detail)
         self._set_state(EngineState.RUNNING, "")
@@ -311,7 +320,7 @@ class EngineClient:
             asked = self.state is EngineState.STARTING or self._calls.keys() - self._cancelled
             if not (asked or self._cancelled):
                 self._silence.heard()
-            silent = self._silence.look() >= LIMIT_SECONDS
+            silent = self._silence.look() >= SILENT_AFTER_SECONDS
             unheeded = unheeded + LOOK_SECONDS if self._cancelled and not asked else 0.0
             if unheeded and (silent or unheeded >= HEED_SECONDS):
                 self._drop("The engine was ended: it did not give up what was cancelled.")
@@ -320,7 +329,7 @@ class EngineClient:
                 self._set_state(self.state, self._silence_told())
 
     def _silence_told(self) -> str:
-        """That the child gives no sign of life; empty where it does."""
+        """The sentence that the child gives no sign of life; empty while it does."""
         return silence_of("The engine", self._silence.seconds)
 
     # Talking to the child
@@ -340,8 +349,7 @@ class EngineClient:
         if process is None or process.stdin is None or process.stdin.is_closing():
             return
         self._cancelled.add(request_id)
-        head = {"id": 0, "method": "cancel", "params": {"id": request_id}}
-        process.stdin.write(encode_request(head))
+        process.stdin.write(encode_request(Request(0, "cancel", {"id": request_id})))
 
     async def _read_events(
         self,
@@ -361,70 +369,31 @@ class EngineClient:
 
     def _deliver(self, frame: Frame) -> None:
         head = frame.head
-        call = self._calls.get(head.get("id") or 0)
-        if head["event"] != "progress":
-            self._cancelled.discard(head.get("id") or 0)
+        asked = head.id or 0
+        call = self._calls.get(asked)
+        if head.event != "progress":
+            self._cancelled.discard(asked)
             if call is not None:
                 call.answered = True
         if call is None or call.future.done():
             return  # its caller was cancelled, and the answer was already on the way
-        event = head["event"]
-        if event == "progress":
+        if head.event == "progress":
             self._report_progress(head, call)
-        elif event == "result":
-            call.future.set_result(Reply(head.get("data", {}), frame.arrays))
-        elif event == "cancelled":
+        elif head.event == "result":
+            call.future.set_result(Reply(head.data or {}, frame.arrays))
+        elif head.event == "cancelled":
             call.future.set_exception(RequestCancelled())
-        elif event == "error":
-            kind = _ERRORS.get(head.get("exit_code", 1), QtuiError)
-            call.future.set_exception(kind(head.get("message", "The engine failed.")))
+        elif head.event == "error":
+            message = head.message or "The engine failed."
+            call.future.set_exception(error_of(message, head.exit_code))
         else:
-            raise ProtocolError(f"An event is named {event!r}.")
+            raise ProtocolError(f"An event is named {head.event!r}.")
 
-    def _report_progress(self, head: dict[str, Any], call: _Call) -> None:
+    def _report_progress(self, head: Event, call: _Call) -> None:
         if call.on_progress is None:
             return
         try:
-            call.on_progress(head.get("fraction", 0.0), head.get("data", {}))
+            call.on_progress(head.fraction, head.data or {})
         except Exception as error:
             # The fault is the caller's, so it goes to the caller and not to this reader.
             call.future.set_exception(error)
-
-    async def _read_stderr(self, stream: asyncio.StreamReader) -> None:
-        with contextlib.ExitStack() as stack:
-            log = None
-            if self._log is not None:
-                # Without a log the last lines are kept all the same, and the pipe is emptied.
-                with contextlib.suppress(OSError):
-                    log = stack.enter_context(open_log(self._log))
-            while chunk := await stream.read(1 << 16):
-                text = chunk.decode(errors="replace")
-                self.stderr_tail.extend(text.splitlines())
-                if log is not None:
-                    log.write(text)
-                    log.flush()
-
-
-def open_log(path: Path) -> Any:
-    """A log to add to, begun anew once it is long. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    too_long = path.exists() and path.stat().st_size > LOG_BYTES_KEPT
-    return path.open("w" if too_long else "a", encoding="utf-8")
-
-
-def obituary(who: str, returncode: int | None, last_words: Sequence[str]) -> str:
-    """How a child ended, as a sentence that begins with `who` and has its last line on stderr; who
-    was killed had no time to write why."""
-    if returncode is None:
-        how = f"{who} closed its output"
-    elif returncode == -signal.SIGKILL:
-        return f"{who} was killed, which is most often the system running out of memory."
-    elif -returncode in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        # Its last words are of something else: it did not know that it would end.
-        return f"{who} was ended by {signal.Signals(-returncode).name}, which qtui did not send."
-    elif returncode < 0:
-        how = f"{who} died of {signal.Signals(-returncode).name}"
-    else:
-        how = f"{who} ended with exit code {returncode}"
-    words = next((line.strip() for line in reversed(last_words) if line.strip()), "")
-    return f"{how}: {words}" if words else f"{how}."

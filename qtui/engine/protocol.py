@@ -3,13 +3,14 @@
 A request is one line of JSON. An event is one line of JSON, followed by the raw bytes of
 the arrays that the line announces, in the announced order:
 
-    {"event": "result", "id": 7, "data": {...},
+    {"event": "result", "id": 7, "data": {...}, ...,
      "arrays": [{"name": "cells", "dtype": "<f4", "shape": [40, 120], "nbytes": 19200}]}\\n
     <19200 bytes>
 
-An answer is a dataclass, and `qtui_core.codec` says how it looks in JSON. Numbers that JSON has no
-word for travel as `NaN`, `Infinity` and `-Infinity`: both ends are Python. Everything here is the
-standard library, so that the screen can read an array without importing numpy.
+Requests, heads of events and answers are dataclasses, and `qtui_core.codec` says how they look in
+JSON. Fields of an answer that are an Array follow as bytes. Numbers that JSON has no word for
+travel as `NaN`, `Infinity` and `-Infinity`: both ends are Python. Everything here is the standard
+library, so that the screen can read an array without importing numpy.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import field
-from typing import Any
+from dataclasses import field, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
-from qtui_core.codec import to_line
+from qtui_core.codec import CodecError, from_plain, to_line
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import QtuiError
+
+Head = TypeVar("Head")
 
 # Bounds that no honest frame reaches. They keep a corrupted length from asking for all the
 # memory of the machine: the index of a model of 100,000 tensors is about 15 MB of JSON, and
@@ -64,39 +66,85 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """One event: the JSON object of the line and the arrays behind it."""
+class Request:
+    """What is asked: an operation by its name, with its parameters. `kind` is what a newer request
+    supersedes; None is never superseded."""
 
-    head: dict[str, Any]
+    id: int
+    method: str
+    params: Any = field(default_factory=dict)
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class ArrayHead:
+    """An array that follows."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """What the engine says: "ready", "alive", or of the request `id` "progress", "result", "error"
+    or "cancelled".
+
+    Attributes:
+        data: an answer, or a part of one as progress; as JSON has it where the event was read.
+        fraction: how far a request is, 0 to 1.
+        message, exit_code: of an error.
+        arrays: that follow the line.
+    """
+
+    event: str
+    id: int | None = None
+    data: Any = None
+    fraction: float = 0.0
+    message: str = ""
+    exit_code: int = 1
+    arrays: tuple[ArrayHead, ...] = ()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One event and the arrays behind it."""
+
+    head: Event
     arrays: dict[str, Array]
 
 
-def encode_request(head: Mapping[str, Any]) -> bytes:
+def encode_request(request: Request) -> bytes:
     """One request as a line. Raises ProtocolError where it is too long to be sane."""
-    line = to_line(head).encode() + b"\n"
+    line = to_line(request).encode() + b"\n"
     if len(line) > MAX_REQUEST_BYTES:
         raise ProtocolError(f"A request of {len(line):,} bytes is over {MAX_REQUEST_BYTES:,}.")
     return line
 
 
-def parse_request(line: bytes) -> dict[str, Any]:
+def parse_request(line: bytes) -> Request:
     """The request of one line. Raises ProtocolError with what is wrong with it."""
-    head = _parse_object(line)
-    if not isinstance(head.get("id"), int) or not isinstance(head.get("method"), str):
-        raise ProtocolError("A request needs an integer `id` and a text `method`.")
-    if not isinstance(head.get("params", {}), dict):
+    request = _parse(Request, line)
+    if not isinstance(request.params, dict):
         raise ProtocolError("The `params` of a request are an object.")
-    return head
+    return request
 
 
-def encode_event(head: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> bytes:
-    """One event, its arrays included, as the bytes to write in one go."""
-    announced = [
-        {"name": name, "dtype": a.dtype, "shape": list(a.shape), "nbytes": len(a.data)}
-        for name, a in (arrays or {}).items()
-    ]
-    line = to_line({**head, "arrays": announced}).encode()
-    return b"".join([line, b"\n", *(a.data for a in (arrays or {}).values())])
+def encode_event(event: Event) -> bytes:
+    """One event, the arrays of its answer included, as the bytes to write in one go."""
+    answer, arrays = event.data, {}
+    if is_dataclass(answer) and not isinstance(answer, type):
+        named = {each.name: getattr(answer, each.name) for each in fields(answer)}
+        arrays = {name: value for name, value in named.items() if isinstance(value, Array)}
+        if arrays:
+            rest = {name: value for name, value in named.items() if name not in arrays}
+            heads = tuple(
+                ArrayHead(name, array.dtype, array.shape, len(array.data))
+                for name, array in arrays.items()
+            )
+            event = replace(event, data=rest, arrays=heads)
+    return b"".join([to_line(event).encode(), b"\n", *(each.data for each in arrays.values())])
 
 
 async def read_event(reader: asyncio.StreamReader) -> Frame | None:
@@ -110,46 +158,36 @@ async def read_event(reader: asyncio.StreamReader) -> Frame | None:
         return None
     if not line.endswith(b"\n"):
         raise ProtocolError("The stream ended inside a frame.")
-    head = _parse_object(line)
-    if not isinstance(head.get("event"), str):
-        raise ProtocolError("A frame names no event.")
+    head = _parse(Event, line)
+    if len(head.arrays) > MAX_ARRAYS:
+        raise ProtocolError(f"A frame has {len(head.arrays):,} arrays, over {MAX_ARRAYS}.")
+    for array in head.arrays:
+        _check(array)
     arrays: dict[str, Array] = {}
-    for name, dtype, shape, nbytes in _announced_arrays(head.pop("arrays", [])):
+    for array in head.arrays:
         try:
-            data = await reader.readexactly(nbytes)
+            data = await reader.readexactly(array.nbytes)
         except asyncio.IncompleteReadError as error:
             raise ProtocolError("The stream ended inside a frame.") from error
-        arrays[name] = Array(dtype, shape, data)
+        arrays[array.name] = Array(array.dtype, array.shape, data)
     return Frame(head, arrays)
 
 
-def _announced_arrays(announced: object) -> list[tuple[str, str, tuple[int, ...], int]]:
-    if not isinstance(announced, list) or len(announced) > MAX_ARRAYS:
-        raise ProtocolError("The arrays of a frame are not a short list.")
-    parsed = []
-    for entry in announced:
-        if not isinstance(entry, dict):
-            raise ProtocolError("An array of a frame is not described by an object.")
-        name, dtype, nbytes = entry.get("name"), entry.get("dtype"), entry.get("nbytes")
-        shape = entry.get("shape")
-        if not isinstance(name, str) or dtype not in ITEM_BYTES or not isinstance(shape, list):
-            raise ProtocolError(f"An array of a frame has no usable name, dtype or shape: {entry}")
-        if type(nbytes) is not int or not all(type(n) is int and n >= 0 for n in shape):
-            raise ProtocolError(f"The array {name} has a shape or length that is no count.")
-        if nbytes > MAX_ARRAY_BYTES or nbytes != math.prod(shape) * ITEM_BYTES[dtype]:
-            raise ProtocolError(f"The array {name} says {nbytes:,} bytes for shape {shape}.")
-        parsed.append((name, dtype, tuple(shape), nbytes))
-    return parsed
+def _check(array: ArrayHead) -> None:
+    name, dtype, shape, nbytes = array.name, array.dtype, array.shape, array.nbytes
+    if dtype not in ITEM_BYTES or not all(size >= 0 for size in shape):
+        raise ProtocolError(f"The array {name} has no usable dtype or shape: {dtype:.20} {shape}.")
+    if nbytes > MAX_ARRAY_BYTES or nbytes != math.prod(shape) * ITEM_BYTES[dtype]:
+        raise ProtocolError(f"The array {name} says {nbytes:,} bytes for shape {shape}.")
 
 
-def _parse_object(line: bytes) -> dict[str, Any]:
+def _parse(kind: type[Head], line: bytes) -> Head:
     try:
-        head = json.loads(line)
+        return from_plain(kind, json.loads(line))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"A line of {len(line):,} bytes is not JSON: {error}") from error
-    if not isinstance(head, dict):
-        raise ProtocolError("A line is JSON, and not an object.")
-    return head
+    except CodecError as error:
+        raise ProtocolError(str(error)) from error
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import field
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from qtui.engine.protocol import Array
+from qtui_core.codec import CodecError, from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
+
+#: The dataclass of what is asked.
+Asked_co = TypeVar("Asked_co", covariant=True)
 
 
 class TaskCancelled(Exception):
     """The request is no longer wanted. Unwinds an operation; the worker answers for it."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What an operation answers: a dataclass, or JSON; and pictures."""
+class Task(Generic[Asked_co]):
+    """A request as an operation sees it.
 
-    data: Any
-    arrays: dict[str, Array] = field(default_factory=dict)
-
-
-class Task:
-    """A request with its parameters, as an operation sees it.
-
-    `kind` is what a newer request supersedes; None is never superseded.
+    `asked` is what it asks, typed. `kind` is what a newer request supersedes; None is never
+    superseded.
     """
 
     def __init__(
         self,
         id: int,
         method: str,
-        params: dict[str, Any],
+        asked: Asked_co,
         kind: str | None,
         send_progress: Callable[[float, Any], None],
     ) -> None:
         self.id = id
         self.method = method
-        self.params = params
+        self.asked = asked
         self.kind = kind
         self._send_progress = send_progress
         self._cancelled = threading.Event()
@@ -52,36 +48,51 @@ class Task:
         return self._cancelled.is_set()
 
     def check(self) -> None:
-        """Raise Cancelled where the request is no longer wanted. Call between chunks."""
+        """Raise TaskCancelled where the request is no longer wanted. Call between chunks."""
         if self._cancelled.is_set():
             raise TaskCancelled
 
     def progress(self, fraction: float, data: Any = None) -> None:
-        """Tell the screen how far this is (0..1), at most twice a second; partial
-        results in `data`, a dataclass or JSON, are always sent."""
+        """Tell the screen how far this is (0..1), at most twice a second; partial results in
+        `data`, a dataclass, are always sent."""
         self._send_progress(fraction, data)
-
-    def text(self, name: str) -> str:
-        """A text parameter. Raises UsageError where it is missing or not a text."""
-        return self._param(name, str)
-
-    def integer(self, name: str) -> int:
-        return self._param(name, int)
-
-    def _param(self, name: str, kind: type[Any]) -> Any:
-        value = self.params.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise UsageError(f"The engine's {self.method} needs {name} as {kind.__name__}.")
-        return value
 
 
 @dataclass(frozen=True)
 class EngineOperation:
     """Something the engine can be asked for.
 
-    Operations of one `lane` run one after another in a thread of their own, so what must
-    answer at once has another lane than what takes seconds.
+    Attributes:
+        run: answers with a dataclass, or None where progress has told all.
+        lane: operations of one lane run one after another in a thread of their own, so what must
+            answer at once has another lane than what takes seconds.
+        asked: the dataclass of its requests; None takes parameters as they come.
     """
 
-    run: Callable[[Task], Result]
+    run: Callable[[Task[Any]], Any]
     lane: str
+    asked: Any = None
+
+    def read(self, method: str, params: Any) -> Any:
+        """What a request asks. Raises UsageError where it is none of this operation."""
+        if self.asked is None:
+            return params
+        try:
+            return from_plain(self.asked, params)
+        except CodecError as error:
+            raise UsageError(
+                f"The engine was asked wrongly for {method}: {error.reason}."
+            ) from None
+
+
+#: Operations by name: a function of what they share and the task, its lane, and its requests.
+OperationTable = Mapping[str, tuple[Callable[..., Any], str, Any]]
+
+
+def operations_on(shared: object, *tables: OperationTable) -> dict[str, EngineOperation]:
+    """The operations of tables by name, bound to what they share."""
+    return {
+        name: EngineOperation(partial(run, shared), lane, asked)
+        for table in tables
+        for name, (run, lane, asked) in table.items()
+    }

@@ -12,8 +12,8 @@ from qtui_core.errors import ModelError
 from qtui_core.models import ModelSource, TensorInfo, open_model, row_elements, rows_of
 from qtui_core.models.files.arrays import decoder, read_float32
 
-# Every pass over a remote tensor would send its bytes again, so one of up to this size is
-# kept while it is looked at.
+# Every pass over a remote tensor would transfer its bytes again, so a tensor of up to this size
+# is kept while it is looked at.
 REMOTE_BYTES_KEPT = 2 << 30
 # A transfer of a few megabytes costs little more than one of a few kilobytes.
 REMOTE_STRIP_BYTES = 8 << 20

@@ -20,17 +20,18 @@ from typing import Any, BinaryIO
 
 from qtui.engine.protocol import (
     MAX_REQUEST_BYTES,
-    Array,
+    Event,
     ProtocolError,
+    Request,
     encode_event,
     parse_request,
 )
-from qtui.engine.silence import PULSE_SECONDS
 from qtui.engine.task import EngineOperation, Task, TaskCancelled
-from qtui_core.errors import QtuiError
+from qtui.engine.waiting import PULSE_SECONDS
+from qtui_core.errors import QtuiError, UsageError
 
-# Twice a second is calm to look at, and little over a slow line. A key pressed right after
-# a repaint waits for the next frame, so every repaint that is not needed makes keys slower.
+# Twice a second is calm to look at, and few bytes over a slow line. A key pressed right after a
+# repaint waits for the next frame, so every needless repaint makes keys slower.
 PROGRESS_SECONDS = 0.5
 # The computation gives way to the screen, which needs a few milliseconds now and then.
 NICENESS = 10
@@ -43,8 +44,8 @@ class EventSink:
         self._stream = stream
         self._lock = threading.Lock()
 
-    def send(self, head: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> None:
-        frame = encode_event(head, arrays)
+    def send(self, event: Event) -> None:
+        frame = encode_event(event)
         with self._lock:
             try:
                 self._stream.write(frame)
@@ -58,12 +59,12 @@ class Lane:
 
     def __init__(self, name: str, worker: Worker) -> None:
         self._worker = worker
-        self._waiting: deque[Task] = deque()
-        self._running: Task | None = None
+        self._waiting: deque[Task[Any]] = deque()
+        self._running: Task[Any] | None = None
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: Task[Any]) -> None:
         """Queue a task; one of the same kind that waits or runs gives up for it."""
         with self._changed:
             if task.kind is not None:
@@ -107,7 +108,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether something is computed, or waits for that."""
+        """Whether something is being computed or waits to be."""
         return any(lane.busy for lane in tuple(self._lanes.values()))
 
     def serve(self, source: BinaryIO) -> None:
@@ -119,27 +120,32 @@ class Worker:
                 self._accept(parse_request(line))
             except ProtocolError as error:
                 print(f"engine: {error}", file=sys.stderr, flush=True)
-                self._sink.send(_error_head(None, error))
+                self._sink.send(_error(None, error))
                 while line and not line.endswith(b"\n"):  # the rest of an overlong line
                     line = source.readline(MAX_REQUEST_BYTES)
 
-    def _accept(self, request: dict[str, Any]) -> None:
-        task_id, method, params = request["id"], request["method"], request.get("params", {})
+    def _accept(self, request: Request) -> None:
+        task_id, method = request.id, request.method
         if method == "cancel":
             for lane in self._lanes.values():
-                lane.cancel(params.get("id", -1))
+                lane.cancel(request.params.get("id", -1))
             return
         operation = self._operations.get(method)
         if operation is None:
             error = ProtocolError(f"The engine knows no operation named {method!r}.")
-            self._sink.send(_error_head(task_id, error))
+            self._sink.send(_error(task_id, error))
             return
-        task = Task(task_id, method, params, request.get("kind"), self._progress_of(task_id))
+        try:
+            asked = operation.read(method, request.params)
+        except UsageError as error:
+            self._sink.send(_error(task_id, error))
+            return
+        task = Task(task_id, method, asked, request.kind, self._progress_of(task_id))
         if operation.lane not in self._lanes:
             self._lanes[operation.lane] = Lane(operation.lane, self)
         self._lanes[operation.lane].submit(task)
 
-    def perform(self, task: Task) -> None:
+    def perform(self, task: Task[Any]) -> None:
         """Run one task in the calling thread and send its answer."""
         try:
             task.check()
@@ -151,48 +157,39 @@ class Worker:
             if task.is_cancelled():  # the library's own way of saying so
                 self.answer_cancelled(task)
             else:
-                self._sink.send(_error_head(task.id, error))
+                self._sink.send(_error(task.id, error))
         except MemoryError:
             traceback.print_exc()
             sentence = f"The machine ran out of memory in {task.method}."
-            self._sink.send(_error_head(task.id, QtuiError(sentence)))
+            self._sink.send(_error(task.id, QtuiError(sentence)))
         except Exception as error:
             # Anything else is a fault of this program: the screen gets one line, the log
             # everything, and the next request is served as if nothing had happened.
             traceback.print_exc()
             sentence = f"Internal error in {task.method}: {type(error).__name__}: {error}"
-            self._sink.send(_error_head(task.id, QtuiError(sentence)))
+            self._sink.send(_error(task.id, QtuiError(sentence)))
         else:
-            head = {"event": "result", "id": task.id, "data": result.data}
-            self._sink.send(head, result.arrays)
+            self._sink.send(Event("result", task.id, result))
 
-    def answer_cancelled(self, task: Task) -> None:
-        self._sink.send({"event": "cancelled", "id": task.id})
+    def answer_cancelled(self, task: Task[Any]) -> None:
+        self._sink.send(Event("cancelled", task.id))
 
     def _progress_of(self, task_id: int) -> Any:
         last = 0.0
 
-        def send(fraction: float, data: dict[str, Any] | None) -> None:
+        def send(fraction: float, data: Any) -> None:
             nonlocal last
             now = time.monotonic()
             if data is None and now - last < PROGRESS_SECONDS:
                 return
             last = now
-            self._sink.send(
-                {"event": "progress", "id": task_id, "fraction": fraction, "data": data or {}}
-            )
+            self._sink.send(Event("progress", task_id, data, fraction))
 
         return send
 
 
-def _error_head(task_id: int | None, error: QtuiError) -> dict[str, Any]:
-    return {
-        "event": "error",
-        "id": task_id,
-        "error": type(error).__name__,
-        "message": str(error),
-        "exit_code": error.exit_code,
-    }
+def _error(task_id: int | None, error: QtuiError) -> Event:
+    return Event("error", task_id, message=str(error), exit_code=error.exit_code)
 
 
 def take_over_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -223,17 +220,18 @@ def main(build: Callable[[], Mapping[str, EngineOperation]], niceness: int = NIC
     threading.Thread(target=_beat, args=(events, working), name="pulse", daemon=True).start()
     worker = Worker(events, build())
     working[0] = lambda: worker.busy
-    events.send({"event": "ready", "id": None, "pid": os.getpid()})
+    events.send(Event("ready"))
     worker.serve(source)
     os._exit(0)
 
 
 def _beat(events: EventSink, working: Sequence[Callable[[], bool]]) -> None:
-    """Signs of life, while this process works: how a long computation is told from none."""
+    """Sends signs of life while this process works, so that the screen can tell a long computation
+    from a process that hangs."""
     while True:
         time.sleep(PULSE_SECONDS)
         if working[0]():
-            events.send({"event": "alive", "id": None})
+            events.send(Event("alive"))
 
 
 def _build() -> Mapping[str, EngineOperation]:

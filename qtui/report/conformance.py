@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from qtui.report.document import Column, Facts, Section, Table, Tone
 from qtui.report.numbers import plural
@@ -142,52 +141,3 @@ def _figures(outcome: Outcome) -> str:
     if outcome.example:
         parts.append(outcome.example)
     return "; ".join(parts)
-
-
-def conformance_data(standings: Sequence[Standing]) -> list[dict[str, Any]]:
-    """The JSON face: every convention and every probe, whatever the text shows."""
-    return [
-        {
-            "library": s.library.name,
-            "version": s.report.version,
-            "tested_version": s.library.tested,
-            "seconds": s.report.seconds,
-            "conventions": [_finding_data(f) for f in s.findings],
-            "faults": [
-                {
-                    "id": fault.id,
-                    "present": probed.present,
-                    "says": fault.says,
-                    "consequence": fault.consequence,
-                    "remedy": fault.remedy,
-                    "detail": probed.detail or None,
-                }
-                for fault in s.library.faults
-                for probed in s.report.faults
-                if probed.id == fault.id
-            ],
-        }
-        for s in standings
-    ]
-
-
-def _finding_data(finding: Finding) -> dict[str, Any]:
-    convention, outcome = finding.convention, finding.outcome
-    compared = outcome.compared or None
-    return {
-        "id": convention.id,
-        "says": convention.says,
-        "ours": convention.ours,
-        "theirs": convention.theirs,
-        "expected": str(convention.expected),
-        "verdict": str(outcome.verdict),
-        "holds": finding.holds,
-        "why": convention.why or None,
-        "codes_compared": compared,
-        "codes_different": compared and outcome.different,
-        "scales_different": compared and outcome.scales_different,
-        "values_different": compared and outcome.values_different,
-        "largest_relative_difference": compared and outcome.largest_difference,
-        "example": outcome.example or None,
-        "message": outcome.message or None,
-    }

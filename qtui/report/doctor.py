@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from qtui.report.conformance import conformance_data, conformance_sections
-from qtui.report.doctor_data import surroundings_data
+from qtui.report.conformance import conformance_sections
 from qtui.report.document import Column, Document, Facts, Section, Table
 from qtui.report.numbers import format_bytes, plural
-from qtui.surroundings import Files, Terminal
+from qtui.report.surroundings import Files, Surroundings, Terminal
+from qtui_core.codec import or_null, printed
 from qtui_core.conformance.standing import Standing, conclude
 from qtui_core.dataclass import dataclass
 from qtui_core.extras import install_command
-from qtui_core.telemetry.device import Driver, GpuReading
-from qtui_core.telemetry.machine import Machine
 
 #: The smallest terminal the app draws in, as (columns, lines).
 SMALLEST = (60, 16)
@@ -30,17 +28,7 @@ class Warning:
     remedy: str
     detail: str = ""
 
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What was read of the machine."""
-
-    terminal: Terminal
-    machine: Machine
-    driver: Driver | None
-    devices: tuple[GpuReading, ...]
-    versions: Mapping[str, str | None]
-    files: Files
+    PRINTED = ("about", "says", "consequence", "remedy", ("detail", or_null("detail")))
 
 
 def doctor_document(
@@ -61,14 +49,11 @@ def doctor_document(
     if standings is not None:
         sections += conformance_sections(standings, details=details)
     conclusion = conclude(standings) if standings is not None else _conclude_without(around)
-    data = surroundings_data(around) | {
-        "conformance": None if standings is None else conformance_data(standings),
-        "warnings": [
-            {"about": w.about, "says": w.says, "consequence": w.consequence, "remedy": w.remedy,
-             "detail": w.detail or None}
-            for w in warnings
-        ],
-    }  # fmt: skip
+    data = {
+        **printed(around),
+        "conformance": printed(standings),
+        "warnings": printed(warnings),
+    }
     return Document("qtui doctor", tuple(sections), conclusion, data)
 
 

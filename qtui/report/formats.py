@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from qtui.report.document import Column, Document, Section, Table, Tone
+from qtui_core.codec import Row, or_null, printed
 from qtui_core.formats import Exact, FloatFormat, Format, Rounding
 from qtui_core.formats.decimals import format_exact, format_rounded
 from qtui_core.formats.summary import summarize
@@ -45,7 +47,7 @@ def value_document(
             },
             "rounding": str(rounding),
             "saturate": saturate,
-            "formats": [{**_format_data(row.format), **_row_data(row)} for row in rows],
+            "formats": [printed(row, (*_form(row.format, "format."), *_ROW)) for row in rows],
         },
     )
 
@@ -56,7 +58,7 @@ def catalogue_document(formats: Sequence[Format]) -> Document:
         title="Number formats",
         sections=(Section("Range of the formats", (_ranges(formats),)),),
         conclusion=_compare_ranges(formats),
-        data={"value": None, "formats": [_format_data(f) for f in formats]},
+        data={"value": None, "formats": [printed(f, _form(f)) for f in formats]},
     )
 
 
@@ -160,54 +162,6 @@ def _percent(relative: Fraction | None) -> str:
     return "–" if relative is None else f"{format_rounded(relative * 100, 3, signed=True)}%"
 
 
-def _format_data(fmt: Format) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "name": fmt.name,
-        "title": fmt.title,
-        "bits": fmt.bits,
-        "storage_bits": fmt.storage_bits,
-        "max": _float(fmt.max),
-        "min": _float(fmt.min),
-    }
-    if isinstance(fmt, FloatFormat):
-        data |= {
-            "exponent_bits": fmt.exponent_bits,
-            "mantissa_bits": fmt.mantissa_bits,
-            "bias": fmt.bias,
-            "specials": fmt.specials.name,
-            "min_normal": _float(fmt.min_normal),
-            "min_subnormal": _float(fmt.min_subnormal),
-            "epsilon": _float(fmt.epsilon),
-            "decimal_digits": fmt.decimal_digits,
-        }
-    else:
-        data |= {"step": _float(fmt.step)}
-    return data
-
-
-def _row_data(row: FormatRow) -> dict[str, Any]:
-    return {
-        "outcome": str(row.outcome),
-        "code": row.code,
-        "hex": row.hex or None,
-        "sign_bits": row.sign_bits,
-        "exponent_field_bits": row.exponent_bits,
-        "mantissa_field_bits": row.mantissa_bits,
-        "kind": None if row.kind is None else str(row.kind),
-        "exponent": row.decoded.exponent if row.decoded else None,
-        "significand": _float(row.decoded.significand) if row.decoded else None,
-        "value": _float(row.value),
-        # JSON has no infinity and no NaN, and a double not every exact value: text has.
-        "value_text": None if row.value is None else format_exact(row.value, 60),
-        "value_fraction": _fraction(row.value),
-        "error": _float(row.error),
-        "relative_error": _float(row.relative_error),
-        "ulp": _float(row.ulp),
-        "below": _float(row.below),
-        "above": _float(row.above),
-    }
-
-
 def _fraction(value: Exact | None) -> str | None:
     """Exactly, as "n/d" or "n"; null where the value is no number."""
     if value is None or (isinstance(value, float) and value != 0):
@@ -223,3 +177,52 @@ def _float(value: Exact | None) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
+
+
+def _near(path: str) -> Callable[[Any], float | None]:
+    """Of a row of JSON: the exact number of that path as the nearest double."""
+    return lambda value: _float(attrgetter(path)(value))
+
+
+def _form(fmt: Format, where: str = "") -> tuple[Row, ...]:
+    """What JSON says of a format; `where` is the path to it."""
+    rows: tuple[Row, ...] = tuple(
+        (name, where + name) for name in ("name", "title", "bits", "storage_bits")
+    )
+    rows += (("max", _near(f"{where}max")), ("min", _near(f"{where}min")))
+    if not isinstance(fmt, FloatFormat):
+        return (*rows, ("step", _near(f"{where}step")))
+    return (
+        *rows,
+        ("exponent_bits", f"{where}exponent_bits"),
+        ("mantissa_bits", f"{where}mantissa_bits"),
+        ("bias", f"{where}bias"),
+        ("specials", f"{where}specials.name"),
+        ("min_normal", _near(f"{where}min_normal")),
+        ("min_subnormal", _near(f"{where}min_subnormal")),
+        ("epsilon", _near(f"{where}epsilon")),
+        ("decimal_digits", f"{where}decimal_digits"),
+    )
+
+
+#: What JSON says of a value in a format. A double does not hold every exact value, and JSON has
+#: neither infinity nor NaN: text has.
+_ROW: Final[tuple[Row, ...]] = (
+    "outcome",
+    "code",
+    ("hex", or_null("hex")),
+    "sign_bits",
+    ("exponent_field_bits", "exponent_bits"),
+    ("mantissa_field_bits", "mantissa_bits"),
+    "kind",
+    ("exponent", lambda row: row.decoded and row.decoded.exponent),
+    ("significand", lambda row: row.decoded and _float(row.decoded.significand)),
+    ("value", _near("value")),
+    ("value_text", lambda row: None if row.value is None else format_exact(row.value, 60)),
+    ("value_fraction", lambda row: _fraction(row.value)),
+    ("error", _near("error")),
+    ("relative_error", _near("relative_error")),
+    ("ulp", _near("ulp")),
+    ("below", _near("below")),
+    ("above", _near("above")),
+)

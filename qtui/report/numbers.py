@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from qtui_core.quantities import format_bytes, scaled
+from qtui_core.quantities import format_bytes, format_count
 
 __all__ = [
     "format_bytes",
@@ -15,13 +15,6 @@ __all__ = [
     "format_value",
     "plural",
 ]
-
-_DECIMAL = ("K", "M", "B", "T")
-
-
-def format_count(count: int) -> str:
-    """`4558080` -> `4.56 M`; exact below ten thousand."""
-    return scaled(count, 1000, _DECIMAL) if count >= 10_000 else f"{count:,}"
 
 
 def format_value(value: float | None, digits: int = 4) -> str:

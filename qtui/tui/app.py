@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from traceback import format_exception
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import RenderableType
-from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.widgets import ContentSwitcher
 from textual.worker import Worker
 
@@ -27,22 +26,21 @@ from qtui.screen.panel.base import Panel
 from qtui.screen.panel.host import Severity
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.ascii_only import AsciiOnly, key_in_ascii
-from qtui.tui.clipboard import copy_text
-from qtui.tui.config import Settings, load_config, log_file
-from qtui.tui.hangup import end_without_terminal
+from qtui.tui.clipboard import copied
+from qtui.tui.config import Settings, log_file
 from qtui.tui.header import HeaderLine, TabBar
+from qtui.tui.header_texts import device_of, headline_of, try_model
 from qtui.tui.keymap import APP_BINDINGS, checked_keymap
-from qtui.tui.opening import device_of, headline_of, try_model
 from qtui.tui.palette import QtuiCommands
-from qtui.tui.panels import panel_entry
-from qtui.tui.screens import HelpScreen, KeyLine, LeaveScreen, OpenModelScreen, ShellScreen
-from qtui.tui.terminal import PRINTABLE, Colourless, no_color, start_log, terminal_console
+from qtui.tui.panels import panel_entry, widget_id
+from qtui.tui.screens import HelpScreen, LeaveScreen, OpenModelScreen, ShellScreen, working_keys
+from qtui.tui.terminal import PRINTABLE, Colourless, Failure, no_color, terminal_console
 from qtui.tui.theme import theme_variable_defaults, themes
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models.quoting import printable, printable_lines
 
 if TYPE_CHECKING:
-    from qtui.engine.client import EngineClient, EngineState
+    from qtui.engine.client import EngineClient
     from qtui.screen.plan.shown import GpuChoice
     from qtui.screen.tensors.subject import Subject
     from qtui_core.memory.plan.run_plan import RunPlan
@@ -56,22 +54,6 @@ STALLED_SECONDS = 0.1
 #: The panel that values are sent to.
 FORMATS = "formats"
 NOT_OPENED = "could not be opened"
-
-
-class Failure(Exception):
-    """An unforeseen error, told in lines of ours where Textual would print its traceback."""
-
-    def __init__(self, error: Exception, whole: bool) -> None:
-        super().__init__()
-        self.text = (
-            "".join(format_exception(error))
-            if whole
-            else f"qtui stopped: {type(error).__name__}: {one_line(error)}\n"
-            f"The details are in {log_file()}; --debug shows them here."
-        )
-
-    def __rich__(self) -> Text:
-        return Text(printable_lines(self.text))
 
 
 class QtuiApp(App[None], inherit_bindings=False):
@@ -142,7 +124,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         """The child process that owns torch. It starts on its first request."""
         from qtui.engine.client import EngineClient
 
-        return EngineClient(log=log_file().with_name("engine.log"), on_state=self._engine_state)
+        states = partial(log.info, "engine %s %s")
+        return EngineClient(log=log_file().with_name("engine.log"), on_state=states)
 
     @cached_property
     def estimator(self) -> EngineClient:
@@ -150,15 +133,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         request."""
         from qtui.engine.estimator.client import EstimatorClient
 
-        return EstimatorClient(
-            log=log_file().with_name("estimator.log"), on_state=self._estimator_state
-        )
-
-    def _estimator_state(self, state: EngineState, detail: str) -> None:
-        log.info("estimator %s %s", state, detail)
-
-    def _engine_state(self, state: EngineState, detail: str) -> None:
-        log.info("engine %s %s", state, detail)
+        states = partial(log.info, "estimator %s %s")
+        return EstimatorClient(log=log_file().with_name("estimator.log"), on_state=states)
 
     async def on_unmount(self) -> None:
         for name in ("engine", "estimator"):
@@ -196,7 +172,7 @@ class QtuiApp(App[None], inherit_bindings=False):
         return ShellScreen(self._new_panel(self._start_panel), self.model)
 
     def _new_panel(self, panel_id: str) -> Panel:
-        return panel_entry(panel_id).load()(id=_widget_id(panel_id))
+        return panel_entry(panel_id).load()(id=widget_id(panel_id))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme_variable_defaults(self.current_theme)
@@ -204,10 +180,8 @@ class QtuiApp(App[None], inherit_bindings=False):
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = [PRINTABLE, *super().get_line_filters()]
         if self.drawing.depth is Depth.NONE:
-            filters = [
-                PRINTABLE,
-                Colourless(),
-            ]  # Textual's own would send the code of a default colour
+            # Textual's own would send the code of a default colour.
+            filters = [PRINTABLE, Colourless()]
         if self.drawing.ascii:
             filters.append(AsciiOnly())
         return filters
@@ -240,7 +214,7 @@ class QtuiApp(App[None], inherit_bindings=False):
     def end_by(self, signum: int) -> None:
         """Ends as a signal asks, in order. (An exception out of the signal's handler would end
         the loop in the middle of what it does, and what ends a run is done in the loop.)"""
-        from qtui.cli.exits import begin_way_out
+        from qtui.ending import begin_way_out
 
         begin_way_out(signum)
         self.ended_by = signum
@@ -248,13 +222,13 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         if not self.is_headless:
-            from qtui.cli.exits import ending_signals
+            from qtui.ending import ending_signals
 
             for signum in ending_signals():
                 asyncio.get_running_loop().add_signal_handler(signum, self.end_by, signum)
         if self._look_ahead:
             self.set_timer(LOOK_AHEAD_SECONDS, self._start_looking)
-        self.theme_changed_signal.subscribe(self, lambda _theme: self._restyle())
+        self.theme_changed_signal.subscribe(self, self._restyle)
 
     async def action_show_panel(self, panel_id: str) -> None:
         """Shows a panel, building it the first time."""
@@ -262,16 +236,16 @@ class QtuiApp(App[None], inherit_bindings=False):
         switcher = shell.query_one("#panels", ContentSwitcher)
         shell.query_one(TabBar).active = panel_id
         shell.unzoom()
-        if not switcher.query_children(f"#{_widget_id(panel_id)}"):
+        if not switcher.query_children(f"#{widget_id(panel_id)}"):
             await switcher.add_content(self._new_panel(panel_id))
-            shell.query_one(f"#{_widget_id(panel_id)}", Panel).open_model(self.model)
-        switcher.current = _widget_id(panel_id)
+            shell.query_one(f"#{widget_id(panel_id)}", Panel).open_model(self.model)
+        switcher.current = widget_id(panel_id)
         shell.set_focus(None)
         if self.panel is not None:
             self.panel.activate()
         shell.refresh_bindings()
 
-    def _restyle(self) -> None:
+    def _restyle(self, _theme: Theme) -> None:
         for panel in self.shell.query(Panel):
             panel.drawing_changed()
 
@@ -293,7 +267,8 @@ class QtuiApp(App[None], inherit_bindings=False):
         with suppress(RequestCancelled):  # a panel opens it
             try:
                 self.set_device(await device_of(self.engine))
-                headline = await headline_of(self.engine, model, self._show_fraction(model))
+                show = partial(self.shell.query_one(HeaderLine).show_opening, model)
+                headline = await headline_of(self.engine, model, show)
                 self.post_message(ModelOpened(model, headline))
             except QtuiError as error:
                 if isinstance(error, ModelError):
@@ -306,7 +281,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     async def _open(self, model: str) -> None:
         header = self.shell.query_one(HeaderLine)
-        show = self._show_fraction(model)
+        show = partial(header.show_opening, model)
         show(0)
         try:
             headline = await try_model(model, log_file().with_name("engine.log"), show)
@@ -320,15 +295,6 @@ class QtuiApp(App[None], inherit_bindings=False):
         for panel in self.shell.query(Panel):
             panel.open_model(model)
 
-    def _show_fraction(self, model: str) -> Callable[[float], None]:
-        header = self.shell.query_one(HeaderLine)
-
-        def show(fraction: float) -> None:
-            done = f" {fraction:.0%}" if fraction else ""
-            header.note = f"opening {printable(model)}{done}"
-
-        return show
-
     # Messages
 
     def on_tab_bar_chosen(self, message: TabBar.Chosen) -> None:
@@ -336,7 +302,7 @@ class QtuiApp(App[None], inherit_bindings=False):
 
     async def on_send_value(self, message: SendValue) -> None:
         await self.action_show_panel(FORMATS)
-        panel = self.shell.query_one(f"#{_widget_id(FORMATS)}", Panel)
+        panel = self.shell.query_one(f"#{widget_id(FORMATS)}", Panel)
         panel.show_value(message.value, message.origin)
 
     def on_model_opened(self, message: ModelOpened) -> None:
@@ -364,62 +330,23 @@ class QtuiApp(App[None], inherit_bindings=False):
         panel = self.panel
         if panel is not None and not isinstance(self.screen, HelpScreen):
             title = f"{panel.NUMBER} {panel.TITLE}"
-            self.push_screen(HelpScreen(title, panel.sentence, panel.HELP, self._key_lines()))
-
-    def _key_lines(self) -> list[KeyLine]:
-        """The keys that work now, each action once, the panel's own first."""
-        lines: dict[str, KeyLine] = {}
-        for _, binding, enabled, tooltip in self.shell.active_bindings.values():
-            if enabled and binding.id:
-                key = self.get_key_display(binding.with_key(binding.key))
-                line = lines.get(binding.id)
-                keys = f"{line.keys} {key}" if line else key
-                lines[binding.id] = KeyLine(keys, tooltip or binding.description, binding.id)
-        return list(lines.values())
+            self.push_screen(HelpScreen(title, panel.sentence, panel.HELP, working_keys(self)))
 
     async def action_copy(self) -> None:
-        panel = self.panel
-        text = panel.copy_text() if panel is not None else None
-        if not text:
-            self.tell("There is nothing to copy here.", "warning")
-            return
-        try:
-            copied = await copy_text(
-                text, send_osc52=None if self.is_web else self.copy_to_clipboard
-            )
-        except (OSError, QtuiError) as error:
-            self.tell(f"Nothing was copied: {one_line(error)}", "error")
-            return
-        self.tell(f"Copied to {copied.where}.")
+        text = self.panel.copy_text() if self.panel is not None else None
+        self.tell(*await copied(text, None if self.is_web else self.copy_to_clipboard))
 
     def copy_to_clipboard(self, text: str) -> None:
         """What was selected with the mouse comes here too."""
         super().copy_to_clipboard(printable_lines(text))
 
     def action_export(self) -> None:
-        from qtui.tui.exporting import export
+        from qtui.tui.exporting import exported
 
-        panel = self.panel
-        if panel is None:
-            return
-        try:
-            names = export(
-                Path(self.config.export_folder).expanduser(),
-                panel.PANEL_ID,
-                self.export_screenshot(title="qtui"),
-                panel.export_data(),
-                panel.export_table(),
-            )
-        except QtuiError as error:
-            self.tell(f"Nothing was exported: {one_line(error)}", "error")
-            return
-        except Exception as error:
-            # Whatever a panel's data hold: the work on the screen is worth more than the file.
-            log.exception("export")
-            self.tell(f"Nothing was exported: {one_line(error)}", "error")
-            return
-        *others, last = map(str, names)
-        self.tell("Wrote " + " and ".join(filter(None, (", ".join(others), last))) + ".")
+        if self.panel is not None:
+            folder = Path(self.config.export_folder).expanduser()
+            picture = self.export_screenshot(title="qtui")
+            self.tell(*exported(self.panel, folder, picture))
 
     def action_maximise(self) -> None:
         target = self.panel.maximise_target() if self.panel is not None else None
@@ -470,48 +397,3 @@ class QtuiApp(App[None], inherit_bindings=False):
         if not self.is_headless:
             error = Failure(error, self.show_tracebacks)
         super()._handle_exception(error)
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, or what it is where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _widget_id(panel_id: str) -> str:
-    return f"panel-{panel_id}"
-
-
-def run(
-    model: str = "demo",
-    *,
-    color: str = "auto",
-    ascii: bool = False,
-    debug: bool = False,
-    recording: Path | str | None = None,
-) -> int:
-    """Runs the app in this terminal and returns its exit code.
-
-    There must be a terminal: the command line sees to that. Raises UsageError for a wrong
-    configuration, and at the end ModelError when no model could be opened; a recording needs
-    none.
-    """
-    from qtui.cli.exits import Ended, say
-
-    app = QtuiApp(
-        model, config=load_config(), color=color, ascii=ascii, debug=debug, recording=recording
-    )
-    no_log = start_log(debug)
-    if no_log:
-        app.call_later(app.tell, no_log, "warning")
-    end_without_terminal()
-    try:
-        app.run()
-    finally:
-        if app.farewell:
-            say(app.farewell)
-    if app.ended_by:
-        raise Ended(app.ended_by)
-    failed = app.model_failure and not app.model_opened
-    if not app.return_code and failed and recording is None:
-        raise ModelError(app.model_failure)
-    return app.return_code or 0

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from qtui.screen.panel.host import Severity
+from qtui.tui.terminal import one_line
 from qtui_core.dataclass import dataclass
+from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.models.quoting import printable_lines
 
@@ -70,3 +73,16 @@ async def _tmux_load_buffer(text: str) -> bool:
     except (FileNotFoundError, TimeoutError):
         return False
     return process.returncode == 0
+
+
+async def copied(
+    text: str | None, send_osc52: Callable[[str], None] | None
+) -> tuple[str, Severity]:
+    """Copies what a panel has to copy, None or empty where that is nothing; what became of it."""
+    if not text:
+        return "There is nothing to copy here.", "warning"
+    try:
+        found = await copy_text(text, send_osc52=send_osc52)
+    except (OSError, QtuiError) as error:
+        return f"Nothing was copied: {one_line(error)}", "error"
+    return f"Copied to {found.where}.", "information"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
@@ -11,9 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from qtui.report.faces.json_face import json_text
+from qtui.screen.panel.base import Panel
+from qtui.screen.panel.host import Severity
+from qtui.tui.terminal import one_line
 from qtui_core.errors import QtuiError
 from qtui_core.files import target_of
 from qtui_core.models.quoting import printable
+
+log = logging.getLogger("qtui.tui")
+
+
+def exported(panel: Panel, folder: Path, picture: str) -> tuple[str, Severity]:
+    """Writes what a panel exports beside a picture of the screen; what became of it."""
+    try:
+        names = export(folder, panel.PANEL_ID, picture, panel.export_data(), panel.export_table())
+    except QtuiError as error:
+        return f"Nothing was exported: {one_line(error)}", "error"
+    except Exception as error:
+        # Whatever a panel's data hold: the work on the screen is worth more than the file.
+        log.exception("export")
+        return f"Nothing was exported: {one_line(error)}", "error"
+    *others, last = map(str, names)
+    return f"Wrote {' and '.join(filter(None, (', '.join(others), last)))}.", "information"
 
 
 def export(

@@ -12,6 +12,7 @@ from textual.widget import Widget
 
 from qtui.screen.widgets.line import Line, shortened
 from qtui.tui.panels import PANELS, PanelEntry
+from qtui_core.models.quoting import printable
 
 #: Cells of a name that still say which model it is.
 LEAST_NAME = 8
@@ -27,6 +28,11 @@ class HeaderLine(Widget):
     """What is not as the rest of the line says: a model being opened, or one that was not."""
     device: reactive[str] = reactive("")
     separator: reactive[str] = reactive("·")
+
+    def show_opening(self, model: str, fraction: float) -> None:
+        """That a model is being opened, and how much of it is."""
+        done = f" {fraction:.0%}" if fraction else ""
+        self.note = f"opening {printable(model)}{done}"
 
     def render_line(self, y: int) -> Strip:
         line = Line(self.size.width, self.rich_style)

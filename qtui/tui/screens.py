@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import ClassVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -138,6 +138,18 @@ class KeyLine:
     keys: str
     meaning: str
     id: str
+
+
+def working_keys(app: App[None]) -> list[KeyLine]:
+    """The keys that work on the shell now, each action once, the panel's own first."""
+    lines: dict[str, KeyLine] = {}
+    for _, binding, enabled, tooltip in app.screen_stack[0].active_bindings.values():
+        if enabled and binding.id:
+            key = app.get_key_display(binding.with_key(binding.key))
+            line = lines.get(binding.id)
+            keys = f"{line.keys} {key}" if line else key
+            lines[binding.id] = KeyLine(keys, tooltip or binding.description, binding.id)
+    return list(lines.values())
 
 
 class KeyTable(Static):

@@ -1,5 +1,5 @@
-"""What goes to the terminal beside the screen itself: its colours, none at all, and the log
-that must never reach it."""
+"""What goes to the terminal beside the screen itself: its colours, none at all, an error that ends
+the app, and the log, which must never reach it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from logging.handlers import RotatingFileHandler
+from traceback import format_exception
 from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.color import Color
 from textual.filter import LineFilter
 
@@ -116,3 +118,24 @@ def start_log(debug: bool) -> str | None:
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if debug else logging.INFO)
     return None
+
+
+class Failure(Exception):
+    """An unforeseen error, told in lines of ours where Textual would print its traceback."""
+
+    def __init__(self, error: Exception, whole: bool) -> None:
+        super().__init__()
+        self.text = (
+            "".join(format_exception(error))
+            if whole
+            else f"qtui stopped: {type(error).__name__}: {one_line(error)}\n"
+            f"The details are in {log_file()}; --debug shows them here."
+        )
+
+    def __rich__(self) -> Text:
+        return Text(printable_lines(self.text))
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, or what it is where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__

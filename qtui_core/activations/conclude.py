@@ -14,9 +14,9 @@ from qtui_core.schemes.scheme import Family
 
 #: Decibels that nobody would pay for: a fixed range this close to scales per token is enough.
 ENOUGH_DB = 1.0
-#: What is not worth a word.
+#: Differences in decibels that are too small to mention.
 SLIGHT_DB = 0.3
-#: One of two errors decides where the other is this much smaller.
+#: One of two errors decides if the other is smaller by this many decibels.
 DECIDES_DB = 6.0
 #: Below this an activation is mostly noise to the layers that follow, 4% of its energy.
 POOR_DB = 14.0

@@ -16,6 +16,7 @@ import numpy as np
 
 from qtui_core.activations.observers import MinMax, Observed, Percentile, RangeRule
 from qtui_core.activations.records import ActivationRecord
+from qtui_core.answers.tensors import RangeError
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.measure import measure
@@ -44,17 +45,6 @@ class ActivationScheme:
     words: str
     scheme: Scheme
     extent: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class RangeError:
-    """The error on one text; `clipped` is the share of its finite elements outside a fixed
-    range, or beyond the largest number of a cast; what became infinite is in no error.
-    `sqnr_db` is None without any error, `relative_mse` without any signal."""
-
-    sqnr_db: float | None
-    relative_mse: float | None
-    clipped: float
 
 
 @dataclass(frozen=True)

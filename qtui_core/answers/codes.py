@@ -77,7 +77,8 @@ class EqualBits:
 
 @dataclass(frozen=True)
 class NF4Level:
-    """One level on its way. `code` is its place in ascending order.
+    """One level of NF4 through the steps of its construction. `code` is its place in ascending
+    order.
 
     Attributes:
         probability: P(X < quantile) of a standard normal X; None for zero, which is added.

@@ -31,6 +31,8 @@ class TensorStatistics:
     absmax: float
     kurtosis: float | None
 
+    PRINTED = ("min", "max", "mean", "std", "absmax", "kurtosis", "zeros", "nan", "inf")
+
     @property
     def mean_square(self) -> float:
         """Mean of the squares, 0.0 where no element is finite."""
@@ -84,6 +86,8 @@ class OutlierReport:
     columns: tuple[ColumnCount, ...]
     column_total: int
     threshold: float | None = None
+
+    PRINTED = (("count_6sigma", "count"), "columns", "top")
 
 
 @dataclass(frozen=True)
@@ -140,3 +144,36 @@ class ErrorReport:
     outlier_columns: int = 0
     signal: float = 0.0
     even_mse: float | None = None
+
+    PRINTED = (
+        "scheme",
+        "bits_per_parameter",
+        "mse",
+        "relative_mse",
+        "sqnr_db",
+        "max_abs_error",
+        "gaussian_relative_mse",
+        "nonfinite",
+        "saturated",
+        "overflowed",
+    )
+
+
+@dataclass(frozen=True)
+class LayerErrors:
+    """Of the layer of one weight, over `tokens` tokens: `relative_mse` under each scheme, as
+    `output_errors` defines it; 0 where the output is zero everywhere."""
+
+    tokens: int
+    relative_mse: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RangeError:
+    """The error on one text; `clipped` is the share of its finite elements outside a fixed
+    range, or beyond the largest number of a cast; what became infinite is in no error.
+    `sqnr_db` is None without any error, `relative_mse` without any signal."""
+
+    sqnr_db: float | None
+    relative_mse: float | None
+    clipped: float

@@ -17,14 +17,15 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from qtui_core.codec import to_plain
 from qtui_core.conformance.catalogue import find_library
+from qtui_core.conformance.checks import checks_of
 from qtui_core.conformance.convention import (
     Convention,
     KnownFault,
     Library,
     Probed,
     Verdict,
-    to_data,
 )
 from qtui_core.conformance.convention import Outcome as Found
 
@@ -70,17 +71,15 @@ def _version(library: Library) -> str:
 
 
 def _run(library: Library, only: set[str] | None, report: Any) -> None:
-    from qtui_core.conformance.checks.registry import CHECKS, PROBES, load_checks
-
-    load_checks(library.name)
+    checks = checks_of(library)
     for convention in library.conventions:
         if only is None or convention.id in only:
             _tell(report, begin=convention.id)
-            _tell(report, outcome=to_data(_check(convention, CHECKS[convention.id])))
+            _tell(report, outcome=to_plain(_check(convention, getattr(checks, convention.check))))
     for fault in library.faults:
         if only is None or fault.id in only:
             _tell(report, begin=fault.id)
-            _tell(report, fault=to_data(_probe(fault, PROBES[fault.id])))
+            _tell(report, fault=to_plain(_probe(fault, getattr(checks, fault.probe))))
 
 
 def _check(convention: Convention, run: Any) -> Found:

@@ -1,16 +1,14 @@
 """What a library promises, and what was found when it was asked. Standard library only.
 
-A convention is data: the two sides that are compared and the verdict that is expected. How
-each side is run is in `checks`, by the id of the convention.
+A convention is a row: the two sides that are compared, the function of `checks` that runs them,
+and the verdict that is expected.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, replace
 from enum import StrEnum
-from typing import Any
+from typing import Final
 
 from qtui_core.dataclass import dataclass
 
@@ -28,6 +26,11 @@ class Verdict(StrEnum):
     """The library raised, did not import, hung or ended its process."""
 
 
+#: What rows expect.
+BYTE_EQUAL: Final = Verdict.BYTE_EQUAL
+VALUE_EQUAL: Final = Verdict.VALUE_EQUAL
+DIFFERS: Final = Verdict.DIFFERS
+
 #: How much a verdict promises; a convention holds when it is at least the expected one.
 _STRENGTH = {Verdict.BYTE_EQUAL: 2, Verdict.VALUE_EQUAL: 1, Verdict.DIFFERS: 0}
 
@@ -38,22 +41,26 @@ class Convention:
 
     Attributes:
         id: `LIBRARY.NAME`.
-        says: what it is, in one sentence without its end.
+        check: the function of `checks/LIBRARY.py` that runs both sides.
+        expected: the verdict on the tested version.
         ours: what is run here: the text of a scheme, or `encode FORMAT ROUNDING
             saturate|nosat` for a cast.
         theirs: how the library is called, as a person would write it.
-        expected: the verdict on the tested version.
+        says: what it does, in one sentence without its end.
         why: where bytes differ, the reason.
         since: the first version of the library that this is said of; "" for any.
+        numbers: of a cast, what is cast, by the names of `data.NUMBERS`.
     """
 
     id: str
-    says: str
+    check: str
+    expected: Verdict
     ours: str
     theirs: str
-    expected: Verdict
+    says: str
     why: str = ""
     since: str = ""
+    numbers: tuple[str, ...] = ("every BF16", "ties")
 
     @property
     def library(self) -> str:
@@ -79,12 +86,14 @@ class KnownFault:
 
     Attributes:
         id: `LIBRARY.NAME`.
-        says: what it does, without its end.
+        probe: the function of `checks/LIBRARY.py` that looks for it.
+        says: what the library does, without its end.
         consequence: what that does to the user.
         remedy: what to do, as an instruction.
     """
 
     id: str
+    probe: str
     says: str
     consequence: str
     remedy: str
@@ -160,16 +169,6 @@ class LibraryReport:
     outcomes: tuple[Outcome, ...]
     faults: tuple[Probed, ...] = ()
     seconds: float = 0.0
-
-
-def to_data(item: Outcome | Probed) -> dict[str, Any]:
-    """As JSON takes it."""
-    return asdict(item)
-
-
-def outcome_from(data: Mapping[str, Any]) -> Outcome:
-    outcome = Outcome(**data)
-    return replace(outcome, verdict=Verdict(outcome.verdict))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

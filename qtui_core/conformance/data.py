@@ -1,12 +1,14 @@
-"""The numbers that libraries are compared on: values of BF16, where ties are common.
+"""The numbers that libraries are compared on: most are values of BF16, where ties are common.
 
 On random float32 numbers no tie ever happens, and libraries that break ties differently look
-the same. Everything here is exact in BF16 and the same on every run.
+the same. The numbers are the same on every run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -107,8 +109,8 @@ def between_16_bits() -> Float32:
 
 
 def _ties(random: np.random.Generator, shape: tuple[int, int]) -> Float32:
-    """Runs of 16 elements with a pinned largest magnitude, in steps of 1/128 of its binade;
-    the pinned one is the same over each row, so that it rules groups of any length."""
+    """Multiples of 1/128 of the power of two at or below a largest magnitude. Every 16th element of
+    a row has that magnitude: so it sets the scale of groups of any length."""
     pinned = np.array(_PINNED, np.float32)[np.arange(shape[0]) % len(_PINNED), None]
     step = np.exp2(np.floor(np.log2(pinned)) - 7)
     limit = (pinned / step).astype(np.int64)
@@ -116,3 +118,22 @@ def _ties(random: np.random.Generator, shape: tuple[int, int]) -> Float32:
     signs = random.choice([-1.0, 1.0], (shape[0], -(-shape[1] // 16)))
     x[:, ::16] = pinned * signs
     return np.ascontiguousarray(x, np.float32)
+
+
+def _of_bf16(kept: Callable[[Float32], npt.NDArray[np.bool_]]) -> Callable[[], Float32]:
+    """Some of the BF16 values."""
+    return lambda: np.ascontiguousarray(every_bf16()[kept(every_bf16())])
+
+
+#: What is cast, by the name that an example of a difference says.
+NUMBERS: Final[Mapping[str, Callable[[], Float32]]] = {
+    "every BF16": every_bf16,
+    "ties": between_16_bits,
+    "positive BF16": _of_bf16(lambda x: np.isfinite(x) & (x >= 2.0**-126)),
+    "positive BF16, infinity": _of_bf16(lambda x: x >= 2.0**-126),
+    "subnormal BF16": _of_bf16(lambda x: (x > 0) & (x < 2.0**-126)),
+    "BF16 below 4": _of_bf16(lambda x: np.abs(x) < 4),
+    "BF16 below 64": _of_bf16(lambda x: np.abs(x) < 64),
+    "zero": lambda: np.zeros(1, np.float32),
+    "NaN": lambda: np.array([np.nan, -np.nan], np.float32),
+}

@@ -17,14 +17,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import field
 from typing import Any, TypeAlias
 
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
+from qtui_core.codec import from_plain
 from qtui_core.conformance.convention import (
     Library,
     LibraryReport,
     Outcome,
     Probed,
     Verdict,
-    outcome_from,
 )
 from qtui_core.dataclass import dataclass
 
@@ -111,7 +111,8 @@ class _Children:
 
 @dataclass
 class _Heard:
-    """What one process has told before it ended."""
+    """What the processes of one library have told. `running` is the id that was begun and has no
+    outcome yet: what the process died of, if it died."""
 
     version: str | None = None
     imported: bool = False
@@ -127,6 +128,8 @@ def _ask(
     environment: Mapping[str, str],
     children: _Children,
 ) -> LibraryReport:
+    """The report on one library. Where a process ends early, the id that it was at has failed, and
+    another process is asked the rest."""
     started = time.monotonic()
     heard = _Heard()
     wanted = [convention.id for convention in library.conventions]
@@ -190,10 +193,10 @@ def _hear(line: Mapping[str, Any], heard: _Heard) -> None:
     if "begin" in line:
         heard.running = line["begin"]
     if "outcome" in line:
-        outcome = outcome_from(line["outcome"])
+        outcome = from_plain(Outcome, line["outcome"])
         heard.outcomes[outcome.id], heard.running = outcome, None
     if "fault" in line:
-        fault = Probed(**line["fault"])
+        fault = from_plain(Probed, line["fault"])
         heard.faults[fault.id], heard.running = fault, None
     heard.done = heard.done or bool(line.get("done"))
 

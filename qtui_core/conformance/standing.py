@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from qtui_core.codec import or_null, printed
 from qtui_core.conformance.convention import (
     Convention,
     KnownFault,
@@ -16,6 +18,11 @@ from qtui_core.conformance.convention import (
 from qtui_core.dataclass import dataclass
 
 
+def _where_compared(name: str) -> Callable[[Any], Any]:
+    """Of a row of PRINTED: a count of an outcome, None where no codes were compared."""
+    return lambda found: getattr(found.outcome, name) if found.outcome.compared else None
+
+
 @dataclass(frozen=True)
 class Finding:
     """A convention with what was found about it. `holds` is None where nothing equal was
@@ -25,21 +32,67 @@ class Finding:
     outcome: Outcome
     holds: bool | None
 
+    PRINTED = (
+        ("id", "convention.id"),
+        ("says", "convention.says"),
+        ("ours", "convention.ours"),
+        ("theirs", "convention.theirs"),
+        ("expected", "convention.expected"),
+        ("verdict", "outcome.verdict"),
+        "holds",
+        ("why", or_null("convention.why")),
+        ("codes_compared", or_null("outcome.compared")),
+        ("codes_different", _where_compared("different")),
+        ("scales_different", _where_compared("scales_different")),
+        ("values_different", _where_compared("values_different")),
+        ("largest_relative_difference", _where_compared("largest_difference")),
+        ("example", or_null("outcome.example")),
+        ("message", or_null("outcome.message")),
+    )
+
+
+#: A fault and whether it is here.
+_FAULT = (
+    ("id", lambda pair: pair[0].id),
+    ("present", lambda pair: pair[1].present),
+    ("says", lambda pair: pair[0].says),
+    ("consequence", lambda pair: pair[0].consequence),
+    ("remedy", lambda pair: pair[0].remedy),
+    ("detail", lambda pair: pair[1].detail or None),
+)
+
 
 @dataclass(frozen=True)
 class Standing:
     """A library, whatever was found about it.
 
     Attributes:
-        faults: those that are on this machine, with the figure that shows each.
-        unprobed: those whose probe failed.
+        probed: every fault that was looked for, and whether it is on this machine.
     """
 
     library: Library
     report: LibraryReport
     findings: tuple[Finding, ...]
-    faults: tuple[tuple[KnownFault, Probed], ...]
-    unprobed: tuple[tuple[KnownFault, Probed], ...]
+    probed: tuple[tuple[KnownFault, Probed], ...]
+
+    PRINTED = (
+        ("library", "library.name"),
+        ("version", "report.version"),
+        ("tested_version", "library.tested"),
+        ("seconds", "report.seconds"),
+        ("conventions", "findings"),
+        ("faults", lambda standing: [printed(pair, _FAULT) for pair in standing.probed]),
+    )
+
+    @property
+    def faults(self) -> tuple[tuple[KnownFault, Probed], ...]:
+        """Those that are on this machine, with the figure that shows each."""
+        return tuple(pair for pair in self.probed if pair[1].present)
+
+    @property
+    def unprobed(self) -> tuple[tuple[KnownFault, Probed], ...]:
+        """Those whose probe failed."""
+        return tuple(pair for pair in self.probed if pair[1].present is None)
 
     @property
     def installed(self) -> bool:
@@ -67,14 +120,8 @@ def standing_of(library: Library, report: LibraryReport) -> Standing:
         holds = outcome.holds(convention) if convention.applies_to(report.version) else None
         findings.append(Finding(convention, outcome, holds))
     faults = {fault.id: fault for fault in library.faults}
-    probed = [(faults[p.id], p) for p in report.faults]
-    return Standing(
-        library,
-        report,
-        tuple(findings),
-        tuple((fault, p) for fault, p in probed if p.present),
-        tuple((fault, p) for fault, p in probed if p.present is None),
-    )
+    probed = tuple((faults[found.id], found) for found in report.faults)
+    return Standing(library, report, tuple(findings), probed)
 
 
 def conclude(standings: Sequence[Standing]) -> str:

@@ -23,12 +23,12 @@ from qtui_core.models.quoting import printable
 
 Sizes = tuple[int, ...]
 
-#: Wrappers around the layers that one checkpoint has in its names and another has not.
+#: Name prefixes of wrapper modules: some checkpoints have them in their names, others do not.
 _WRAPPERS: Final = re.compile(
     r"^(model\.language_model\.|language_model\.model\.|language_model\.|module\.|_orig_mod\.|"
     r"transformer\.|gpt_neox\.|bert\.|roberta\.|model\.)+"
 )
-#: Names of another time: (what checkpoints have, what the class calls it).
+#: Older names: (what checkpoints have, what the class calls it today).
 _RENAMED: Final = (
     (re.compile(r"\.gamma$"), ".weight"),
     (re.compile(r"\.beta$"), ".bias"),
@@ -49,7 +49,7 @@ _LEFT_OUT: Final = re.compile(
 
 
 def check_completeness(source: ModelSource) -> Completeness:
-    """What of the parameters that a model's config.json implies is there, and what else is."""
+    """Which of the parameters that config.json implies are stored, and what is stored besides."""
     why = _unchecked(source)
     if why or source.config is None:
         return Completeness(unchecked=why)
@@ -129,7 +129,7 @@ def _stored(source: ModelSource) -> dict[str, tuple[str, Sizes | None]]:
 
 
 def _core(name: str) -> str:
-    """A name without wrappers and without spellings of another time."""
+    """A name without wrappers, in today's spelling."""
     for old, new in _RENAMED:
         name = old.sub(new, name)
     return _WRAPPERS.sub("", name)
@@ -165,7 +165,7 @@ def _spelled(
 def _found(
     way: Mapping[str, Mapping[str, Sizes]], stored: Mapping[str, tuple[str, Sizes | None]]
 ) -> int:
-    """How many names of a way to spell them are there."""
+    """How many of these names the checkpoint has."""
     return sum(_core(new) in stored for parts in way.values() for new in parts)
 
 

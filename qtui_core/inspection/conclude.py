@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from qtui_core.inspection.report import Census, SchemeTotal, TensorReport
 from qtui_core.models.quoting import quoted
 from qtui_core.quant import explain
-from qtui_core.quant.verdicts.case import make_case, number, percent
+from qtui_core.quant.verdicts.case import Case
+from qtui_core.quantities import counted, percent
 
 #: A tensor this far below what a Gaussian tensor of its shape would reach is worth naming.
 NOTICEABLE_DB = 1.0
@@ -57,7 +58,7 @@ def conclude(census: Census, tensors: Sequence[TensorReport], totals: Sequence[S
             f"exactly."
         )
     stored = sum(t.info.nbytes for t in tensors)
-    # What lost values has decibels of the others only.
+    # The decibels of a scheme that lost values are those of the remaining values only.
     best = choose_total([t for t in measured if not t.overflowed] or measured, stored)
     shrink = stored / best.nbytes if best.nbytes else 1.0
     size = ""
@@ -169,7 +170,7 @@ def _advice(tensors: Sequence[TensorReport], index: int, best: SchemeTotal) -> s
         return carried
     if worse:
         share = percent(sum(t.info.parameters for t in worse) / parameters)
-        count = number(len(worse), "tensor is", "tensors are")
+        count = counted(len(worse), "tensor is", "tensors are")
         return (
             f"{count} over {NOTICEABLE_DB:.0f} dB worse than a Gaussian would be, with {share} of "
             f"the parameters in all ({name} loses most); {_NOT_MEASURED}"
@@ -207,8 +208,8 @@ def _total(tensors: Sequence[TensorReport], index: int) -> float:
 
 
 def _beyond_gaussian(tensor: TensorReport, index: int) -> float:
-    """What of the relative error is beyond that of ordinary values."""
-    case = make_case(tensor.errors[index], tensor.statistics, tensor.outliers)
+    """The part of the relative error that exceeds that of Gaussian values."""
+    case = Case(tensor.errors[index], tensor.statistics, tensor.outliers)
     return max(0.0, case.relative_mse - case.ordinary)
 
 
@@ -246,5 +247,5 @@ def _below_gaussian(tensor: TensorReport, index: int) -> float:
     error = tensor.errors[index]
     if not error.relative_mse:
         return 0.0
-    worse = make_case(error, tensor.statistics, tensor.outliers).worse
+    worse = Case(error, tensor.statistics, tensor.outliers).worse
     return worse if math.isfinite(worse) else 0.0

@@ -8,22 +8,13 @@ import numpy as np
 
 from qtui_core.activations.output_error import MAX_ELEMENTS, output_errors, tokens_for
 from qtui_core.activations.records import LayerInputs
-from qtui_core.dataclass import dataclass
+from qtui_core.answers.tensors import LayerErrors
 from qtui_core.inspection.rows import strips_of
 from qtui_core.inspection.sample import limit_of, sample_rows
 from qtui_core.models import ModelSource, row_elements, rows_of
 from qtui_core.models.files.arrays import read_float32
 from qtui_core.quant import Scheme
 from qtui_core.quant.segments.elements import Float32
-
-
-@dataclass(frozen=True)
-class LayerErrors:
-    """Of the layer of one weight, over `tokens` tokens: `relative_mse` under each scheme, as
-    `output_errors` defines it; 0 where the output is zero everywhere."""
-
-    tokens: int
-    relative_mse: tuple[float, ...]
 
 
 def layer_errors(

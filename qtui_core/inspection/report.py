@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
 from qtui_core.models import TensorInfo
 
@@ -20,6 +21,8 @@ class DtypeCount:
     parameters: int
     nbytes: int
 
+    PRINTED = ("tensors", "parameters", ("bytes", "nbytes"))
+
 
 @dataclass(frozen=True)
 class Census:
@@ -35,6 +38,17 @@ class Census:
     dtypes: tuple[DtypeCount, ...]
     quantization: str | None
 
+    PRINTED = (
+        ("id", "model"),
+        ("source", "origin"),
+        "location",
+        "architecture",
+        "parameters",
+        ("bytes", "nbytes"),
+        ("dtypes", lambda census: {each.dtype: each for each in census.dtypes}),
+        "quantization",
+    )
+
 
 @dataclass(frozen=True)
 class TensorReport:
@@ -47,6 +61,20 @@ class TensorReport:
     statistics: TensorStatistics | None = None
     outliers: OutlierReport | None = None
     errors: tuple[ErrorReport, ...] = ()
+
+    PRINTED = (
+        ("name", "info.name"),
+        ("shape", "info.shape"),
+        ("read_as", "info.reading"),
+        ("matrix", "info.matrix"),
+        ("dtype", "info.dtype"),
+        ("parameters", "info.parameters"),
+        ("bytes", "info.nbytes"),
+        "sampled_parameters",
+        "statistics",
+        "outliers",
+        "errors",
+    )
 
     @property
     def energy(self) -> float:
@@ -77,6 +105,18 @@ class SchemeTotal:
     saturated: int = 0
     overflowed: int = 0
 
+    PRINTED = (
+        "scheme",
+        "bits_per_parameter",
+        ("bytes", "nbytes"),
+        "relative_mse",
+        "sqnr_db",
+        "gaussian_sqnr_db",
+        "worst_tensor",
+        "saturated",
+        "overflowed",
+    )
+
 
 @dataclass(frozen=True)
 class Misshapen:
@@ -85,6 +125,8 @@ class Misshapen:
     name: str
     shape: tuple[int, ...]
     implied: tuple[int, ...]
+
+    PRINTED = ("name", "shape", ("implied_shape", "implied"))
 
 
 @dataclass(frozen=True)
@@ -108,10 +150,22 @@ class Completeness:
     unchecked: str = ""
     partly_of: str = ""
 
+    PRINTED = (
+        ("checked", lambda found: not found.unchecked),
+        ("not_checked_because", or_null("unchecked")),
+        "architecture",
+        ("partly_of", or_null("partly_of")),
+        "implied",
+        "missing",
+        "misshapen",
+        "unexpected",
+    )
+
 
 @dataclass(frozen=True)
 class Inspection:
-    """A census, and where values were read what each scheme does to them."""
+    """A census, and where values were read what each scheme does to them. The report of a command
+    puts its estimate in the place of `memory`."""
 
     census: Census
     tensors: tuple[TensorReport, ...]
@@ -120,3 +174,12 @@ class Inspection:
     sample: str
     conclusion: str
     completeness: Completeness | None = None
+
+    PRINTED = (
+        ("model", "census"),
+        "sample",
+        "tensors",
+        "schemes",
+        ("memory", lambda inspection: None),
+        "completeness",
+    )

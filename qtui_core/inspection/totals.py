@@ -28,7 +28,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
         saturated += error.saturated
         overflowed += error.overflowed
         power = tensor.energy
-        if error.overflowed:  # which is in no error, so it may not weigh
+        if error.overflowed:  # it is in no error, so it has no weight either
             power = error.signal * info.elements / tensor.sampled_parameters
         if error.relative_mse is None or power == 0.0:
             if error.overflowed and worst_sqnr > -math.inf:
@@ -36,7 +36,7 @@ def total_of(scheme: Scheme, index: int, tensors: Sequence[TensorReport]) -> Sch
             continue
         squared_error += error.relative_mse * power
         if error.gaussian_relative_mse is None:
-            expected = None  # an expectation of some tensors only is not one of the model
+            expected = None  # an expectation known for some tensors only says nothing of the model
         elif expected is not None:
             expected += error.gaussian_relative_mse * power
         signal += power

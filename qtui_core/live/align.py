@@ -26,7 +26,7 @@ class PlacedMoment:
 
 def place(curve: PredictedCurve, phase: str, turn: int, share: float) -> float | None:
     """The position of a share, 0 to 1, of a phase that comes for the `turn`-th time (from 0) in
-    its step; None where the curve has no such phase. A turn too many is taken for the last."""
+    its step; None where the curve has no such phase. A turn beyond the last counts as the last."""
     return _within(_by_phase(curve).get(phase, ()), turn, share)
 
 
@@ -57,9 +57,9 @@ def column(curve: PredictedCurve, position: float) -> float:
 def aligned(
     state: RunState, curve: PredictedCurve, steps: range | None = None
 ) -> tuple[PlacedMoment, ...]:
-    """The recent moments of steps that lie on the curve, in the order of time; of `steps` alone
-    where these are given. A phase that lasts is taken to last as long as the time before; where it
-    was never seen to end, a moment is in its middle."""
+    """The recent moments that lie on the curve, in the order of time; with `steps`, those of these
+    steps alone. A phase that still runs is assumed to take as long as it took the last time. Where
+    it has never ended yet, its moments are put in its middle."""
     usual = {
         (span.phase, span.turn): span.ended - span.begun
         for span in state.spans
@@ -82,8 +82,8 @@ def aligned(
 
 
 def _span_of(spans: Sequence[PhaseSpan], moment: Moment, before: int) -> PhaseSpan | None:
-    """The span that a moment is of, among the first `before`. The mark that ends a phase may have
-    the very time at which the next begins, so that names decide."""
+    """The span that a moment belongs to, among the first `before`. Where one phase ends at the very
+    time at which the next begins, the name of the phase decides."""
     for span in reversed(spans[:before]):
         if (span.step, span.phase) == (moment.step, moment.phase):
             return span

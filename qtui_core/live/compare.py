@@ -1,7 +1,7 @@
 """The estimate against what was measured, phase by phase and component by component.
 
-One sign everywhere: what is measured less what was estimated, above 0 where the run took more. So
-have it the parts of a gap (qtui_core.live.gap), tables, panels, and the key `error` of JSON.
+One sign everywhere: measured minus estimated, above 0 where the run took more. The parts of a gap
+(qtui_core.live.gap), the tables, the panels and the key `error` of JSON keep to it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,19 @@ ORDER: Final = (
 
 @dataclass(frozen=True)
 class PhaseRow:
-    """The most allocated in a phase, in whichever step; None where it was not estimated, or not
-    measured."""
+    """The most that was allocated in a phase, over all steps; None where the phase was not
+    estimated, or not measured."""
 
     name: str
     estimated: int | None
     measured: int | None
+
+    PRINTED = (
+        "name",
+        ("estimated_bytes", "estimated"),
+        ("measured_bytes", "measured"),
+        ("error", "gap"),
+    )
 
     @property
     def gap(self) -> float | None:
@@ -44,11 +51,13 @@ class PhaseRow:
 
 @dataclass(frozen=True)
 class ComponentRow:
-    """Bytes of a component in a phase; the last row of a phase is all that was not told apart."""
+    """Bytes of a component in a phase; the last row of a phase is what belongs to no named one."""
 
     name: str
     estimated: int
     measured: int
+
+    PRINTED = ("name", ("estimated_bytes", "estimated"), ("measured_bytes", "measured"))
 
     @property
     def gap(self) -> float | None:
@@ -83,9 +92,9 @@ def by_phase(state: RunState) -> tuple[PhaseRow, ...]:
 
 
 def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[ComponentRow, ...]:
-    """What a phase held at its last end, or at its `peak` of all steps, the largest first; empty
-    where it was not both estimated and measured. The rows of each side sum to its level. A load is
-    that of `by_phase`."""
+    """What a phase held at its last end or, with `peak`, at its peak over all steps: the largest
+    component first. Empty unless the phase was both estimated and measured. The rows of each side
+    sum to its level. For the load the same mark counts as in `by_phase`."""
     mine = _predicted(state.header.predicted if state.header is not None else None, phase)
     mark = _mark(state, phase, peak=peak)
     if mine is None or mark is None:
@@ -100,8 +109,8 @@ def by_component(state: RunState, phase: str, *, peak: bool = False) -> tuple[Co
 
 
 def _mark(state: RunState, phase: str, *, peak: bool) -> PhaseEnded | None:
-    """The last mark of a phase, or that with its peak; of the load the one with more, of itself or
-    of what quantizes."""
+    """The last mark of a phase or, with `peak`, the one with its peak. For the load, that of the
+    load or that of the quantization after it, whichever holds more."""
     names = (phase, QUANTIZE) if phase == Phase.LOAD else (phase,)
     found = [measured for name in names if (measured := state.measured(name)) is not None]
     marks = [measured.most if peak else measured.last for measured in found]
@@ -128,13 +137,13 @@ def _predicted(predicted: Predicted | None, name: str) -> PredictedPhase | None:
 
 
 def steps_needed(state: RunState) -> int:
-    """Whole steps that there must be before a run is held against its estimate: in most of the
-    first step of a training there are no states of an optimizer yet, which the estimate counts."""
+    """How many whole steps a run takes before it is held against its estimate. In most of the first
+    step of a training the optimizer has no states yet, and the estimate counts them."""
     return 2 if state.header is not None and plan_of(state.header.plan).trains else 1
 
 
 def too_early(state: RunState) -> bool:
-    """Whether there is an estimate, and not yet enough of the run to hold against it. The step that
-    a run was stopped in, or failed in, counts as none: not all of it was measured."""
+    """Whether there is an estimate but too little of the run to hold against it. A step in which
+    the run was stopped, or failed, does not count: not all of it was measured."""
     predicted = state.header.predicted if state.header is not None else None
     return predicted is not None and len(state.steps) < steps_needed(state)

@@ -9,7 +9,7 @@ from qtui_core.live.gap import CONTEXT, MOMENTS, OTHERS, PAGED, SLACK, GapPart, 
 from qtui_core.live.parts import REST
 from qtui_core.quantities import format_bytes
 
-#: A part under this share of its level's estimate is no difference to speak of.
+#: A part under this share of its level's estimate is too small to mention.
 WORTH: Final = 0.005
 
 _CALIBRATE: Final = "`qtui calibrate` measures it on this machine, and the estimate then uses that."
@@ -51,8 +51,8 @@ _COMPUTED_ON_CPU: Final = (
 
 
 def largest_unexplained(levels: Sequence[Level]) -> tuple[Level, GapPart] | None:
-    """The largest part, at any level, that is neither the difference of the level below nor what
-    others use; None where none is worth a word."""
+    """The largest part at any level that has no known cause: neither the difference of the level
+    below, nor what other processes use. None where no such part is large enough to matter."""
     found = [
         (level, part)
         for level in levels

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
 from qtui_core.live.header import Predicted
 from qtui_core.live.measured import Measured
@@ -25,8 +26,8 @@ _SAYS_NOT: Final = "{} was not told: a driver that is missing, or a container th
 
 @dataclass(frozen=True)
 class GapPart:
-    """Bytes by which a run differs from its estimate, and in what. `whole` marks the difference of
-    the level below, which its own parts explain."""
+    """Bytes by which a run differs from its estimate, and where. `whole` marks the difference of
+    the level below as a whole; the parts of that level explain it."""
 
     name: str
     bytes: int
@@ -43,6 +44,13 @@ class Level:
     measured: int | None
     parts: tuple[GapPart, ...] = ()
     why_not: str = ""
+
+    PRINTED = (
+        ("level", "name"),
+        ("estimated_bytes", "estimated"),
+        ("measured_bytes", "measured"),
+        ("not_measured", or_null("why_not")),
+    )
 
     @property
     def bytes(self) -> int | None:
@@ -123,8 +131,8 @@ def _level(
     rest: str,
     below: Level | None = None,
 ) -> Level:
-    """A level whose `rest` is what the other parts leave of the total. Parts of no bytes say
-    nothing and are left out."""
+    """A level. The part named `rest` is the total minus the other parts. Parts of zero bytes are
+    left out."""
     left = total - sum(parts.values())
     chain = "" if below is None else f"the {below.name} gap"
     whole = [GapPart(part, nbytes, part == chain) for part, nbytes in parts.items()]

@@ -31,8 +31,8 @@ class RunDevice:
 
 @dataclass(frozen=True)
 class PredictedPhase:
-    """A phase of the estimate: the most allocated in it, in whichever step, and what a step like
-    all but the first holds at its end and at its peak, by component."""
+    """A phase of the estimate: the most allocated in it over all steps; and by component, what it
+    holds at its end and at its peak in any step after the first."""
 
     name: str
     allocated_bytes: int
@@ -53,7 +53,7 @@ class PredictedCurve:
 
 @dataclass(frozen=True)
 class Predicted:
-    """The estimate of the run, as far as it is held against what is measured. Levels as in
+    """The part of the run's estimate that is held against what is measured. Levels as in
     qtui_core.memory.estimate.Estimate. `memory` is the object of the same name that
     `qtui memory --json` prints. `paged_bytes` are optimizer states that the driver may move to the
     host. `counted` is as in qtui_core.live.snapshot.PhaseEnded: where it is "tensors", all levels
@@ -101,3 +101,15 @@ class RecordingHeader:
     predicted: Predicted | None
     why_not: str = ""
     schema_version: int = SCHEMA_VERSION
+
+    PRINTED = (
+        "model",
+        "architecture",
+        "parameters",
+        "made",
+        "device",
+        "versions",
+        "plan",
+        "steps",
+        "data",
+    )

@@ -33,6 +33,9 @@ KINDS: Final[Mapping[str, type[Any]]] = {
     "state": snapshot.State,
     "end": snapshot.End,
 }
+#: Bytes of a line that are read at most: a header with all terms of an estimate has some hundred
+#: kB, and a device may give zeros without an end.
+LONGEST: Final = 16 << 20
 _NAMES: Final = {kind: name for name, kind in KINDS.items()}
 
 

@@ -10,7 +10,7 @@ from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.live.state import COMPARE, PhaseMeasured, RunState
 from qtui_core.memory.replay.record import Component, Phase
 
-#: What an optimizer or a backward pass makes, and a cache: it does not stay, or is no part of what
+#: Components that are not counted between two steps: they do not stay, or are no part of what
 #: is between two steps.
 _PASSING = frozenset((Component.GRADIENTS.value, Component.INPUTS.value, Component.CACHE.value))
 
@@ -25,7 +25,7 @@ class Measured:
         resident_bytes: between the last two steps, without gradients and inputs.
         peak_reserved_bytes, process_bytes, device_used_bytes: the most; on a CPU the process is
             its resident set.
-        context_bytes: of the process beside what it reserved, where the process was largest.
+        context_bytes: of the process beyond what its allocator reserved, at its largest.
         early_context_bytes: the same before the first step of the optimizer.
         step_seconds: the median, of all steps but the first if there are more.
         tokens_per_second: at that pace.
@@ -43,6 +43,20 @@ class Measured:
     step_seconds: float | None = None
     tokens_per_second: float | None = None
     losses: tuple[float | None, ...] = ()
+
+    PRINTED = (
+        "counted",
+        "resident_bytes",
+        "peak_allocated_bytes",
+        ("peak_phase", lambda found: found.peak and found.peak.phase),
+        "peak_reserved_bytes",
+        "process_bytes",
+        "device_used_bytes",
+        "context_bytes",
+        "step_seconds",
+        "tokens_per_second",
+        ("loss", "losses"),
+    )
 
     @property
     def peak_allocated_bytes(self) -> int | None:

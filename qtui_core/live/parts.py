@@ -1,4 +1,4 @@
-"""Which components of what is allocated were told apart at a moment, and what the rest is."""
+"""Which components were named in what was allocated at a moment, and what the rest is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GRADIENTS: Final = Component.GRADIENTS.value
 _STATES: Final = Component.OPTIMIZER.value
 _WORKSPACES: Final = Component.WORKSPACES.value
 
-#: What has storages that a run can name; where it names none there is none.
+#: Components whose storages a run can name; if it names none, there is none.
 _NAMEABLE: Final = (
     Component.WEIGHTS.value,
     Component.QUANTIZATION.value,
@@ -27,7 +27,7 @@ _NAMEABLE: Final = (
 #: Phases in which the model stands as it is.
 _OF_STEPS: Final = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER, Phase.BETWEEN)
 
-#: What storages do not name: the rest of what is allocated.
+#: What no named storage accounts for: the rest of what is allocated.
 REST: Final = "activations, loss and temporaries"
 UNTOLD: Final = "not told apart"
 
@@ -38,8 +38,8 @@ def named(component: str) -> str:
 
 
 def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[str, int]:
-    """What is predicted in the components that a run tells: one that does not name a cache counts
-    it among its activations."""
+    """The prediction in the components that the run names: one that names no cache counts it among
+    its activations."""
     if _CACHE in told or _CACHE not in predicted:
         return predicted
     cache = predicted[_CACHE]
@@ -48,12 +48,12 @@ def as_told(told: Mapping[str, int], predicted: Mapping[str, int]) -> Mapping[st
 
 
 def at_peak(mark: PhaseEnded, predicted: Mapping[str, int]) -> tuple[dict[str, int], str]:
-    """Bytes by component where a phase had the most allocated, as far as they were told; and the
-    name of the rest.
+    """Bytes by component at the moment at which a phase had the most allocated, as far as the run
+    told them; and the name of the rest.
 
-    A run that counts tensors tells them at the peak. The allocator of CUDA tells a peak and not
-    what it is made of: then those are taken that are at the end of the phase what they were at
-    its peak. `predicted` says which components there may be besides.
+    A run that counts tensors tells its components at the peak. CUDA's allocator tells the size of
+    the peak and not what it is made of. Then only the components count that are the same at the
+    end of the phase as at its peak. `predicted` says which other components there may be.
     """
     if mark.peak_held:
         return _apart(mark, mark.peak_held, predicted, frozenset())
@@ -82,8 +82,8 @@ def _apart(
 
 
 def _changing(mark: PhaseEnded) -> frozenset[str]:
-    """Components that are not, at the end of a phase, what they were at its peak: gradients while
-    they are made and let go of, the states of an optimizer while they are made."""
+    """Components that differ between the peak of a phase and its end: gradients while they are made
+    and freed, the states of an optimizer while they are made."""
     changing = set()
     if mark.phase not in (Phase.FORWARD, Phase.LOSS):
         changing.add(_GRADIENTS)

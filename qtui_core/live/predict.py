@@ -12,8 +12,7 @@ from qtui_core.live.header import Predicted, PredictedCurve, PredictedPhase
 from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.advice.fit import fit_on, largest
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.process import CONTEXT, PAGED
-from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.estimate import CONTEXT, PAGED, Estimate
 from qtui_core.memory.replay.curve import Curve, peaks_by_phase
 from qtui_core.memory.replay.record import RESIDENT, Component, Phase
 from qtui_core.memory.replay.timeline import STACK, Life, Span, Timeline
@@ -85,7 +84,7 @@ def warning_of(found: Estimate, device: Device, used_bytes: int = 0) -> str:
             f"{said} Not even --batch 1 does; `qtui memory` says which changes of the plan "
             "save most."
         )
-    if best.value == found.plan.batch:  # With the value, it would fit.
+    if best.value == found.plan.batch:  # With this value it would fit.
         return said
     return f"{said} The largest batch that fits is {best.value:,}: --batch {best.value}."
 
@@ -111,8 +110,8 @@ def _workspaces(timeline: Timeline) -> int:
 
 
 def _held(timeline: Timeline, tensors: bool) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-    """For each phase, what its last span holds at its end, and what is held at its fullest event in
-    the last step, which may come through a phase several times."""
+    """For each phase: what is held at the end of its last span, and what is held at its fullest
+    event of the last step. A step may go through a phase several times."""
     spans = [span for span in timeline.spans if span.stop > span.start]
     ends = [number for number, span in enumerate(spans, 1) if span.name == Phase.BETWEEN]
     begun = ends[-2] if len(ends) > 1 else 0
@@ -170,5 +169,5 @@ def _curve(curve: Curve, tensors: bool) -> PredictedCurve:
     )
 
 
-#: Components that stay from one step to the next, by the words that a recording has for them.
+#: Components that stay from one step to the next, as recordings name them.
 STAYING = frozenset(component.value for component in RESIDENT)

@@ -3,22 +3,19 @@ that was killed has left all but its last line."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.files import Draft, Target
-from qtui_core.live.contradictions import wrong_header, wrong_time
-from qtui_core.live.header import RecordingHeader
-from qtui_core.live.lines import LineError, Told, from_line, to_line
+from qtui_core.live.header import PredictedCurve, RecordingHeader
+from qtui_core.live.lines import LONGEST, LineError, Told, from_line, to_line
 from qtui_core.live.snapshot import End, Snapshot
-
-#: Bytes of a line that are read at most: a header with all terms of an estimate has some hundred
-#: kB, and a device may give zeros without an end.
-LONGEST: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def parse_recording(lines: Iterable[str | bytes]) -> RunRecording:
         if isinstance(told, RecordingHeader):
             broken.append((last, LineError("A second recording begins there.")))
             break
-        wrong = "" if told is None else wrong_time(told)
+        wrong = "" if told is None else _wrong_time(told)
         if wrong:
             broken.append((last, LineError(wrong)))
         elif told is not None:
@@ -129,10 +126,37 @@ def _header(line: str | bytes) -> RecordingHeader:
         raise UsageError(f"Its first line is not a header: {error}") from None
     if not isinstance(told, RecordingHeader):
         raise UsageError("Its first line is not a header.")
-    wrong = wrong_header(told)
+    wrong = _wrong_header(told)
     if wrong:
         raise UsageError(wrong)
     return told
+
+
+def _wrong_header(header: RecordingHeader) -> str:
+    """A sentence on what in a header contradicts itself; empty where nothing does."""
+    return "" if header.predicted is None else _wrong_curve(header.predicted.curve)
+
+
+def _wrong_time(told: Snapshot) -> str:
+    """The same for the time of a snapshot."""
+    if math.isfinite(told.seconds) and told.seconds >= 0:
+        return ""
+    return f"Its time, {told.seconds} seconds, is none."
+
+
+def _wrong_curve(curve: PredictedCurve) -> str:
+    if len(curve.bytes) != len(curve.components):
+        return "Its predicted curve has not one row for each component."
+    if any(len(row) != len(curve.positions) for row in curve.bytes):
+        return "A row of its predicted curve has not one value for each position."
+    if any(value < 0 for row in curve.bytes for value in row):
+        return "Its predicted curve has bytes below zero."
+    if any(before >= after for before, after in pairwise(curve.positions)):
+        return "The positions of its predicted curve do not rise."
+    edges = [edge for _, start, stop in curve.spans for edge in (start, stop)]
+    if any(before > after for before, after in pairwise([0, *edges])):
+        return "The phases of its predicted curve overlap."
+    return ""
 
 
 def _complaint(broken: list[tuple[int, LineError]], last: int, ended: bool) -> str:

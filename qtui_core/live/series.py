@@ -32,8 +32,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Series:
-    """Moments of a whole run. Each stands for `each` that were added, with the most of them, at
-    the time of the first; the last one may still take `room` more."""
+    """Moments of a whole run. Each stands for `each` added moments: it has their largest values and
+    the time of the first. The last one may still take in `room` more."""
 
     moments: tuple[Moment, ...] = ()
     each: int = 1
@@ -41,8 +41,8 @@ class Series:
 
 
 def add(series: Series, moment: Moment) -> Series:
-    """A series with one more moment. When there are too many, every two become one: no peak is
-    lost."""
+    """A series with one more moment. When there are too many, each pair becomes one with the
+    larger values of both, so that no peak is lost."""
     if series.room:
         moments = (*series.moments[:-1], _most(series.moments[-1], moment))
         return Series(moments, series.each, series.room - 1)
@@ -66,7 +66,7 @@ def _most(first: Moment, second: Moment) -> Moment:
 
 
 def larger(first: int | None, second: int | None) -> int | None:
-    """The larger of two numbers, either of which may be unknown."""
+    """The larger of two numbers; where one is unknown (None), the other."""
     if first is None or second is None:
         return second if first is None else first
     return max(first, second)

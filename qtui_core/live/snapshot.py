@@ -1,7 +1,7 @@
 """What a run says of itself while it runs, one snapshot after another.
 
 A run is a child process that writes snapshots as lines of JSON; a recording is those lines in a
-file. So whoever watches a live run and whoever replays a recording read the same thing.
+file. So a live run and a replay are read in the same way.
 
 The first snapshot is the header (qtui_core.live.header), the last an `End`. Bytes are integers,
 `seconds` are since the run began; None is what nobody could say.

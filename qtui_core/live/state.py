@@ -33,8 +33,8 @@ Status = Literal["waiting", "starting", "running", "paused", "done", "stopped", 
 _CONTROLLED: Final[Mapping[str, Status]] = {"running": "running", "paused": "paused"}
 _ENDED: Final[Mapping[str, Status]] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
-#: Phases of a run besides those of an estimate (qtui_core.memory.replay.record.Phase). What
-#: compares adapters is no part of a step, and no level of it counts.
+#: Phases of a run besides those of an estimate (qtui_core.memory.replay.record.Phase). The
+#: comparison of adapters is no part of a step, and its memory is not counted.
 IMPORT: Final = "import"
 QUANTIZE: Final = "quantize"
 COMPARE: Final = "compare"
@@ -86,7 +86,7 @@ class RunState:
         step, phase: that it is in; step 0 is before the first.
         spans: phases as they happened, the last `SPANS`.
         phases: what was measured of each, in the order in which they first ended.
-        recent: samples and marks of the last while, in order; the last `RECENT`.
+        recent: the last `RECENT` samples and marks, in order.
         history: the same of the whole run, thinned out.
         sample: the last.
         steps: all that were taken.
@@ -207,7 +207,7 @@ def _most(before: int | None, phase: str, nbytes: int | None) -> int | None:
 
 
 def _closed(spans: tuple[PhaseSpan, ...], seconds: float) -> tuple[PhaseSpan, ...]:
-    """The spans, of which the last one is over."""
+    """The spans, the last one ended."""
     if not spans or spans[-1].ended is not None:
         return spans
     return (*spans[:-1], replace(spans[-1], ended=seconds))

@@ -7,33 +7,59 @@ the allocator's blocks (max_memory_allocated), reserved bytes those of its segme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.process import beyond_allocated
-from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace, outside_torch
+from qtui_core.memory.devices.workspaces import (
+    context_bytes,
+    cublas_workspace,
+    nccl_bytes,
+    outside_torch,
+)
+from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.formulas.terms import Basis, Term, Terms, slack_term
-from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
-from qtui_core.memory.replay.allocator import AllocatorRun, AllocatorSettings, simulate
+from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
+from qtui_core.memory.replay.allocator import AllocatorSettings, simulate
 from qtui_core.memory.replay.calls import RepeatedEvents
-from qtui_core.memory.replay.curve import Curve, draw
-from qtui_core.memory.replay.record import RESIDENT, Phase, Recording
+from qtui_core.memory.replay.curve import Curve, Peaks, draw, read_peaks
+from qtui_core.memory.replay.folding import Fold
+from qtui_core.memory.replay.record import (
+    ALLOCATE,
+    PHASE,
+    RESIDENT,
+    Component,
+    Event,
+    Phase,
+    Recording,
+)
+from qtui_core.memory.replay.stretching import peak_levels
 from qtui_core.memory.replay.timeline import Timeline, read_timeline
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.collectives import record_on_one_gpu
-from qtui_core.memory.step.model import plan_with_letters
 from qtui_core.memory.step.on_device import (
+    allocator_run,
     for_allocator,
     logits_copy_bytes,
-    plan_as_run,
     with_workspaces,
 )
-from qtui_core.memory.step.run import record_step
+from qtui_core.memory.step.run import record_repeated, record_step
 
+#: The term of what the allocator keeps.
+CACHED: Final = "kept by the allocator"
+#: The term of states that the driver may move to the host.
+PAGED: Final = "paged optimizer states"
+#: The term of what only the driver counts.
+CONTEXT: Final = "context and modules of CUDA"
+
+#: The term of what NCCL takes where GPUs talk to each other.
+NCCL: Final = "communicators of NCCL"
+
+#: Phases in which nothing is multiplied yet.
+_BEFORE_STEPS: Final = frozenset((Phase.LOAD.value, Phase.PREPARE.value))
 #: The weakest basis first.
 _BASES: Final[tuple[Basis, ...]] = ("assumed", "calibrated", "derived", "exact")
 
@@ -47,6 +73,8 @@ class PhaseBytes:
     live_bytes: int
     allocated_bytes: int
     operation: str
+
+    PRINTED = ("name", "allocated_bytes", "live_bytes", "operation")
 
 
 @dataclass(frozen=True)
@@ -65,9 +93,12 @@ class Estimate:
         beyond: what leads from peak_allocated_bytes to process_bytes.
         phases: in order.
         events: of the recording, with workspaces.
+        replayed: the same as the allocator is given them; None without its simulation.
         timeline: of all events; `peak` is the one after which the most is alive.
         origin: "tape" or "trace".
         uncertainty_bytes: how far the process may be off for what was measured elsewhere.
+        logits_copy_bytes: the part of it that is a copy of the logits in float32, which the
+            allocator may keep besides.
         retries: times that the device had no more and the allocator gave back what no one used,
             which takes time; 0 where the run does not fit even so.
     """
@@ -86,8 +117,10 @@ class Estimate:
     phases: tuple[PhaseBytes, ...]
     origin: str
     uncertainty_bytes: int
+    logits_copy_bytes: int
     retries: int
     events: RepeatedEvents = field(repr=False, compare=False)
+    replayed: RepeatedEvents | None = field(repr=False, compare=False)
     timeline: Timeline = field(repr=False, compare=False)
     peak: int = field(repr=False, compare=False)
 
@@ -116,7 +149,7 @@ class Estimate:
     @cached_property
     def alive(self) -> Terms:
         """The buffers that are alive at the peak."""
-        return Terms(self.timeline.alive_at(self.peak), self.shape, self.plan)
+        return Terms(self.timeline.alive_at(self.peak), self.shape, self.plan.quantized)
 
     @cached_property
     def _slack(self) -> tuple[Term, ...]:
@@ -125,9 +158,10 @@ class Estimate:
         return (slack_term(whole, alive),) if whole > alive else ()
 
     def reserved_with(self, settings: AllocatorSettings) -> int:
-        """The peak of reserved bytes of the same run under other settings of the allocator."""
-        events = for_allocator(self.events, self.plan, self.device, self.shape)
-        return simulate(events, settings).peak.reserved
+        """The peak of reserved bytes of the same run under other settings of the allocator, whose
+        run was simulated."""
+        assert self.replayed is not None
+        return simulate(self.replayed, settings).peak.reserved
 
     def phase(self, name: str) -> int:
         """The most allocated in a phase, 0 where the run has none of that name."""
@@ -145,16 +179,22 @@ def estimate(
 
     Raises UsageError for a plan that cannot be, or not on this model.
     """
-    return estimate_resolved(shape, resolve_for(shape, plan), device, allocator=allocator)
+    plan = plan_as_run(shape, resolve_for(shape, plan), device)
+    return estimate_as_run(shape, plan, device, allocator=allocator)
 
 
-def estimate_resolved(
+def estimate_as_run(
     shape: ModelShape, plan: RunPlan, device: Device | None = None, *, allocator: bool = True
 ) -> Estimate:
-    """The same of a plan in which nothing is open. Raises UsageError for one that cannot be on this
-    model."""
-    plan = plan_as_run(shape, plan, device)
-    recording = record_on_one_gpu(shape, plan_with_letters(plan), record_step)
+    """The same of a plan as it runs on the device, of which nothing is open (`plan_as_run`)."""
+    lettered = replace(  # whose sizes go by letters
+        plan,
+        batch=letter("B", plan.batch),
+        sequence=letter("S", plan.sequence),
+        generate=letter("g", plan.generate) if plan.generate else 0,
+        lora_rank=letter("r", plan.lora_rank),
+    )
+    recording = record_on_one_gpu(shape, lettered, record_step)
     return estimate_recording(recording, shape, plan, device, allocator=allocator)
 
 
@@ -169,19 +209,22 @@ def estimate_recording(
     """The estimate of a run that was recorded, on a tape or in a trace. The plan leaves nothing
     open."""
     events = with_workspaces(recording.events, plan, device)
+    logits_copy = logits_copy_bytes(shape, plan)
     timeline = read_timeline(events)
     tops = timeline.tops
     levels = [live for live, _ in tops]
     reserved, lasting, retries = None, None, 0
-    if allocator:
-        run = _replay(events, plan, device, shape)
+    replayed = for_allocator(events, plan, device, shape) if allocator else None
+    if replayed is not None:
+        run = allocator_run(replayed, plan, device)
         # Recordings begin with a phase, so that phases are spans.
         levels = [phase.peak.allocated for phase in run.phases]
         reserved, lasting, retries = run.peak.reserved, run.lasting_reserved, run.retries
     allocated = max(levels, default=0)
     fullest = levels.index(allocated)
     peak = tops[fullest][1]
-    beyond = tuple(beyond_allocated(recording, plan, device, allocated, lasting))
+    paged = recording.paged_bytes if plan.pages else None
+    beyond = tuple(_beyond_allocated(allocated, lasting, paged, plan.groups, device))
     return Estimate(
         shape=shape,
         plan=plan,
@@ -196,27 +239,101 @@ def estimate_recording(
         beyond=beyond,
         phases=_phases(timeline, levels),
         origin=recording.origin,
-        uncertainty_bytes=outside_torch(device, plan.groups).uncertainty
-        + logits_copy_bytes(shape, plan),
+        uncertainty_bytes=outside_torch(device, plan.groups).uncertainty + logits_copy,
+        logits_copy_bytes=logits_copy,
         retries=retries,
         events=events,
+        replayed=replayed,
         timeline=timeline,
         peak=peak,
     )
 
 
-def _replay(
-    events: RepeatedEvents, plan: RunPlan, device: Device | None, shape: ModelShape | None
-) -> AllocatorRun:
-    """The allocator's run. On a device it can reserve no more than that has beside its context;
-    what does not fit even so is replayed as if there were no end, to say what it would take."""
-    events = for_allocator(events, plan, device, shape)
-    if device is not None:
-        capacity = device.capacity_bytes - outside_torch(device, plan.groups).bytes
-        run = simulate(events, AllocatorSettings(plan.segments, capacity))
-        if run.out_of_memory is None:
-            return run
-    return simulate(events, AllocatorSettings(plan.segments))
+def _beyond_allocated(
+    allocated: int,
+    reserved: int | None,
+    paged: int | None,
+    groups: Sequence[int],
+    device: Device | None,
+) -> Iterator[Term]:
+    """What comes on top of the peak of allocated bytes: `reserved` are those that last, `paged`
+    those of an optimizer whose states are paged, `groups` the sizes of those of GPUs."""
+    if reserved is not None:
+        yield Term(
+            CACHED,
+            reserved - allocated,
+            "reserved - allocated, each at its peak",
+            "derived",
+            "c10/cuda/CUDACachingAllocator.cpp, replayed over the run",
+            numbers=f"{reserved:,} - {allocated:,}",
+        )
+    if paged is not None:
+        yield Term(
+            PAGED,
+            paged,
+            "cudaMallocManaged; on the GPU as long as there is room",
+            "exact",
+            "get_state_buffer of bitsandbytes",
+            numbers=f"{paged:,}",
+        )
+    context = context_bytes(device)
+    yield Term(
+        CONTEXT,
+        context.bytes,
+        f"measured, {context.low:,} to {context.high:,}",
+        "calibrated",
+        context.source,
+        numbers=f"{context.bytes:,}",
+    )
+    if groups:
+        nccl = nccl_bytes(groups)
+        yield Term(
+            NCCL,
+            nccl.bytes,
+            f"measured, {nccl.low:,} to {nccl.high:,} for {len(groups)} "
+            f"group{'s' if len(groups) > 1 else ''} of GPUs",
+            "calibrated",
+            nccl.source,
+            numbers=f"{nccl.bytes:,}",
+        )
+
+
+def estimate_peaks(shape: ModelShape, plan: RunPlan, device: Device | None = None) -> Peaks:
+    """The most alive in each phase, and no more: what plans are compared by, in a tenth of the
+    time. Nothing of `plan` is open.
+
+    Raises UsageError for a plan that cannot be on this model.
+    """
+    plan = plan_as_run(shape, plan, device)
+    shape = shape.plain
+    if plan.loop == "script":  # whose first step is like no other
+        recording = record_on_one_gpu(shape, plan, record_step)
+        return read_peaks(with_workspaces(recording.events, plan, device))
+    levels: Iterable[tuple[str, int]]
+    if plan.gpus > 1:  # whose shards are cut after the layers are copied
+        levels = read_peaks(record_on_one_gpu(shape, plan, record_step).events).by_phase.items()
+    else:
+        levels = record_repeated(shape, plan, _peak_levels)
+    workspaces = cublas_workspace(plan.torch, device, trains=plan.trains).bytes
+    found: dict[str, int] = {}
+    for phase, live in levels:
+        held = 0 if phase in _BEFORE_STEPS else workspaces
+        found[phase] = max(live + held, found.get(phase, 0))
+    return Peaks(found)
+
+
+def _peak_levels(events: Sequence[Event], folds: Sequence[Fold]) -> tuple[tuple[str, int], ...]:
+    """peak_levels of a step that begins with the states of the optimizer: these are made after the
+    first batch, and do not count as what the preparation takes."""
+    first = next((i for i, e in enumerate(events) if e[0] == PHASE and e[1] == Phase.FORWARD), 0)
+    batches = [
+        i
+        for i, event in enumerate(events[:first])
+        if event[0] == ALLOCATE and event[3].component is Component.INPUTS
+    ]
+    if batches:
+        events = [*events[: batches[-1] + 1], (PHASE, Phase.BETWEEN), *events[batches[-1] + 1 :]]
+    return tuple(peak_levels(events, folds))
 
 
 def process_on(found: Estimate, device: Device) -> int:
@@ -258,10 +375,15 @@ def _last_step(timeline: Timeline) -> int:
 
 
 __all__ = [
+    "CACHED",
+    "CONTEXT",
+    "NCCL",
+    "PAGED",
     "Estimate",
     "PhaseBytes",
     "estimate",
+    "estimate_as_run",
+    "estimate_peaks",
     "estimate_recording",
-    "estimate_resolved",
     "process_on",
 ]

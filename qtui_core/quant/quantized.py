@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,15 @@ from qtui_core.quant.coding.codebook import unpack_nibbles
 from qtui_core.quant.coding.coder import NO_SCALES, Coder, Codes, GroupScales
 from qtui_core.quant.coding.decomposition import Float16, Int64
 from qtui_core.quant.coding.double_quant import NestedScales
-from qtui_core.quant.segments.elements import Float32, ModelExtent, Segment, TensorLike, elements_of
+from qtui_core.quant.scan.scan import SchemeReducer, scan
+from qtui_core.quant.segments.elements import (
+    Elements,
+    Float32,
+    ModelExtent,
+    Segment,
+    TensorLike,
+    elements_of,
+)
 from qtui_core.quant.segments.grouping import group_count
 from qtui_core.quant.segments.layout import (
     Columns,
@@ -22,8 +30,8 @@ from qtui_core.quant.segments.layout import (
     scale_index,
     scale_shape,
 )
-from qtui_core.quant.segments.parallel import Scratch, map_segments, thread_count
-from qtui_core.quant.segments.process import Plan, encode, make_coder, make_plan, prepare
+from qtui_core.quant.segments.parallel import Scratch, Watch, map_segments, thread_count
+from qtui_core.quant.segments.process import Plan, encode, make_coder, prepare
 from qtui_core.quant.segments.word_table import look_up, word_table
 from qtui_core.quant.storage import bits_per_parameter, quantized_bytes
 from qtui_core.schemes.scheme import Family, Scheme
@@ -133,12 +141,92 @@ class QuantizedTensor:
         return target.reshape(self.shape)
 
 
+class CodeScan(SchemeReducer[int]):
+    """Codes and scales of a tensor under a scheme, which are held whole."""
+
+    def begin(self, elements: Elements) -> None:
+        scheme, plan = self.plan.scheme, self.plan
+        coder = plan.coder
+        self._shape, self._nonfinite = elements.shape, 0
+        self._table = word_table(plan, elements)
+        self._codes = np.empty(coder.code_count(elements.count), coder.code_dtype)
+        shape = scale_shape(scheme.granularity, elements.shape)
+        self._scales = np.empty(shape, np.float32)
+        self._zero_points: npt.NDArray[Any] | None = None
+        if not scheme.symmetric:
+            self._zero_points = np.empty(shape, np.float32 if scheme.float_zero_point else np.uint8)
+        self._outlier_columns: Int64 | None = None
+        self._outlier_values: Float16 | None = None
+        if scheme.outlier_threshold is not None:
+            kept = plan.decomposition
+            self._outlier_columns = np.empty(0, np.int64) if kept is None else kept.columns
+            height = elements.matrix[0]
+            self._outlier_values = np.empty((height, self._outlier_columns.size), np.float16)
+        self._nested: NestedScales | None = None
+        if scheme.double_quantization:
+            self._nested = NestedScales(
+                np.empty(self._scales.size, np.uint8),
+                np.empty(-(-self._scales.size // scheme.nested_block), np.float32),
+                plan.offset or 0.0,
+                scheme.nested_block,
+            )
+        self._scale_codes = np.empty(shape, np.uint8) if coder.scale_format is not None else None
+        if plan.fixed is not None:
+            self._keep_scales(slice(None), plan.fixed, plan.fixed.scale)
+
+    def take(self, segment: Segment, scratch: Scratch) -> int:
+        """How many elements are not finite. Codes and scales go to the places of the segment."""
+        plan, codes = self.plan, self._codes[_code_slice(self.plan.coder, segment)]
+        if self._table is not None:
+            return look_up(self._table, segment.raw, codes)
+        prepared = prepare(plan, segment, scratch)
+        encode(plan, prepared, codes, scratch)
+        if plan.decomposition is not None and self._outlier_values is not None:
+            plan.decomposition.collect(self._outlier_values, prepared.values, segment.start)
+        if plan.fixed is None and self._scales.size:
+            groups = _group_slice(plan, segment)
+            self._keep_scales(groups, prepared.scales, prepared.decoding_scales.scale)
+            if self._nested is not None and prepared.nested is not None:
+                self._nested.codes[groups] = prepared.nested.codes
+                first = groups.start // plan.scheme.nested_block
+                blocks = slice(first, first + prepared.nested.absmax.size)
+                self._nested.absmax[blocks] = prepared.nested.absmax
+        return 0 if prepared.nonfinite is None else int(np.count_nonzero(prepared.nonfinite))
+
+    def _keep_scales(self, groups: slice, found: GroupScales, decoding: Float32) -> None:
+        self._scales.reshape(-1)[groups] = decoding
+        if self._zero_points is not None and found.zero_point is not None:
+            self._zero_points.reshape(-1)[groups] = found.zero_point
+        if self._scale_codes is not None and found.code is not None:
+            self._scale_codes.reshape(-1)[groups] = found.code
+
+    def add(self, part: int) -> None:
+        self._nonfinite += part
+
+    def result(self) -> QuantizedTensor:
+        scheme = self.plan.scheme
+        packed = scheme.family is Family.CODEBOOK
+        return QuantizedTensor(
+            scheme=scheme,
+            shape=self._shape,
+            codes=self._codes.reshape(-1, 1) if packed else self._codes.reshape(self._shape),
+            scales=self._scales,
+            zero_points=self._zero_points,
+            nested=self._nested,
+            nonfinite=self._nonfinite,
+            scale_codes=self._scale_codes,
+            tensor_scale=self.plan.coder.tensor_scale,
+            outlier_columns=self._outlier_columns,
+            outlier_values=self._outlier_values,
+        )
+
+
 def quantize(
     x: TensorLike,
     scheme: Scheme,
     *,
     model_absmax: ModelExtent | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> QuantizedTensor:
     """Codes and scales of a tensor under a scheme.
 
@@ -148,83 +236,15 @@ def quantize(
         scheme: what to do.
         model_absmax: with granularity `model`, the largest magnitude of the model, or its
             (min, max); without it the tensor is the whole model.
-        threads: how many to use; chosen by size when None. The result is the same to the bit.
+        watch: see `Watch`.
 
-    Raises UsageError when `x` is not a tensor of real numbers.
+    Raises:
+        Cancelled: `cancelled()` was true.
+        UsageError: `x` is not a tensor of real numbers.
     """
-    elements = elements_of(x)
-    count = thread_count(elements.count, threads)
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        plan = make_plan(elements, scheme, model_absmax, threads=count)
-    coder = plan.coder
-    codes = np.empty(coder.code_count(elements.count), coder.code_dtype)
-    shape = scale_shape(scheme.granularity, elements.shape)
-    scales = np.empty(shape, np.float32)
-    zero_points: npt.NDArray[Any] | None = None
-    if not scheme.symmetric:
-        zero_points = np.empty(shape, np.float32 if scheme.float_zero_point else np.uint8)
-    outlier_columns = outlier_values = None
-    if scheme.outlier_threshold is not None:
-        outlier_columns = np.empty(0, np.int64)
-        if plan.decomposition is not None:
-            outlier_columns = plan.decomposition.columns
-        outlier_values = np.empty((elements.matrix[0], outlier_columns.size), np.float16)
-    nested = None
-    if scheme.double_quantization:
-        nested_count = -(-scales.size // scheme.nested_block)
-        nested = NestedScales(
-            np.empty(scales.size, np.uint8),
-            np.empty(nested_count, np.float32),
-            plan.offset or 0.0,
-            scheme.nested_block,
-        )
-    scale_codes = np.empty(shape, np.uint8) if coder.scale_format is not None else None
-    if plan.fixed is not None:
-        scales.reshape(-1)[...] = plan.fixed.scale
-        if scale_codes is not None and plan.fixed.code is not None:
-            scale_codes.reshape(-1)[...] = plan.fixed.code
-        if zero_points is not None and plan.fixed.zero_point is not None:
-            zero_points.reshape(-1)[...] = plan.fixed.zero_point
-
-    table = word_table(plan, elements)
-
-    def work(segment: Segment, scratch: Scratch) -> int:
-        if table is not None:
-            return look_up(table, segment.raw, codes[_code_slice(coder, segment)])
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            prepared = prepare(plan, segment, scratch)
-            encode(plan, prepared, codes[_code_slice(coder, segment)], scratch)
-        if plan.decomposition is not None and outlier_values is not None:
-            plan.decomposition.collect(outlier_values, prepared.values, segment.start)
-        if plan.fixed is None and scales.size:
-            groups = _group_slice(plan, segment)
-            scales.reshape(-1)[groups] = prepared.decoding_scales.scale
-            if zero_points is not None and prepared.scales.zero_point is not None:
-                zero_points.reshape(-1)[groups] = prepared.scales.zero_point
-            if scale_codes is not None and prepared.scales.code is not None:
-                scale_codes.reshape(-1)[groups] = prepared.scales.code
-            if nested is not None and prepared.nested is not None:
-                nested.codes[groups] = prepared.nested.codes
-                first = groups.start // scheme.nested_block
-                blocks = slice(first, first + prepared.nested.absmax.size)
-                nested.absmax[blocks] = prepared.nested.absmax
-        return 0 if prepared.nonfinite is None else int(np.count_nonzero(prepared.nonfinite))
-
-    nonfinite = sum(map_segments(work, elements.segments(plan.multiple), threads=count))
-    packed = scheme.family is Family.CODEBOOK
-    return QuantizedTensor(
-        scheme=scheme,
-        shape=elements.shape,
-        codes=codes.reshape(-1, 1) if packed else codes.reshape(elements.shape),
-        scales=scales,
-        zero_points=zero_points,
-        nested=nested,
-        nonfinite=nonfinite,
-        scale_codes=scale_codes,
-        tensor_scale=coder.tensor_scale,
-        outlier_columns=outlier_columns,
-        outlier_values=outlier_values,
-    )
+    found = CodeScan(scheme)
+    scan(x, [found], model_absmax=model_absmax, **watch)
+    return found.result()
 
 
 def _code_slice(coder: Coder, segment: Segment) -> slice:

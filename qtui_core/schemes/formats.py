@@ -88,12 +88,13 @@ SCALE_RULES: dict[Family, tuple[str, ...]] = {
     Family.INTEGER: ("absmax", "full", "signed"),
     Family.MICROSCALING: ("floor", "ceil", "even", "rceil"),
 }
+#: Rules whose scale may leave the largest values of a group beyond the outermost levels.
+CLIPPING_RULES = ("full", "floor", "even")
 #: Families that are defined with the granularity of the format and no other.
 FIXED_GRANULARITY = (Family.MICROSCALING, Family.TWO_LEVEL)
 ALL_SCALE_RULES = tuple(rule for rules in SCALE_RULES.values() for rule in rules)
 ROUNDINGS = ("nearest", "truncate", "stochastic")
 
-FORMAT_HELP = (
-    "int2 to int8, e4m3, e5m2, e3m2, e2m3, e2m1, e3m0, bf16, fp16, tf32, nf4, fp4, mxfp4, "
-    "mxfp6-e3m2, mxfp6-e2m3, mxfp8-e4m3, mxfp8-e5m2, mxint8, nvfp4, ternary"
+FORMAT_HELP = "int2 to int8, " + ", ".join(
+    f.name for f in _FORMATS if f.family is not Family.INTEGER
 )

@@ -1,20 +1,25 @@
-"""What is done to a tensor, as data: a format, who shares a scale, and how it is chosen.
+"""What is done to a tensor, as data: a format, who shares a scale, and how the scale is chosen; and
+which combinations of these make a scheme.
 
 The text of a scheme is `FORMAT[:GRANULARITY][:OPTION...]`, the same on the command line, in
 JSON and on the screen: `int4:group64:asym`, `e4m3:row`, `nf4:block64:dq`, `mxfp4:ceil`, `bf16`.
-`scheme_text` reads it.
+`text.py` reads it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.schemes.combinations import check_scheme, refused_granularity
 from qtui_core.schemes.formats import (
     ALL_SCALE_RULES,
+    CLIPPING_RULES,
     FIXED_GRANULARITY,
     FORMAT_HELP,
     MAX_DOUBLE_QUANTIZED_BLOCK,
+    MAX_SEED,
     NESTED_BLOCK,
     ROUNDINGS,
     SCALE_RULES,
@@ -22,8 +27,8 @@ from qtui_core.schemes.formats import (
     Family,
     SchemeFormat,
 )
-from qtui_core.schemes.granularity import Granularity
-from qtui_core.schemes.text import scheme_arguments
+from qtui_core.schemes.granularity import Granularity, PerBlock, PerColumn, PerModel
+from qtui_core.schemes.text import SCHEME_OPTIONS, scheme_arguments
 
 __all__ = [
     "ALL_SCALE_RULES",
@@ -37,8 +42,16 @@ __all__ = [
     "Family",
     "Scheme",
     "SchemeFormat",
+    "check_countable",
+    "check_side_by_side",
     "refused_granularity",
 ]
+
+#: Codes of more bits are too many to be counted one by one on a screen.
+MAX_COUNTED_BITS = 8
+#: Schemes whose codes are read side by side.
+MOST_SIDE_BY_SIDE = 8
+_INTEGERS = "the integers, int2 to int8"
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,7 @@ class Scheme:
             object.__setattr__(self, "granularity", SCHEME_FORMATS[self.format].default)
         if self.scale_rule == "":
             object.__setattr__(self, "scale_rule", self.scale_rules[0])
-        check_scheme(self)
+        _check(self)
 
     @property
     def family(self) -> Family:
@@ -112,11 +125,12 @@ class Scheme:
         a power of two rounded down, a scale rounded to E4M3, a whole zero point, absmax/7.5."""
         match self.family:
             case Family.MICROSCALING:
-                return self.scale_rule in ("floor", "even")
+                return self.scale_rule in CLIPPING_RULES
             case Family.TWO_LEVEL:
                 return True
             case Family.INTEGER:
-                return self.scale_rule == "full" or not (self.symmetric or self.float_zero_point)
+                whole_zero_point = not (self.symmetric or self.float_zero_point)
+                return self.scale_rule in CLIPPING_RULES or whole_zero_point
         return False
 
     def __str__(self) -> str:
@@ -124,21 +138,8 @@ class Scheme:
         fixed = self.family in FIXED_GRANULARITY
         if self.granularity is not None and not fixed:
             parts.append(str(self.granularity))
-        if not self.symmetric:
-            parts.append("asym")
-        if self.float_zero_point:
-            parts.append("zpfloat")
-        if self.scale_rule != self.scale_rules[0]:
-            parts.append(self.scale_rule)
-        if self.double_quantization:
-            parts.append("dq" if self.nested_block == NESTED_BLOCK else f"dq{self.nested_block}")
-        if self.rounding != "nearest":
-            parts.append(self.rounding + (str(self.seed) if self.seed else ""))
-        if not self.saturate:
-            parts.append("nosat")
-        if self.outlier_threshold is not None:
-            parts.append(f"outliers{self.outlier_threshold!r}")
-        return ":".join(parts)
+        parts += [option.written(self) for option in SCHEME_OPTIONS]
+        return ":".join(filter(None, parts))
 
     @classmethod
     def parse(cls, text: str) -> Scheme:
@@ -147,3 +148,160 @@ class Scheme:
         Raises UsageError, naming what is allowed, when it does not parse or is impossible.
         """
         return cls(**scheme_arguments(text))
+
+
+def _check(scheme: Scheme) -> None:
+    """Raises UsageError for a combination that is not possible."""
+    _check_granularity(scheme)
+    _check_scale(scheme)
+    _check_nesting(scheme)
+    _check_rounding(scheme)
+    _check_outliers(scheme)
+
+
+def _check_granularity(scheme: Scheme) -> None:
+    refusal = refused_granularity(scheme.format, scheme.granularity)
+    if refusal is not None:
+        raise UsageError(refusal)
+
+
+def _check_scale(scheme: Scheme) -> None:
+    name = scheme.format
+    if scheme.scale_rule not in scheme.scale_rules:
+        if scheme.scale_rule not in (*ALL_SCALE_RULES, "absmax"):
+            raise UsageError(
+                f"Unknown scale rule {scheme.scale_rule!r}; rules are {', '.join(ALL_SCALE_RULES)}."
+            )
+        whose = _INTEGERS if scheme.scale_rule in SCALE_RULES[Family.INTEGER] else "the mx formats"
+        raise UsageError(
+            f"{name} cannot use the scale rule {scheme.scale_rule}: it is for {whose}."
+        )
+    if not scheme.symmetric:
+        if scheme.family is not Family.INTEGER:
+            raise UsageError(f"{name} has no zero point: asym is for {_INTEGERS}.")
+        if scheme.scale_rule != "absmax":
+            raise UsageError(
+                f"asym and {scheme.scale_rule} exclude each other: an asymmetric scale comes "
+                f"from min and max, so name one of the two."
+            )
+    elif scheme.float_zero_point:
+        raise UsageError("zpfloat is a kind of zero point, and sym has none: write asym:zpfloat.")
+
+
+def _check_nesting(scheme: Scheme) -> None:
+    if not scheme.double_quantization:
+        if scheme.nested_block != NESTED_BLOCK:
+            raise UsageError("A nested block belongs to double quantization: write dq with it.")
+        return
+    if scheme.family is not Family.CODEBOOK:
+        raise UsageError(f"dq is for nf4 and fp4; {scheme.format} has no absmax to nest.")
+    if not 1 <= scheme.nested_block <= MAX_DOUBLE_QUANTIZED_BLOCK:
+        raise UsageError(
+            f"dq{scheme.nested_block} is not possible: a constant is shared by 1 to "
+            f"{MAX_DOUBLE_QUANTIZED_BLOCK} scales."
+        )
+    if isinstance(scheme.granularity, PerBlock) and (
+        scheme.granularity.size > MAX_DOUBLE_QUANTIZED_BLOCK
+    ):
+        raise UsageError(
+            f"dq takes blocks of at most {MAX_DOUBLE_QUANTIZED_BLOCK}, as in "
+            f"bitsandbytes; {scheme.granularity} is larger."
+        )
+
+
+def _check_rounding(scheme: Scheme) -> None:
+    name = scheme.format
+    if scheme.rounding not in ROUNDINGS:
+        raise UsageError(
+            f"Unknown rounding {scheme.rounding!r}; roundings are {', '.join(ROUNDINGS)}."
+        )
+    if scheme.rounding != "nearest":
+        if scheme.family in (Family.CODEBOOK, Family.TERNARY):
+            raise UsageError(f"{name} rounds to the nearest level and has no {scheme.rounding}.")
+        if scheme.scale_rule == "signed":
+            raise UsageError(
+                f"signed is GGUF's rule with its own rounding; {scheme.rounding} goes with "
+                f"absmax, full or asym."
+            )
+    if scheme.seed and scheme.rounding != "stochastic":
+        raise UsageError("A seed belongs to stochastic rounding: write stochastic with it.")
+    if not 0 <= scheme.seed <= MAX_SEED:
+        raise UsageError(f"A seed is a whole number from 0 to {MAX_SEED:,}; got {scheme.seed}.")
+    if not scheme.saturate and not SCHEME_FORMATS[name].overflows:
+        raise UsageError(
+            f"{name} has neither an infinity nor NaN for what lies beyond its largest level: "
+            f"nosat is for the casts, e4m3 and e5m2."
+        )
+
+
+def _check_outliers(scheme: Scheme) -> None:
+    threshold = scheme.outlier_threshold
+    if threshold is None:
+        return
+    if scheme.family is not Family.INTEGER:
+        raise UsageError(f"{scheme.format} has no outlier columns: outliers is for {_INTEGERS}.")
+    if isinstance(scheme.granularity, PerModel | PerColumn):
+        raise UsageError(
+            f"Outlier columns are taken out of scales that they share with others, and per "
+            f"{scheme.granularity} that is not so: write {scheme.format}:row:outliers{threshold:g}."
+        )
+    if not (math.isfinite(threshold) and threshold > 0):
+        raise UsageError(f"An outlier threshold is a magnitude above 0; got {threshold:g}.")
+
+
+def check_countable(scheme: Scheme) -> None:
+    """Raises UsageError for a format with too many codes to be counted one by one."""
+    bits = scheme.bits
+    if bits > MAX_COUNTED_BITS:
+        raise UsageError(
+            f"{scheme.format} has {2**bits:,} codes, too many to show one by one: formats of up "
+            f"to {MAX_COUNTED_BITS} bits can be shown, for example nf4, int4 or e2m1."
+        )
+
+
+def check_side_by_side(schemes: Sequence[Scheme]) -> None:
+    """Raises UsageError where these are too many schemes, or one has too many codes."""
+    if len(schemes) > MOST_SIDE_BY_SIDE:
+        raise UsageError(
+            f"{len(schemes)} schemes are too many to be read side by side: {MOST_SIDE_BY_SIDE} "
+            f"are the most."
+        )
+    for scheme in schemes:
+        check_countable(scheme)
+
+
+def refused_granularity(name: str, granularity: Granularity | None) -> str | None:
+    """Why the format `name` cannot have this granularity; None where it can."""
+    fmt = SCHEME_FORMATS[name]
+    match fmt.family:
+        case Family.CAST:
+            if granularity is not None:
+                return (
+                    f"{name} is a cast without a scale, so it takes no granularity: write just "
+                    f"{name}."
+                )
+        case Family.CODEBOOK:
+            if not isinstance(granularity, PerBlock):
+                return (
+                    f"{name} cannot be scaled per {granularity}: bitsandbytes defines it over "
+                    f"blocks of the flattened tensor, so write {name}:block64 or another size."
+                )
+        case Family.MICROSCALING | Family.TWO_LEVEL:
+            if granularity != fmt.default:
+                return (
+                    f"{name} is defined with {fmt.default} and nothing else: write just {name}, "
+                    f"or {_free_element(name)}:{granularity}, which has scales in 32 bits."
+                )
+        case Family.TERNARY:
+            if isinstance(granularity, PerModel):
+                return (
+                    f"{name} has no scale per model: it is the mean magnitude of what shares it, "
+                    f"and of a model the extremes are known only; write {name}:tensor."
+                )
+    return None
+
+
+def _free_element(name: str) -> str:
+    """The format with the elements of a microscaling one and a scale of any sharing."""
+    element = SCHEME_FORMATS[name].element
+    return element if element is not None and element != name else "int8"

@@ -1,21 +1,135 @@
-"""Reads the text of a scheme, part by part."""
+"""The text of a scheme: its options, a row each, and what reads it part by part."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.schemes.formats import ALL_SCALE_RULES, FORMAT_HELP, SCHEME_FORMATS
+from qtui_core.schemes.formats import (
+    ALL_SCALE_RULES,
+    FORMAT_HELP,
+    NESTED_BLOCK,
+    SCALE_RULES,
+    SCHEME_FORMATS,
+    Family,
+)
 from qtui_core.schemes.granularity import GRANULARITY_HELP, parse_granularity
 
+if TYPE_CHECKING:
+    from qtui_core.schemes.scheme import Scheme
+
+
+def _or(words: tuple[str, ...]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
 OPTION_HELP = (
-    "sym or asym, asym:zpfloat and absmax, full or signed with the integers; floor, ceil, even or "
-    "rceil with the mx formats; dq or dq128 with nf4 and fp4; truncate, stochastic or stochastic7; "
-    "nosat; outliers6.0 with the integers"
+    f"sym or asym, asym:zpfloat and {_or(SCALE_RULES[Family.INTEGER])} with the integers; "
+    f"{_or(SCALE_RULES[Family.MICROSCALING])} with the mx formats; dq or dq128 with nf4 and fp4; "
+    "truncate, stochastic or stochastic7; nosat; outliers6.0 with the integers"
 )
 _NUMBERED = re.compile(r"(dq|stochastic)([0-9]{0,10})")
 _OUTLIERS = re.compile(r"outliers([0-9]*\.?[0-9]*(?:e[-+]?[0-9]+)?)")
+#: Of a part and the whole text, the fields of `Scheme` that the part sets.
+Read = Callable[[str, str], dict[str, Any] | None]
+
+
+@dataclass(frozen=True)
+class SchemeOption:
+    """An option in the text of a scheme.
+
+    Attributes:
+        kind: what a refusal calls it; a scheme has one of each kind.
+        read: of a part and the whole text, the fields of `Scheme` that the part sets; None where
+            it is no such option. Raises UsageError for a part that lacks something.
+        written: of a scheme, the part; "" for the default.
+    """
+
+    kind: str
+    read: Read
+    written: Callable[[Scheme], str]
+
+
+def _words(words: Mapping[str, dict[str, Any]]) -> Read:
+    """Reads a part that is one of these words."""
+    return lambda part, text: words.get(part)
+
+
+def _double_quantization(part: str, text: str) -> dict[str, Any] | None:
+    found = _NUMBERED.fullmatch(part)
+    if found is None or found[1] != "dq":
+        return None
+    return {"double_quantization": True, **({"nested_block": int(found[2])} if found[2] else {})}
+
+
+def _rounding(part: str, text: str) -> dict[str, Any] | None:
+    found = _NUMBERED.fullmatch(part)
+    if found is not None and found[1] == "stochastic":
+        return {"rounding": "stochastic", "seed": int(found[2] or 0)}
+    return {"rounding": part} if part == "truncate" else None
+
+
+def _outliers(part: str, text: str) -> dict[str, Any] | None:
+    if not part.startswith("outliers"):
+        return None
+    number = _OUTLIERS.fullmatch(part)
+    if number is None or not any(c.isdigit() for c in number[1]):
+        raise UsageError(
+            f"{part!r} in the scheme {text!r} needs a threshold right after the word, for "
+            f"example outliers6.0."
+        )
+    return {"outlier_threshold": float(number[1])}
+
+
+#: The options, in the order in which they are written.
+SCHEME_OPTIONS: Final = (
+    SchemeOption(
+        "symmetry",
+        _words({"sym": {"symmetric": True}, "asym": {"symmetric": False}}),
+        lambda scheme: "" if scheme.symmetric else "asym",
+    ),
+    SchemeOption(
+        "zero point",
+        _words({"zpfloat": {"float_zero_point": True}}),
+        lambda scheme: "zpfloat" if scheme.float_zero_point else "",
+    ),
+    SchemeOption(
+        "scale rule",
+        _words({rule: {"scale_rule": rule} for rule in ALL_SCALE_RULES}),
+        lambda scheme: scheme.scale_rule if scheme.scale_rule != scheme.scale_rules[0] else "",
+    ),
+    SchemeOption(
+        "double quantization",
+        _double_quantization,
+        lambda scheme: (
+            f"dq{scheme.nested_block if scheme.nested_block != NESTED_BLOCK else ''}"
+            if scheme.double_quantization
+            else ""
+        ),
+    ),
+    SchemeOption(
+        "rounding",
+        _rounding,
+        lambda scheme: (
+            "" if scheme.rounding == "nearest" else f"{scheme.rounding}{scheme.seed or ''}"
+        ),
+    ),
+    SchemeOption(
+        "saturation",
+        _words({"nosat": {"saturate": False}}),
+        lambda scheme: "" if scheme.saturate else "nosat",
+    ),
+    SchemeOption(
+        "outlier threshold",
+        _outliers,
+        lambda scheme: (
+            "" if scheme.outlier_threshold is None else f"outliers{scheme.outlier_threshold!r}"
+        ),
+    ),
+)
 
 
 def scheme_arguments(text: str) -> dict[str, Any]:
@@ -38,11 +152,8 @@ def scheme_arguments(text: str) -> dict[str, Any]:
             )
         chosen[kind] = part
         arguments |= found
-    if chosen.get("symmetry") == "asym" and chosen.get("scale rule") in (
-        "absmax",
-        "full",
-        "signed",
-    ):
+    rules = SCALE_RULES[Family.INTEGER]
+    if chosen.get("symmetry") == "asym" and chosen.get("scale rule") in rules:
         raise UsageError(
             f"The scheme {text!r} is impossible: an asymmetric scale comes from min and "
             f"max, so leave out asym or {chosen['scale rule']}."
@@ -55,34 +166,14 @@ def scheme_arguments(text: str) -> dict[str, Any]:
 
 
 def _read_part(part: str, text: str) -> tuple[str, dict[str, Any]]:
-    """What kind of part it is, and the arguments it stands for."""
+    """What kind of part it is, and the fields that it sets."""
     granularity = parse_granularity(part)
     if granularity is not None:
         return "granularity", {"granularity": granularity}
-    if part in ("sym", "asym"):
-        return "symmetry", {"symmetric": part == "sym"}
-    if part == "zpfloat":
-        return "zero point", {"float_zero_point": True}
-    if part in ALL_SCALE_RULES:
-        return "scale rule", {"scale_rule": part}
-    if part == "truncate":
-        return "rounding", {"rounding": part}
-    if part == "nosat":
-        return "saturation", {"saturate": False}
-    if (numbered := _NUMBERED.fullmatch(part)) is not None:
-        kind, digits = numbered.groups()
-        if kind == "dq":
-            nested = {"nested_block": int(digits)} if digits else {}
-            return "double quantization", {"double_quantization": True, **nested}
-        return "rounding", {"rounding": kind, "seed": int(digits or 0)}
-    if part.startswith("outliers"):
-        number = _OUTLIERS.fullmatch(part)
-        if number is None or not any(c.isdigit() for c in number.group(1)):
-            raise UsageError(
-                f"{part!r} in the scheme {text!r} needs a threshold right after the word, for "
-                f"example outliers6.0."
-            )
-        return "outlier threshold", {"outlier_threshold": float(number.group(1))}
+    for option in SCHEME_OPTIONS:
+        found = option.read(part, text)
+        if found is not None:
+            return option.kind, found
     raise UsageError(
         f"{part!r} in the scheme {text!r} is neither a granularity "
         f"({GRANULARITY_HELP}) nor an option ({OPTION_HELP})."

@@ -23,6 +23,13 @@ class GpuReading:
     memory_used: int | None
     memory_total: int | None
 
+    PRINTED = (
+        "index",
+        "name",
+        ("memory_used_bytes", "memory_used"),
+        ("memory_total_bytes", "memory_total"),
+    )
+
 
 @dataclass(frozen=True)
 class Driver:

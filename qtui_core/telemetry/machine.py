@@ -33,6 +33,20 @@ class Machine:
     memory_available: int | None
     memory_limit: int | None
 
+    PRINTED = (
+        "system",
+        "kernel",
+        "architecture",
+        "python",
+        "python_path",
+        "processor",
+        "instructions",
+        "cores",
+        ("memory_total_bytes", "memory_total"),
+        ("memory_available_bytes", "memory_available"),
+        ("memory_limit_bytes", "memory_limit"),
+    )
+
 
 def read_machine(root: Path = Path("/")) -> Machine:
     """Reads `/proc` and the like below `root`, which tests choose."""

@@ -17,7 +17,7 @@ GPU_IS_LOST: Final = 15
 def start_nvml(nvml: Any = None) -> Any:
     """The module, initialised, which has to be ended with `nvmlShutdown`; None without a driver.
 
-    NVML counts: each start wants an end of its own.
+    NVML counts its starts: each needs an end of its own.
     """
     if nvml is None:
         try:

@@ -27,7 +27,7 @@ _CLOCK_SM: Final = 1
 _CLOCK_MEMORY: Final = 2
 _SENSOR_GPU: Final = 0
 
-#: How the bytes of a process were told apart from those of others.
+#: How the bytes of a process were told from those of the others.
 BY_PID: Final = "this process"
 BY_BEING_ALONE: Final = "the only process"
 

@@ -31,7 +31,7 @@ from qtui_core.training.tracing.tracker import Tracker
 
 
 def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[str, torch.Tensor]:
-    """What a step reads: int64 `input_ids` `[batch, sequence]`, the labels that the class takes,
+    """The inputs of a step: int64 `input_ids` `[batch, sequence]`, the labels that the class takes,
     and under a padding mask an int64 `attention_mask` that hides the last token of the first row.
     """
     size = (plan.batch, plan.sequence)
@@ -45,9 +45,10 @@ def batch_of(built: Built, plan: RunPlan, device: torch.device | str) -> dict[st
 
 
 def _labels_of(built: Built, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Labels for int64 `[batch, sequence]` ids: of a language model the ids themselves; int64
-    `[batch, sequence]` of tokens, `[batch]` of sequences (float32 where they are numbers, with
-    as many columns as labels where there are several) and of the ends of an answer.
+    """Labels for int64 ids `[batch, sequence]`. For a language model: the ids themselves. For a
+    class that labels tokens: int64 `[batch, sequence]`. For one that labels sequences: int64
+    `[batch]`, or float32 `[batch]` or `[batch, labels]` where labels are numbers. For one that
+    finds answers: the places of start and end, int64 `[batch]` each.
 
     Raises UsageError for a class without a loss.
     """
@@ -85,8 +86,8 @@ def run_steps(
     steps: int = 2,
 ) -> list[float | None]:
     """Takes steps under the tracker, which is entered already, and gives their losses (None on
-    fake tensors). Nothing is collected as garbage meanwhile: what only a cycle keeps alive stays,
-    as it does for a while in a real run."""
+    fake tensors). The garbage collector is off meanwhile: what only a cycle of references keeps
+    alive stays, as it does for a while in a real run."""
     taken = take_steps(built, optimizer, plan, repeat(batch), tracker)
     with _undisturbed(), closing(taken):
         tracker.calibrate()
@@ -101,9 +102,10 @@ def take_steps(
     marks: Marks,
     scaler: Any = None,
 ) -> Generator[float | None]:
-    """Takes a step whenever the next loss is asked for: the mean over its micro batches, nats a
-    token; None on fake tensors. It ends with the batches, of which each step takes as many as it
-    accumulates. `scaler` is a torch.amp.GradScaler, where the gradients need one."""
+    """Takes one step for each loss that is asked for. The loss is the mean over the micro batches
+    of the step, nats a token; None on fake tensors. Each step takes as many batches as it
+    accumulates; without more batches the steps end. `scaler` is a torch.amp.GradScaler, where the
+    gradients need one."""
     outputs = None
     coming = iter(batches)
     with _losses_marked(built.model, plan, marks):
@@ -154,9 +156,9 @@ def run_inference(
 
 
 def infer(built: Built, plan: RunPlan, batch: dict[str, torch.Tensor], marks: Marks) -> None:
-    """The prompt of an inference: no gradients, a cache, logits of the last token of each sequence
-    where the class can leave the others out. Then a forward pass for each token that is to be
-    generated but the first, which the prompt gives, all of them one phase. The batch has no
+    """An inference, without gradients. First the prompt, which fills the cache and gives the first
+    new token; only the logits of each sequence's last token are made, where the class can leave the
+    others out. Then a forward pass for each further token, all of them one phase. The batch has no
     labels."""
     model = built.model
     settings: dict[str, Any] = {"use_cache": True} if model.can_generate() else {}
@@ -187,7 +189,7 @@ def _generate(
     settings: dict[str, Any],
     marks: Marks,
 ) -> None:
-    """Tokens after the first. Which they are does not matter."""
+    """The tokens after the first. Any token serves: memory does not depend on which it is."""
     given = dict(batch)
     ids = "input_ids"
     if model.config.is_encoder_decoder:  # whose encoder has run
@@ -234,8 +236,8 @@ def cache_tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 @contextmanager
 def _losses_marked(model: Any, plan: RunPlan, marks: Marks) -> Iterator[None]:
-    """The loss is a phase of its own, from the logits on: from the model's loss function where it
-    has one, else from the cross entropy that it calls itself. The logits belong to it too."""
+    """Makes the loss a phase of its own. It begins where the model calls its loss function or,
+    where it has none, cross entropy; the logits belong to it too."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     own, plain = base.loss_function, functional.cross_entropy
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from late import Late
 
 from qtui_core.quant import Scheme, measure, quantize
 from qtui_core.quant.segments.compiled import quantize_compiled
 
-torch = pytest.importorskip("torch")
-functional = pytest.importorskip("bitsandbytes.functional")
-primitives = pytest.importorskip("torchao.quantization.quant_primitives")
-ml_dtypes = pytest.importorskip("ml_dtypes")
+torch = Late("torch")
+functional = Late("bitsandbytes.functional")
+primitives = Late("torchao.quantization.quant_primitives")
+ml_dtypes = Late("ml_dtypes")
 
 pytestmark = pytest.mark.bench
 

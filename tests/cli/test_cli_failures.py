@@ -17,7 +17,7 @@ import pytest
 from command_line import run_in_terminal
 from every import over
 
-from qtui.cli.exits import say
+from qtui.ending import say
 
 
 def header_file(path: Path, header: bytes, data: bytes = b"", length: int | None = None) -> Path:
@@ -312,7 +312,7 @@ def test_only_a_long_inspection_shows_progress(checkpoint, monkeypatch, patience
 
 
 def test_interrupt_is_130(tmp_path):
-    path = big_checkpoint(tmp_path, 40)
+    path = big_checkpoint(tmp_path, 400)  # far more than it reads before it is told to end
     process = subprocess.Popen(
         [sys.executable, "-m", "qtui", "inspect", str(path), "--full", "-o", "out.json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
@@ -320,7 +320,6 @@ def test_interrupt_is_130(tmp_path):
     maps = Path(f"/proc/{process.pid}/maps")
     if maps.exists():
         wait_for(lambda: "big.safetensors" in maps.read_text())  # it reads the weights
-        time.sleep(0.3)
     else:
         time.sleep(1.5)
     process.send_signal(signal.SIGINT)
@@ -358,8 +357,9 @@ def test_a_signal_to_end_whose_exception_is_lost_ends_the_program_all_the_same()
     """Python throws away what is raised in a destructor, and so may any library."""
     stubborn = (
         "import click, time\n"
-        "from qtui.cli import exits\n"
-        "exits.WAY_OUT = 0.3\n"
+        "from qtui import ending\n"
+        "from qtui.cli.exits import run_and_exit\n"
+        "ending.WAY_OUT = 0.3\n"
         "@click.command()\n"
         "def command():\n"
         "    while True:\n"
@@ -368,7 +368,7 @@ def test_a_signal_to_end_whose_exception_is_lost_ends_the_program_all_the_same()
         "            time.sleep(60)\n"
         "        except BaseException:\n"
         "            pass\n"
-        "exits.run_and_exit(command)\n"
+        "run_and_exit(command)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
     process.stdout.readline()
@@ -459,7 +459,7 @@ def test_no_command_writes_over_what_it_reads(qtui, checkpoint, tmp_path):
 
 def test_an_unforeseen_failure_is_a_sentence_and_debug_shows_the_traceback(qtui, monkeypatch):
     # No input is known that reaches this, so a command is broken on purpose.
-    monkeypatch.setattr("qtui.cli.formats.parse_input", lambda *_: 1 / 0)
+    monkeypatch.setattr("qtui.cli.commands.formats.parse_input", lambda *_: 1 / 0)
     for extra, shows in ((), False), (("--debug",), True):
         done = qtui("formats", "0.1", *extra)
         assert done.returncode == 1

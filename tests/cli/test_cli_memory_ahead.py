@@ -14,12 +14,11 @@ from qtui.cli import memory_ahead
 from qtui.cli.memory_ahead import weighed_beside
 from qtui.cli.memory_report import report_on
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.changes import advise
+from qtui_core.memory.advice.changes import advise, weighed_plans
 from qtui_core.memory.advice.fit import fits
 from qtui_core.memory.devices.finding import find_device
-from qtui_core.memory.estimate import estimate
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.peaks import estimate_peaks
+from qtui_core.memory.estimate import estimate, estimate_peaks
+from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
 
@@ -54,7 +53,7 @@ def children():
 def test_a_report_asks_nothing_more_of_this_process(gpu):
     device = gpu and find_device(gpu)
     weighing = Weighing(device)
-    beside = weighed_beside(weighing, SHAPE, PLAN, device)
+    beside = weighed_beside(weighing, weighed_plans(SHAPE, plan_as_run(SHAPE, PLAN, device)))
     found = estimate(SHAPE, PLAN, device)
     advice = advise(found, beside)
     verdicts = fits(found, [find_device("T4"), find_device("H100")], beside)
@@ -67,7 +66,7 @@ def test_a_report_asks_nothing_more_of_this_process(gpu):
 
 def test_what_nobody_thought_of_is_worked_out_here():
     weighing = Weighing()
-    beside = weighed_beside(weighing, SHAPE, PLAN, None)
+    beside = weighed_beside(weighing, weighed_plans(SHAPE, PLAN))
     other = replace(PLAN, batch=3, sequence=128)
     assert beside(other) == estimate_peaks(SHAPE, other)
     assert weighing.asked == [other]
@@ -76,7 +75,7 @@ def test_what_nobody_thought_of_is_worked_out_here():
 def test_a_fork_that_was_killed_is_missed_by_nobody(monkeypatch):
     monkeypatch.setattr(memory_ahead, "_answer", lambda *_: os._exit(9))
     weighing = Weighing()
-    beside = weighed_beside(weighing, SHAPE, PLAN, None)
+    beside = weighed_beside(weighing, weighed_plans(SHAPE, PLAN))
     found = estimate(SHAPE, PLAN)
     assert advise(found, beside) == advise(found, Weighing())
     assert weighing.asked
@@ -90,7 +89,7 @@ def test_where_no_process_can_be_had_all_is_worked_out_here(monkeypatch):
     monkeypatch.setattr(os, "fork", refuse)
     weighing = Weighing()
     open_before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    assert weighed_beside(weighing, SHAPE, PLAN, None) is weighing
+    assert weighed_beside(weighing, weighed_plans(SHAPE, PLAN)) is weighing
     if open_before:
         assert len(os.listdir("/proc/self/fd")) == open_before
 

@@ -13,9 +13,11 @@ from late import Late
 from safetensors.numpy import save_file
 
 from qtui.report.faces.plain import to_plain
-from qtui.report.memory.build import Described, report_of
 from qtui.report.memory.document import memory_document
 from qtui_core.memory import ModelShape, RunPlan, estimate
+from qtui_core.memory.advice.report import report_of
+from qtui_core.memory.replay.curve import Peaks
+from qtui_core.memory.shape.described import Described
 
 torch = Late("torch")
 transformers = Late("transformers")
@@ -190,5 +192,6 @@ def test_what_was_not_weighed_is_not_said_to_save_nothing():
         assert "No single change" not in text
         assert "nothing in the plan" not in text
         assert text.endswith("What changes would save is not known: a trace is of one plan.\n")
-    weighed = to_plain(memory_document(report_of(model, found, None), explain=False))
+    saves_nothing = report_of(model, found, lambda _: Peaks({"forward": 1}))
+    weighed = to_plain(memory_document(saves_nothing, explain=False))
     assert "nothing in the plan" in weighed

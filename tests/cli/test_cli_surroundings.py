@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from qtui.cli.surroundings import installed_versions, read_terminal
 from qtui.report.doctor import Surroundings, doctor_document, find_warnings
+from qtui.report.surroundings import Files, Terminal
 from qtui.screen.depth import Depth
-from qtui.surroundings import Files, Terminal, installed_versions, read_terminal
 from qtui_core.telemetry.device import Driver, GpuReading
 from qtui_core.telemetry.machine import Machine
 

@@ -114,26 +114,26 @@ TAMPERED = [
 @over(("id", "ours"), TAMPERED, ids=lambda text: text)
 def test_a_tampered_side_of_ours_is_found_to_differ(id, ours, monkeypatch):
     convention = find_convention(id)
-    checks = checks_of(convention)
+    check = check_of(convention)
     from qtui_core.conformance.checks import ours as side
 
     assert convention.must_hold
     cast, quantized = side.cast, side.quantized
     monkeypatch.setattr(side, "cast", lambda text, x: cast(ours, x))
     # Where the check itself is written, whichever file of the library that is.
-    names = checks[id].__globals__
+    names = check.__globals__
     if "quantized" in names:
         monkeypatch.setitem(names, "quantized", lambda text, x: quantized(ours, x))
-    assert judge(id, checks[id](convention)).verdict is Verdict.DIFFERS
+    assert judge(id, check(convention)).verdict is Verdict.DIFFERS
 
 
-def checks_of(convention):
+def check_of(convention):
     from qtui_core.conformance.catalogue import find_library
-    from qtui_core.conformance.checks.registry import CHECKS, load_checks
+    from qtui_core.conformance.checks import checks_of
 
-    pytest.importorskip(find_library(convention.library).module)
-    load_checks(convention.library)
-    return CHECKS
+    library = find_library(convention.library)
+    pytest.importorskip(library.module)
+    return getattr(checks_of(library), convention.check)
 
 
 def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
@@ -142,8 +142,8 @@ def test_the_tie_rule_of_nf4_is_checked(monkeypatch):
     from qtui_core.quant.segments.process import make_coder
 
     convention = find_convention("bitsandbytes.nf4")
-    checks = checks_of(convention)
+    check = check_of(convention)
     coder = make_coder(Scheme.parse(convention.ours))
     upper = np.nextafter(coder.thresholds, np.float32(-np.inf))
     monkeypatch.setattr(coder, "thresholds", upper)
-    assert judge(convention.id, checks[convention.id](convention)).verdict is Verdict.DIFFERS
+    assert judge(convention.id, check(convention)).verdict is Verdict.DIFFERS

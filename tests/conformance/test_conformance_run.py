@@ -8,7 +8,7 @@ import time
 import pytest
 from stub_libraries import ABORTS, ABSENT, FRAGILE_GGUF, HANGS, NOISY, stub
 
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
 from qtui_core.conformance.catalogue import find_library
 from qtui_core.conformance.convention import Verdict
 from qtui_core.conformance.run import check_libraries

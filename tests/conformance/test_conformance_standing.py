@@ -21,13 +21,13 @@ LIBRARY = Library(
     "lib",
     "1.0",
     (
-        Convention("lib.a", "It does a", "int4", "a()", EQUAL),
-        Convention("lib.b", "It does b", "int4", "b()", VALUE, "of its zeros"),
-        Convention("lib.c", "It does c", "int4", "c()", DIFFERS, "of its ties"),
+        Convention("lib.a", "a", EQUAL, "int4", "a()", "It does a"),
+        Convention("lib.b", "b", VALUE, "int4", "b()", "It does b", "of its zeros"),
+        Convention("lib.c", "c", DIFFERS, "int4", "c()", "It does c", "of its ties"),
     ),
     (
-        KnownFault("lib.f", "It loses x", "x is lost", "keep x"),
-        KnownFault("lib.g", "It loses y", "y is lost", "keep y"),
+        KnownFault("lib.f", "f", "It loses x", "x is lost", "keep x"),
+        KnownFault("lib.g", "g", "It loses y", "y is lost", "keep y"),
     ),
 )
 
@@ -58,7 +58,10 @@ def test_a_promise_is_broken_by_a_weaker_verdict_only(verdicts, broken):
 
 def test_nothing_is_promised_of_a_version_before_the_first():
     early = Library(
-        "lib", "lib", "2.0", (Convention("lib.a", "It does a", "int4", "a()", EQUAL, since="2.0"),)
+        "lib",
+        "lib",
+        "2.0",
+        (Convention("lib.a", "a", EQUAL, "int4", "a()", "It does a", since="2.0"),),
     )
     report = LibraryReport("lib", "1.9", (Outcome("lib.a", DIFFERS, 10),))
     assert standing_of(early, report).broken == ()

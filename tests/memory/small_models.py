@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-import transformers
+from late import Late
+
+torch = Late("torch")
+transformers = Late("transformers")
+
 
 _LLAMA = {
     "vocab_size": 160,

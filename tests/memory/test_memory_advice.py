@@ -15,14 +15,12 @@ from qtui_core.memory.advice.changes import (
     advise,
     candidates,
     cures,
-    keeps_training,
     worthwhile,
 )
+from qtui_core.memory.estimate import estimate_peaks
 from qtui_core.memory.plan.option import grouped_options
 from qtui_core.memory.plan.run_plan import resolve
-from qtui_core.memory.plan.text import change, grouped
 from qtui_core.memory.replay.curve import Peaks
-from qtui_core.memory.replay.peaks import estimate_peaks
 
 PLANS = (
     RunPlan(batch=4, sequence=512),
@@ -70,7 +68,7 @@ def test_savings_are_the_difference_of_two_estimates(plan):
 def test_a_change_can_be_typed(plan):
     """The options of the plan with those of the change behind them make the changed plan."""
     before = resolve(plan, SHAPE.dtype)
-    typed = " ".join(options for _, options in grouped(before))
+    typed = " ".join(options for _, options in before.grouped())
     assert parse(typed, before) == before
     for one in advise(estimate(SHAPE, plan), peaks):
         assert parse(f"{typed} {one.change}", before) == one.plan
@@ -79,7 +77,7 @@ def test_a_change_can_be_typed(plan):
 def test_every_field_of_a_plan_has_an_option():
     shown = [option.name for options in grouped_options(RunPlan).values() for option in options]
     assert sorted(shown) == sorted(field.name for field in fields(RunPlan))
-    assert change(PLANS[0], replace(PLANS[0], checkpointing=False)) == "--no-checkpointing"
+    assert PLANS[0].change_to(replace(PLANS[0], checkpointing=False)) == "--no-checkpointing"
 
 
 def test_changes_that_cannot_be_are_left_out():
@@ -125,7 +123,7 @@ def test_cures_save_most_in_their_phase_and_train_the_same_where_that_helps():
         if kind == FRAGMENTATION:
             continue
         assert cure.needs_bytes == found.phase(kind)
-        same = [a for a in advice if keeps_training(found.plan, a.plan)]
+        same = [a for a in advice if found.plan.trains_like(a.plan)]
         worth = found.phase(kind) / 500
         helping = [a.saves_by_phase[kind] for a in same if a.saves_by_phase[kind] >= worth]
         if helping:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtui.report.memory.build import Described
-from qtui.report.memory.notes import notes_of
+from qtui_core.memory.advice.notes import notes_of
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.workspaces import outside_torch
 from qtui_core.memory.estimate import estimate
@@ -16,6 +15,7 @@ from qtui_core.memory.replay.allocator import (
     simulate,
 )
 from qtui_core.memory.replay.record import ALLOCATE, EMPTY_CACHE, FREE, HAND_BACK, HOLD_BACK, PHASE
+from qtui_core.memory.shape.described import Described
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.on_device import for_allocator
 
@@ -195,7 +195,7 @@ def test_the_note_names_the_copy_and_what_was_found():
         shape = ModelShape.from_config(config)
         found = estimate(shape, RunPlan(method="lora", sequence=64, loss=loss), allocator=False)
         described = Described("m", "m", config, "M", False)
-        notes = " ".join(notes_of(described, found, None))
+        notes = " ".join(notes_of(described, found, None, weighed=False))
         assert counted in notes
         assert f"{4 * 64 * 128256:,} bytes" in notes
 

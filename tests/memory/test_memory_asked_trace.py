@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qtui.engine.estimator import asked_trace
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 
 #: A class that walks 100,000 tokens one by one: long enough for these tests.

@@ -17,10 +17,10 @@ from memory_closed_forms import (
     tied_gradients,
 )
 from memory_formula import evaluate, letters_of
+from resident import resident_bytes
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, LAYER, PHASE, Phase, rounded
-from qtui_core.memory.resident import resident_bytes
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.tape.blocks.loss.fused_loss import fused_chunk

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 from formula_value import value_of
+from resident import resident_bytes
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.workspaces import context_bytes, cublas_workspace
 from qtui_core.memory.estimate import (
+    estimate_peaks,
     estimate_recording,
     process_on,
 )
 from qtui_core.memory.formulas.terms import SLACK
 from qtui_core.memory.plan.run_plan import resolve
-from qtui_core.memory.replay.peaks import estimate_peaks
 from qtui_core.memory.replay.record import (
     ALLOCATE,
     FREE,
@@ -30,7 +31,6 @@ from qtui_core.memory.replay.record import (
     live_peak,
     rounded,
 )
-from qtui_core.memory.resident import resident_bytes
 from qtui_core.memory.shape.modules import named_parameters
 from qtui_core.memory.step.collectives import record_on_one_gpu
 from qtui_core.memory.step.on_device import with_workspaces

@@ -16,9 +16,8 @@ from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan, estimate
 from qtui_core.memory.advice.fit import fit_on, fits, largest, last_that_fits
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
-from qtui_core.memory.devices.process import PAGED
+from qtui_core.memory.estimate import PAGED, estimate_peaks
 from qtui_core.memory.plan.run_plan import resolve_for
-from qtui_core.memory.replay.peaks import estimate_peaks
 
 CONFIGS = Path(__file__).parent / "configs"
 PLAN = RunPlan(method="full", batch=2, sequence=256)

@@ -10,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from every import in_parts
 from formula_value import value_of
 
 from qtui_core.codec import to_plain
@@ -114,12 +115,14 @@ def faults(found: Estimate) -> list[str]:
     return wrong
 
 
-def test_formulas_of_all_families_and_methods_give_exactly_their_bytes():
+@in_parts(2)
+def test_formulas_of_all_families_and_methods_give_exactly_their_bytes(parts):
     shapes = {shape.family: shape for shape in map(read, sorted(p.stem for p in CONFIGS.iterdir()))}
     wrong: dict[str, list[str]] = {}
     tried: Counter[str] = Counter()
-    for shape in shapes.values():
-        for plan in (next(FULL), next(LORA), next(QLORA), next(INFERENCE)):
+    for at, shape in enumerate(shapes.values()):
+        plans = (next(FULL), next(LORA), next(QLORA), next(INFERENCE))
+        for plan in plans[at % parts :: parts]:
             try:
                 found = estimate(shape, plan, allocator=False)
             except UsageError:  # a plan that this model cannot have
@@ -129,7 +132,7 @@ def test_formulas_of_all_families_and_methods_give_exactly_their_bytes():
                 wrong[f"{shape.family}: {plan}"] = problems
     assert not wrong
     assert set(tried) == set(shapes)
-    assert sum(tried.values()) > 3 * len(shapes)
+    assert sum(tried.values()) > 3 * len(shapes) / parts
 
 
 def test_formulas_of_a_large_run_with_its_allocator_give_exactly_their_bytes():

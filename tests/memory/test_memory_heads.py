@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
+from late import Late
 from small_models import CONFIGS
 from tracing import traced_or_refused
 
@@ -24,6 +23,10 @@ from qtui_core.memory.replay.record import ALLOCATE, Component, Recording
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
 from qtui_core.memory.shape.heads import is_traceable
 from qtui_core.memory.shape.modules import named_parameters
+
+torch = Late("torch")
+transformers = Late("transformers")
+
 
 PUBLISHED = [
     Path(__file__).parent / "configs" / f"{name}.json"

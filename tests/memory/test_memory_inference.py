@@ -7,10 +7,9 @@ import itertools
 import json
 
 import pytest
-import torch
-import transformers
 from drift import Agreement, Case, compare
 from every import over
+from late import Late
 from small_models import CONFIGS, config_of
 from test_memory_drift import MODELS
 
@@ -20,6 +19,10 @@ from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
+
+torch = Late("torch")
+transformers = Late("transformers")
+
 
 #: One of every kind of cache and of attention.
 KINDS = (

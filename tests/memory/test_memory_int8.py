@@ -5,13 +5,16 @@ this one but what stands."""
 
 from __future__ import annotations
 
-import bitsandbytes as bnb
 import pytest
-import torch
 from drift import Agreement, Case, compare
+from late import Late
 from test_memory_drift import MODELS
 
 from qtui_core.memory.shape.storage import packed
+
+bnb = Late("bitsandbytes")
+torch = Late("torch")
+
 
 PLANS = {
     "llama, kept": {"checkpointing": False},

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from importlib import import_module
 
-import bitsandbytes as bnb
 import pytest
-import torch
 from every import over
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from transformers import AutoConfig, AutoModelForCausalLM
+from late import Late, late_names
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase
@@ -25,7 +20,13 @@ from qtui_core.memory.step.optimizer import (
 )
 from qtui_core.memory.step.run import record_step
 
-TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
+bnb = Late("bitsandbytes")
+torch = Late("torch")
+Live = Late("dispatch_modes", "Live")
+AutoConfig, AutoModelForCausalLM = late_names("transformers", "AutoConfig", "AutoModelForCausalLM")
+
+
+TORCH = {"fp32": "float32", "bf16": "bfloat16"}
 #: Around every border: 4,096 elements, blocks of 128 and 256, 100,000 elements.
 SHAPES = [(1,), (5, 7), (4095,), (4096,), (17, 241), (64, 65), (257, 16), (99_999,), (400, 250)]
 
@@ -52,7 +53,8 @@ def plan_of(optimizer, loop="trainer"):
 
 
 def parameter(sizes, dtype, device="cpu"):
-    weight = torch.nn.Parameter(torch.ones(sizes, dtype=TORCH[dtype], device=device))
+    ones = torch.ones(sizes, dtype=getattr(torch, TORCH[dtype]), device=device)
+    weight = torch.nn.Parameter(ones)
     weight.grad = torch.ones_like(weight)
     return weight
 
@@ -240,38 +242,6 @@ def test_the_step_of_a_model_in_4_bits_has_what_its_largest_tensor_needs():
         live -= sizes.get(event[1], 0) if event[0] == FREE else 0
     assert peak == pytest.approx(real, abs=64)
     assert peak > 13 * 1000 * 64
-
-
-class Live(TorchDispatchMode):
-    """Bytes of the storages made while it is on: alive now, and at most."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = self.peak = 0
-        self._watched = {}
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _is_tensor(t)}
-        result = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if _is_tensor(tensor):
-                storage = tensor.untyped_storage()
-                key = storage._cdata
-                if key not in given and key not in self._watched:
-                    self._watched[key] = weakref.finalize(
-                        storage, self._gone, key, storage.nbytes()
-                    )
-                    self.now += storage.nbytes()
-                    self.peak = max(self.peak, self.now)
-        return result
-
-    def _gone(self, key, nbytes):
-        del self._watched[key]
-        self.now -= nbytes
-
-
-def _is_tensor(value):
-    return isinstance(value, torch.Tensor)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused", "sgd"])

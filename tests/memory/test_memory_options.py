@@ -22,7 +22,6 @@ from qtui_core.memory.advice.changes import candidates
 from qtui_core.memory.plan.option import Cheaper, choice, options_of
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.plan.run_plan import resolve
-from qtui_core.memory.plan.text import change, grouped, without_effect
 
 Salt = Literal["none", "fine", "coarse"]
 
@@ -78,9 +77,9 @@ def test_a_made_up_option_is_typed() -> None:
 @pytest.mark.usefixtures("salted")
 def test_a_made_up_option_is_written() -> None:
     plan = resolve(Salted(salt="fine"), "bf16")
-    (step,) = [options for group, options in grouped(plan) if group == "step"]
+    (step,) = [options for group, options in plan.grouped() if group == "step"]
     assert step.endswith("--salt fine")
-    assert change(Salted(), Salted(salt="coarse")) == "--salt coarse"
+    assert Salted().change_to(Salted(salt="coarse")) == "--salt coarse"
     recorded = json.loads(json.dumps(asdict(plan)))
     assert recorded["salt"] == "fine"
     assert planned.plan_of(recorded) == plan
@@ -108,5 +107,5 @@ def test_a_made_up_option_is_weighed_and_told_where_it_is_idle() -> None:
     plan = resolve(Salted(method="full", salt="coarse"), "bf16")
     assert ({"salt": "none"}, "blander gradients") in [*candidates(SHAPE, plan)]
     asked = Salted(method="inference", salt="coarse")
-    (idle,) = without_effect(asked, resolve(asked, "bf16"))
+    (idle,) = asked.without_effect(resolve(asked, "bf16"))
     assert (idle.flag, idle.idle) == ("--salt", "an inference has no gradients")

@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
 from every import over
-from transformers.quantizers import AutoHfQuantizer
+from late import Late, late_names
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.changes import advise, candidates
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.estimate import estimate
+from qtui_core.memory.estimate import estimate, estimate_peaks
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
-from qtui_core.memory.replay.peaks import estimate_peaks
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, Phase
 from qtui_core.memory.shape.from_config import shape_of as shape_of_config
 from qtui_core.memory.shape.packed import packing_of
@@ -31,9 +28,15 @@ from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.blocks.linear.linear import project
 from qtui_core.memory.tape.tape import Tape
 from qtui_core.models import open_model
-from qtui_core.training.tracing.tracker import Tracker
 from tests.memory.small_models import config_of
 from tests.support.packed_models import awq_layer, gptq_layer, save_model, under
+
+torch = Late("torch")
+transformers = Late("transformers")
+AutoHfQuantizer = Late("transformers.quantizers", "AutoHfQuantizer")
+Tracker = Late("qtui_core.training.tracing.tracker", "Tracker")
+AwqLike, Packed = late_names("small_layers", "AwqLike", "Packed")
+
 
 INFERENCE = RunPlan(method="inference", sequence=16)
 
@@ -438,34 +441,6 @@ def gptq_like(codes: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.matmul(x.reshape(-1, x.shape[-1]), weight).reshape(*x.shape[:-1], -1)
 
 
-class AwqLike(torch.autograd.Function):
-    """gptqmodel's AwqGemmFn, above the 1,024 rows from which it unpacks."""
-
-    @staticmethod
-    def forward(ctx, codes, x):
-        ctx.save_for_backward(x, codes)
-        return torch.matmul(x, codes.to(x.dtype))
-
-    @staticmethod
-    def backward(ctx, gradient):
-        _, codes = ctx.saved_tensors
-        weight = codes.to(gradient.dtype).transpose(0, 1).unsqueeze(0)
-        return None, gradient.bmm(weight.repeat(len(gradient), 1, 1))
-
-
-class Packed(torch.nn.Module):
-    """A layer whose weight is not there as such, as those of gptqmodel."""
-
-    def __init__(self, product: Any) -> None:
-        super().__init__()
-        self.in_features, self.out_features = INPUTS, OUTPUTS
-        self.register_buffer("qweight", torch.zeros(INPUTS, OUTPUTS, dtype=torch.int8))
-        self._product = product
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._product(self.qweight, x)
-
-
 INPUTS, OUTPUTS, RANK, BATCH, TOKENS = 512, 1024, 8, 2, 128
 
 
@@ -507,8 +482,12 @@ def test_a_layer_with_an_adapter_takes_what_the_layers_of_peft_take(monkeypatch)
     fp8 = finegrained_fp8.FP8Linear(INPUTS, OUTPUTS, (128, 128)).requires_grad_(False)
     cases = {
         "fp8": (LoraLinear, fp8, {"quant_method": "fp8"}),
-        "gptq": (GPTQLoraLinear, Packed(gptq_like), {"quant_method": "gptq", "bits": 4}),
-        "awq": (AwqLoraLinear, Packed(AwqLike.apply), {"quant_method": "awq"}),
+        "gptq": (
+            GPTQLoraLinear,
+            Packed(gptq_like, INPUTS, OUTPUTS),
+            {"quant_method": "gptq", "bits": 4},
+        ),
+        "awq": (AwqLoraLinear, Packed(AwqLike.apply, INPUTS, OUTPUTS), {"quant_method": "awq"}),
     }
     failed = []
     for name, (lora, layer, settings) in cases.items():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pytest
-import torch
-import transformers
+from late import Late
 
 from qtui_core.errors import UsageError
 from qtui_core.memory import ModelShape, RunPlan
 from qtui_core.memory.plan.run_plan import check_against, resolve
 
-#: model_type -> class, and its config.json with 20 positions.
+torch = Late("torch")
+transformers = Late("transformers")
+
+
+#: model_type -> its config.json with 20 positions, and its class.
 SMALL = {
     "bert": {"max_position_embeddings": 20, "architectures": ["BertForMaskedLM"]},
     "roberta": {"max_position_embeddings": 20, "pad_token_id": 1},
@@ -20,10 +23,10 @@ SMALL = {
     },
 }  # fmt: skip
 CLASSES = {
-    "bert": transformers.BertForMaskedLM,
-    "roberta": transformers.RobertaForMaskedLM,
-    "gpt2": transformers.GPT2LMHeadModel,
-    "opt": transformers.OPTForCausalLM,
+    "bert": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "gpt2": "GPT2LMHeadModel",
+    "opt": "OPTForCausalLM",
 }
 
 
@@ -42,7 +45,7 @@ def test_the_longest_sequence_is_the_one_that_the_class_takes(family):
         "model_type": family, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
         "intermediate_size": 32, "vocab_size": 50,
     } | SMALL[family]  # fmt: skip
-    kind = CLASSES[family]
+    kind = getattr(transformers, CLASSES[family])
     model = kind(kind.config_class(**sizes)).eval()
     shape = ModelShape.from_config(sizes)
     longest = shape.max_positions

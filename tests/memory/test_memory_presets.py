@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.cases import CASES, GB, case_of, figures_of
+from qtui_core.memory.advice.cases import CASES, case_of
+from qtui_core.memory.advice.claims import GB, figures_of
 from qtui_core.memory.shape.model_shape import ModelShape
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -97,7 +98,7 @@ def test_every_case_says_why() -> None:
         assert case.claims
         for claim in case.claims:
             assert claim.why.endswith(".")
-            assert claim.stated_bytes > 0
+            assert claim.stated_gb > 0
 
 
 def test_an_unknown_case_is_refused() -> None:

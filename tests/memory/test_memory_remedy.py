@@ -15,7 +15,7 @@ from qtui_core.memory.advice.changes import advise
 from qtui_core.memory.advice.fit import fit_on, fits
 from qtui_core.memory.advice.remedy import remedy, smallest_again
 from qtui_core.memory.devices.finding import DEVICES, device_of_memory, find_device
-from qtui_core.memory.replay.peaks import estimate_peaks
+from qtui_core.memory.estimate import estimate_peaks
 
 CONFIGS = Path(__file__).parent / "configs"
 PLANS = (

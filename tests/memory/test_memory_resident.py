@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from every import over
+from resident import resident_by_component, resident_bytes
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.allocator import simulate
 from qtui_core.memory.replay.record import ALLOCATE, Component, rounded
-from qtui_core.memory.resident import paged_bytes, resident_by_component, resident_bytes
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.weights import blocks_of, tensors_of
+from qtui_core.memory.step.sharding import paged_bytes
 
 MEASURED = Path(__file__).parent / "measured"
 #: Two cuBLAS handles, one of the forward and one of the backward thread (A100).

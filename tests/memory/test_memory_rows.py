@@ -13,8 +13,9 @@ from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices import finding
 from qtui_core.memory.devices.catalog import DEVICES
 from qtui_core.memory.shape import from_config
-from qtui_core.memory.shape.families import llama
-from qtui_core.memory.shape.families.decoder import DecoderFamily, Defaults
+from qtui_core.memory.shape.families import gpt, llama
+from qtui_core.memory.shape.families.llama_like import DecoderFamily, Defaults
+from qtui_core.memory.shape.modules import named_modules
 from qtui_core.models import open_model
 
 CONFIG = {
@@ -48,6 +49,19 @@ def test_a_made_up_family_is_a_row(tmp_path):
         report = report_on(source, PLAN)
     assert report.parameters == shape.parameters
     assert report.estimate.peak_reserved_bytes == found.peak_reserved_bytes
+
+
+def test_a_made_up_family_with_names_of_its_own_is_a_row(monkeypatch):
+    gpt2 = gpt.FAMILIES["gpt2"]
+    names = replace(gpt2.names, layers="salted.h", up="mlp.salt")
+    row = replace(gpt2, architecture="SaltedLMHeadModel", names=names, hidden=("grains", 64))
+    monkeypatch.setitem(gpt.FAMILIES, "salted", row)
+    monkeypatch.setitem(from_config._MODULES, "salted", "gpt")
+    config = {"vocab_size": 500, "n_layer": 2, "n_head": 4, "grains": 32}
+    shape = ModelShape.from_config(config | {"model_type": "salted"})
+    plain = ModelShape.from_config(config | {"model_type": "gpt2", "n_embd": 32})
+    assert shape.parameters == plain.parameters
+    assert "salted.h.1.mlp.salt" in {name for name, _ in named_modules(shape)}
 
 
 def test_a_made_up_gpu_is_a_row(monkeypatch):

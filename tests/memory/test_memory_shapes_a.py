@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-import transformers
 from every import over
+from late import Late
 from meta_models import agreeing_shape, causal_model, published
 
 import qtui_core.memory.shape.families as family_modules
@@ -18,6 +18,9 @@ from qtui_core.memory.shape import from_config
 from qtui_core.memory.shape.from_config import UnknownFamily, families, shape_of
 from qtui_core.memory.shape.model_shape import Mlp, Moe
 from qtui_core.memory.tape.blocks import registry
+
+transformers = Late("transformers")
+
 
 #: Published configurations, and the parameters of the published weights (tied weights once). Of
 #: the multimodal ones it is what the language model has.

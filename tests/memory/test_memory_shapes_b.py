@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import transformers
 from every import over
+from late import Late
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.shape.from_config import UnknownFamily, shape_of
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.modules import named_parameters
+
+torch = Late("torch")
+transformers = Late("transformers")
+
 
 CONFIGS = Path(__file__).parent / "configs"
 

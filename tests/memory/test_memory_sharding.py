@@ -11,30 +11,30 @@ from math import prod
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
-from bitsandbytes.functional import quantize_4bit
 from cpu_kernels import on_cpu
 from every import over
+from late import Late
+from resident import resident_by_component, resident_bytes
 from small_models import CONFIGS, build_on_meta, config_of
-from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from qtui_core.memory.plan.choices import QUANT_STORAGES
 from qtui_core.memory.plan.run_plan import RunPlan, check_against, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Phase, rounded
-from qtui_core.memory.resident import resident_by_component, resident_bytes
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.modules import modules_of_layer, named_parameters, parameters_of
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.shape.weights import blocks_of, tensors_of
 from qtui_core.memory.step.collectives import record_on_one_gpu
-from qtui_core.memory.step.pipeline import stages_of
+from qtui_core.memory.step.parts import cut_shape, stages_of
 from qtui_core.memory.step.run import record_step
-from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, local_shape, shard_of
+from qtui_core.memory.step.sharding import gradient_buckets, is_sharded, shard_of
 
-STORAGES = {
-    "uint8": torch.uint8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32
-}  # fmt: skip
+torch = Late("torch")
+quantize_4bit = Late("bitsandbytes.functional", "quantize_4bit")
+_chunk_with_empty = Late("torch.distributed.fsdp._fully_shard._fsdp_common", "_chunk_with_empty")
+
+
+TORCH = {"uint8": "uint8", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def shape_of(family):
@@ -71,7 +71,7 @@ def test_packed_weights_are_sharded_where_they_are_packed_into_a_floating_type()
         real, _ = quantize_4bit(
             torch.zeros(linear.outputs, linear.inputs, dtype=torch.bfloat16),
             quant_type="nf4",
-            quant_storage=STORAGES[storage],
+            quant_storage=getattr(torch, TORCH[storage]),
         )
         assert (len(real), real.nbytes) == (weight.shape[0], weight.bytes)
         cut = _chunk_with_empty(real, ways, dim=0)[0]
@@ -112,7 +112,7 @@ def test_buckets_are_those_of_the_reducer(model, dtype):
     tensors = [torch.empty(t.shape, dtype=torch.float32, device="meta") for t in trained]
     assert len(tensors) == len(list(named_parameters(shape)))
     limits = [size * 4 // trained[0].bytes * trained[0].elements for size in (1 << 20, 25 << 20)]
-    groups, _ = dist._compute_bucket_assignment_by_size(tensors, limits)
+    groups, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits)
     real = [sum(trained[index].bytes for index in group) for group in groups]
     assert sorted(gradient_buckets(blocks, plan)) == sorted(real)
 
@@ -153,7 +153,7 @@ def test_tensor_parallelism_cuts_what_transformers_cuts(family):
     assert {"colwise", "rowwise"} <= set(styles.values())
     assert planned["lm_head"] == "colwise_gather_output"
     assert planned["model.embed_tokens"] == "embedding_rowwise"
-    local = local_shape(shape, plan)
+    local = cut_shape(shape, plan)
     assert local.embeddings[0].rows == shape.embeddings[0].rows // ways
     assert local.head.outputs == shape.head.outputs // ways
     whole = dict(_weights(shape))
@@ -171,7 +171,7 @@ def test_tensor_parallelism_cuts_what_transformers_cuts(family):
 def test_the_vocabulary_is_cut_where_classes_have_a_plan(family):
     shape = shape_of(family)
     planned = build_on_meta(family).tp_plan or {}
-    local = local_shape(shape, plan_of(method="full", gpus=2, tensor_parallel=2))
+    local = cut_shape(shape, plan_of(method="full", gpus=2, tensor_parallel=2))
     cut = (local.embeddings[0].rows < shape.vocabulary, local.head.outputs < shape.vocabulary)
     embedding = shape.embeddings[0].name
     assert cut == (embedding in planned, "lm_head" in planned)
@@ -180,7 +180,7 @@ def test_the_vocabulary_is_cut_where_classes_have_a_plan(family):
 def test_losses_without_logits_need_the_whole_head():
     plan = plan_of(method="full", gpus=2, tensor_parallel=2, loss="chunked:64")
     shape = shape_of("llama")
-    assert local_shape(shape, plan).head == shape.head
+    assert cut_shape(shape, plan).head == shape.head
 
 
 def _weights(shape):
@@ -201,7 +201,7 @@ WHOLE = (
 def test_tensor_parallelism_halves_every_other_weight_of_a_layer(family):
     shape = shape_of(family)
     plan = plan_of(method="full", gpus=2, tensor_parallel=2)
-    local = dict(named_parameters(local_shape(shape, plan)))
+    local = dict(named_parameters(cut_shape(shape, plan)))
     planned = build_on_meta(family).tp_plan or {}
     for name, sizes in named_parameters(shape):
         layered = name.startswith((shape.layer_prefix, shape.encoder_prefix or shape.layer_prefix))

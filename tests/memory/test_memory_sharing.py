@@ -21,7 +21,8 @@ from qtui_core.memory.plan.sharing import sharing_notes
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, live_peak
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.assemble import Batch, Model, forward
-from qtui_core.memory.step.pipeline import RECEIVED, in_flight, stages_of, stream_of
+from qtui_core.memory.step.parts import stages_of
+from qtui_core.memory.step.pipeline import RECEIVED, in_flight, stream_of
 from qtui_core.memory.step.run import record_step
 from qtui_core.memory.tape.tape import Tape
 

@@ -7,11 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint as torch_checkpoint
+from late import Late, late_names
 
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Label
 from qtui_core.memory.step.checkpointing import checkpoint
@@ -20,7 +16,6 @@ from qtui_core.memory.tape.operations.attention import softmax
 from qtui_core.memory.tape.operations.embedding import embedding
 from qtui_core.memory.tape.operations.linear import bmm, linear
 from qtui_core.memory.tape.operations.loss import cross_entropy
-from qtui_core.memory.tape.operations.norm import layer_norm, mean
 from qtui_core.memory.tape.operations.pointwise import (
     add,
     add_constant,
@@ -32,8 +27,16 @@ from qtui_core.memory.tape.operations.pointwise import (
     rsqrt,
     scale,
 )
+from qtui_core.memory.tape.operations.reductions import layer_norm, mean
 from qtui_core.memory.tape.operations.views import cat, contiguous, part, repeat, split
 from qtui_core.memory.tape.tape import Tape, Tensor
+
+torch = Late("torch")
+nn = Late("torch.nn")
+functional = Late("torch.nn.functional")
+ProfilerActivity, profile = late_names("torch.profiler", "ProfilerActivity", "profile")
+torch_checkpoint = Late("torch.utils.checkpoint", "checkpoint")
+
 
 #: Kernels of the CPU take a few numbers here and there.
 SMALL = 64
@@ -79,7 +82,7 @@ def levels(changes: list[int]) -> list[int]:
     return found
 
 
-def parameter(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def parameter(*shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     return torch.randn(*shape, dtype=dtype, requires_grad=True)
 
 
@@ -167,8 +170,9 @@ def biased() -> Case:
     return run, taped, tape
 
 
-def norm(dtype: torch.dtype, short: str) -> Case:
+def norm(name: str, short: str) -> Case:
     """Casts, broadcasts, and gradients brought back to size and type by the engine."""
+    dtype = getattr(torch, name)
     weight = parameter(WIDTH, dtype=dtype)
     x = parameter(BATCH, LENGTH, WIDTH, dtype=dtype)
 
@@ -373,8 +377,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "shared weight": shared_weight,
     "second step": second_step,
     "bias": biased,
-    "norm of float32": partial(norm, torch.float32, "fp32"),
-    "norm of bfloat16": partial(norm, torch.bfloat16, "bf16"),
+    "norm of float32": partial(norm, "float32", "fp32"),
+    "norm of bfloat16": partial(norm, "bfloat16", "bf16"),
     "tied embedding": tied,
     "rotation": rotation,
     "attention, forward": attention,

@@ -6,10 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
+from late import Late
 from test_memory_tape_autograd import leaf, real_levels, tape_levels
-from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import Label
@@ -20,6 +18,11 @@ from qtui_core.memory.tape.blocks.loss.chunked_loss import chunked_loss
 from qtui_core.memory.tape.blocks.loss.fused_loss import fused_loss
 from qtui_core.memory.tape.blocks.loss.tiled_loss import tiled_loss
 from qtui_core.memory.tape.tape import Tape
+
+torch = Late("torch")
+functional = Late("torch.nn.functional")
+checkpoint = Late("torch.utils.checkpoint", "checkpoint")
+
 
 WORDS, WIDTH, TOKENS = 50_000, 64, 256
 SHAPE = ModelShape.from_config(

@@ -10,13 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
+from late import Late, late_names
 from small_models import CONFIGS, config_of
-from torch.profiler import ProfilerActivity, profile, record_function
 from tracing import traced, traced_or_refused
 
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import (
@@ -30,9 +28,16 @@ from qtui_core.memory.replay.record import (
     Component,
     Phase,
 )
-from qtui_core.training.model import build
-from qtui_core.training.step import batch_of
 from qtui_core.training.tracing.compare import first_difference, peaks, standing_bytes
+
+torch = Late("torch")
+transformers = Late("transformers")
+ProfilerActivity, profile, record_function = late_names(
+    "torch.profiler", "ProfilerActivity", "profile", "record_function"
+)
+build = Late("qtui_core.training.model.build")
+batch_of = Late("qtui_core.training.step", "batch_of")
+
 
 pytestmark = pytest.mark.slow
 
@@ -132,8 +137,9 @@ def on_the_cpu():
     config |= {"vocab_size": 1000}
     same = {"batch": 2, "sequence": 256, "dtype": "fp32", "attention": "eager"}
     cases = [(config, RunPlan(**(same | plan))) for plan in CPU_PLANS.values()]
+    here = Path(__file__).parent
     done = subprocess.run(
-        [sys.executable, "-c", _PROFILED, str(Path(__file__).parent)],
+        [sys.executable, "-c", _PROFILED, str(here), str(here.parent / "support")],
         input=pickle.dumps(cases),
         capture_output=True,
         env=child_environment(),
@@ -158,10 +164,13 @@ _PROFILED = """
 import os, pickle, sys
 answer = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from test_memory_trace import _profiled
+from qtui_core.memory.plan.run_plan import resolve_for
+from qtui_core.memory.shape.described import stored_as
 from qtui_core.training.tracing.trace import record
 cases = pickle.load(sys.stdin.buffer)
+cases = [(config, resolve_for(stored_as(config), plan)) for config, plan in cases]
 pickle.dump([(record(*case, device="cpu", steps=1), _profiled(*case)) for case in cases], answer)
 """
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-import torch
-from torch.profiler import ProfilerActivity, profile
-from transformers.modeling_layers import GradientCheckpointingLayer
+from late import Late, late_names
 
 from qtui_core.memory.replay.record import (
     ALLOCATE,
@@ -20,9 +18,15 @@ from qtui_core.memory.replay.record import (
     Phase,
     rounded,
 )
-from qtui_core.training.model.stacks import layer_kinds, place_in, stacks_of
-from qtui_core.training.tracing.places import watch_layers
-from qtui_core.training.tracing.tracker import Tracker
+
+torch = Late("torch")
+ProfilerActivity, profile = late_names("torch.profiler", "ProfilerActivity", "profile")
+Layer, two_layers = late_names("small_layers", "Layer", "two_layers")
+layer_kinds, place_in, stacks_of = late_names(
+    "qtui_core.training.model.stacks", "layer_kinds", "place_in", "stacks_of"
+)
+watch_layers = Late("qtui_core.training.tracing.places", "watch_layers")
+Tracker = Late("qtui_core.training.tracing.tracker", "Tracker")
 
 
 def beside(x):
@@ -119,30 +123,6 @@ def test_what_stood_before_is_named_and_told_apart_by_layer():
     assert marks == [0, 1]
     assert names == ["linear.weight", "linear.bias"] * 2
     assert tracker.live == sum(rounded(p.numel() * 4) for p in model.parameters())
-
-
-class Layer(GradientCheckpointingLayer):
-    def __init__(self, size=4):
-        super().__init__()
-        self.linear = torch.nn.Linear(size, size)
-
-    def forward(self, x):
-        return x + self.linear(x).tanh()
-
-
-class Row(torch.nn.Module):
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(layers)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x.sum()
-
-
-def two_layers():
-    return Row([Layer(), Layer()])
 
 
 def test_layers_are_announced_forwards_and_backwards():

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import bitsandbytes as bnb
-import peft
 import pytest
-import torch
 from every import over
-from peft.tuners.lora.layer import LoraLayer, ParamWrapper
+from late import Late, late_names
+from resident import allocated_by_component
 from small_models import CONFIGS, build_on_meta, config_of
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-from transformers.integrations.bitsandbytes import replace_with_bnb_linear
-from transformers.quantizers.base import HfQuantizer
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
@@ -22,20 +17,29 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.modules import named_modules
 from qtui_core.memory.shape.storage import packed
 from qtui_core.memory.shape.weights import (
-    allocated_by_component,
+    WeightStorage,
     blocks_of,
-    is_quantized,
     tensors_of,
 )
 
-TORCH = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "uint8": torch.uint8,
-    "int8": torch.int8,
+bnb = Late("bitsandbytes")
+peft = Late("peft")
+torch = Late("torch")
+LoraLayer, ParamWrapper = late_names("peft.tuners.lora.layer", "LoraLayer", "ParamWrapper")
+AutoModelForCausalLM, BitsAndBytesConfig = late_names(
+    "transformers", "AutoModelForCausalLM", "BitsAndBytesConfig"
+)
+replace_with_bnb_linear = Late("transformers.integrations.bitsandbytes", "replace_with_bnb_linear")
+HfQuantizer = Late("transformers.quantizers.base", "HfQuantizer")
+
+
+SHORT = {
+    "torch.float32": "fp32",
+    "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+    "torch.uint8": "uint8",
+    "torch.int8": "int8",
 }
-SHORT = {value: key for key, value in TORCH.items()}
 
 
 def shape_of(family):
@@ -56,7 +60,11 @@ def test_the_layers_that_bitsandbytes_replaces(family):
     skipped = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
     replace_with_bnb_linear(model, skipped, BitsAndBytesConfig(load_in_4bit=True))
     real = {name for name, m in model.named_modules() if isinstance(m, bnb.nn.Linear4bit)}
-    ours = {name for name, m in modules_with_head(shape) if is_quantized(shape, plan, name, m)}
+    ours = {
+        name
+        for name, m in modules_with_head(shape)
+        if WeightStorage(shape, plan).is_quantized(name, m)
+    }
     assert ours == real
     assert real or family == "falcon"
 
@@ -167,7 +175,7 @@ def test_packed_weights_against_bitsandbytes(quant, size):
         real["weight.nested_quant_map"] = state.state2.code
         real["weight.nested_offset"] = state.offset
     ours = {t.name: (t.shape, t.dtype) for t in packed("weight", size, quant)}
-    assert ours == {name: (tuple(t.shape), SHORT[t.dtype]) for name, t in real.items()}
+    assert ours == {name: (tuple(t.shape), SHORT[str(t.dtype)]) for name, t in real.items()}
     assert sum(t.bytes for t in packed("weight", size, quant)) == sum(
         t.untyped_storage().nbytes() for t in real.values()
     )
@@ -213,7 +221,7 @@ def storages(model, *, adapters):
             scales = module.weight.SCB
             held[f"{name}.SCB"] = module.state.SCB if scales is None else scales
     return {
-        name: (tensor.numel(), SHORT[tensor.dtype])
+        name: (tensor.numel(), SHORT[str(tensor.dtype)])
         for name, tensor in held.items()
         if adapters or "lora_" not in name
     }

@@ -8,7 +8,6 @@ from small_models import config_of
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
-from qtui_core.memory.devices.process import NCCL
 from qtui_core.memory.devices.workspaces import (
     context_bytes,
     cublas_workspace,
@@ -17,7 +16,7 @@ from qtui_core.memory.devices.workspaces import (
     parse_workspace_config,
     process_bytes,
 )
-from qtui_core.memory.estimate import estimate
+from qtui_core.memory.estimate import NCCL, estimate
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.shape.model_shape import ModelShape
 

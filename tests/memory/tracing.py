@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
 from qtui_core.errors import QtuiError
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Recording
@@ -17,11 +17,13 @@ import os, pickle, sys
 answer = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
 from qtui_core.errors import QtuiError
+from qtui_core.memory.plan.run_plan import resolve_for
+from qtui_core.memory.shape.described import stored_as
 from qtui_core.training.tracing.trace import record
 results = []
 for config, plan, settings in pickle.load(sys.stdin.buffer):
     try:
-        results.append(record(config, plan, **settings))
+        results.append(record(config, resolve_for(stored_as(config), plan), **settings))
     except QtuiError as error:
         results.append(error)
 pickle.dump(results, answer)

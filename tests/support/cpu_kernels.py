@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qtui_core.memory.tape.operations import attention, norm
+from qtui_core.memory.tape.operations import attention, reductions
 from qtui_core.memory.tape.operations.attention import (
     FLASH,
     FLASH_BACKWARD,
     SOFTMAX_BACKWARD,
     Heads,
 )
-from qtui_core.memory.tape.operations.norm import LAYER_NORM, LAYER_NORM_BACKWARD
+from qtui_core.memory.tape.operations.reductions import LAYER_NORM, LAYER_NORM_BACKWARD
 from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
 
 
@@ -93,7 +93,7 @@ def on_cpu() -> Iterator[None]:
         attention.flash: flash,
         attention.efficient: efficient,
         attention.softmax: softmax,
-        norm.layer_norm: layer_norm,
+        reductions.layer_norm: layer_norm,
     }
     undo = []
     for name, module in list(sys.modules.items()):

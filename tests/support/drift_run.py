@@ -17,7 +17,7 @@ import peft  # which makes a few tensors when it is imported
 from cpu_kernels import on_cpu
 
 from qtui_core.errors import QtuiError
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.run import record_step
 from qtui_core.training.tracing.compare import first_difference, peaks, standing_bytes
@@ -32,10 +32,11 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     device = case["device"]
     start = time.perf_counter()
     try:
-        real = record(case["config"], plan, device, case["steps"], whole=True)
         shape = ModelShape.from_config(case["config"])
+        plan = resolve_for(shape, plan)
+        real = record(case["config"], plan, device, case["steps"], whole=True)
         with on_cpu() if device == "cpu" else nullcontext():
-            taped = record_step(shape, resolve(plan, shape.dtype), case["steps"])
+            taped = record_step(shape, plan, case["steps"])
     except QtuiError as error:
         return {"failed": str(error)}
     difference = first_difference(taped, real)

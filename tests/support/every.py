@@ -76,6 +76,14 @@ def over(
     return decorate
 
 
+def in_parts(parts: int) -> Any:
+    """The test takes `parts`: of a table of rows and columns the default suite runs one cell in so
+    many, spread over all rows and all columns; the slow suite runs them all (`parts` is 1)."""
+    return pytest.mark.parametrize(
+        "parts", [parts, pytest.param(1, marks=pytest.mark.slow, id="all")]
+    )
+
+
 class _Tally:
     """Which cases of a table failed, and how."""
 

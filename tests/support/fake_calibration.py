@@ -19,7 +19,12 @@ FOUND = {
     "segments": {"1024": 2 * MIB, "2097152": 20 * MIB, "11534336": 12 * MIB},
     "allocator": {"expandable_segments": False},
 }  # fmt: skip
-FACTS = {"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "total_memory": 85_029_158_912}
+FACTS = {
+    "kind": "cuda",
+    "name": "NVIDIA H100 80GB HBM3",
+    "capability": [9, 0],
+    "total_memory": 85_029_158_912,
+}
 #: What a run of each method has beside its segments.
 CONTEXTS = {"qlora": 520 * MIB, "full": 460 * MIB, "lora": 480 * MIB}
 

@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.stalls:
             self.hub.stalls -= 1
             self.close_connection = True
-            time.sleep(1.0)
+            time.sleep(2.0)
             return None
         if self.hub.failures:
             return self._error(self.hub.failures.pop(0))

@@ -23,3 +23,23 @@ def write_index(
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.ones(4, np.float16)
+
+
+def write_small(folder: Path) -> Path:
+    """A small real checkpoint: matrices with planted outliers, a norm, a bias."""
+    random = np.random.default_rng(7)
+    folder.mkdir()
+    up = random.normal(0, 0.02, (192, 128)).astype(np.float32)
+    up[17, 5] = 0.9
+    up[100, 5] = -0.8
+    save_file(
+        {
+            "layers.0.up.weight": up,
+            "layers.0.down.weight": random.normal(0, 0.05, (128, 192)).astype(np.float16),
+            "layers.0.norm.weight": np.ones(128, np.float32),
+            "layers.0.up.bias": np.zeros(192, np.float32),
+        },
+        folder / "model.safetensors",
+    )
+    (folder / "config.json").write_text(json.dumps({"architectures": ["TestModel"]}))
+    return folder

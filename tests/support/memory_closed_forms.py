@@ -14,7 +14,7 @@ from memory_formula import Form, evaluate, letters_of
 
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.run_plan import RunPlan, chunk_of
-from qtui_core.memory.plan.targets import rank_on
+from qtui_core.memory.plan.targets import adapters_of
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packings import STORED
 from qtui_core.memory.tape.blocks.loss.fused_loss import fused_chunk
@@ -321,4 +321,4 @@ def _is_wide(plan: RunPlan) -> bool:
 
 def _outside_adapted(shape: ModelShape, plan: RunPlan) -> bool:
     modules = (*shape.embeddings, shape.head)
-    return any(m is not None and rank_on(shape, plan, m.name, m) > 0 for m in modules)
+    return any(m is not None and adapters_of(shape, plan).rank_on(m.name, m) > 0 for m in modules)

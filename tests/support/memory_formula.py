@@ -20,7 +20,7 @@ from typing import Final
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import rank_on
+from qtui_core.memory.plan.targets import adapters_of
 from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, ModelShape
 from qtui_core.memory.shape.modules import modules_of_layer
 
@@ -127,7 +127,8 @@ def _adapted(shape: ModelShape, plan: RunPlan) -> list[Linear]:
     return [
         module
         for module in modules_of_layer(shape.layers[0])
-        if isinstance(module, Linear) and rank_on(shape, plan, f"{prefix}.{module.name}", module)
+        if isinstance(module, Linear)
+        and adapters_of(shape, plan).rank_on(f"{prefix}.{module.name}", module)
     ]
 
 

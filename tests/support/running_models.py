@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
+from late import Late
+
+torch = Late("torch")
+transformers = Late("transformers")
+
 
 WORDS = ["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "far", "away", "and", "then"]
 
@@ -18,7 +21,7 @@ def write(model: Any, folder: Path, dtype: torch.dtype | None = None) -> Path:
     return folder
 
 
-def llama(folder: Path, dtype: torch.dtype = torch.float32, **more: Any) -> Path:
+def llama(folder: Path, dtype: torch.dtype | None = None, **more: Any) -> Path:
     torch.manual_seed(1)
     settings = {
         "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,

@@ -7,13 +7,16 @@ import weakref
 from typing import Any
 
 import pytest
-import torch
 from fake_nvml import GIB, fake_nvml, process
+from late import Late
 
 from qtui_core.telemetry.readings import DeviceReader
 from qtui_core.training.measuring.calibrating import calibrate
-from qtui_core.training.measuring.calibrating_cuda import CudaMachine
 from qtui_core.training.run.placement import NoGpu
+
+torch = Late("torch")
+CudaMachine = Late("qtui_core.training.measuring.calibrating_cuda", "CudaMachine")
+
 
 MIB = 1 << 20
 FIRST, KERNELS, WORKSPACE = 270 * MIB, 150 * MIB, 32 * MIB
@@ -116,7 +119,7 @@ def test_nothing_of_the_first_tensor_stays_on_a_gpu(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    monkeypatch.setattr(torch, "zeros", zeros)
+    monkeypatch.setattr("torch.zeros", zeros)
     machine = CudaMachine(DeviceReader(0, nvml=fake_nvml()))
     machine.start()
     assert [ref() for ref in made] == [None]

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from every import over
-from torch import nn
-from torch.nn import functional
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from late import Late, late_names
 
 from qtui_core.errors import UsageError
-from qtui_core.training.model.chunked import chunked_cross_entropy
-from qtui_core.training.model.losses import loss_of_4_48, use_hidden_states
-from qtui_core.training.model.tiled import tiled_cross_entropy
+
+torch = Late("torch")
+nn = Late("torch.nn")
+functional = Late("torch.nn.functional")
+AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM = late_names(
+    "transformers", "AutoConfig", "AutoModelForCausalLM", "AutoModelForMaskedLM"
+)
+chunked_cross_entropy = Late("qtui_core.training.model.chunked", "chunked_cross_entropy")
+loss_of_4_48, use_hidden_states = late_names(
+    "qtui_core.training.model.losses", "loss_of_4_48", "use_hidden_states"
+)
+tiled_cross_entropy = Late("qtui_core.training.model.tiled", "tiled_cross_entropy")
 
 
 @over("chunk", [1, 7, 22, 1000, "tiles", "small tiles"])

@@ -8,12 +8,15 @@ from statistics import mean
 from typing import Any
 
 import pytest
-import torch
+from late import Late
 from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import AdaptersCompared, PhaseBegun, PhaseEnded, Said, State, StepTaken
 from qtui_core.memory.replay.record import Phase
 from qtui_core.training.run.controls import Controls, Stopped
+
+torch = Late("torch")
+
 
 pytestmark = pytest.mark.slow
 

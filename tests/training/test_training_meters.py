@@ -8,21 +8,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from fake_nvml import GIB, NOT_SUPPORTED, fake_nvml, process
+from late import Late
 from training_runs import conducted, configured
 
 from qtui_core.live.header import RunDevice
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.replay.record import Component
 from qtui_core.telemetry.readings import DeviceReader
-from qtui_core.training.measuring.meter import HeldByName
-from qtui_core.training.measuring.meter_cuda import CudaMeter
-from qtui_core.training.measuring.meters import open_meter
-from qtui_core.training.model.components import held
 from qtui_core.training.run.controls import Controls
-from qtui_core.training.run.course import Course
 from qtui_core.training.run.placement import NoGpu, Placement
+
+torch = Late("torch")
+HeldByName = Late("qtui_core.training.measuring.meter", "HeldByName")
+CudaMeter = Late("qtui_core.training.measuring.meter_cuda", "CudaMeter")
+open_meter = Late("qtui_core.training.measuring.meters", "open_meter")
+held = Late("qtui_core.training.model.components", "held")
+Course = Late("qtui_core.training.run.course", "Course")
 
 
 @pytest.fixture

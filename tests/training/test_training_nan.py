@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from late import Late, late_names
 from training_runs import CHILD, Ran, conducted, configured
 
 from qtui_core.live.snapshot import PhaseEnded
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models.demo import DEMO_FOLDER
-from qtui_core.training.run.faults import not_a_number
-from qtui_core.training.run.finite import not_finite
+
+torch = Late("torch")
+load_file, save_file = late_names("safetensors.torch", "load_file", "save_file")
+not_a_number = Late("qtui_core.training.run.faults", "not_a_number")
+not_finite = Late("qtui_core.training.run.finite", "not_finite")
+
 
 BROKEN = "model.layers.1.mlp.up_proj.weight"
 
@@ -34,9 +37,10 @@ def broken_demo(folder: Path, value: float) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_weights_that_are_no_numbers_are_found(dtype: torch.dtype, value: float) -> None:
+def test_weights_that_are_no_numbers_are_found(name: str, value: float) -> None:
+    dtype = getattr(torch, name)
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 65) for _ in range(3))).to(dtype)
     model.requires_grad_(False)
     with torch.no_grad():

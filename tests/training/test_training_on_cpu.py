@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.nn import functional
+from late import Late, late_names
 from training_runs import LLAMA, conducted, configured
 
 from qtui_core.live.compare import by_component, by_phase
@@ -20,7 +19,12 @@ from qtui_core.memory.estimate import estimate
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Phase
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.training.tracing.cpu_tracker import CpuTracker, as_on_a_gpu
+
+torch = Late("torch")
+functional = Late("torch.nn.functional")
+CpuTracker, as_on_a_gpu = late_names(
+    "qtui_core.training.tracing.cpu_tracker", "CpuTracker", "as_on_a_gpu"
+)
 
 
 def _bytes(tracker: CpuTracker) -> tuple[int, int]:

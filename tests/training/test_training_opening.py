@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qtui.engine.run.host_memory import warning_on_host
-from qtui.engine.run.opening import open_run
+from qtui.engine.run.prepared_run import prepare_run
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.machine import read_machine
@@ -32,11 +32,11 @@ def gpt2(tmp_path: Path) -> str:
 def test_a_usual_sequence_gives_way_to_learned_positions(gpt2: str) -> None:
     """As in `qtui memory`: nobody asked for 2,048 tokens."""
     request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu", usual=True)
-    opened = open_run(request)
+    opened = prepare_run(request)
     opened.source.close()
     assert opened.header.plan["sequence"] == opened.order.plan.sequence == 64
     short = RunRequest(gpt2, RunPlan(method="lora", sequence=16), 1, device="cpu", usual=True)
-    opened = open_run(short)
+    opened = prepare_run(short)
     opened.source.close()
     assert opened.order.plan.sequence == 16
 
@@ -44,7 +44,7 @@ def test_a_usual_sequence_gives_way_to_learned_positions(gpt2: str) -> None:
 def test_a_sequence_that_was_asked_for_does_not(gpt2: str) -> None:
     request = RunRequest(gpt2, RunPlan(method="lora"), 1, device="cpu")
     with pytest.raises(UsageError, match="learned 64 positions"):
-        open_run(request)
+        prepare_run(request)
 
 
 def test_a_class_that_predicts_no_tokens_learns_from_no_text(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_class_that_predicts_no_tokens_learns_from_no_text(tmp_path: Path) -> 
         path.write_text(json.dumps(GPT2 | {"architectures": [name]}))
         request = RunRequest(str(path), RunPlan(method="full", sequence=16), 1, device="cpu")
         with pytest.raises(UsageError, match=f"names {name}, .*name a language model"):
-            open_run(request)
+            prepare_run(request)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_machine_without_room_is_warned_of(
     # And it is told before the run.
     small = replace(machine, memory_available=1000, memory_limit=None)
     for found, told in ((machine, False), (small, True)):
-        monkeypatch.setattr("qtui.engine.run.opening.read_machine", lambda found=found: found)
+        monkeypatch.setattr("qtui.engine.run.prepared_run.read_machine", lambda found=found: found)
         request = RunRequest(gpt2, RunPlan(method="lora", sequence=16), 1, device="cpu")
-        opened = open_run(request)
+        opened = prepare_run(request)
         opened.source.close()
         assert opened.header.predicted is not None
         assert bool(opened.header.predicted.warning) == told

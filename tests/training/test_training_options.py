@@ -7,19 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import bitsandbytes
 import pytest
-import torch
+from late import Late, late_names
 from training_runs import configured
-from transformers.integrations import sdpa_attention
 
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training.model import build
-from qtui_core.training.model.optimizers import make_optimizer
-from qtui_core.training.model.quantized import quantize_linears
-from qtui_core.training.model.weights import load_weights, settle
 from qtui_core.training.run.runnable import kernels_of
+
+bitsandbytes = Late("bitsandbytes")
+torch = Late("torch")
+sdpa_attention = Late("transformers.integrations.sdpa_attention")
+build = Late("qtui_core.training.model.build")
+make_optimizer = Late("qtui_core.training.model.optimizers", "make_optimizer")
+quantize_linears = Late("qtui_core.training.model.quantized", "quantize_linears")
+load_weights, settle = late_names("qtui_core.training.model.weights", "load_weights", "settle")
+
 
 pytestmark = pytest.mark.slow  # together, not each
 
@@ -152,13 +155,13 @@ def _calls() -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     ("optimizer", "kind", "states"),
     [
-        ("adamw", torch.optim.AdamW, {torch.float32}),
-        ("adamw-fused", torch.optim.AdamW, {torch.float32}),
-        ("sgd", torch.optim.SGD, set()),
-        ("adamw8bit", bitsandbytes.optim.AdamW8bit, {torch.uint8, torch.float32}),
+        ("adamw", Late("torch.optim", "AdamW"), {"float32"}),
+        ("adamw-fused", Late("torch.optim", "AdamW"), {"float32"}),
+        ("sgd", Late("torch.optim", "SGD"), set()),
+        ("adamw8bit", Late("bitsandbytes.optim", "AdamW8bit"), {"uint8", "float32"}),
     ],
 )
-def test_optimizers(made: Any, optimizer: str, kind: type[Any], states: set[torch.dtype]) -> None:
+def test_optimizers(made: Any, optimizer: str, kind: Late, states: set[str]) -> None:
     model, plan = made(method="full", dtype="fp32", optimizer=optimizer)
     found = make_optimizer(plan, model)
     assert isinstance(found, kind)
@@ -171,5 +174,5 @@ def test_optimizers(made: Any, optimizer: str, kind: type[Any], states: set[torc
         for name, value in state.items()
         if isinstance(value, torch.Tensor) and name != "step"
     ]
-    assert {tensor.dtype for tensor in tensors} == states
+    assert {tensor.dtype for tensor in tensors} == {getattr(torch, name) for name in states}
     assert bool(found.param_groups[0].get("fused")) is (optimizer == "adamw-fused")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +16,11 @@ from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Label, rounded
 from qtui_core.memory.replay.timeline import by_lifetime
+from qtui_core.training.limits import RUN_LIMITS, TRACE_LIMITS, check_runnable, check_traceable
 from qtui_core.training.run.controls import Controls, Stopped
 from qtui_core.training.run.placement import NoGpu, allocator_settings, place
 from qtui_core.training.run.request import RunRequest, parse_request
-from qtui_core.training.run.runnable import check_runnable, one_gpu, rate_of
+from qtui_core.training.run.runnable import one_gpu, rate_of
 from qtui_core.training.run.unused import targets_without_modules, unused_options
 from qtui_core.training.tracing.ledger import Ledger
 
@@ -291,6 +292,32 @@ def test_plans_that_can_run_are_not_refused() -> None:
             check_runnable(resolve(RunPlan(method=method), "bf16"), device)  # type: ignore[arg-type]
     check_runnable(resolve(RunPlan(attention="flash"), "bf16"), "cuda")
     check_runnable(resolve(RunPlan(optimizer="paged-adamw8bit"), "bf16"), "cuda")
+
+
+def test_every_limit_is_of_an_option_of_a_plan() -> None:
+    names = {field.name for field in fields(RunPlan)}
+    assert {limit.option for limit in (*RUN_LIMITS, *TRACE_LIMITS)} <= names
+
+
+UNTRACED = [
+    ({"loss": "tiled"}, "--loss tiled (a trace runs stock and stock-4.48)"),
+    ({"gpus": 2}, "more than one GPU"),
+    (
+        {"kernels": "liger", "loss": "fused"},
+        "--loss fused (a trace runs stock and stock-4.48), fused kernels",
+    ),
+    ({"repeat_kv": True, "kernels": "torch"}, "keys and values repeated by hand"),
+    ({"method": "inference", "generate": 17}, "more than 16 generated tokens"),
+    ({"optimizer": "paged-adamw"}, "paged optimizer states"),
+    ({"optimizer": "adamw4bit"}, "4-bit optimizer states, whose step is compiled"),
+]
+
+
+@over(("plan", "words"), UNTRACED)
+def test_what_a_trace_does_not_show_is_refused(plan: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        check_traceable(resolve(RunPlan(**plan), "bf16"))
+    assert f"which does not show {words}; leave" in str(refusal.value)
 
 
 def test_of_several_gpus_one_is_run_and_it_is_said() -> None:

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
+from late import Late, late_names
 
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
 from qtui_core.codec import from_plain, to_line
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.hierarchy import L2, hierarchy
@@ -22,24 +22,34 @@ from qtui_core.memory.devices.rates import (
     device_of_facts,
     with_facts,
 )
-from qtui_core.training.measuring.rates import facts_of, measure_copy, measure_product, time_calls
 
-CPU = torch.device("cpu")
+torch = Late("torch")
+facts_of, measure_copy, measure_product, time_calls = late_names(
+    "qtui_core.training.measuring.rates",
+    "facts_of",
+    "measure_copy",
+    "measure_product",
+    "time_calls",
+)
+
+
+def cpu() -> torch.device:
+    return torch.device("cpu")
 
 
 def test_a_call_is_timed_and_the_budget_kept() -> None:
-    seconds = time_calls(lambda: time.sleep(0.02), CPU, budget=0.1)
+    seconds = time_calls(lambda: time.sleep(0.02), cpu(), budget=0.1)
     assert 1 <= len(seconds) <= 6
     assert min(seconds) >= 0.02
 
 
 def test_a_call_longer_than_the_budget_is_timed_once() -> None:
-    assert len(time_calls(lambda: time.sleep(0.05), CPU, budget=0.01)) == 1
+    assert len(time_calls(lambda: time.sleep(0.05), cpu(), budget=0.01)) == 1
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "int8"])
 def test_a_product_of_each_type(dtype: str) -> None:
-    found = measure_product(CPU, dtype, side=64, budget=0.05)
+    found = measure_product(cpu(), dtype, side=64, budget=0.05)
     assert found.seconds is not None
     assert found.per_second == pytest.approx(2 * 64**3 / found.seconds)
     assert (found.dtype, found.size, found.why_not) == (dtype, 64, "")
@@ -49,20 +59,20 @@ def test_what_cannot_be_multiplied_says_why(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError('"addmm_impl_cpu_" not implemented\nfor this')
 
-    monkeypatch.setattr(torch, "mm", refuse)
-    found = measure_product(CPU, "fp32", side=64)
+    monkeypatch.setattr("torch.mm", refuse)
+    found = measure_product(cpu(), "fp32", side=64)
     assert found.per_second is None
     assert found.why_not == '"addmm_impl_cpu_" not implemented'
 
 
 def test_a_copy_reads_and_writes() -> None:
-    found = measure_copy(CPU, 1 << 20, budget=0.05)
+    found = measure_copy(cpu(), 1 << 20, budget=0.05)
     assert found.seconds is not None
     assert found.per_second == pytest.approx(2 * (1 << 20) / found.seconds)
 
 
 def test_facts_of_a_cpu() -> None:
-    found = facts_of(CPU)
+    found = facts_of(cpu())
     assert found.kind == "cpu"
     assert found.name
     assert found.threads == torch.get_num_threads()

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from late import Late, late_names
 from training_runs import Ran, conducted, configured
 
 from qtui_core.live.snapshot import Said
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
-from qtui_core.training.model.weights import load_weights, settle
-from qtui_core.training.run.data import encode, fill, text_of
 from qtui_core.training.run.runnable import rate_of
-from qtui_core.training.run.scaling import left_out, make_scaler
-from qtui_core.training.step import batch_of
+
+torch = Late("torch")
+load_weights, settle = late_names("qtui_core.training.model.weights", "load_weights", "settle")
+encode, fill, text_of = late_names("qtui_core.training.run.data", "encode", "fill", "text_of")
+left_out, make_scaler = late_names("qtui_core.training.run.scaling", "left_out", "make_scaler")
+batch_of = Late("qtui_core.training.step", "batch_of")
+
 
 PLAN = {
     "method": "full",
@@ -35,26 +38,27 @@ HIGH = 2.0**40
 @pytest.mark.parametrize(
     ("plan", "trained", "scaled"),
     [
-        ({}, torch.float32, True),
-        ({}, torch.bfloat16, True),
-        ({}, torch.float16, False),  # torch: "Attempting to unscale FP16 gradients."
-        ({"autocast_dtype": "bf16"}, torch.float32, False),
-        ({"autocast": False}, torch.float32, False),
-        ({"method": "inference"}, torch.float32, False),
+        ({}, "float32", True),
+        ({}, "bfloat16", True),
+        ({}, "float16", False),  # torch: "Attempting to unscale FP16 gradients."
+        ({"autocast_dtype": "bf16"}, "float32", False),
+        ({"autocast": False}, "float32", False),
+        ({"method": "inference"}, "float32", False),
     ],
 )
 def test_a_run_has_a_scaler_where_a_trainer_has_one(
-    plan: dict[str, Any], trained: torch.dtype, scaled: bool
+    plan: dict[str, Any], trained: str, scaled: bool
 ) -> None:
     resolved = resolve(RunPlan(**(PLAN | plan)), "fp32")
-    model = torch.nn.Linear(4, 4, dtype=trained)
+    dtype = getattr(torch, trained)
+    model = torch.nn.Linear(4, 4, dtype=dtype)
     scaler = make_scaler(resolved, model, "cpu")
     assert (scaler is not None) is scaled
     if scaled:
         assert isinstance(scaler, torch.amp.GradScaler)
         assert scaler.is_enabled()
         optimizer = torch.optim.AdamW(model.parameters())
-        scaler.scale(model(torch.ones(2, 4, dtype=trained)).float().sum()).backward()
+        scaler.scale(model(torch.ones(2, 4, dtype=dtype)).float().sum()).backward()
         scaler.step(optimizer)  # takes gradients of this type
         scaler.update()
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
+from late import Late, late_names
 from training_runs import configured
 
 from qtui_core.errors import ModelError, UsageError
@@ -16,10 +15,20 @@ from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER
-from qtui_core.training.model.quantized import quantize_linears, stored_bytes
-from qtui_core.training.model.weights import load_weights, settle
-from qtui_core.training.run.data import BUILT_IN, encode, fill, text_of
-from qtui_core.training.run.faults import asked_bytes, changes, fault_of, kind_of
+
+torch = Late("torch")
+load_file = Late("safetensors.torch", "load_file")
+quantize_linears, stored_bytes = late_names(
+    "qtui_core.training.model.quantized", "quantize_linears", "stored_bytes"
+)
+load_weights, settle = late_names("qtui_core.training.model.weights", "load_weights", "settle")
+BUILT_IN, encode, fill, text_of = late_names(
+    "qtui_core.training.run.data", "BUILT_IN", "encode", "fill", "text_of"
+)
+asked_bytes, changes, fault_of, kind_of = late_names(
+    "qtui_core.training.run.faults", "asked_bytes", "changes", "fault_of", "kind_of"
+)
+
 
 PLAN = resolve(RunPlan(method="full", batch=2, sequence=8), "bf16")
 

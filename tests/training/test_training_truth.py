@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
 
 pytestmark = pytest.mark.slow
 

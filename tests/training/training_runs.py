@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
 from qtui_core.live.lines import Told, from_line
 from qtui_core.live.snapshot import Fault, PhaseBegun, PhaseEnded, Snapshot, StepTaken
 from qtui_core.memory.advice.changes import Advice

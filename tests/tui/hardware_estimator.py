@@ -89,7 +89,7 @@ class HardwareHere:
     async def request(
         self, method: str, params: Any = None, *, kind: Any = None, on_progress: Any = None
     ) -> Reply:
-        params = json.loads(json.dumps(params or {}))  # as it travels
+        params = json.loads(to_line(params or {}))  # as it travels
         self.asked.append((method, params))
         while method in self.holding:
             await asyncio.sleep(0.005)

@@ -18,15 +18,15 @@ from qtui.engine.estimator.answers import (
     Stage,
     Traced,
 )
-from qtui.report.memory.stacked import stacked
 from qtui_core.codec import from_plain, to_line
 from qtui_core.errors import QtuiError, UsageError
-from qtui_core.memory.advice.cases import Figure
 from qtui_core.memory.advice.changes import Advice, Cure
+from qtui_core.memory.advice.claims import Figure
 from qtui_core.memory.advice.fit import Fit, Verdict
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.replay.groups import stacked
 from qtui_core.memory.replay.timeline import Span
 
 GIB = 1 << 30
@@ -75,7 +75,7 @@ class HandMade:
     async def request(
         self, method: str, params: Any = None, *, kind: Any = None, on_progress: Any = None
     ) -> Reply:
-        params = json.loads(json.dumps(params or {}))  # as it travels
+        params = json.loads(to_line(params or {}))  # as it travels
         self.asked.append((method, params))
         try:
             while method in self.holding:

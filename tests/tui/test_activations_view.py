@@ -9,45 +9,41 @@ from typing import Any, cast
 
 import pytest
 import running_models
-from conftest import (
+from quantize_model import PROJ, write_model
+from screens import (
     Running,
     check_golden,
     goldens,
+    idle,
     resized,
     screen_lines,
     screen_text,
     settled,
     until,
 )
-from quantize_model import PROJ, write_model
 from textual.pilot import Pilot
 
+from qtui.engine.answers.activations import Captured, Channel, Outputs, Ranges, Way
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.widgets.drawing import ASCII, UNICODE
-from qtui.tui.panels.quantize.activations.data import (
-    Captured,
-    Channel,
-    Outputs,
-    Ranges,
-    TextChoice,
-    Way,
-)
-from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
+from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoice
 from qtui.tui.panels.quantize.activations.layout import all_lines
 from qtui.tui.panels.quantize.activations.view import ActivationsView, CaptureState
 from qtui.tui.panels.quantize.panel import QuantizePanel
+from qtui_core.answers.tensors import RangeError
 from qtui_core.errors import ModelError, QtuiError, UsageError
 
 CAPTURED = Captured(
-    number=7, tensor=PROJ, module=PROJ.removesuffix(".weight"), text="the built-in text, a byte a "
-    "token", note="", seconds=0.5, tokens=2048, kept_tokens=2048, held_out_tokens=2048,
-    inputs=160, outputs=96,
+    number=7, tensor=PROJ, module=PROJ.removesuffix(".weight"), kind="Linear", text="the built-in "
+    "text, a byte a token", note="", seconds=0.5, tokens=2048, kept_tokens=2048,
+    held_out_tokens=2048, inputs=160, outputs=96,
 )  # fmt: skip
 
 
 def way(kind: str, words: str, first: float | None, second: float | None, clip: float = 0) -> Way:
     loss = None if first is None or second is None else first - second
-    return Way(kind, words, "int8", 8.05, first, second, loss, clip, True)
+    errors = RangeError(first, None, clip), RangeError(second, None, clip)
+    return Way(kind, words, "int8", None, 8.05, *errors, loss)
 
 
 RANGES = Ranges(
@@ -71,7 +67,9 @@ OUTPUTS = Outputs(
     tokens=2048,
     schemes=("int4:group64", "nf4:block64"),
     sqnr_db=((None, 17.2, 18.9), (22.8, 16.2, 17.4), (24.0, 16.4, 17.8)),
+    relative_mse=((0.0, 0.02, 0.01), (0.01, 0.02, 0.02), (0.01, 0.02, 0.02)),
     worst_outputs=((17, 0.41), (3, 0.0321), (60, 0.011)),
+    transposed=False,
     sentence="Output under int4:group64: 16.2 dB.",
 )
 
@@ -172,6 +170,21 @@ async def test_golden(running: Running, model: str, fake: type[FakeFeed]) -> Non
                 check(f"activations_{size[0]}x{size[1]}", drawn(pilot, view))
 
 
+async def test_keys_that_come_together_capture(
+    running: Running, model: str, fake: type[FakeFeed]
+) -> None:
+    """Over a slow line the key is there before the view was ever looked at."""
+    async with running(model=model, start_panel="quantize") as pilot:
+        panel = cast(Any, pilot.app).panel
+        await until(pilot, lambda: panel.phase is AskingPhase.READY)
+        for key in "vvc":
+            pilot.app.simulate_key(key)
+        view = panel.body.activations
+        await until(pilot, lambda: panel.phase is AskingPhase.READY and panel.body.view is view)
+        await idle(pilot)
+        assert view.outputs is not None
+
+
 async def test_golden_before_a_capture(running: Running, model: str) -> None:
     async with running((80, 24), model=model, start_panel="quantize", color="16") as pilot:
         _, view = await opened(pilot)
@@ -217,7 +230,8 @@ def test_a_way_without_any_error_is_exact_and_the_best() -> None:
     assert best.startswith(">")
     assert best.count("exact") == 2
     assert best.count("#") == 100 - 66
-    for_no_held_out = Way("dynamic", "per token", "int8", 8.0, 30.0, None, None, 0.0, False)
+    error = RangeError(30.0, None, 0.0)
+    for_no_held_out = Way("dynamic", "per token", "int8", None, 8.0, error, None, None)
     alone = Ranges(**{**vars(RANGES), "ways": (for_no_held_out,)})
     lines = all_lines(78, 40, ASCII, CAPTURED, alone, None)
     line = next(line for line in lines if line and "per token" in line[0][0])
@@ -225,7 +239,7 @@ def test_a_way_without_any_error_is_exact_and_the_best() -> None:
 
 
 def test_a_layer_without_error_is_exact_and_not_unknown() -> None:
-    outputs = Outputs(8, ("int8:row",), ((None, 40.0), (None, 40.0)), (), "")
+    outputs = Outputs(8, ("int8:row",), ((None, 40.0), (None, 40.0)), (), (), False, "")
     lines = all_lines(100, 40, ASCII, CAPTURED, None, outputs, "A")
     texts = ["".join(text for text, _ in line) for line in lines]
     assert texts[-2].split() == ["W", "A", "int8:row", "exact", "40.0"]
@@ -267,7 +281,19 @@ async def test_the_sentence_is_the_engine_s_and_all_is_copied_and_exported(
         assert text.endswith(panel.sentence)
         data = json.loads(json.dumps(panel.export_data()))["activations"]
         assert data["capture"]["module"] == "model.layers.0.mlp.down_proj"
-        assert data["ranges"]["ways"][0]["calibration_db"] == 38.04
+        assert list(data["capture"]) == [
+            "number", "tensor", "module", "text", "note", "seconds", "tokens", "kept_tokens",
+            "held_out_tokens", "inputs", "outputs",
+        ]  # fmt: skip
+        assert data["ranges"]["ways"][0] == {
+            "kind": "dynamic", "words": "per token", "scheme": "int8", "bits": 8.05,
+            "calibration_db": 38.04, "held_out_db": 38.01, "loss_db": 38.04 - 38.01, "clipped": 0,
+            "unseen": True,
+        }  # fmt: skip
+        assert data["ranges"]["channels"][0] == {"channel": 17, "absmax": 40.0, "ratio": 41.0}
+        assert list(data["outputs"]) == [
+            "tokens", "schemes", "sqnr_db", "worst_outputs", "sentence",
+        ]  # fmt: skip
         assert data["outputs"]["sqnr_db"][1] == [22.8, 16.2, 17.4]
 
 

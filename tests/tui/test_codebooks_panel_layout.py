@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, goldens, idle, resized, screen_lines, screen_text, settled, until
 from quantize_model import write_model
+from screens import Running, goldens, idle, resized, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.screen.panel.asking import AskingPhase

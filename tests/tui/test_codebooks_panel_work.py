@@ -8,20 +8,20 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, idle, screen_text, settled, until
 from quantize_model import PROJ, SHAPE, tensors, write_model
 from safetensors.numpy import save_file
+from screens import Running, idle, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
+from qtui.engine.requests import Injection
 from qtui.report.numbers import format_count
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.codebooks.panel import CodebooksPanel
 from qtui.tui.panels.codebooks.shown import FIRST_SCHEMES, CodebooksViewName
 from qtui_core.quant import Scheme, measure
-from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.scan.occupancy import code_occupancy
+from qtui_core.quant.storage import bit_budget
 
 
 @pytest.fixture(scope="module")

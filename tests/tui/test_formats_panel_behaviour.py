@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conftest import Running, screen_text, settled, until
 from hypothesis import given
 from hypothesis import strategies as st
+from screens import Running, screen_text, settled, until
 from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -18,8 +18,8 @@ from textual.widgets import Input
 from qtui.screen.messages import SendValue
 from qtui.screen.widgets.bits import BitGrid
 from qtui.screen.widgets.choice import Choice
-from qtui.screen.widgets.facts import FactSheet
 from qtui.screen.widgets.number_line import NumberLine
+from qtui.screen.widgets.text_picture import TextPicture
 from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.panel import FormatsPanel
 from qtui.tui.panels.formats.state import FORMAT_LIST, FormatsState, initial_state
@@ -324,7 +324,11 @@ async def test_unusual_values_are_drawn_in_every_format(running: Running) -> Non
             panel.show_value(parse_value(text), "here")
             panel.action_move_row(-len(FORMAT_LIST))
             for _ in FORMAT_LIST:
-                for widget in (panel.grid, panel.query_one(FactSheet), panel.query_one(NumberLine)):
+                for widget in (
+                    panel.grid,
+                    panel.query_one(TextPicture),
+                    panel.query_one(NumberLine),
+                ):
                     for y in range(widget.size.height):
                         assert widget.render_line(y).cell_length == widget.size.width
                 panel.action_move_row(1)

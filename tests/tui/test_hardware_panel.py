@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, goldens, resized, screen_lines, screen_text, settled, until
 from hardware_estimator import GIB, L40S, HardwareHere
+from screens import Running, goldens, resized, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.screen.plan.shown import GpuChoice

@@ -19,7 +19,7 @@ from qtui.engine.answers.outliers import (
     OutlierNumbers,
     ThresholdPoint,
 )
-from qtui.screen.tensors.subject import Injection
+from qtui.engine.requests import Injection
 from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.tui.panels.quantize.outliers.detection import By, Detection, limit_text
 from qtui.tui.panels.quantize.outliers.granularity_bars import granularity_lines

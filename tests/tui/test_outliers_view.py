@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import (
+from quantize_model import PROJ, tensors, write_model
+from screens import (
     Running,
     check_golden,
     goldens,
@@ -18,11 +19,10 @@ from conftest import (
     settled,
     until,
 )
-from quantize_model import PROJ, tensors, write_model
 from textual.pilot import Pilot
 
+from qtui.engine.requests import Injection
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.panel import QuantizePanel
 from qtui_core.quant import Scheme, attribute_error, find_outliers, keep_columns, measure

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, check_golden, idle, resized, screen_text, settled, until
 from quantize_model import PROJ, SHAPE, tensors, write_model
+from screens import Running, check_golden, idle, resized, screen_text, settled, until
 from textual.pilot import Pilot
 
+from qtui.engine.requests import Injection
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.maps.kinds import KINDS
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.panel import QuantizePanel

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, idle, screen_text, settled, until
 from processes import alive
 from quantize_model import PROJ, write_model
+from screens import Running, idle, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState
@@ -100,8 +100,8 @@ async def as_it_began(pilot: Pilot[None]) -> None:
 async def test_an_engine_that_does_not_answer_is_told_ended_and_restarted(
     running: Running, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("client", "silence"):
-        monkeypatch.setattr(f"qtui.engine.{module}.LIMIT_SECONDS", 3.0)
+    for module in ("client", "waiting"):
+        monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", 3.0)
     async with running(model=model, start_panel="quantize") as pilot:
         panel = await ready(pilot)
         said = panel.sentence

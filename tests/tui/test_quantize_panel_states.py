@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, idle, screen_text, settled, until
 from quantize_model import write_model
 from safetensors.numpy import save_file
+from screens import Running, idle, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.engine.client import EngineState

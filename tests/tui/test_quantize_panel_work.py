@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from conftest import Running, idle, screen_text, settled, until
 from quantize_model import PROJ, tensors, write_model
+from screens import Running, idle, screen_text, settled, until
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Static

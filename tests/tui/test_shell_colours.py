@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import Running, settled
 from rich.color import Color, ColorType
 from rich.style import Style
+from screens import Running, settled
 from textual.app import App
 
 from qtui.engine.answers.tensors import TensorEntry

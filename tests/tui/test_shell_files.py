@@ -8,8 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from conftest import Running, screen_text, settled, until
 from disks import room_for
+from screens import Running, screen_text, settled, until
 
 from qtui.tui.clipboard import copy_text
 from qtui.tui.config import Settings, config_file, load_config

@@ -7,8 +7,8 @@ import pkgutil
 from pathlib import Path
 
 import pytest
-from conftest import Running, screen_text, settled, until
 from quantize_model import write_model
+from screens import Running, screen_text, settled, until
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.pilot import Pilot

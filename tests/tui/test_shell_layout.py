@@ -6,7 +6,7 @@ import re
 from itertools import product
 
 import pytest
-from conftest import (
+from screens import (
     Running,
     check_golden,
     goldens,

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import Running, screen_text, settled, until
+from screens import Running, screen_text, settled, until
 
 from qtui.screen.widgets.sentence import Sentence, lines_kept
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics

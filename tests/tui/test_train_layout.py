@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import train_runs
-from conftest import Running, goldens, resized, screen_lines, screen_text, settled
+from screens import Running, goldens, resized, screen_lines, screen_text, settled, until
 from test_train_panel import estimator, ready, replay  # noqa: F401 (a fixture)
 
 from qtui.tui.panels.train.shown import TrainViewName
@@ -59,6 +59,20 @@ async def test_golden_of_views(running: Running, tmp_path: Path) -> None:
                     await settled(pilot)
                     check(f"train_{view.lower()}_{of_size(size)}", screen_text(pilot.app))
                     panel._show_view(TrainViewName.RUN)
+
+
+async def test_the_title_says_as_much_as_its_new_width_holds(
+    running: Running, tmp_path: Path
+) -> None:
+    path = train_runs.write(tmp_path / "run.jsonl", train_runs.whole())
+    async with running(SIZES[1], recording=path) as pilot:
+        panel = await replay(pilot, 5.7)
+        title = panel.body.title_line
+        await until(pilot, lambda: "replay" in title.note)
+        await resized(pilot, SIZES[0])
+        await until(pilot, lambda: "replay" not in title.note)
+        panel._show_view(TrainViewName.GAP)  # which takes the room of the form
+        await until(pilot, lambda: "replay" in title.note)
 
 
 @pytest.mark.slow

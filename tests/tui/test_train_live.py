@@ -8,7 +8,7 @@ import signal
 from functools import reduce
 
 import pytest
-from conftest import Running, screen_text, settled, until
+from screens import Running, screen_text, settled, until
 from test_train_panel import ready
 
 from qtui.tui.panels.train.panel import TrainPanel

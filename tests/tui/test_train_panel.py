@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import pytest
 import train_runs
-from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, HandMade
 from processes import is_gone
+from screens import Running, screen_text, settled, until
 from textual.pilot import Pilot
 from textual.strip import Strip
 
@@ -408,7 +408,7 @@ async def test_a_run_that_does_not_answer_is_told_and_can_be_ended(
     running: Running, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script gives no signs of life between two lines."""
-    monkeypatch.setattr("qtui.engine.silence.LIMIT_SECONDS", 1.5)
+    monkeypatch.setattr("qtui.engine.waiting.SILENT_AFTER_SECONDS", 1.5)
     head = train_runs.header()
     scripted([head, *train_runs.told(head, 2)])
     async with running(start_panel="train", color="16") as pilot:

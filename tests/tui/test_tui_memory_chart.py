@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from qtui.report.memory.stacked import StackedCurve
 from qtui.screen.curve.chart import EMPTY, WHOLE, Cell, Chart, cells_of, make_chart
 from qtui.screen.curve.parts import PARTS, PLACES
 from qtui.screen.curve.picture import AXIS, CurvePicture
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import Drawing
+from qtui_core.memory.replay.groups import StackedCurve
 from qtui_core.memory.replay.record import Component
 from qtui_core.memory.replay.timeline import Span
 

@@ -17,9 +17,9 @@ import pytest
 from qtui.cli.memory_report import report_on
 from qtui.engine.client import EngineClient, EngineLost
 from qtui.engine.estimator.answers import Answer, Around, ModelFacts
-from qtui.report.memory.data import memory_data
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.shown import GpuChoice, Shown
+from qtui_core.codec import printed
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.memory.advice.fit import fit_on
 from qtui_core.memory.devices.finding import find_device
@@ -107,8 +107,8 @@ async def test_what_is_exported_is_what_the_command_prints(client: EngineClient)
     asked = params(RunPlan(batch=2, sequence=512), model=str(model), device={"name": "T4"})
     report = (await client.request("around", asked)).data["report"]
     with open_model(str(model)) as source:
-        printed = memory_data(report_on(source, RunPlan(batch=2, sequence=512), find_device("T4")))
-    assert report == json.loads(json.dumps(printed))
+        expected = printed(report_on(source, RunPlan(batch=2, sequence=512), find_device("T4")))
+    assert report == json.loads(json.dumps(expected))
     prepare = next(cure for cure in report["cures"] if cure["kind"] == "prepare")
     assert prepare["change"] == "--kbit-prep none"
 

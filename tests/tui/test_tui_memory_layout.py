@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from conftest import Running, goldens, resized, screen_lines, screen_text, settled, until
 from memory_estimator import HandMade
+from screens import Running, goldens, resized, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
 from qtui.screen.panel.asking import AskingPhase

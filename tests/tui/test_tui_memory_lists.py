@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conftest import Running, screen_text, settled, until
 from memory_estimator import HandMade
+from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
 from qtui.screen.plan.shown import ViewName

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Running, screen_lines, settled, until
 from memory_estimator import HandMade
+from screens import Running, screen_lines, settled, until
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 from textual.pilot import Pilot
 

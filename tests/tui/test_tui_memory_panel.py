@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Running, screen_text, settled, until
 from memory_estimator import GIB, REFUSED_BATCH, HandMade
+from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready, show  # noqa: F401 (a fixture)
 
 from qtui.screen.panel.asking import AskingPhase

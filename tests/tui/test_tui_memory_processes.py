@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import Running, screen_text, settled, until
 from processes import alive
+from screens import Running, screen_text, settled, until
 
 from qtui.engine.client import EngineLost, EngineState
 from qtui.engine.estimator.client import EstimatorClient
@@ -112,8 +112,8 @@ async def test_an_estimator_that_does_not_answer_is_told_ended_and_restarted(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In each panel that asks it, whichever of its processes stands still."""
-    for module in ("client", "silence"):
-        monkeypatch.setattr(f"qtui.engine.{module}.LIMIT_SECONDS", 3.0)
+    for module in ("client", "waiting"):
+        monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", 3.0)
     async with running(start_panel="memory") as pilot:
         app = cast(Any, pilot.app)
 

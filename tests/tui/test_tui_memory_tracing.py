@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Running, screen_text, settled, until
 from memory_estimator import HandMade
+from screens import Running, screen_text, settled, until
 from test_tui_memory_layout import estimator, ready  # noqa: F401 (a fixture)
 
 from qtui.screen.panel.asking import AskingPhase

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from conftest import Running, settled
 from quantize_model import write_model
+from screens import Running, settled
 
 from qtui.screen.panel.asking import AskingPanel
 from qtui.screen.widgets.view_tabs import ViewTabs

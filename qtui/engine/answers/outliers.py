@@ -116,6 +116,14 @@ class GranularityRow:
 
 
 @dataclass(frozen=True)
+class GranularityTold:
+    """A row as it becomes known: one of the `rows` of Granularities, or of those `before`."""
+
+    name: str
+    row: GranularityRow
+
+
+@dataclass(frozen=True)
 class Granularities:
     """A row for each granularity, coarse to fine; `before` are the same ones without the
     injected outlier, empty where there is none. `left_out` are (granularity, why). A row that

@@ -6,10 +6,10 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
-from qtui.report.numbers import format_bytes, format_count
 from qtui_core.answers.tensors import OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
 from qtui_core.models.quoting import printable
+from qtui_core.quantities import format_bytes, format_count
 from qtui_core.telemetry.device import GpuReading
 
 

@@ -1,1 +1,1 @@
-"""What is measured of this machine, each in a process of its own."""
+"""Measurements of this machine, each in a process of its own."""

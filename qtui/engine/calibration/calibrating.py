@@ -1,20 +1,19 @@
 """A calibration in a process of its own: `python -m qtui.engine.calibration.calibrating [DEVICE]`.
 
-Writes one line of JSON, {"found", "facts"} or {"error", "code"}, to what was stdout when it
-started; what libraries print goes to stderr. The process must not have used the GPU before, or
+Writes one line of JSON (FoundOnGpu) to what was stdout when it started; what libraries print goes
+to stderr. The process must not have used the GPU before, or
 its context would be there already.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from dataclasses import asdict
-from typing import Any
 
+from qtui_core.codec import to_line
 from qtui_core.errors import QtuiError
 from qtui_core.telemetry.readings import DeviceReader
+from qtui_core.training.measuring.calibrating import FoundOnGpu, calibrate
 from qtui_core.training.run.placement import place
 
 
@@ -26,23 +25,22 @@ def main() -> None:
         try:
             told = _measure(sys.argv[1] if len(sys.argv) > 1 else "cuda")
         except QtuiError as error:
-            told = {"error": str(error), "code": error.exit_code}
-        json.dump(told, answer)
+            told = FoundOnGpu(error=str(error), code=error.exit_code)
+        answer.write(to_line(told))
 
 
-def _measure(wanted: str) -> dict[str, Any]:
+def _measure(wanted: str) -> FoundOnGpu:
     placement = place(wanted, os.environ)
     os.environ.update(placement.environment)
     with DeviceReader(uuid=placement.uuid) as reader:
         import torch
 
-        from qtui_core.training.measuring.calibrating import calibrate
         from qtui_core.training.measuring.calibrating_cuda import CudaMachine
         from qtui_core.training.measuring.rates import facts_of
 
         machine = CudaMachine(reader)
         found = calibrate(machine)
-        return {"found": asdict(found), "facts": asdict(facts_of(torch.device("cuda")))}
+        return FoundOnGpu(found, facts_of(torch.device("cuda")))
 
 
 if __name__ == "__main__":

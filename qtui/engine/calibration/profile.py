@@ -13,28 +13,30 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from qtui.engine.run.client import WORKER, RunClient
-from qtui_core.children import child_environment
+from qtui_core.child_environment import child_environment
+from qtui_core.codec import from_plain
 from qtui_core.dataclass import dataclass
-from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.errors import QtuiError, error_of
 from qtui_core.extras import EXTRAS, require
 from qtui_core.live.measured import measured
 from qtui_core.live.state import RunState, after
 from qtui_core.memory.devices.profile import MeasuredStep, Profile
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.device import read_driver
+from qtui_core.training.measuring.calibrating import FoundOnGpu
 from qtui_core.training.run.placement import NoGpu, place
+from qtui_core.training.run.request import RunRequest
 
 #: Measures a GPU by itself.
 MEASURE: Final = (sys.executable, "-P", "-m", "qtui.engine.calibration.calibrating")
 #: Seconds for all: the whole takes under two minutes.
 BUDGET: Final = 110.0
-#: Steps of a run: from the second on a step has all that later ones have.
+#: Steps of a run: the second one already holds all that later ones hold.
 STEPS: Final = 3
 #: Lines of a failed process that are told.
 _LINES: Final = 3
@@ -54,7 +56,7 @@ CONFIG: Final[Mapping[str, Any]] = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-#: The most telling first, as time may run out.
+#: The most telling plan comes first, as time may run out.
 GRID: Final = (
     ("qlora, 2 x 512", RunPlan(method="qlora", batch=2, sequence=512)),
     ("full, 2 x 512", RunPlan(method="full", batch=2, sequence=512)),
@@ -96,7 +98,9 @@ def make_profile(
         raise NoGpu(f"{why} A profile is of a GPU, so there is nothing to calibrate.") from error
     tell(f"measuring {placement.device.name}: context, workspaces, allocator")
     told = _ask([*commands.measure, device], commands.budget)
-    found, facts = told["found"], told["facts"]
+    found, facts = told.found, told.facts
+    if found is None or facts is None:
+        raise QtuiError("The process that measures the GPU told nothing of it.")
     rows: list[MeasuredStep] = []
     if steps:
         with _model() as model:
@@ -106,18 +110,18 @@ def make_profile(
                 rows.append(asyncio.run(_step(name, plan, model, device, commands.run, left)))
     driver = read_driver()
     return Profile(
-        device=facts["name"],
+        device=facts.name,
         made=datetime.now().astimezone().isoformat(timespec="seconds"),
         driver=None if driver is None else driver.version,
         versions={name: version for name in _LIBRARIES if (version := _version(name))},
-        total_memory=facts["total_memory"],
-        capability=None if facts["capability"] is None else tuple(facts["capability"]),
+        total_memory=facts.total_memory,
+        capability=facts.capability,
         steps=tuple(rows),
-        **found,
+        **vars(found),
     )
 
 
-def _ask(command: Sequence[str], seconds: float) -> dict[str, Any]:
+def _ask(command: Sequence[str], seconds: float) -> FoundOnGpu:
     try:
         done = subprocess.run(
             command,
@@ -134,10 +138,9 @@ def _ask(command: Sequence[str], seconds: float) -> dict[str, Any]:
     if done.returncode or not done.stdout.strip():
         last = " ".join(done.stderr.strip().splitlines()[-_LINES:]) or "without a word"
         raise QtuiError(f"The measurement ended with code {done.returncode}: {last}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    if "error" in told:
-        kinds: dict[int, type[QtuiError]] = {2: UsageError, 3: ModelError, 4: NoGpu}
-        raise kinds.get(told["code"], QtuiError)(told["error"])
+    told = from_plain(FoundOnGpu, json.loads(done.stdout))
+    if told.error:
+        raise error_of(told.error, told.code, NoGpu)
     return told
 
 
@@ -156,7 +159,7 @@ async def _step(
     """A few steps of a plan, in the time that is left."""
     if seconds <= 0:
         return MeasuredStep(name, failure="There was no time left for it.")
-    request = {"model": model, "plan": asdict(plan), "steps": STEPS, "device": device}
+    request = RunRequest(model, plan, STEPS, device=device)
     state = RunState()
     try:
         async with asyncio.timeout(seconds):

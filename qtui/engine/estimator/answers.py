@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
 
-from qtui.report.memory.stacked import StackedCurve
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.advice.cases import Figure
 from qtui_core.memory.advice.changes import Advice, Cure
+from qtui_core.memory.advice.claims import Figure
 from qtui_core.memory.advice.fit import Fit, Verdict
 from qtui_core.memory.compute.operation import Operation
+from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
 from qtui_core.memory.estimate import PhaseBytes
 from qtui_core.memory.formulas.terms import Term
 from qtui_core.memory.plan.run_plan import RunPlan
+from qtui_core.memory.replay.groups import StackedCurve
 from qtui_core.telemetry.readings import DeviceReading
 
 #: How much is known: a first answer without the allocator, or all of it.
@@ -119,3 +120,22 @@ class Operations:
 
     plan: RunPlan
     operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class RateTold:
+    """A line of a measurement: the device first, then each rate as it is measured; or why there is
+    none, with the exit code of that error."""
+
+    device: DeviceFacts | None = None
+    rate: MeasuredRate | None = None
+    error: str = ""
+    code: int = 0
+
+
+@dataclass(frozen=True)
+class RatesMeasured:
+    """All rates of a device."""
+
+    device: DeviceFacts | None
+    rates: tuple[MeasuredRate, ...]

@@ -9,26 +9,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from qtui_core.children import child_environment
-from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui_core.child_environment import child_environment
+from qtui_core.errors import QtuiError, UsageError, error_of
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.estimate import Estimate, estimate_recording
 from qtui_core.memory.formulas.size import product_of
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan, plan_on, resolve_for
 from qtui_core.memory.replay.record import ALLOCATE, Component, Event, Label, Recording
+from qtui_core.memory.shape.described import stored_as
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.packed import packing_of
 from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.step.on_device import plan_on
 
 #: Lines of a failed process that are told.
 _LINES = 3
-#: A trace takes seconds or minutes; this long it goes on after it was given up.
+#: Seconds between two looks whether a trace was given up; it takes seconds or minutes.
 _CHECK_SECONDS = 0.2
 
 
 def _never() -> None:
-    """A trace that nothing gives up."""
+    """Stands for a check of a trace that is never given up."""
 
 
 def traced_estimate(
@@ -40,12 +40,8 @@ def traced_estimate(
 ) -> Estimate:
     """The estimate of a run of `plan`, from a trace of the classes for `config`. `shape` is None
     for a family that has none built in. Raises what `trace` and `check` do."""
-    stored = config.get("dtype") or config.get("torch_dtype")
-    if shape is not None:
-        stored = shape.dtype
+    resolved = resolve_for(stored_as(config) if shape is None else shape, plan)
     packing = packing_of(config)
-    packed_as = None if packing is None else packing.quant
-    resolved = resolve(plan, None if stored is None else str(stored), packed_as)
     if packing is not None and resolved.quant == STORED:
         raise UsageError(
             f"The checkpoint is stored as {packing.title}, and a trace runs classes with plain "
@@ -60,8 +56,9 @@ def traced_estimate(
 def trace(
     config: Mapping[str, Any], plan: RunPlan, check: Callable[[], None] = _never
 ) -> Recording:
-    """The recording of a run of `plan` by the classes of the installed transformers and peft, over
-    tensors without values. `check` is called now and then; what it raises ends the process.
+    """The recording of a run of `plan`, which leaves nothing open, by the classes of the installed
+    transformers and peft, over tensors without values. `check` is called now and then; what it
+    raises ends the process.
 
     Raises ModelError and UsageError for what cannot be built, QtuiError where this system cannot
     trace or the process fails.
@@ -86,8 +83,7 @@ def trace(
         raise QtuiError(f"The trace ended with code {process.returncode}: {last}")
     answer = json.loads(output)
     if "error" in answer:
-        kinds: dict[int, type[QtuiError]] = {2: UsageError, 3: ModelError}
-        raise kinds.get(answer["code"], QtuiError)(answer["error"])
+        raise error_of(answer["error"], answer["code"])
     return Recording(tuple(_read(event) for event in answer["events"]), answer["origin"])
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
 from qtui.engine.estimator import estimates as of_memory
 from qtui.engine.estimator import hardware as of_hardware
 from qtui.engine.estimator.subjects import Estimates
-from qtui.engine.task import EngineOperation
+from qtui.engine.task import EngineOperation, operations_on
 from qtui.engine.worker import main
 
 #: Niceness of the process for what may take long.
@@ -25,13 +24,10 @@ BEHIND: Final = 5
 
 def build_operations() -> Mapping[str, EngineOperation]:
     """The operations by name, bound to one set of models."""
-    estimates = Estimates()
-    return {
-        name: EngineOperation(partial(run, estimates), lane)
-        for name, (run, lane) in {**of_memory.OPERATIONS, **of_hardware.OPERATIONS}.items()
-    }
+    return operations_on(Estimates(), of_memory.OPERATIONS, of_hardware.OPERATIONS)
 
 
 if __name__ == "__main__":
-    # What a key waits for gives way to nothing; the rest to that, but somebody waits for it too.
+    # Keys wait for the one, which gives way to nothing. The other gives way to it, but less than
+    # the engine does: somebody waits for it too.
     main(build_operations, niceness=BEHIND if sys.argv[1:] == ["behind"] else 0)

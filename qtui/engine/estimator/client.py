@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +20,13 @@ from qtui.engine.client import (
     StateListener,
 )
 
-#: What a key waits for; all else is asked of the second process.
+#: Questions that a key waits for; all others go to the second process.
 _QUICK: Final = ("first", "devices")
 _COMMAND: Final = (sys.executable, "-P", "-m", "qtui.engine.estimator.child")
 
 
 class EstimatorClient(EngineClient):
-    """As EngineClient: where one of the processes is lost, both are."""
+    """An EngineClient of two processes: where one is lost, the other is ended too."""
 
     def __init__(self, *, log: Path | None = None, on_state: StateListener | None = None) -> None:
         super().__init__(_COMMAND, log=log, on_state=on_state)
@@ -40,7 +39,7 @@ class EstimatorClient(EngineClient):
     async def request(
         self,
         method: str,
-        params: Mapping[str, Any] | None = None,
+        params: object = None,
         *,
         kind: Any = SAME_AS_METHOD,
         on_progress: ProgressCallback | None = None,
@@ -50,7 +49,7 @@ class EstimatorClient(EngineClient):
             return await super().request(method, params, **options)
         if method != "open":
             return await self._behind.request(method, params, **options)
-        # Both have a look at a model that is opened, which may be another one by now.
+        # Both processes read the model anew: its files may have changed since.
         reply, _ = await asyncio.gather(
             super().request(method, params, **options),
             self._behind.request(method, params, **options),

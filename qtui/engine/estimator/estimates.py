@@ -17,105 +17,109 @@ from qtui.engine.estimator.answers import (
     ModelFacts,
     Traced,
 )
+from qtui.engine.estimator.requests import (
+    AroundRequest,
+    FitMapRequest,
+    PlanRequest,
+    SubjectRequest,
+)
 from qtui.engine.estimator.subjects import Estimates, Question, device_of, question_of
-from qtui.engine.task import Result, Task
-from qtui.report.memory.build import report_of
-from qtui.report.memory.data import memory_data
-from qtui.report.memory.stacked import StackedCurve, stacked
-from qtui.report.memory.words import conclude_memory
+from qtui.engine.task import OperationTable, Task
+from qtui_core.codec import printed
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.cases import CASES, figures_of
+from qtui_core.memory.advice.cases import CASES
+from qtui_core.memory.advice.claims import figures_of
+from qtui_core.memory.advice.conclude import conclude_memory
 from qtui_core.memory.advice.fit import Verdict, fit_on
+from qtui_core.memory.advice.report import report_of
 from qtui_core.memory.devices.workspaces import outside_torch
-from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate_resolved
+from qtui_core.memory.estimate import Estimate, PhaseBytes, estimate, estimate_peaks
+from qtui_core.memory.plan.refusals import not_built_in
 from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.memory.replay.curve import Curve, Peaks
-from qtui_core.memory.replay.peaks import estimate_peaks
+from qtui_core.memory.replay.groups import StackedCurve, stacked
 from qtui_core.memory.replay.sketch import sketch
 from qtui_core.telemetry.device import read_devices
 
 
-def open_subject(estimates: Estimates, task: Task) -> Result:
+def open_subject(estimates: Estimates, task: Task[SubjectRequest]) -> ModelFacts:
     """What is known of a model before any plan."""
-    if not task.params.get("case"):
-        estimates.forget(task.text("model"))
-    subject = estimates.subject(task.params)
+    if not task.asked.case:
+        estimates.forget(task.asked.model or "")
+    subject = estimates.subject(task.asked)
     shape = subject.shape
-    return Result(
-        ModelFacts(
-            id=subject.name,
-            location=subject.location,
-            architecture=subject.architecture,
-            parameters=None if shape is None else shape.parameters,
-            layers=None if shape is None else len(shape.encoder) + len(shape.layers),
-            dtype=None if shape is None else shape.dtype,
-            packed_as=None if shape is None else shape.packed_as,
-            max_positions=None if shape is None else shape.max_positions,
-            quantized=subject.quantized,
-            notes=() if shape is None else tuple(shape.notes),
-            unknown=subject.why,
-            traceable=bool(subject.config.get("model_type")),
-        )
+    return ModelFacts(
+        id=subject.name,
+        location=subject.location,
+        architecture=subject.architecture,
+        parameters=None if shape is None else shape.parameters,
+        layers=None if shape is None else len(shape.encoder) + len(shape.layers),
+        dtype=None if shape is None else shape.dtype,
+        packed_as=None if shape is None else shape.packed_as,
+        max_positions=None if shape is None else shape.max_positions,
+        quantized=subject.quantized,
+        notes=() if shape is None else tuple(shape.notes),
+        unknown=subject.why,
+        traceable=bool(subject.config.get("model_type")),
     )
 
 
-def first(estimates: Estimates, task: Task) -> Result:
-    """The curve of tensors: what a knob that is being turned is answered with."""
-    question = question_of(estimates, task)
+def first(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
+    """The first answer, while a knob is being turned: the curve of tensors, without the
+    allocator."""
+    question = question_of(estimates, task.asked)
     drawn = sketch(question.shape, question.plan, question.device)
-    return Result(
-        Answer(
-            stage="first",
-            origin="tape",
-            plan=drawn.plan,
-            resident_bytes=drawn.curve.totals[-1],
-            peak_live_bytes=drawn.peaks.bytes,
-            peak_allocated_bytes=drawn.peaks.bytes,
-            peak_reserved_bytes=None,
-            process_bytes=drawn.process_bytes,
-            uncertainty_bytes=0,
-            peak_phase=drawn.peaks.phase,
-            peak_operation="",
-            components=(),
-            beyond=(),
-            phases=tuple(
-                PhaseBytes(name, most, most, "") for name, most in drawn.peaks.by_phase.items()
-            ),
-            fit=None,
-            curve=_stacked(drawn.curve),
-        )
+    return Answer(
+        stage="first",
+        origin="tape",
+        plan=drawn.plan,
+        resident_bytes=drawn.curve.totals[-1],
+        peak_live_bytes=drawn.peaks.bytes,
+        peak_allocated_bytes=drawn.peaks.bytes,
+        peak_reserved_bytes=None,
+        process_bytes=drawn.process_bytes,
+        uncertainty_bytes=0,
+        peak_phase=drawn.peaks.phase,
+        peak_operation="",
+        components=(),
+        beyond=(),
+        phases=tuple(
+            PhaseBytes(name, most, most, "") for name, most in drawn.peaks.by_phase.items()
+        ),
+        fit=None,
+        curve=_stacked(drawn.curve),
     )
 
 
-def full(estimates: Estimates, task: Task) -> Result:
+def full(estimates: Estimates, task: Task[PlanRequest]) -> Answer:
     """The whole estimate."""
-    question = question_of(estimates, task)
+    question = question_of(estimates, task.asked)
     found = unless_given_up(task, lambda: estimates.full(question))
     drawn = sketch(question.shape, question.plan, question.device)
-    return Result(_answer(found, drawn.curve))
+    return _answer(found, drawn.curve)
 
 
-def trace(estimates: Estimates, task: Task) -> Result:
+def trace(estimates: Estimates, task: Task[AroundRequest]) -> Traced:
     """The same from the classes of transformers, in a process of their own, and what surrounds
     it."""
     from qtui.engine.estimator.asked_trace import traced_estimate
 
-    question = question_of(estimates, task)
+    question = question_of(estimates, task.asked)
     subject = question.subject
     found = traced_estimate(
         subject.config, subject.shape, question.asked, question.device, task.check
     )
-    return Result(Traced(_answer(found, found.curve), _around(question, found, task)))
+    return Traced(_answer(found, found.curve), _around(question, found, task))
 
 
-def around(estimates: Estimates, task: Task) -> Result:
+def around(estimates: Estimates, task: Task[AroundRequest]) -> Around:
     """What would save memory, what the plan fits, what to do when it does not."""
-    question = question_of(estimates, task)
+    question = question_of(estimates, task.asked)
     found = unless_given_up(task, lambda: estimates.full(question))
-    return Result(_around(question, found, task))
+    return _around(question, found, task)
 
 
-def _around(question: Question, found: Estimate, task: Task) -> Around:
+def _around(question: Question, found: Estimate, task: Task[AroundRequest]) -> Around:
     subject = question.subject
 
     @cache
@@ -123,11 +127,11 @@ def _around(question: Question, found: Estimate, task: Task) -> Around:
         task.check()
         return estimate_peaks(question.shape, changed, found.device)
 
-    here = [device_of(params) for params in task.params.get("live", ())]
+    here = map(device_of, task.asked.live)
     report = report_of(
         subject,
         found,
-        None if subject.shape is None else peaks,
+        None if subject.shape is None or not_built_in(subject.shape, found.plan) else peaks,
         here=[device for device in here if device is not None],
         asked=question.asked,
         wanted=None if subject.shape is None else question.plan,
@@ -138,18 +142,18 @@ def _around(question: Question, found: Estimate, task: Task) -> Around:
         cures=report.cures,
         sentence=conclude_memory(report, by_group=True),
         notes=report.notes,
-        report=memory_data(report),
+        report=printed(report),
         weighed=report.weighed,
     )
 
 
-def fit_map(estimates: Estimates, task: Task) -> Result:
+def fit_map(estimates: Estimates, task: Task[FitMapRequest]) -> None:
     """Which batches and sequences (both rising) fit a device. Peaks come first, cell by cell, and
     then verdicts from whole estimates, but only along the edges of what fits: more tokens never
     need less."""
-    question = question_of(estimates, task)
+    question = question_of(estimates, task.asked)
     shape, plan, device = question.shape, question.asked, question.device
-    batches, sequences = task.params["batches"], task.params["sequences"]
+    batches, sequences = task.asked.batches, task.asked.sequences
     needs: dict[tuple[int, int], int] = {}
     peaks: dict[tuple[int, int], int | None] = {}
 
@@ -172,7 +176,7 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
                 peaks[column, row] = None
             tell(column, row)
     if device is None:
-        return Result({})
+        return
     room = device.capacity_bytes
 
     @cache
@@ -180,7 +184,7 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
         task.check()
         if needs[column, row] > room:
             return "no"  # without what the allocator keeps
-        found = unless_given_up(task, lambda: estimate_resolved(shape, cell(column, row), device))
+        found = unless_given_up(task, lambda: estimate(shape, cell(column, row), device))
         return fit_on(found, device).verdict
 
     fitting = tight = len(batches)
@@ -191,7 +195,6 @@ def fit_map(estimates: Estimates, task: Task) -> Result:
         tight = _edge(rows[:tight], ("fits", "tight"), of_column)
         for at, row in enumerate(rows):
             tell(column, row, "fits" if at < fitting else "tight" if at < tight else "no")
-    return Result({})
 
 
 def _edge(rows: list[int], wanted: tuple[str, ...], verdict: Callable[[int], str]) -> int:
@@ -206,17 +209,16 @@ def _edge(rows: list[int], wanted: tuple[str, ...], verdict: Callable[[int], str
     return low
 
 
-def devices(estimates: Estimates, task: Task) -> Result:
+def devices(estimates: Estimates, task: Task[object]) -> Devices:
     """The GPUs of this machine."""
-    return Result(Devices(read_devices()))
+    return Devices(read_devices())
 
 
-def cases(estimates: Estimates, task: Task) -> Result:
+def cases(estimates: Estimates, task: Task[object]) -> None:
     """The worked cases with our figures, one after the other."""
     for case in CASES:
         task.check()
         task.progress(0.0, CaseFigures(case.key, figures_of(case)))
-    return Result({})
 
 
 def _answer(found: Estimate, curve: Curve) -> Answer:
@@ -246,13 +248,13 @@ def _stacked(curve: Curve) -> StackedCurve:
 
 
 #: Lanes: "quick" is what a key waits for, "view" what follows it, "background" what may take long.
-OPERATIONS = {
-    "open": (open_subject, "quick"),
-    "first": (first, "quick"),
-    "devices": (devices, "quick"),
-    "full": (full, "view"),
-    "around": (around, "view"),
-    "map": (fit_map, "background"),
-    "cases": (cases, "background"),
-    "trace": (trace, "trace"),
+OPERATIONS: OperationTable = {
+    "open": (open_subject, "quick", SubjectRequest),
+    "first": (first, "quick", PlanRequest),
+    "devices": (devices, "quick", None),
+    "full": (full, "view", PlanRequest),
+    "around": (around, "view", AroundRequest),
+    "map": (fit_map, "background", FitMapRequest),
+    "cases": (cases, "background", None),
+    "trace": (trace, "trace", AroundRequest),
 }

@@ -9,16 +9,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import IO, Any, Final
+from typing import IO, Final
 
-from qtui.engine.estimator.answers import Operations, Readings
+from qtui.engine.estimator.answers import Operations, RatesMeasured, RateTold, Readings
+from qtui.engine.estimator.requests import OperationsRequest, RatesRequest
 from qtui.engine.estimator.subjects import Estimates, question_of
-from qtui.engine.task import Result, Task
-from qtui_core.children import child_environment
-from qtui_core.errors import ModelError, QtuiError, UsageError
+from qtui.engine.task import OperationTable, Task
+from qtui_core.child_environment import child_environment
+from qtui_core.codec import from_plain
+from qtui_core.errors import QtuiError, error_of
 from qtui_core.memory.compute.intensity import operations_of
-from qtui_core.memory.plan.run_plan import resolve_for
-from qtui_core.memory.step.on_device import plan_on
+from qtui_core.memory.plan.run_plan import plan_on, resolve_for
 from qtui_core.telemetry.readings import read_all
 
 #: Lines of a failed process that are told.
@@ -27,30 +28,30 @@ _LINES: Final = 3
 _LOOK: Final = 0.2
 
 
-def gpus(estimates: Estimates, task: Task) -> Result:
+def gpus(estimates: Estimates, task: Task[object]) -> Readings:
     """Every GPU at this moment."""
-    return Result(Readings(tuple(read_all())))
+    return Readings(tuple(read_all()))
 
 
-def operations(estimates: Estimates, task: Task) -> Result:
+def operations(estimates: Estimates, task: Task[OperationsRequest]) -> Operations:
     """The operations of a step of a plan."""
-    question = question_of(estimates, task)
+    question = question_of(estimates, task.asked)
     shape, plan = question.shape, question.asked
     longest = shape.max_positions
-    if task.params.get("usual") and longest and longest < plan.sequence:
+    if task.asked.usual and longest and longest < plan.sequence:
         plan = dataclasses.replace(plan, sequence=longest)
     resolved = plan_on(resolve_for(shape, plan), question.device, shape)
-    return Result(Operations(resolved, tuple(operations_of(shape, resolved))))
+    return Operations(resolved, tuple(operations_of(shape, resolved)))
 
 
-def measure(estimates: Estimates, task: Task) -> Result:
+def measure(estimates: Estimates, task: Task[RatesRequest]) -> RatesMeasured:
     """The rates of a device, each told as it is measured."""
     # A file, because a pipe that nobody empties would stop the child.
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         return _measure(task, stderr)
 
 
-def _measure(task: Task, stderr: IO[str]) -> Result:
+def _measure(task: Task[RatesRequest], stderr: IO[str]) -> RatesMeasured:
     child = subprocess.Popen(
         # -P: no file beside the user is taken for a library.
         [
@@ -58,7 +59,7 @@ def _measure(task: Task, stderr: IO[str]) -> Result:
             "-P",
             "-m",
             "qtui.engine.calibration.measuring",
-            str(task.params.get("on", "auto")),
+            task.asked.on,
         ],
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -68,20 +69,18 @@ def _measure(task: Task, stderr: IO[str]) -> Result:
     over = threading.Event()
     watcher = threading.Thread(target=_end_when_cancelled, args=(child, task, over), daemon=True)
     watcher.start()
-    found: dict[str, Any] = {"device": None, "rates": []}
+    device, rates = None, []
     try:
         with child:
             for line in child.stdout or ():
                 if not line.endswith("\n"):
                     break  # it was killed meanwhile
-                told = json.loads(line)
-                if "error" in told:
-                    kinds: dict[int, type[QtuiError]] = {2: UsageError, 3: ModelError}
-                    raise kinds.get(told["code"], QtuiError)(told["error"])
-                if "device" in told:
-                    found["device"] = told["device"]
-                else:
-                    found["rates"].append(told["rate"])
+                told = from_plain(RateTold, json.loads(line))
+                if told.error:
+                    raise error_of(told.error, told.code)
+                device = told.device or device
+                if told.rate is not None:
+                    rates.append(told.rate)
                 task.progress(0.0, told)
     finally:
         over.set()
@@ -93,10 +92,12 @@ def _measure(task: Task, stderr: IO[str]) -> Result:
         words = stderr.read().strip().splitlines()
         last = " ".join(words[-_LINES:]) or "without a word"
         raise QtuiError(f"The measurement ended with code {child.returncode}: {last}")
-    return Result(found)
+    return RatesMeasured(device, tuple(rates))
 
 
-def _end_when_cancelled(child: subprocess.Popen[str], task: Task, over: threading.Event) -> None:
+def _end_when_cancelled(
+    child: subprocess.Popen[str], task: Task[RatesRequest], over: threading.Event
+) -> None:
     while not over.wait(_LOOK):
         if task.is_cancelled():
             child.kill()
@@ -104,8 +105,8 @@ def _end_when_cancelled(child: subprocess.Popen[str], task: Task, over: threadin
 
 
 #: Lanes of their own: live values must not wait for an estimate, nor a key for a measurement.
-OPERATIONS = {
-    "gpus": (gpus, "live"),
-    "operations": (operations, "view"),
-    "measure": (measure, "measure"),
+OPERATIONS: OperationTable = {
+    "gpus": (gpus, "live", None),
+    "operations": (operations, "view", OperationsRequest),
+    "measure": (measure, "measure", RatesRequest),
 }

@@ -1,26 +1,24 @@
 """Whose memory is estimated: models and worked cases, by the names that requests have for them.
 
 A subject is named by `model`, as the user typed it, or by `case`, one of the worked cases. Its
-shape is read once. Plans and devices come as JSON.
+shape is read once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
-from qtui.engine.task import Task
+from qtui.engine.estimator.requests import DeviceAsked, PlanRequest, SubjectRequest
 from qtui.profiles import calibrated
-from qtui.report.memory.build import Described, described
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.advice.cases import case_of
 from qtui_core.memory.devices.device import Calibration
 from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
-from qtui_core.memory.estimate import Estimate, estimate_resolved
-from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
+from qtui_core.memory.estimate import Estimate, estimate_as_run
+from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for
+from qtui_core.memory.shape.described import Described, described
 from qtui_core.memory.shape.from_config import UnknownFamily
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.models import open_model
@@ -53,10 +51,10 @@ class Estimates:
         self._subjects: dict[tuple[str, str], MemorySubject] = {}
         self._found: dict[Key, Estimate] = {}
 
-    def subject(self, params: Mapping[str, Any]) -> MemorySubject:
+    def subject(self, asked: SubjectRequest) -> MemorySubject:
         """Raises ModelError for a model that cannot be had, UsageError for a configuration that
         makes no sense."""
-        case, model = params.get("case") or "", str(params.get("model") or "")
+        case, model = asked.case or "", asked.model or ""
         key = ("case", case) if case else ("model", model)
         if key not in self._subjects:
             self._subjects[key] = _of_case(case) if case else _of_model(model)
@@ -73,7 +71,8 @@ class Estimates:
         key = (subject.name, plan, place)
         found = self._found.pop(key, None)
         if found is None or found.shape is not subject.shape:
-            found = estimate_resolved(question.shape, plan, device)
+            shape = question.shape
+            found = estimate_as_run(shape, plan_as_run(shape, plan, device), device)
         self._found[key] = found
         while len(self._found) > _KEPT:
             del self._found[next(iter(self._found))]
@@ -101,7 +100,7 @@ def _of_case(key: str) -> MemorySubject:
 
 @dataclass(frozen=True)
 class Question:
-    """What a task is about. `asked` is the plan as it was typed."""
+    """What a request is about. `asked` is the plan as it was typed."""
 
     subject: MemorySubject
     asked: RunPlan
@@ -118,22 +117,19 @@ class Question:
         return resolve_for(self.shape, self.asked)
 
 
-def question_of(estimates: Estimates, task: Task) -> Question:
-    """The subject, plan and device that a task is about."""
-    plan = dict(task.params["plan"])
-    plan["lora_targets"] = tuple(plan["lora_targets"])
-    subject, device = estimates.subject(task.params), device_of(task.params.get("device"))
-    return Question(subject, RunPlan(**plan), device)
+def question_of(estimates: Estimates, asked: PlanRequest) -> Question:
+    """The subject, plan and device that a request is about."""
+    return Question(estimates.subject(asked), asked.plan, device_of(asked.device))
 
 
-def device_of(params: Mapping[str, Any] | None) -> Device | None:
+def device_of(asked: DeviceAsked | None) -> Device | None:
     """A device by its name in the catalogue; of this machine, with what is free on it."""
-    if params is None:
+    if asked is None:
         return None
-    name, capacity, label = params.get("name"), params.get("capacity"), params.get("label")
+    capacity = asked.capacity
     try:
-        if name or capacity is None:
-            found = calibrated(find_device(name or ""))
+        if asked.name or capacity is None:
+            found = calibrated(find_device(asked.name or ""))
         else:
             found = device_of_memory(capacity)
     except UsageError:
@@ -142,4 +138,4 @@ def device_of(params: Mapping[str, Any] | None) -> Device | None:
         found = device_of_memory(capacity)
     if capacity is not None:
         found = dataclasses.replace(found, allocatable=capacity)
-    return dataclasses.replace(found, name=label) if label else found
+    return dataclasses.replace(found, name=asked.label) if asked.label else found

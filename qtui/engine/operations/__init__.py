@@ -1,14 +1,12 @@
 """What the engine can be asked for, one file for each kind of question.
 
-An operation is a function of the session and the task: it reads its parameters from the task
-and answers with JSON and pictures. What is computed is computed by qtui_core. Each module
-lists its operations as `OPERATIONS`, name -> (function, lane): "view" is what takes seconds,
-"quick" what the cursor waits for, "background" what may take minutes.
+An operation is a function of the session and the task, whose `asked` is the request; it answers
+with a dataclass. What is computed is computed by qtui_core. Each module lists its operations as
+`OPERATIONS`, name -> (function, lane, class of the request): "view" is what takes seconds, "quick"
+what the cursor waits for, "background" what may take minutes.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 from qtui.engine.operations import (
     activations,
@@ -21,7 +19,7 @@ from qtui.engine.operations import (
     ranking,
 )
 from qtui.engine.operations.session import Session
-from qtui.engine.task import EngineOperation
+from qtui.engine.task import EngineOperation, operations_on
 
 MODULES = (
     models,
@@ -37,9 +35,4 @@ MODULES = (
 
 def build_operations() -> dict[str, EngineOperation]:
     """The operations by name, bound to one session."""
-    session = Session()
-    return {
-        name: EngineOperation(partial(run, session), lane)
-        for module in MODULES
-        for name, (run, lane) in module.OPERATIONS.items()
-    }
+    return operations_on(Session(), *(module.OPERATIONS for module in MODULES))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
+from qtui.engine.answers.activations import (
+    Captured,
+    CapturesMade,
+    Channel,
+    Outputs,
+    Ranges,
+    StageTold,
+    Way,
+)
 from qtui.engine.captures import Capture
 from qtui.engine.operations.session import Session, watched
-from qtui.engine.task import Result, Task
+from qtui.engine.requests import CaptureRequest, OutputsRequest, RangesRequest
+from qtui.engine.task import OperationTable, Task
 from qtui_core.activations import (
     ActivationScheme,
     RangeReport,
@@ -21,7 +30,6 @@ from qtui_core.activations import (
     ways_of,
 )
 from qtui_core.activations.conclude import (
-    channels_in_words,
     columns_of,
     conclude_output,
     conclude_ranges,
@@ -32,80 +40,68 @@ from qtui_core.activations.output_error import MAX_ELEMENTS, OutputError, tokens
 from qtui_core.activations.text import Text, builtin_text, read_text
 from qtui_core.errors import UsageError
 from qtui_core.models.quoting import printable
-from qtui_core.quant import PerModel, Scheme
+from qtui_core.quant import PerModel
 from qtui_core.quant.segments.elements import Float32
 
 CHANNELS_SENT = 16
 OUTPUTS_SENT = 8
 
 
-def capture(session: Session, task: Task) -> Result:
+def capture(session: Session, task: Task[CaptureRequest]) -> CapturesMade:
     """Let the model run on `prompt`, on the text of `file`, or on the built-in text, and keep
     what flows through the modules of the weights `tensors`. Progress tells the stage."""
-    tensors = task.params.get("tensors")
-    if not isinstance(tensors, list) or not tensors or not all(map(_is_text, tensors)):
+    asked, model = task.asked, task.asked.model
+    if not asked.tensors:
         raise UsageError("A capture needs a list of weights whose modules are wanted.")
-    text = _text_of(task)
-    model = task.text("model")
+    text = _text_of(asked)
     told = ""
 
     def stage(words: str, fraction: float) -> None:
         nonlocal told
         task.check()
-        task.progress(fraction, {"stage": words} if words != told else None)
+        task.progress(fraction, StageTold(words) if words != told else None)
         told = words
 
-    found = session.captured.capture(
-        model, session.models.source(model), tensors, text, stage, task.is_cancelled
-    )
-    return Result(
-        {
-            "captures": [_capture_data(one) for one in found],
-            "held": session.captured.held(model),
-        }
-    )
+    source, tensors = session.models.source(model), list(asked.tensors)
+    found = session.captured.capture(model, source, tensors, text, stage, task.is_cancelled)
+    return CapturesMade(tuple(map(_captured_of, found)), tuple(session.captured.held(model)))
 
 
-def activation_ranges(session: Session, task: Task) -> Result:
+def activation_ranges(session: Session, task: Task[RangesRequest]) -> Ranges:
     """The ways to quantize an activation in the format of `scheme`, on the calibration text
     and on held-out text, and the channels that stand out."""
-    side, found = _captured(session, task)
-    scheme = session.scheme_of(task)
+    asked = task.asked
+    found = session.captured.need(asked.model, asked.tensor, asked.source)
+    side = cast(Side, asked.source)  # `need` refuses the weight
     calibration, held_out = found.sides(side)
     observed = calibration.observed
-    ways = ways_of(scheme, observed)
+    ways = ways_of(asked.scheme, observed)
     reports = list(compare_ranges(ways, calibration, held_out, **watched(task)))
     columns = columns_of(observed)
-    largest = columns.largest(CHANNELS_SENT)
-    subject = f"{side.capitalize()} of {_short(found)}"
-    return Result(
-        {
-            **_capture_data(found),
-            "side": side,
-            "features": observed.features,
-            "min": observed.min,
-            "max": observed.max,
-            "nonfinite": observed.nonfinite,
-            "sampled": not (calibration.whole and (held_out is None or held_out.whole)),
-            "median_absmax": columns.median_absmax,
-            "channels": [[c.column, c.absmax, _finite(c.absmax_ratio)] for c in largest],
-            "channels_in_words": channels_in_words(columns),
-            "standing_out": len(standing_out(columns)),
-            "ways": [_way_data(report) for report in reports],
-            "sentence": conclude_ranges(subject, columns, reports),
-        }
+    return Ranges(
+        side=side,
+        scheme=str(asked.scheme),
+        features=observed.features,
+        nonfinite=observed.nonfinite,
+        sampled=not (calibration.whole and (held_out is None or held_out.whole)),
+        standing_out=len(standing_out(columns)),
+        channels=tuple(
+            Channel(c.column, c.absmax, _finite(c.absmax_ratio))
+            for c in columns.largest(CHANNELS_SENT)
+        ),
+        ways=tuple(map(_way, reports)),
+        sentence=conclude_ranges(f"{side.capitalize()} of {_short(found)}", columns, reports),
     )
 
 
-def output_error(session: Session, task: Task) -> Result:
+def output_error(session: Session, task: Task[OutputsRequest]) -> Outputs:
     """The error of the layer's output with the weights, the activations or both quantized by
     each of `schemes`: a table whose first row and column leave weights and activations as
     they are. The sentence is about scheme number `active` for both."""
-    found = session.captured.need(task.text("model"), task.text("tensor"), "input")
-    texts = task.params.get("schemes")
-    if not isinstance(texts, list) or not texts:
+    asked, schemes = task.asked, task.asked.schemes
+    found = session.captured.need(asked.model, asked.tensor, "input")
+    if not schemes:
         raise UsageError("The error of an output needs a list of schemes.")
-    schemes = [Scheme.parse(str(text)) for text in texts]
     weight, bias = _layer(session, task)
     recording = found.calibration.input
     transposed = found.calibration.kind == "Conv1D"
@@ -132,25 +128,22 @@ def output_error(session: Session, task: Task) -> Result:
         model_absmax=extent,
         **watched(task),
     )
-    active = task.params.get("active", 0)
-    at = 1 + (active if isinstance(active, int) and 0 <= active < len(schemes) else 0)
+    at = 1 + (asked.active if 0 <= asked.active < len(schemes) else 0)
     both = table[at][at]
-    return Result(
-        {
-            "tokens": x.shape[0],
-            "schemes": [str(scheme) for scheme in schemes],
-            "sqnr_db": [[cell.sqnr_db for cell in row] for row in table],
-            "relative_mse": [[cell.relative_mse for cell in row] for row in table],
-            "worst_outputs": _worst_outputs(both),
-            "transposed": transposed,
-            "sentence": conclude_output(str(schemes[at - 1]), table[at][0], table[0][at], both),
-        }
+    return Outputs(
+        tokens=x.shape[0],
+        schemes=tuple(map(str, schemes)),
+        sqnr_db=tuple(tuple(cell.sqnr_db for cell in row) for row in table),
+        relative_mse=tuple(tuple(cell.relative_mse for cell in row) for row in table),
+        worst_outputs=_worst_outputs(both),
+        transposed=transposed,
+        sentence=conclude_output(str(schemes[at - 1]), table[at][0], table[0][at], both),
     )
 
 
-def _layer(session: Session, task: Task) -> tuple[Float32, Float32 | None]:
+def _layer(session: Session, task: Task[OutputsRequest]) -> tuple[Float32, Float32 | None]:
     """The weight as it is stored and the bias of a layer."""
-    model, name = task.text("model"), task.text("tensor")
+    model, name = task.asked.model, task.asked.tensor
     source = session.models.source(model)
     tensor = session.models.tensor(model, name)
     if tensor.info.elements > MAX_ELEMENTS:
@@ -167,62 +160,53 @@ def _layer(session: Session, task: Task) -> tuple[Float32, Float32 | None]:
     return weight, bias
 
 
-def _captured(session: Session, task: Task) -> tuple[Side, Capture]:
-    side = task.params.get("source", "input")
-    found = session.captured.need(task.text("model"), task.text("tensor"), side)
-    return cast(Side, side), found
-
-
-def _text_of(task: Task) -> Text:
-    prompt, file = task.params.get("prompt"), task.params.get("file")
-    if prompt is not None and file is not None:
+def _text_of(asked: CaptureRequest) -> Text:
+    if asked.prompt is not None and asked.file is not None:
         raise UsageError("A capture reads a prompt or a file, and not both.")
-    if file is not None:
-        return read_text(task.text("file"))
-    if prompt is not None:
-        words = task.text("prompt")
-        if not words.strip():
-            raise UsageError("The prompt is empty; the model needs a text to run on.")
-        return Text(words, "the prompt")
-    return builtin_text()
+    if asked.file is not None:
+        return read_text(asked.file)
+    if asked.prompt is None:
+        return builtin_text()
+    if not asked.prompt.strip():
+        raise UsageError("The prompt is empty; the model needs a text to run on.")
+    return Text(asked.prompt, "the prompt")
 
 
-def _capture_data(capture: Capture) -> dict[str, Any]:
+def _captured_of(capture: Capture) -> Captured:
     first, second = capture.calibration, capture.held_out
-    return {
-        "number": capture.number,
-        "tensor": capture.tensor,
-        "module": first.module,
-        "kind": first.kind,
-        "text": capture.text,
-        "note": capture.note,
-        "seconds": capture.seconds,
-        "tokens": first.input.observed.tokens,
-        "kept_tokens": first.input.rows.shape[0],
-        "held_out_tokens": 0 if second is None else second.input.observed.tokens,
-        "inputs": first.input.observed.features,
-        "outputs": first.output.observed.features,
-    }
+    return Captured(
+        number=capture.number,
+        tensor=capture.tensor,
+        module=first.module,
+        kind=first.kind,
+        text=capture.text,
+        note=capture.note,
+        seconds=capture.seconds,
+        tokens=first.input.observed.tokens,
+        kept_tokens=first.input.rows.shape[0],
+        held_out_tokens=0 if second is None else second.input.observed.tokens,
+        inputs=first.input.observed.features,
+        outputs=first.output.observed.features,
+    )
 
 
-def _way_data(report: RangeReport) -> dict[str, Any]:
-    held_out = report.held_out
-    return {
-        "kind": report.way.kind,
-        "words": report.way.words,
-        "scheme": str(report.way.scheme),
-        "extent": report.way.extent,
-        "bits": report.bits_per_value,
-        "calibration": dataclasses.asdict(report.calibration),
-        "held_out": None if held_out is None else dataclasses.asdict(held_out),
-        "loss_db": report.loss_db,
-    }
+def _way(report: RangeReport) -> Way:
+    return Way(
+        kind=report.way.kind,
+        words=report.way.words,
+        scheme=str(report.way.scheme),
+        extent=report.way.extent,
+        bits=report.bits_per_value,
+        calibration=report.calibration,
+        held_out=report.held_out,
+        loss_db=report.loss_db,
+    )
 
 
-def _worst_outputs(error: OutputError) -> list[list[float]]:
+def _worst_outputs(error: OutputError) -> tuple[tuple[int, float], ...]:
     share = error.channel_share
     order = np.argsort(-share, kind="stable")[:OUTPUTS_SENT]
-    return [[int(channel), float(share[channel])] for channel in order if share[channel] > 0]
+    return tuple((int(channel), float(share[channel])) for channel in order if share[channel] > 0)
 
 
 def _short(capture: Capture) -> str:
@@ -233,13 +217,9 @@ def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-OPERATIONS = {
+OPERATIONS: OperationTable = {
     # In a lane of its own: a person goes on looking at weights while the model runs.
-    "capture": (capture, "capture"),
-    "activation_ranges": (activation_ranges, "view"),
-    "output_error": (output_error, "view"),
+    "capture": (capture, "capture", CaptureRequest),
+    "activation_ranges": (activation_ranges, "view", RangesRequest),
+    "output_error": (output_error, "view", OutputsRequest),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -14,25 +15,28 @@ from qtui.engine.answers.codes import (
     SchemeBudget,
 )
 from qtui.engine.operations.session import Session
-from qtui.engine.task import Result, Task
+from qtui.engine.requests import BudgetRequest, CodesRequest
+from qtui.engine.task import OperationTable, Task
+from qtui_core.answers.codes import NF4Construction
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
-from qtui_core.quant.bit_budget import bit_budget as budget_of
 from qtui_core.quant.coding.nf4_construction import construct_nf4
 from qtui_core.quant.gaussian import gaussian_relative_mse
 from qtui_core.quant.measure import ErrorScan, decibels
 from qtui_core.quant.scan.occupancy import OccupancyScan
 from qtui_core.quant.scan.reducer import Reducer
 from qtui_core.quant.scan.statistics import StatisticsScan
-from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
+from qtui_core.quant.storage import bit_budget as budget_of
+from qtui_core.quant.verdicts.contest import Contender
 from qtui_core.quant.verdicts.equal_bits import at_equal_bits
-from qtui_core.schemes.combinations import check_side_by_side
+from qtui_core.quant.verdicts.verdict import verdict
+from qtui_core.schemes.scheme import check_side_by_side
 
 
-def codebooks(session: Session, task: Task) -> Result:
+def codebooks(session: Session, task: Task[CodesRequest]) -> CodesSideBySide:
     """Codes, density and error of each of `schemes`; the sentence is about all of them, and
     knows whether they were `resized` to equal bits."""
-    tensor, schemes = session.tensor_of(task), schemes_of(task)
+    tensor, schemes = session.tensor_of(task), _once(task.asked.schemes)
     check_side_by_side(schemes)
     found: list[Contender] = []
     asked: list[Reducer[Any]] = [
@@ -44,10 +48,9 @@ def codebooks(session: Session, task: Task) -> Result:
     count = len(schemes)
     for occupancy, report in zip(results[:count], results[count:], strict=True):
         found.append(Contender(report, occupancy))
-    resized = task.params.get("resized") is True
     stored = session.stored_bits(task)
-    sentence = verdict(found, stats, resized=resized, stored_bits=stored)
-    return Result(CodesSideBySide(tuple(map(_column, found)), sentence))
+    sentence = verdict(found, stats, resized=task.asked.resized, stored_bits=stored)
+    return CodesSideBySide(tuple(map(_column, found)), sentence)
 
 
 def _column(contender: Contender) -> CodeColumn:
@@ -73,49 +76,45 @@ def _numbers(array: npt.NDArray[Any] | None) -> tuple[Any, ...]:
     return () if array is None else tuple(array.tolist())
 
 
-def equal_bits(session: Session, task: Task) -> Result:
+def equal_bits(session: Session, task: Task[BudgetRequest]) -> AtEqualBits:
     """`schemes` resized to the bits per parameter of the first one in a tensor of `shape`."""
-    schemes, shape = schemes_of(task), _shape_of(task)
+    schemes, shape = _once(task.asked.schemes), _shape_of(task.asked)
     if not schemes:
-        return Result(AtEqualBits(()))
+        return AtEqualBits(())
     wanted = budget_of(schemes[0], shape).bits_per_parameter
-    return Result(AtEqualBits(at_equal_bits(schemes, shape, wanted)))
+    return AtEqualBits(at_equal_bits(schemes, shape, wanted))
 
 
-def bit_budget(session: Session, task: Task) -> Result:
+def bit_budget(session: Session, task: Task[BudgetRequest]) -> Budgets:
     """Where the bits of each of `schemes` go in a tensor of `shape`, and what each would lose
     on Gaussian values."""
-    shape = _shape_of(task)
+    shape = _shape_of(task.asked)
     budgets = tuple(
         SchemeBudget(budget_of(scheme, shape), decibels(gaussian_relative_mse(scheme, shape)))
-        for scheme in schemes_of(task)
+        for scheme in _once(task.asked.schemes)
     )
-    return Result(Budgets(budgets))
+    return Budgets(budgets)
 
 
-def nf4_construction(session: Session, task: Task) -> Result:
+def nf4_construction(session: Session, task: Task[object]) -> NF4Construction:
     """How the levels of NF4 are made."""
-    return Result(construct_nf4())
+    return construct_nf4()
 
 
-def schemes_of(task: Task) -> list[Scheme]:
-    """The schemes of a task, without repetitions."""
-    texts = task.params.get("schemes")
-    if not isinstance(texts, list):
-        raise UsageError(f"The engine's {task.method} needs schemes as a list.")
-    return list(dict.fromkeys(Scheme.parse(str(text)) for text in texts))
+def _once(schemes: Sequence[Scheme]) -> list[Scheme]:
+    """Without repetitions."""
+    return list(dict.fromkeys(schemes))
 
 
-def _shape_of(task: Task) -> tuple[int, ...]:
-    shape = task.params.get("shape")
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-        raise UsageError(f"The engine's {task.method} needs a shape as a list of sizes.")
-    return tuple(shape)
+def _shape_of(asked: BudgetRequest) -> tuple[int, ...]:
+    if any(size < 0 for size in asked.shape):
+        raise UsageError(f"A shape has no size below 0; got {asked.shape}.")
+    return asked.shape
 
 
-OPERATIONS = {
-    "codebooks": (codebooks, "view"),
-    "equal_bits": (equal_bits, "quick"),
-    "bit_budget": (bit_budget, "quick"),
-    "nf4_construction": (nf4_construction, "quick"),
+OPERATIONS: OperationTable = {
+    "codebooks": (codebooks, "view", CodesRequest),
+    "equal_bits": (equal_bits, "quick", BudgetRequest),
+    "bit_budget": (bit_budget, "quick", BudgetRequest),
+    "nf4_construction": (nf4_construction, "quick", None),
 }

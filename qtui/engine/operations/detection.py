@@ -10,6 +10,7 @@ import numpy as np
 
 from qtui.engine.answers.outliers import By
 from qtui.engine.operations.session import OUTLIER_SIGMA, Session, SessionTensor, watched
+from qtui.engine.requests import AttributionRequest, OutliersRequest, TensorRequest
 from qtui.engine.task import Task
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
@@ -60,14 +61,18 @@ class Detected:
 
 
 def detect(
-    session: Session, task: Task, tensor: SessionTensor, start: float, stop: float
+    session: Session,
+    task: Task[OutliersRequest] | Task[AttributionRequest],
+    tensor: SessionTensor,
+    start: float,
+    stop: float,
 ) -> Detected:
-    """What the task's `detection` (SIGMA unless it says another) finds at its `limit`; without
-    one at six sigma, at the threshold of `threshold_of`, or at STANDS_OUT times the median.
+    """What the `detection` of a task finds at its `limit`; without one at six sigma, at the
+    threshold of `threshold_of`, or at STANDS_OUT times the median.
 
-    Raises UsageError for a detection or a limit that is none.
+    Raises UsageError for a limit that is none.
     """
-    by, limit = task.params.get("detection", SIGMA), number(task, "limit")
+    by, limit = task.asked.detection, task.asked.limit
     part = (stop - start) / 3
     columns = columns_of(session, task, tensor, start, start + part)
     watch = watched(task, start + 2 * part, stop)
@@ -91,20 +96,18 @@ def detect(
         hit = {c.column for c in found.columns}
         stand_out = tuple(c for c in outlier_columns(columns, found) if c in hit)
         return Detected(SIGMA, sigma, found, stand_out)
-    if by == THRESHOLD:
-        threshold = threshold_of(session, task, tensor, columns) if limit is None else limit
-        found = session.remembered(
-            task,
-            tensor,
-            (THRESHOLD, threshold),
-            lambda: find_beyond(tensor, threshold, stats, LISTED, usual=usual, **watch),
-        )
-        return Detected(THRESHOLD, threshold, found, tuple(c.column for c in found.columns))
-    raise UsageError(f"Outliers are detected by sigma, threshold or column, not by {by!r}.")
+    threshold = threshold_of(session, task, tensor, columns) if limit is None else limit
+    found = session.remembered(
+        task,
+        tensor,
+        (THRESHOLD, threshold),
+        lambda: find_beyond(tensor, threshold, stats, LISTED, usual=usual, **watch),
+    )
+    return Detected(THRESHOLD, threshold, found, tuple(c.column for c in found.columns))
 
 
 def columns_of(
-    session: Session, task: Task, tensor: SessionTensor, start: float, stop: float
+    session: Session, task: Task[TensorRequest], tensor: SessionTensor, start: float, stop: float
 ) -> ColumnStatistics:
     """The magnitudes of all columns."""
     columns: ColumnStatistics
@@ -113,25 +116,15 @@ def columns_of(
 
 
 def threshold_of(
-    session: Session, task: Task, tensor: SessionTensor, columns: ColumnStatistics
+    session: Session, task: Task[TensorRequest], tensor: SessionTensor, columns: ColumnStatistics
 ) -> float:
     """Where the threshold stands unless it is moved: of an activation at LLM.int8()'s own. A
     weight has another unit: there where the columns that stand out, or the largest alone, are
     kept."""
     ladder = threshold_ladder(columns)
-    if not ladder or task.params.get("source", "weight") != "weight":
+    if not ladder or task.asked.source != "weight":
         return USUAL_THRESHOLD
     outliers = session.outliers_of(task, tensor, 0.0, 1.0)
     wanted = max(1, len(outlier_columns(columns, outliers)))
     kept = ((t, int(np.count_nonzero(columns.absmax >= np.float32(t)))) for t in ladder)
     return next((threshold for threshold, count in kept if count >= wanted), ladder[-1])
-
-
-def number(task: Task, name: str) -> float | None:
-    """A number of a task, None where it has none. Raises UsageError for anything else."""
-    value = task.params.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"The engine takes {name} as a number; got {value!r}.")
-    return float(value)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from qtui.engine.answers.tensors import Explanation, TensorNumbers
+from qtui.engine.answers.pictures import BinCounts
+from qtui.engine.answers.tensors import Element, Explanation, TensorNumbers
 from qtui.engine.element import element_under_scheme
 from qtui.engine.operations.session import Session, array, watched
-from qtui.engine.task import Result, Task
+from qtui.engine.requests import (
+    ElementRequest,
+    HistogramRequest,
+    SchemeRequest,
+    SchemesRequest,
+    TensorRequest,
+)
+from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import UsageError
-from qtui_core.quant import Scheme
+from qtui_core.quant import ErrorReport
 from qtui_core.quant import explain as explain_reports
 from qtui_core.quant import histogram as histogram_of
 from qtui_core.quant.measure import ErrorScan
@@ -21,61 +29,61 @@ from qtui_core.quant.segments.layout import matrix_shape
 OUTLIER_COLUMNS_SENT = 256
 
 
-def statistics(session: Session, task: Task) -> Result:
+def statistics(session: Session, task: Task[TensorRequest]) -> TensorNumbers:
     """Statistics and outliers, two passes."""
     tensor = session.tensor_of(task)
     stats = session.statistics_of(task, tensor, 0.0, 0.5)
     found = session.outliers_of(task, tensor, 0.5, 1.0)
-    first = replace(found, columns=found.columns[:OUTLIER_COLUMNS_SENT])
-    return Result(TensorNumbers(stats, first))
+    return TensorNumbers(stats, replace(found, columns=found.columns[:OUTLIER_COLUMNS_SENT]))
 
 
-def histogram(session: Session, task: Task) -> Result:
-    tensor, bins = session.tensor_of(task), task.integer("bins")
+def histogram(session: Session, task: Task[HistogramRequest]) -> BinCounts:
+    """How many elements are in each bin."""
+    tensor = session.tensor_of(task)
     stats = session.statistics_of(task, tensor, 0.0, 0.5)
     if stats.min is None or stats.max is None:
-        return Result({"edges": []}, {"counts": array([], "<i8")})
-    found = histogram_of(tensor, bins, low=stats.min, high=stats.max, **watched(task, 0.5, 1.0))
-    edges = [float(found.edges[0]), float(found.edges[-1])]
-    return Result({"edges": edges}, {"counts": array(found.counts, "<i8")})
+        return BinCounts((), array([], "<i8"))
+    watch = watched(task, 0.5, 1.0)
+    found = histogram_of(tensor, task.asked.bins, low=stats.min, high=stats.max, **watch)
+    edges = float(found.edges[0]), float(found.edges[-1])
+    return BinCounts(edges, array(found.counts, "<i8"))
 
 
-def measure(session: Session, task: Task) -> Result:
-    return Result(session.errors_of(task, session.tensor_of(task), session.scheme_of(task)))
+def measure(session: Session, task: Task[SchemeRequest]) -> ErrorReport:
+    """The error of a scheme."""
+    return session.errors_of(task, session.tensor_of(task), task.asked.scheme)
 
 
-def explain(session: Session, task: Task) -> Result:
+def explain(session: Session, task: Task[SchemesRequest]) -> Explanation:
     """A sentence about the error of the first of `schemes`; the others are alternatives."""
-    tensor = session.tensor_of(task)
-    texts = task.params.get("schemes")
-    if not isinstance(texts, list) or not texts:
+    tensor, schemes = session.tensor_of(task), task.asked.schemes
+    if not schemes:
         raise UsageError("An explanation needs a list of schemes.")
-    schemes = [Scheme.parse(str(text)) for text in texts]
     asked: list[Reducer[Any]] = [*map(ErrorScan, schemes), StatisticsScan()]
     *reports, stats = session.find(task, tensor, asked, 0.0, 0.95)
     outliers = session.outliers_of(task, tensor, 0.95, 1.0)
     stored = session.stored_bits(task)
     sentence = explain_reports(reports, stats, outliers, stored_bits=stored)
-    if task.params.get("inject") is not None:
+    if task.asked.inject is not None:
         # What it advises is for the tensor as it was made, which is not the model's.
         sentence = f"With the outlier that was put in: {sentence}"
-    return Result(Explanation(sentence))
+    return Explanation(sentence)
 
 
-def element(session: Session, task: Task) -> Result:
-    tensor, scheme = session.tensor_of(task), session.scheme_of(task)
-    row, column = task.integer("row"), task.integer("column")
+def element(session: Session, task: Task[ElementRequest]) -> Element:
+    """One element and the levels that its group can have."""
+    tensor, row, column = session.tensor_of(task), task.asked.row, task.asked.column
     rows, columns = matrix_shape(tensor.shape)
     if not (0 <= row < rows and 0 <= column < columns):
         raise UsageError(f"The tensor is {rows} x {columns}; there is no ({row}, {column}).")
-    plan = session.plan_of(task, tensor, scheme)
-    return Result(element_under_scheme(tensor, plan, row, column))
+    plan = session.plan_of(task, tensor, task.asked.scheme)
+    return element_under_scheme(tensor, plan, row, column)
 
 
-OPERATIONS = {
-    "statistics": (statistics, "view"),
-    "histogram": (histogram, "view"),
-    "measure": (measure, "view"),
-    "explain": (explain, "view"),
-    "element": (element, "quick"),
+OPERATIONS: OperationTable = {
+    "statistics": (statistics, "view", TensorRequest),
+    "histogram": (histogram, "view", HistogramRequest),
+    "measure": (measure, "view", SchemeRequest),
+    "explain": (explain, "view", SchemesRequest),
+    "element": (element, "quick", ElementRequest),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from qtui.engine.answers.tensors import Devices, ModelIndex, TensorEntry
 from qtui.engine.operations.session import Session
-from qtui.engine.task import Result, Task
+from qtui.engine.requests import ModelRequest
+from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import QtuiError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -12,24 +13,24 @@ from qtui_core.models import ModelSource
 from qtui_core.telemetry.device import read_devices
 
 
-def open_model(session: Session, task: Task) -> Result:
+def open_model(session: Session, task: Task[ModelRequest]) -> ModelIndex:
     def opened(done: int, total: int) -> None:
         task.check()
         task.progress(done / max(1, total))
 
-    source = session.models.open(task.text("model"), opened)
+    source = session.models.open(task.asked.model, opened)
     session.forget()
-    return Result(_index(source))
+    return _index(source)
 
 
-def model_index(session: Session, task: Task) -> Result:
+def model_index(session: Session, task: Task[ModelRequest]) -> ModelIndex:
     """The index of the model that is open, which is opened only if it is not: what was found
     out about it stays."""
-    return Result(_index(session.models.source(task.text("model"))))
+    return _index(session.models.source(task.asked.model))
 
 
-def devices(session: Session, task: Task) -> Result:
-    return Result(Devices(read_devices()))
+def devices(session: Session, task: Task[object]) -> Devices:
+    return Devices(read_devices())
 
 
 def _index(source: ModelSource) -> ModelIndex:
@@ -68,8 +69,8 @@ def _parameters(source: ModelSource) -> int | None:
         return None
 
 
-OPERATIONS = {
-    "open_model": (open_model, "view"),
-    "model_index": (model_index, "view"),
-    "devices": (devices, "quick"),
+OPERATIONS: OperationTable = {
+    "open_model": (open_model, "view", ModelRequest),
+    "model_index": (model_index, "view", ModelRequest),
+    "devices": (devices, "quick", None),
 }

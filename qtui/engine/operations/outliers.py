@@ -13,6 +13,7 @@ from qtui.engine.answers.outliers import (
     FoundOutlier,
     Granularities,
     GranularityRow,
+    GranularityTold,
     KeptColumns,
     OutlierNumbers,
     ThresholdPoint,
@@ -23,11 +24,17 @@ from qtui.engine.operations.detection import (
     Detected,
     columns_of,
     detect,
-    number,
     threshold_of,
 )
 from qtui.engine.operations.session import Session, SessionTensor, watched
-from qtui.engine.task import Result, Task
+from qtui.engine.requests import (
+    AttributionRequest,
+    DecompositionRequest,
+    OutliersRequest,
+    SchemeRequest,
+    TensorRequest,
+)
+from qtui.engine.task import OperationTable, Task
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
 from qtui_core.quant.measure import decibels
@@ -47,7 +54,7 @@ ROWS_SENT = 16
 DECOMPOSED = "int8:row"
 
 
-def outliers(session: Session, task: Task) -> Result:
+def outliers(session: Session, task: Task[OutliersRequest]) -> OutlierNumbers:
     """What the task's `detection` finds at its `limit`: elements (none by column) and the
     columns that hold them; the columns that are outliers by it; the largest columns. `std` and
     `mean` are those that sigmas are counted in, without an injected outlier."""
@@ -68,39 +75,37 @@ def outliers(session: Session, task: Task) -> Result:
         count, hit = found.count, len(found.columns)
         share, energy = found.share, found.energy_share
         held = {c.column: c.count for c in found.columns[:COLUMNS_SENT]}
-    return Result(
-        OutlierNumbers(
-            detection=detected.by,
-            limit=detected.limit,
-            mean=usual.mean,
-            std=usual.std,
-            absmax=stats.absmax,
-            furthest_sigmas=furthest,
-            largest_ratio=_largest_ratio(columns),
-            count=count,
-            share=share,
-            energy_share=energy,
-            top=tuple(
-                FoundOutlier(o.row, o.column, o.value, o.sigmas, o.column in detected)
-                for o in (found.top if found else ())
-            ),
-            columns=held,
-            columns_hit=hit,
-            column_total=total,
-            row_total=columns.rows,
-            outlier_columns=chosen[:COLUMNS_SENT],
-            outlier_column_count=len(chosen),
-            largest=_sizes(columns, detected),
-        )
+    return OutlierNumbers(
+        detection=detected.by,
+        limit=detected.limit,
+        mean=usual.mean,
+        std=usual.std,
+        absmax=stats.absmax,
+        furthest_sigmas=furthest,
+        largest_ratio=_largest_ratio(columns),
+        count=count,
+        share=share,
+        energy_share=energy,
+        top=tuple(
+            FoundOutlier(o.row, o.column, o.value, o.sigmas, o.column in detected)
+            for o in (found.top if found else ())
+        ),
+        columns=held,
+        columns_hit=hit,
+        column_total=total,
+        row_total=columns.rows,
+        outlier_columns=chosen[:COLUMNS_SENT],
+        outlier_column_count=len(chosen),
+        largest=_sizes(columns, detected),
     )
 
 
-def attribution(session: Session, task: Task) -> Result:
+def attribution(session: Session, task: Task[AttributionRequest]) -> ErrorByColumn:
     """The squared error of a scheme by column and row, and what keeping columns in 16 bits
     would bring: `tries` of them one by one, and together all columns that the task's
     `detection` makes outlier columns. Those are tried first, in turn with others that are large
     or full of error."""
-    tensor, scheme, tries = session.tensor_of(task), session.scheme_of(task), task.integer("tries")
+    tensor, scheme, tries = session.tensor_of(task), task.asked.scheme, task.asked.tries
     extent = session.extent_of_model(task, scheme)
     steps = tries + 3.0
     found = session.remembered(
@@ -133,26 +138,24 @@ def attribution(session: Session, task: Task) -> Result:
     if together is not None:
         together = replace(together, columns=together.columns[:COLUMNS_SENT])
     rows, shares = found.row_shares, found.own_shares
-    return Result(
-        ErrorByColumn(
-            scheme=str(scheme),
-            detection=detected.by,
-            limit=detected.limit,
-            sqnr_db=found.sqnr_db,
-            column_total=len(shares),
-            tried=tuple(sorted(tried, key=lambda kept: -kept.caused_share)),
-            together=together,
-            together_count=len(detected.columns),
-            columns=tuple((c, float(shares[c])) for c in found.most_error(COLUMNS_SENT)),
-            rows=tuple((row, float(rows[row])) for row in found.most_error_rows(ROWS_SENT)),
-        )
+    return ErrorByColumn(
+        scheme=str(scheme),
+        detection=detected.by,
+        limit=detected.limit,
+        sqnr_db=found.sqnr_db,
+        column_total=len(shares),
+        tried=tuple(sorted(tried, key=lambda kept: -kept.caused_share)),
+        together=together,
+        together_count=len(detected.columns),
+        columns=tuple((c, float(shares[c])) for c in found.most_error(COLUMNS_SENT)),
+        rows=tuple((row, float(rows[row])) for row in found.most_error_rows(ROWS_SENT)),
     )
 
 
-def granularities(session: Session, task: Task) -> Result:
+def granularities(session: Session, task: Task[SchemeRequest]) -> Granularities:
     """The error of a scheme's format under each granularity it can have; where an outlier was
     put in, the same without it. Told one by one as progress."""
-    scheme, tensor = session.scheme_of(task), session.tensor_of(task)
+    scheme, tensor = task.asked.scheme, session.tensor_of(task)
     original = session.original_of(task)
     subjects: list[tuple[str, SessionTensor]] = [("rows", tensor)]
     if original.key != tensor.key:
@@ -179,30 +182,28 @@ def granularities(session: Session, task: Task) -> Result:
                 overflowed=found.report.overflowed,
             )
             rows[name].append(row)
-            task.progress(done / total, {"name": name, "row": row})
-    return Result(
-        Granularities(
-            scheme=str(scheme),
-            rows=tuple(rows["rows"]),
-            before=tuple(rows["before"]),
-            left_out=tuple((left.granularity, left.reason) for left in left_out),
-            stored_bits=session.stored_bits(task),
-        )
+            task.progress(done / total, GranularityTold(name, row))
+    return Granularities(
+        scheme=str(scheme),
+        rows=tuple(rows["rows"]),
+        before=tuple(rows["before"]),
+        left_out=tuple((left.granularity, left.reason) for left in left_out),
+        stored_bits=session.stored_bits(task),
     )
 
 
-def decomposition(session: Session, task: Task) -> Result:
+def decomposition(session: Session, task: Task[DecompositionRequest]) -> DecompositionSweep:
     """LLM.int8(): what keeping the columns of large elements in 16 bits costs and brings, for
     a ladder of thresholds, the task's `threshold` among them (without one, that of
     `threshold_of`). Of the scheme, where it can be decomposed, else of int8 per row."""
-    tensor, scheme = session.tensor_of(task), session.scheme_of(task)
+    tensor, scheme = session.tensor_of(task), task.asked.scheme
     why = ""
     try:
         base = replace(scheme, outlier_threshold=USUAL_THRESHOLD)
     except UsageError as error:
         base, why = Scheme.parse(DECOMPOSED), str(error)
     columns = columns_of(session, task, tensor, 0.0, 0.05)
-    chosen = number(task, "threshold")
+    chosen = task.asked.threshold
     if chosen is None:
         chosen = threshold_of(session, task, tensor, columns)
     thresholds = set(threshold_ladder(columns))
@@ -221,18 +222,16 @@ def decomposition(session: Session, task: Task) -> Result:
         _over_original(known[threshold], replace(base, outlier_threshold=threshold), added)
         for threshold in sorted(thresholds, reverse=True)
     )
-    return Result(
-        DecompositionSweep(
-            scheme=str(replace(base, outlier_threshold=None)),
-            why=why,
-            threshold=chosen,
-            column_total=int(columns.absmax.size),
-            points=points,
-        )
+    return DecompositionSweep(
+        scheme=str(replace(base, outlier_threshold=None)),
+        why=why,
+        threshold=chosen,
+        column_total=int(columns.absmax.size),
+        points=points,
     )
 
 
-def _energy_added(session: Session, task: Task, tensor: SessionTensor) -> float:
+def _energy_added(session: Session, task: Task[TensorRequest], tensor: SessionTensor) -> float:
     """How many times the energy of the original a tensor has with what was put into it."""
     original = session.original_of(task)
     if original.key == tensor.key:
@@ -303,9 +302,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-OPERATIONS = {
-    "outliers": (outliers, "view"),
-    "attribution": (attribution, "view"),
-    "granularities": (granularities, "view"),
-    "decomposition": (decomposition, "view"),
+OPERATIONS: OperationTable = {
+    "outliers": (outliers, "view", OutliersRequest),
+    "attribution": (attribution, "view", AttributionRequest),
+    "granularities": (granularities, "view", SchemeRequest),
+    "decomposition": (decomposition, "view", DecompositionRequest),
 }

@@ -6,7 +6,8 @@ import numpy as np
 
 from qtui.engine.answers.tensors import AllRanked, Ranked
 from qtui.engine.operations.session import Session
-from qtui.engine.task import Result, Task
+from qtui.engine.requests import RankRequest
+from qtui.engine.task import OperationTable, Task
 from qtui.engine.tensors import OpenTensor
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.inspection.sample import LOCAL_LIMIT, REMOTE_LIMIT, sample_rows
@@ -14,12 +15,11 @@ from qtui_core.models import row_elements, rows_of
 from qtui_core.quant import measure
 
 
-def rank(session: Session, task: Task) -> Result:
+def rank(session: Session, task: Task[RankRequest]) -> AllRanked:
     """SQNR of every tensor a scheme would be applied to, from a bounded sample of rows,
     told one by one as progress."""
-    source = session.models.source(task.text("model"))
-    scheme = session.scheme_of(task)
-    extent = session.extent_of_model(task, scheme)
+    source, scheme = session.models.source(task.asked.model), task.asked.scheme
+    extent = session.extent_of_weights(task, scheme)
     limit = REMOTE_LIMIT if source.origin == "hub" else LOCAL_LIMIT
     infos = [info for info in source.tensors.values() if is_quantizable(info)]
     sampled = False
@@ -32,7 +32,7 @@ def rank(session: Session, task: Task) -> Result:
         sampled |= not sample.is_whole
         ranked = Ranked(info.name, report.sqnr_db, report.overflowed)
         task.progress((done + 1) / len(infos), ranked)
-    return Result(AllRanked(sampled))
+    return AllRanked(sampled)
 
 
-OPERATIONS = {"rank": (rank, "background")}
+OPERATIONS: OperationTable = {"rank": (rank, "background", RankRequest)}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from qtui.engine.captures import Captures
 from qtui.engine.protocol import Array
+from qtui.engine.requests import ModelRequest, TensorRequest
 from qtui.engine.task import Task
 from qtui.engine.tensors import OpenModels, OpenTensor
-from qtui_core.errors import UsageError
 from qtui_core.inspection.inspect import is_quantizable
 from qtui_core.quant import (
     ErrorReport,
@@ -70,50 +70,51 @@ class Session:
         self._findings.clear()
 
     def remembered(
-        self, task: Task, tensor: SessionTensor, what: tuple[Any, ...], find: Callable[[], T]
+        self,
+        task: Task[TensorRequest],
+        tensor: SessionTensor,
+        what: tuple[Any, ...],
+        find: Callable[[], T],
     ) -> T:
         """What `what` names of a tensor: from before, or what `find` finds."""
-        key = (task.text("model"), tensor.key, *what)
+        key = (task.asked.model, tensor.key, *what)
         if key not in self._findings:
             _remember(self._findings, key, find(), CACHED_FINDINGS)
         found: T = self._findings[key]
         return found
 
-    def tensor_of(self, task: Task) -> SessionTensor:
+    def tensor_of(self, task: Task[TensorRequest]) -> SessionTensor:
         """What a task is about: its `tensor`, or the captured `source` of the module whose
         weight that is, with the outlier `inject` in it where one is given."""
-        subject = self.original_of(task)
-        inject = task.params.get("inject")
-        return subject if inject is None else Injected(subject, *_place_and_value(inject))
+        subject, inject = self.original_of(task), task.asked.inject
+        if inject is None:
+            return subject
+        return Injected(subject, inject.row, inject.column, inject.value)
 
-    def original_of(self, task: Task) -> SessionTensor:
+    def original_of(self, task: Task[TensorRequest]) -> SessionTensor:
         """The same without the outlier."""
-        source: object = task.params.get("source", "weight")
-        model, tensor = task.text("model"), task.text("tensor")
-        if source == "weight":
-            return self.models.tensor(model, tensor)
-        return self.captured.subject(model, tensor, source)
+        asked = task.asked
+        if asked.source == "weight":
+            return self.models.tensor(asked.model, asked.tensor)
+        return self.captured.subject(asked.model, asked.tensor, asked.source)
 
-    def stored_bits(self, task: Task) -> float:
+    def stored_bits(self, task: Task[TensorRequest]) -> float:
         """Bits an element of what a task is about takes as it is: of a weight in its file, of an
         activation in the model that runs, where values have 16 bits or more."""
-        info = self.models.source(task.text("model")).tensor(task.text("tensor"))
+        info = self.models.source(task.asked.model).tensor(task.asked.tensor)
         bits = 8 * info.nbytes / max(1, info.elements)
-        return bits if task.params.get("source", "weight") == "weight" else max(16.0, bits)
-
-    def scheme_of(self, task: Task) -> Scheme:
-        return Scheme.parse(task.text("scheme"))
+        return bits if task.asked.source == "weight" else max(16.0, bits)
 
     def find(
         self,
-        task: Task,
+        task: Task[TensorRequest],
         tensor: SessionTensor,
         reducers: Sequence[Reducer[Any]],
         start: float = 0.0,
         stop: float = 1.0,
     ) -> list[Any]:
         """The results of reducers: what was found before, and the rest in one scan."""
-        of_tensor = (task.text("model"), tensor.key)
+        of_tensor = (task.asked.model, tensor.key)
         keys = [(*of_tensor, type(r).__name__, str(getattr(r, "scheme", ""))) for r in reducers]
         found = {key: self._findings[key] for key in keys if key in self._findings}
         missing = {key: r for key, r in zip(keys, reducers, strict=True) if key not in found}
@@ -136,21 +137,21 @@ class Session:
         return [found[key] for key in keys]
 
     def statistics_of(
-        self, task: Task, tensor: SessionTensor, start: float, stop: float
+        self, task: Task[TensorRequest], tensor: SessionTensor, start: float, stop: float
     ) -> TensorStatistics:
         stats: TensorStatistics
         [stats] = self.find(task, tensor, [StatisticsScan()], start, stop)
         return stats
 
-    def usual_of(self, task: Task) -> TensorStatistics:
+    def usual_of(self, task: Task[TensorRequest]) -> TensorStatistics:
         """The statistics whose mean and standard deviation sigmas are counted in everywhere: those
         of what a task is about, without the outlier put into it."""
         return self.statistics_of(task, self.original_of(task), 0.0, 0.0)
 
     def outliers_of(
-        self, task: Task, tensor: SessionTensor, start: float, stop: float
+        self, task: Task[TensorRequest], tensor: SessionTensor, start: float, stop: float
     ) -> OutlierReport:
-        key = (task.text("model"), tensor.key)
+        key = (task.asked.model, tensor.key)
         if key not in self._outliers:
             stats = self.statistics_of(task, tensor, start, start)
             usual = self.usual_of(task)
@@ -161,7 +162,7 @@ class Session:
 
     def errors_of(
         self,
-        task: Task,
+        task: Task[TensorRequest],
         tensor: SessionTensor,
         scheme: Scheme,
         start: float = 0.0,
@@ -173,14 +174,14 @@ class Session:
 
     def plan_of(
         self,
-        task: Task,
+        task: Task[TensorRequest],
         tensor: SessionTensor,
         scheme: Scheme,
         start: float = 0.0,
         stop: float = 1.0,
     ) -> Plan:
         """How a scheme works on a tensor; reads all of it where scales are shared widely."""
-        key = (task.text("model"), tensor.key, str(scheme))
+        key = (task.asked.model, tensor.key, str(scheme))
         if key not in self._plans:
             extent = self.extent_of_model(task, scheme)
             elements, watch = elements_of(tensor), watched(task, start, stop)
@@ -196,17 +197,25 @@ class Session:
             _remember(self._plans, key, plan)
         return self._plans[key]
 
-    def extent_of_model(self, task: Task, scheme: Scheme) -> tuple[float, float] | None:
-        """The smallest and largest value of the model, which is read in full once, or of an
-        activation on the calibration text; None where the scheme does not need them."""
+    def extent_of_model(
+        self, task: Task[TensorRequest], scheme: Scheme
+    ) -> tuple[float, float] | None:
+        """The smallest and largest value of the model, or of an activation on the calibration
+        text; None where the scheme does not need them."""
+        asked = task.asked
+        if not isinstance(scheme.granularity, PerModel) or asked.source == "weight":
+            return self.extent_of_weights(task, scheme)
+        return self.captured.subject(asked.model, asked.tensor, asked.source).extent
+
+    def extent_of_weights(
+        self, task: Task[ModelRequest], scheme: Scheme
+    ) -> tuple[float, float] | None:
+        """Those of the model, which is read in full once."""
         if not isinstance(scheme.granularity, PerModel):
             return None
-        text = task.text("model")
-        side = task.params.get("source", "weight")
-        if side != "weight":
-            return self.captured.subject(text, task.text("tensor"), side).extent
-        if text not in self._model_extent:
-            source = self.models.source(text)
+        model = task.asked.model
+        if model not in self._model_extent:
+            source = self.models.source(model)
             infos = [info for info in source.tensors.values() if is_quantizable(info)]
             total = sum(info.elements for info in infos) or 1
             done, low, high = 0, 0.0, 0.0
@@ -215,31 +224,11 @@ class Session:
                 found = statistics(OpenTensor(source, info), **watch)
                 low, high = min(low, found.min or 0.0), max(high, found.max or 0.0)
                 done += info.elements
-            self._model_extent[text] = (low, high)
-        return self._model_extent[text]
+            self._model_extent[model] = (low, high)
+        return self._model_extent[model]
 
 
-def _place_and_value(inject: Any) -> tuple[int | None, int, float]:
-    """Row (None: all), column and value of an injection. Raises UsageError where the request
-    does not say them."""
-    if isinstance(inject, dict):
-        row, column, value = inject.get("row"), inject.get("column"), inject.get("value")
-        if (row is None or _is_whole(row)) and _is_whole(column) and _is_number(value):
-            return row, column, float(value)
-    raise UsageError(
-        "An injected outlier needs a row (or null for a whole column), a column and a value."
-    )
-
-
-def _is_whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return _is_whole(value) or isinstance(value, float)
-
-
-def watched(task: Task, start: float = 0.0, stop: float = 1.0) -> dict[str, Any]:
+def watched(task: Task[Any], start: float = 0.0, stop: float = 1.0) -> dict[str, Any]:
     """What makes a function of qtui_core stoppable and heard: its progress from 0 to 1 is
     that of the task from `start` to `stop`."""
     return {

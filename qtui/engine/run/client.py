@@ -18,19 +18,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from qtui.engine.client import EXIT_SECONDS, STDERR_LINES_KEPT, obituary, open_log
-from qtui.engine.silence import Silence, silence_of
-from qtui_core.children import child_environment
+from qtui.engine.last_words import LINES_KEPT, obituary, read_stderr
+from qtui.engine.waiting import EXIT_SECONDS, STOP_SECONDS, Silence, silence_of
+from qtui_core.child_environment import child_environment
+from qtui_core.codec import to_line
 from qtui_core.live.header import RecordingHeader
 from qtui_core.live.lines import LineError, Told, from_line
 from qtui_core.live.snapshot import End, Fault, PhaseBegun, Said
+from qtui_core.training.run.request import RunRequest
 
 Control = Literal["pause", "resume", "step", "stop"]
 
 WORKER: Final = (sys.executable, "-P", "-m", "qtui.engine.run.worker")
-#: Seconds that a run has to end by itself when it is asked to, so that with its report all is over
-#: within one.
-PATIENCE: Final = 0.5
 #: No honest line is longer: a header with all terms of an estimate has some hundred kB.
 _LINE_BYTES: Final = 64 << 20
 
@@ -46,7 +45,7 @@ class RunClient:
     def __init__(self, command: Sequence[str] = WORKER, *, log: Path | None = None) -> None:
         self._command = tuple(command)
         self._log = log
-        self.stderr_tail: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
+        self.stderr_tail: deque[str] = deque(maxlen=LINES_KEPT)
         self.exit_code: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._asked_to_end = False
@@ -65,9 +64,9 @@ class RunClient:
         """The process id of the child, while there is one."""
         return self._process.pid if self._process is not None else None
 
-    async def run(self, request: Mapping[str, Any]) -> AsyncGenerator[Told, None]:
-        """Starts a run and gives all that it tells, an End last. `request` has the fields of
-        qtui_core.training.run.request.RunRequest. Whoever stops listening ends the run."""
+    async def run(self, request: RunRequest | Mapping[str, Any]) -> AsyncGenerator[Told, None]:
+        """Starts a run and gives all that it tells, an End last. Whoever stops listening ends the
+        run."""
         self._asked_to_end, self.exit_code = False, None
         self._seconds, self._step, self._phase = 0.0, 0, ""
         self._began = time.monotonic()
@@ -82,10 +81,11 @@ class RunClient:
             _end_group(process)
         assert process.stdin is not None
         assert process.stdout is not None
-        stderr = asyncio.create_task(self._read_stderr(process))
+        assert process.stderr is not None
+        stderr = asyncio.create_task(read_stderr(process.stderr, self.stderr_tail, self._log))
         ended = False
         try:
-            process.stdin.write(json.dumps(dict(request)).encode() + b"\n")
+            process.stdin.write(to_line(request).encode() + b"\n")
             async for told in self._read(process.stdout):
                 ended = isinstance(told, End)
                 yield told
@@ -115,7 +115,7 @@ class RunClient:
         if stdin is not None and not stdin.is_closing():
             stdin.write(json.dumps({"control": control}).encode() + b"\n")
 
-    def stop(self, patience: float = PATIENCE) -> None:
+    def stop(self, patience: float = STOP_SECONDS) -> None:
         """Asks the run to end, and ends it after `patience` seconds. What it tells until then, and
         an End, still come from `run`."""
         self._asked_to_end = True
@@ -190,20 +190,6 @@ class RunClient:
         """Ends the child, if it is still the one that runs."""
         if process is self._process:
             _end_group(process)
-
-    async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        with contextlib.ExitStack() as stack:
-            log = None
-            if self._log is not None:
-                with contextlib.suppress(OSError):
-                    log = stack.enter_context(open_log(self._log))
-            while line := await process.stderr.readline():
-                text = line.decode(errors="replace")
-                self.stderr_tail.append(text.rstrip("\n"))
-                if log is not None:
-                    log.write(text)
-                    log.flush()
 
 
 def _end_group(process: asyncio.subprocess.Process) -> None:

@@ -25,8 +25,8 @@ import time
 import traceback
 from typing import BinaryIO, Final
 
-from qtui.engine.run.opening import open_run
-from qtui.engine.silence import PULSE_SECONDS
+from qtui.engine.run.prepared_run import prepare_run
+from qtui.engine.waiting import PULSE_SECONDS
 from qtui.engine.worker import NICENESS, take_over_streams
 from qtui_core.errors import ModelError, QtuiError
 from qtui_core.live.lines import Told, to_line
@@ -145,23 +145,24 @@ def main() -> None:
 def _run(child: Child, line: bytes) -> int:
     """Everything from the request to the last step; returns the exit code."""
     try:
-        opened = open_run(parse_request(line))
+        prepared = prepare_run(parse_request(line))
     except QtuiError as error:
         kind = "model" if isinstance(error, ModelError) else "failure"
         child.tell(Fault(child.seconds, 0, "", kind, str(error)))
         return error.exit_code
-    child.tell(opened.header)
-    for note in opened.notes:
+    child.tell(prepared.header)
+    for note in prepared.notes:
         child.tell(Said(child.seconds, note))
-    if opened.header.device.kind == "cpu" and sys.argv[1:] == ["behind"]:
+    if prepared.header.device.kind == "cpu" and sys.argv[1:] == ["behind"]:
         os.nice(NICENESS)  # threads of torch are started by this one and take after it
     # torch reads them when it is imported, and CUDA when it starts.
-    os.environ.update(opened.environment)
+    os.environ.update(prepared.environment)
     child.tell(PhaseBegun(child.seconds, 0, "import"))
     from qtui_core.training.run.live import conduct
 
-    with opened.source as source:
-        return conduct(source, opened.order, child.tell, child.controls, child.began, opened.advice)
+    order, advice = prepared.order, prepared.advice
+    with prepared.source as source:
+        return conduct(source, order, child.tell, child.controls, child.began, advice)
 
 
 def _obey_signals(child: Child) -> None:

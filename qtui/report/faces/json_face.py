@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from qtui.report.document import Document
+from qtui_core.codec import printed
 
 SCHEMA_VERSION = 1
 
@@ -23,22 +23,11 @@ def json_text(data: Mapping[str, Any], *, ascii: bool = False) -> str:
 
     Raises TypeError for data that is no JSON.
     """
-    whole = finite({"schema_version": SCHEMA_VERSION, **data})
+    whole = printed({"schema_version": SCHEMA_VERSION, **data})
     text = json.dumps(whole, indent=2, ensure_ascii=ascii, allow_nan=False)
     # Outside of strings nothing but the ends of lines is unprintable.
     lines = (line if line.isprintable() else _escaped(line) for line in text.split("\n"))
     return "\n".join(lines) + "\n"
-
-
-def finite(value: Any) -> Any:
-    """`value` with null for every NaN and infinity in it: JSON has neither."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 def _escaped(line: str) -> str:

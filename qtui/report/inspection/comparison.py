@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtui.report.document import Column, Document, Facts, HeatMap, Section, Table, Tone
-from qtui.report.inspection.comparison_data import comparison_data
 from qtui.report.inspection.document import reading_note
 from qtui.report.numbers import (
     format_bytes,
@@ -15,6 +14,7 @@ from qtui.report.numbers import (
     format_value,
     plural,
 )
+from qtui_core.codec import printed
 from qtui_core.inspection.against.difference import Difference
 from qtui_core.inspection.against.report import Comparison, PairReport, WorstMap
 from qtui_core.inspection.report import Census
@@ -39,7 +39,7 @@ def comparison_document(comparison: Comparison, *, all_tensors: bool) -> Documen
         title=f"qtui inspect {names}",
         sections=tuple(sections),
         conclusion=comparison.conclusion,
-        data=comparison_data(comparison),
+        data=printed(comparison),
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from qtui.report.document import Block, Column, Document, Facts, Picture, Section, Table
 from qtui.report.faces.plot import PlotSeries, curve_svg
 from qtui.report.numbers import format_bytes, format_decibels, format_value, plural
+from qtui_core.codec import printed
 from qtui_core.inspection.sensitivity.report import AS_STORED, FrontierPoint, Sensitivity
 
 #: Tensors a text report lists before it says where the rest is.
@@ -32,7 +32,7 @@ def with_sensitivity(document: Document, found: Sensitivity, *, all_tensors: boo
         document,
         sections=tuple(sections),
         conclusion=found.conclusion,
-        data={**document.data, "sensitivity": sensitivity_data(found)},
+        data={**document.data, "sensitivity": printed(found)},
     )
 
 
@@ -204,39 +204,3 @@ def _choices(found: Sensitivity, all_tensors: bool) -> Table:
         bar_title="beside the largest",
         note=note,
     )
-
-
-def sensitivity_data(found: Sensitivity) -> dict[str, Any]:
-    """The JSON of it. A scheme of null leaves the tensor as stored."""
-    return {
-        "weighed_by": found.by,
-        "budget_bytes": found.budget,
-        **_point_data(found.point),
-        "relative_error_bound": found.bound,
-        "exact": found.exact,
-        "assignment": [
-            {"tensor": c.name, "scheme": c.scheme, "bytes": c.nbytes, "relative_error": c.error}
-            for c in found.choices
-        ],
-        "frontier": [_point_data(p) for p in found.frontier],
-        "uniform": [
-            {
-                "scheme": u.scheme,
-                **_point_data(u.point),
-                "assigned_bytes": u.assigned.nbytes,
-                "assigned_sqnr_db": u.assigned.sqnr_db,
-            }
-            for u in found.uniform
-        ],
-        "weighed_by_weights_alone": list(found.unweighed),
-        "tokens": None if found.tokens is None else list(found.tokens),
-    }
-
-
-def _point_data(point: FrontierPoint) -> dict[str, Any]:
-    return {
-        "bytes": point.nbytes,
-        "bits_per_parameter": point.bits_per_parameter,
-        "relative_error": point.relative_error,
-        "sqnr_db": point.sqnr_db,
-    }

@@ -1,9 +1,10 @@
-"""The section of compute in `qtui memory`: operations by rule of thumb, as they are, in time."""
+"""The section of compute in `qtui memory`: operations by a rule of thumb, those of the plan, and
+the time they take at least."""
 
 from __future__ import annotations
 
 from qtui.report.document import Facts
-from qtui.report.memory.data import MemoryReport, seconds_on
+from qtui_core.memory.advice.report import MemoryReport
 from qtui_core.memory.compute.totals import Compute
 from qtui_core.memory.devices.finding import DEVICES
 
@@ -36,7 +37,7 @@ def compute_facts(report: MemoryReport, compute: Compute) -> Facts:
     ]
     devices = [report.device] if report.device else [d for d in DEVICES if d.name in _TIMED]
     for device in devices:
-        seconds = seconds_on(report, device)
+        seconds = report.seconds_on(device)
         if seconds is not None:
             pairs.append(
                 (

@@ -7,15 +7,14 @@ from dataclasses import replace
 
 from qtui.report.document import Block, Column, Document, Facts, Section, Table, Tone
 from qtui.report.memory.compute import compute_facts
-from qtui.report.memory.data import MemoryReport, memory_data
 from qtui.report.memory.explain import explain_sections
-from qtui.report.memory.words import conclude_memory
 from qtui.report.numbers import format_bytes, format_count, plural
+from qtui_core.codec import printed
 from qtui_core.memory.advice.changes import FRAGMENTATION, Advice, Cure, tries_segments
+from qtui_core.memory.advice.conclude import conclude_memory
 from qtui_core.memory.advice.fit import Fit, Largest
+from qtui_core.memory.advice.report import MemoryReport
 from qtui_core.memory.estimate import Estimate
-from qtui_core.memory.plan.refusals import learned_positions
-from qtui_core.memory.plan.text import grouped
 
 _TONES: dict[str, Tone] = {"fits": "good", "tight": "warn", "no": "bad"}
 
@@ -50,7 +49,7 @@ def memory_document(report: MemoryReport, *, explain: bool, picture: bool = Fals
         f"qtui memory {report.model}",
         tuple(sections),
         conclude_memory(report),
-        memory_data(report),
+        printed(report),
     )
 
 
@@ -70,12 +69,12 @@ def with_memory(document: Document, report: MemoryReport) -> Document:
     return replace(
         document,
         sections=(*document.sections, section),
-        data={**document.data, "memory": memory_data(report)},
+        data={**document.data, "memory": printed(report)},
     )
 
 
 def without_memory(document: Document, reason: str) -> Document:
-    """The report of an inspection with the reason why it says nothing of memory."""
+    """The report of an inspection, with the reason why it has no estimate of memory."""
     section = Section("Memory of a run", (f"Not estimated: {reason}",))
     return replace(document, sections=(*document.sections, section))
 
@@ -91,7 +90,7 @@ def _plan(report: MemoryReport) -> Facts:
     return Facts(
         (
             ("model", model),
-            *grouped(estimate.plan),
+            *estimate.plan.grouped(),
             ("estimated from", origin),
         )
     )
@@ -223,7 +222,7 @@ def _largest(largest: Largest, estimate: Estimate) -> Facts:
     if largest.option == "--seq" and shape is not None and longest is not None:
         if largest.value > longest:
             value += f"; the model was made for {longest:,} positions"
-        elif largest.value + estimate.plan.generate == learned_positions(shape):
+        elif largest.value + estimate.plan.generate == shape.learned_positions:
             value += f"; the model has learned no more than {longest:,} positions"
     return Facts(((largest.option, value), ("the process then takes", both(largest.process_bytes))))
 

@@ -56,7 +56,7 @@ def _in_closed_form(estimate: Estimate) -> list[Section]:
         alive = [] if number is None else timeline.alive_at(number, layer)
         held = [each for each in alive if each.component not in RESIDENT]
         if held:
-            blocks += [what, _forms(Terms(held, shape, plan).by_expression)]
+            blocks += [what, _forms(Terms(held, shape, plan.quantized).by_expression)]
     tops: dict[str, tuple[int, int]] = {}
     for span, top in zip(timeline.spans, timeline.tops, strict=True):
         tops[span.name] = max(top, tops.get(span.name, top))
@@ -65,7 +65,7 @@ def _in_closed_form(estimate: Estimate) -> list[Section]:
             alive = timeline.alive_at(tops[phase][1])
             blocks += [
                 f"When the phase {phase} is at its fullest:",
-                _forms(Terms(alive, shape, plan).components),
+                _forms(Terms(alive, shape, plan.quantized).components),
             ]
     return [Section("In closed form", tuple(blocks))] if blocks else []
 

@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 190, 24, 40
 GIB = 1 << 30
 #: Phases narrower than this have no name above them.
 _NARROWEST = 44
-#: Hues in one lightness that reads on light and dark paper; what is stacked on each other differs.
+#: Hues of one lightness, which reads on light and dark paper; neighbours in the stack differ.
 _HUES = {
     Component.WEIGHTS: 212,
     Component.QUANTIZATION: 300,

@@ -16,7 +16,6 @@ from qtui_core.live.planned import plan_of
 from qtui_core.live.snapshot import AdaptersCompared, Fault
 from qtui_core.live.state import RunState
 from qtui_core.live.summary import levels_of, summary
-from qtui_core.memory.plan.text import grouped
 
 #: Lines of the log that a report has, the last ones.
 LOGGED = 12
@@ -74,7 +73,7 @@ def _run(header: RecordingHeader, state: RunState, found: Measured) -> Facts:
         ("model", model),
         ("device", device),
         ("data", header.data),
-        *grouped(plan_of(header.plan)),
+        *plan_of(header.plan).grouped(),
         ("versions", ", ".join(f"{name} {version}" for name, version in header.versions.items())),
         ("steps", f"{steps}, {state.status}"),
     ]

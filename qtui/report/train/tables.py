@@ -64,12 +64,12 @@ def _bytes(count: int | None) -> tuple[str, str]:
 
 
 def signed(count: int) -> str:
-    """Bytes as people read them, with a minus where they are less than none."""
+    """Bytes as people read them, with a minus below zero."""
     return f"{'−' if count < 0 else ''}{format_bytes(abs(count))}"
 
 
 def percent(gap: float | None) -> str:
-    """`+0.12%`: so much more was measured than estimated. What rounds to nothing has no sign."""
+    """`+0.12%`: how much more was measured than estimated. What rounds to zero has no sign."""
     if gap is None:
         return "–"
     text = f"{gap * 100:+.2f}" if abs(gap) < 0.1 else f"{gap * 100:+.1f}"

@@ -8,9 +8,9 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Final
 
-from qtui.report.memory.stacked import StackedCurve
 from qtui.screen.curve.parts import PARTS
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.groups import StackedCurve
 from qtui_core.memory.replay.timeline import Span
 
 #: Columns that a phase gets at least, where there is room: its name or a part of it.

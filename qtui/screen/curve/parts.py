@@ -10,11 +10,11 @@ from rich.color import Color, ColorType
 from rich.color_triplet import ColorTriplet
 from rich.style import Style
 
-from qtui.report.memory.parts import GROUPS, PLACES, Group, place_of
 from qtui.screen.depth import Depth
 from qtui.screen.widgets.drawing import palette_color
 from qtui.screen.widgets.heatmap.ramps import Triplet
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.groups import GROUPS, PLACES, Group, place_of
 
 __all__ = ["PARTS", "PLACES", "Part", "color_of", "fill", "ink", "letter", "part_of"]
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 from rich.style import Style
 from textual.strip import Strip
 
-from qtui.report.memory.stacked import StackedCurve
 from qtui.report.numbers import format_bytes
 from qtui.screen.curve.chart import EMPTY, Cell, Chart, cells_of, make_chart
 from qtui.screen.curve.parts import PARTS, fill, ink, letter
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.line import Line, shortened
+from qtui_core.memory.replay.groups import StackedCurve
 
 AXIS = 9
 #: Columns between two letters of a part.

@@ -1,9 +1,8 @@
-"""What the Memory panel asks of the estimator, typed, and remembered while it is looked at."""
+"""What a panel with a plan asks of the estimator, typed, and remembered while it is looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 from qtui.engine.answers.tensors import Devices
@@ -15,6 +14,13 @@ from qtui.engine.estimator.answers import (
     MapCell,
     ModelFacts,
     Traced,
+)
+from qtui.engine.estimator.requests import (
+    AroundRequest,
+    DeviceAsked,
+    FitMapRequest,
+    PlanRequest,
+    SubjectRequest,
 )
 from qtui.screen.panel.answers import Answers
 from qtui.screen.plan.shown import MAP_BATCHES, MAP_SEQUENCES, GpuChoice, Shown
@@ -32,8 +38,8 @@ class MemoryFeed:
 
     async def open(self, shown: Shown) -> ModelFacts:
         """Reads the model's configuration."""
-        params = {"model": shown.model, "case": shown.case}
-        reply = await self.estimator.request("open", params)
+        asked = SubjectRequest(model=shown.model, case=shown.case)
+        reply = await self.estimator.request("open", asked)
         return reply.read(ModelFacts)
 
     async def live(self) -> tuple[GpuChoice, ...]:
@@ -49,7 +55,7 @@ class MemoryFeed:
 
     async def first(self, shown: Shown) -> Answer:
         """The curve of tensors, within some milliseconds."""
-        reply = await self.estimator.request("first", _params(shown), kind="estimate")
+        reply = await self.estimator.request("first", PlanRequest(**_named(shown)), kind="estimate")
         return reply.read(Answer)
 
     async def full(self, shown: Shown) -> Answer:
@@ -59,7 +65,7 @@ class MemoryFeed:
             reply = await self.estimator.request("full", params, kind="estimate")
             return reply.read(Answer)
 
-        params = _params(shown)
+        params = PlanRequest(**_named(shown))
         found: Answer = await self.answers.remembered(("full", shown.asked), ask)
         return found
 
@@ -67,7 +73,7 @@ class MemoryFeed:
         """The same and what surrounds it, from the classes of transformers; takes some ten seconds
         or more. From now on this is what is shown of the plan."""
         asked = shown.asked
-        reply = await self.estimator.request("trace", _with_live(shown), kind="estimate")
+        reply = await self.estimator.request("trace", _around(shown), kind="estimate")
         traced = reply.read(Traced)
         self.answers.put(("full", asked), traced.answer)
         self.answers.put(("around", asked), traced.around)
@@ -80,7 +86,7 @@ class MemoryFeed:
             reply = await self.estimator.request("around", params)
             return reply.read(Around)
 
-        params = _with_live(shown)
+        params = _around(shown)
         found: Around = await self.answers.remembered(("around", shown.asked), ask)
         return found
 
@@ -92,7 +98,8 @@ class MemoryFeed:
         sequences: Sequence[int] = MAP_SEQUENCES,
     ) -> None:
         """The map, cell by cell: a peak, and later a verdict."""
-        params = {**_params(shown), "batches": list(batches), "sequences": list(sequences)}
+        grid: dict[str, Any] = {"batches": tuple(batches), "sequences": tuple(sequences)}
+        params = FitMapRequest(**_named(shown), **grid)
         await self.estimator.request("map", params, on_progress=_each(MapCell, on_cell))
 
     async def cases(self, on_case: Callable[[CaseFigures], None]) -> None:
@@ -105,14 +112,16 @@ def _each(kind: type[T], tell: Callable[[T], None]) -> ProgressCallback:
     return lambda _, data: tell(from_plain(kind, data)) if data else None
 
 
-def _with_live(shown: Shown) -> dict[str, Any]:
-    return {**_params(shown), "live": [choice.params for choice in shown.live]}
+def _around(shown: Shown) -> AroundRequest:
+    live = tuple(DeviceAsked(**choice.params) for choice in shown.live)
+    return AroundRequest(**_named(shown), live=live)
 
 
-def _params(shown: Shown) -> dict[str, Any]:
+def _named(shown: Shown) -> dict[str, Any]:
+    """What every request about a plan says."""
     return {
         "model": shown.model,
         "case": shown.case,
-        "plan": asdict(shown.plan),
-        "device": None if shown.gpu is None else dict(shown.gpu.params),
+        "plan": shown.plan,
+        "device": None if shown.gpu is None else DeviceAsked(**shown.gpu.params),
     }

@@ -11,7 +11,7 @@ from qtui.screen.plan.shown import Shown
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.option import PlanOption, grouped_options, options_of
 from qtui_core.memory.plan.options import RunPlan
-from qtui_core.memory.plan.run_plan import resolve
+from qtui_core.memory.plan.run_plan import resolve_for
 
 GPU = "gpu"
 
@@ -84,10 +84,7 @@ def difference(before: RunPlan, after: RunPlan) -> str:
 def resolved(shown: Shown) -> RunPlan:
     """The plan with nothing left open, as far as it can be."""
     try:
-        facts = shown.facts
-        return resolve(
-            shown.plan, facts.dtype if facts else None, facts.packed_as if facts else None
-        )
+        return resolve_for(shown.facts, shown.plan)
     except UsageError:
         return shown.plan
 

@@ -27,9 +27,10 @@ from qtui.screen.plan.fields import (
 from qtui.screen.plan.form import PlanForm
 from qtui.screen.plan.shown import GpuChoice, Shown, catalogue
 from qtui_core.errors import UsageError
-from qtui_core.memory.devices.finding import find_device, parse_memory
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.devices.finding import find_device
+from qtui_core.memory.plan.run_plan import RunPlan, resolve_for
 from qtui_core.models.quoting import printable
+from qtui_core.quantities import parse_memory
 
 #: Someone who holds a key down wants the whole estimate of what they stop at.
 PAUSE_SECONDS = 0.12
@@ -263,9 +264,8 @@ class PlanPanel(AskingPanel):
     def _set(self, field: str, value: Any) -> bool:
         """Another value of a field; whether the plan can be with it."""
         plan = changed(self.shown.plan, field, value)
-        facts = self.shown.facts
         try:
-            resolve(plan, facts.dtype if facts else None, facts.packed_as if facts else None)
+            resolve_for(self.shown.facts, plan)
         except UsageError as error:
             self.tell(str(error))
             return False

@@ -10,7 +10,7 @@ from typing import Any
 from qtui.engine.estimator.answers import Answer, Around, MapCell, ModelFacts
 from qtui.report.numbers import format_bytes
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.advice.cases import Figure, WorkedCase
+from qtui_core.memory.advice.claims import Figure, WorkedCase
 from qtui_core.memory.devices.finding import DEVICES, Device, device_of_memory
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.device import GpuReading as LiveDevice

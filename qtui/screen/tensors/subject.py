@@ -5,32 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from qtui.engine.requests import Injection
 from qtui.report.numbers import format_value
 from qtui_core.dataclass import dataclass
 
 WEIGHT, INPUT, OUTPUT = "weight", "input", "output"
-
-
-@dataclass(frozen=True)
-class Injection:
-    """`value` in the place of element (row, column), or of the whole column where `row` is
-    None."""
-
-    column: int
-    value: float
-    row: int | None = None
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """As the engine takes it."""
-        return {"row": self.row, "column": self.column, "value": self.value}
-
-    @property
-    def words(self) -> str:
-        """What was done, for a line that says what is looked at."""
-        if self.row is None:
-            return f"outlier {format_value(self.value, 4)} injected at column {self.column:,}"
-        return f"outlier {format_value(self.value, 4)} injected at ({self.row:,}, {self.column:,})"
 
 
 @dataclass(frozen=True)
@@ -49,7 +28,7 @@ class Subject:
         if self.source != WEIGHT:
             params["source"] = self.source
         if self.inject is not None:
-            params["inject"] = self.inject.params
+            params["inject"] = self.inject
         return params
 
     @property
@@ -62,4 +41,8 @@ class Subject:
     @property
     def words(self) -> tuple[str, ...]:
         """What was done to it, in a few words each."""
-        return () if self.inject is None else (self.inject.words,)
+        put = self.inject
+        if put is None:
+            return ()
+        where = f"column {put.column:,}" if put.row is None else f"({put.row:,}, {put.column:,})"
+        return (f"outlier {format_value(put.value, 4)} injected at {where}",)

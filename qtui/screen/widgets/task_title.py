@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from qtui.screen.messages import Resized
 from qtui.screen.tensors.list import shorten
 
 BAR = 10
@@ -43,6 +44,9 @@ class TaskTitle(Widget):
     """Whether who works on it does not answer: what is shown is old."""
     line_glyph: str = "─"
     ellipsis: str = "…"
+
+    def on_resize(self) -> None:
+        self.post_message(Resized(self))
 
     def render(self) -> Content:
         width = self.content_size.width

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal, get_args
 
+from rich.style import Style
 from textual import events
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
@@ -16,7 +17,13 @@ from qtui.screen.widgets.drawn import DrawnLines
 from qtui.screen.widgets.line import Line
 from qtui_core.dataclass import dataclass
 
-Tone = Literal["heading", "label", "value", "quiet", "bar", "expected", "cursor", "warning", "best"]
+Tone = Literal[
+    "heading", "title", "label", "value", "strong", "quiet", "bar", "expected", "cursor", "warning",
+    "best", "sign", "exponent", "mantissa",
+]  # fmt: skip
+
+#: Lines that a picture of automatic height has at most.
+MOST_ROWS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -52,13 +59,42 @@ def right(
     return Put(end - len(text), text, tone, pick)
 
 
-class TextPicture(DrawnLines, can_focus=True):
-    """Draws what a function of its size gives; or one message."""
+#: A text in its tone, and a line of such, one after the other.
+Toned = tuple[str, Tone]
+TonedLine = Sequence[Toned]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "picture--heading", "picture--label", "picture--value", "picture--quiet", "picture--bar",
-        "picture--expected", "picture--cursor", "picture--warning", "picture--best",
-    }  # fmt: skip
+
+def in_row(texts: TonedLine) -> TextLine:
+    """Texts one after the other, each in its tone."""
+    line: list[Put] = []
+    column = 0
+    for text, tone in texts:
+        line.append(Put(column, text, tone))
+        column += len(text)
+    return line
+
+
+def in_rows(layout: Callable[[int, int], Sequence[TonedLine]]) -> Draw:
+    """A picture of lines of texts, laid out for a width and a height."""
+    return lambda canvas: [in_row(line) for line in layout(canvas.width, canvas.height)]
+
+
+def plain_text(lines: Iterable[TextLine], width: int) -> list[str]:
+    """Lines without tones, to be pasted somewhere."""
+    rows = []
+    for line in lines:
+        row = Line(width, Style())
+        for put in line:
+            row.put(put.column, put.text)
+        rows.append(row.strip().text.rstrip())
+    return rows
+
+
+class TextPicture(DrawnLines, can_focus=True):
+    """Draws what a function of its size gives; what does not fit is cut off. Where its height is
+    automatic it is that of its lines. `focus` says whether it takes the focus."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"picture--{tone}" for tone in get_args(Tone)}
     DEFAULT_CSS = """
     TextPicture {
         & > .picture--heading { color: $primary; text-style: bold; }
@@ -70,11 +106,11 @@ class TextPicture(DrawnLines, can_focus=True):
         & > .picture--cursor { color: $foreground; text-style: bold reverse; }
         & > .picture--warning { color: $warning; text-style: bold; }
         & > .picture--best { color: $success; text-style: bold; }
+        & > .picture--sign { color: $field-sign; }
+        & > .picture--exponent { color: $field-exponent; }
+        & > .picture--mantissa { color: $field-mantissa; }
     }
     """
-
-    class CapacityChanged(Message):
-        """The widget was resized: it may be drawn for another size."""
 
     class Picked(Message):
         """A line or a cell was clicked; `twice` the second time in a quick row."""
@@ -84,16 +120,38 @@ class TextPicture(DrawnLines, can_focus=True):
             self.pick = pick
             self.twice = twice
 
-    def __init__(self, drawing: Drawing) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        drawing: Drawing,
+        draw: Draw | None = None,
+        *,
+        id: str | None = None,
+        focus: bool = True,
+    ) -> None:
+        super().__init__(id=id)
         self.drawing = drawing
-        self._draw: Draw | None = None
+        self.can_focus = focus
+        self._draw = draw
         self._lines: Sequence[TextLine] = ()
 
     def show(self, draw: Draw) -> None:
         """Another picture, or the same with other data."""
         self._draw = draw
+        self.update()
+
+    def update(self) -> None:
+        """What the function draws is other than it was."""
+        if self.styles.is_auto_height and self._rows(self.size.width) != self.size.height:
+            self.refresh(layout=True)
         self._redraw()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return self._rows(width, container.height)
+
+    def _rows(self, width: int, height: int = MOST_ROWS) -> int:
+        if self._draw is None:
+            return 0
+        return len(self._draw(Canvas(width, height, self.drawing.glyphs)))
 
     def on_resize(self) -> None:
         self._redraw()
@@ -124,13 +182,12 @@ class TextPicture(DrawnLines, can_focus=True):
     @property
     def text(self) -> str:
         """The picture as plain text, for a copy."""
-        rows = []
-        for line in self._lines:
-            row = Line(self.size.width, self.base_style)
-            for put in line:
-                row.put(put.column, put.text)
-            rows.append(row.strip().text.rstrip())
-        return "\n".join(rows)
+        return "\n".join(plain_text(self._lines, self.size.width))
+
+    def text_for(self, width: int, height: int) -> list[str]:
+        """The lines of the picture in another size, as plain text."""
+        canvas = Canvas(width, height, self.drawing.glyphs)
+        return plain_text(self._draw(canvas) if self._draw is not None else (), width)
 
     def render_line(self, y: int) -> Strip:
         line = Line(self.size.width, self.base_style)

@@ -56,3 +56,8 @@ def panel_entry(panel_id: str) -> PanelEntry:
         if entry.id == panel_id:
             return entry
     raise KeyError(panel_id)
+
+
+def widget_id(panel_id: str) -> str:
+    """The id of a panel's widget, by which stylesheets and the shell find it."""
+    return f"panel-{panel_id}"

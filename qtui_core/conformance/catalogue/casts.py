@@ -1,44 +1,51 @@
 """Conventions of the libraries that cast numbers: torch, ml_dtypes, gfloat."""
 
-from qtui_core.conformance.convention import Convention, KnownFault, Library, Verdict
+from qtui_core.conformance.convention import (
+    BYTE_EQUAL,
+    DIFFERS,
+    VALUE_EQUAL,
+    Convention,
+    KnownFault,
+    Library,
+)
 from qtui_core.formats import get_format
 
 _OVERFLOW = {"saturate": "saturates", "nosat": "does not saturate"}
 
 
 def _cast(
-    library: str, name: str, theirs: str, limit: str = "nosat", since: str = ""
+    library: str,
+    name: str,
+    theirs: str,
+    limit: str = "nosat",
+    *,
+    since: str = "",
+    numbers: tuple[str, ...] = ("every BF16", "ties"),
 ) -> Convention:
     title = get_format(name).title
     return Convention(
-        id=f"{library}.{name}",
-        says=f"A cast to {title} rounds to nearest even and {_OVERFLOW[limit]}",
-        ours=f"encode {name} nearest-even {limit}",
-        theirs=theirs,
-        expected=Verdict.BYTE_EQUAL,
-        since=since,
-    )
+        f"{library}.{name}", "casts", BYTE_EQUAL, f"encode {name} nearest-even {limit}", theirs,
+        f"A cast to {title} rounds to nearest even and {_OVERFLOW[limit]}", since=since,
+        numbers=numbers,
+    )  # fmt: skip
 
 
 def _scales(library: str, theirs: str) -> tuple[Convention, ...]:
     """What casts to E8M0, the scale of the MX formats, do."""
     return (
         Convention(
-            id=f"{library}.e8m0",
-            says="A cast of normal numbers to E8M0 rounds to the nearest power of two",
-            ours="encode e8m0 nearest-even nosat",
-            theirs=theirs,
-            expected=Verdict.BYTE_EQUAL,
+            f"{library}.e8m0", "casts", BYTE_EQUAL, "encode e8m0 nearest-even nosat", theirs,
+            "A cast of normal numbers to E8M0 rounds to the nearest power of two",
+            numbers=("positive BF16, infinity",),
         ),
         Convention(
-            id=f"{library}.e8m0-smallest",
-            says="Next to the smallest E8M0, 2^-127, a cast takes the farther power of two",
-            ours="encode e8m0 nearest-even saturate",
-            theirs=theirs,
-            expected=Verdict.DIFFERS,
-            why="numbers just above 2^-127 become 2^-126, though 2^-127 is nearer",
+            f"{library}.e8m0-smallest", "casts", DIFFERS, "encode e8m0 nearest-even saturate",
+            theirs,
+            "Next to the smallest E8M0, 2^-127, a cast takes the farther power of two",
+            "numbers just above 2^-127 become 2^-126, though 2^-127 is nearer",
+            numbers=("subnormal BF16",),
         ),
-    )
+    )  # fmt: skip
 
 
 TORCH = Library(
@@ -54,36 +61,34 @@ TORCH = Library(
         _cast("torch", "e5m2fnuz", "x.to(torch.float8_e5m2fnuz)"),
         *_scales("torch", "x.to(torch.float8_e8m0fnu)"),
         Convention(
-            id="torch.e8m0-zero",
-            says="Zero, which E8M0 does not have, becomes 2^-127",
-            ours="encode e8m0 nearest-even saturate",
-            theirs="torch.zeros(1).to(torch.float8_e8m0fnu)",
-            expected=Verdict.BYTE_EQUAL,
+            "torch.e8m0-zero", "casts", BYTE_EQUAL, "encode e8m0 nearest-even saturate",
+            "torch.zeros(1).to(torch.float8_e8m0fnu)",
+            "Zero, which E8M0 does not have, becomes 2^-127",
+            numbers=("zero",),
         ),
         Convention(
-            id="torch.e5m2-nan",
-            says="NaN becomes 0x7F in E5M2",
-            ours="encode e5m2 nearest-even nosat",
-            theirs="x.to(torch.float8_e5m2)",
-            expected=Verdict.VALUE_EQUAL,
-            why="E5M2 has three NaN codes; qtui and ml_dtypes write 0x7E",
+            "torch.e5m2-nan", "casts", VALUE_EQUAL, "encode e5m2 nearest-even nosat",
+            "x.to(torch.float8_e5m2)",
+            "NaN becomes 0x7F in E5M2",
+            "E5M2 has three NaN codes; qtui and ml_dtypes write 0x7E",
+            numbers=("NaN",),
         ),
     ),
     faults=(
         KnownFault(
-            id="torch.e4m3-infinity",
-            says="A cast to float8_e4m3fn turns infinities into 448",
-            consequence="an overflow upstream looks like a large finite number",
-            remedy="look for infinities before casting (torch.isinf)",
+            "torch.e4m3-infinity", "saturates_infinities",
+            "A cast to float8_e4m3fn turns infinities into 448",
+            "an overflow upstream looks like a large finite number",
+            "look for infinities before casting (torch.isinf)",
         ),
         KnownFault(
-            id="torch.e4m3-overflow",
-            says="A cast to float8_e4m3fn turns numbers above 464 into NaN",
-            consequence="one outlier poisons the product; torch 2.12 and later saturate instead",
-            remedy="clamp to -448 to 448 before casting, or update torch",
+            "torch.e4m3-overflow", "overflows_to_nan",
+            "A cast to float8_e4m3fn turns numbers above 464 into NaN",
+            "one outlier poisons the product; torch 2.12 and later saturate instead",
+            "clamp to -448 to 448 before casting, or update torch",
         ),
     ),
-)
+)  # fmt: skip
 
 ML_DTYPES = Library(
     name="ml_dtypes",
@@ -112,59 +117,54 @@ ML_DTYPES = Library(
             )
         ),
         Convention(
-            id="ml_dtypes.e4m3-saturate",
-            says="E4M3 above 464 is NaN, where torch and qtui saturate",
-            ours="encode e4m3 nearest-even saturate",
-            theirs="x.astype(float8_e4m3fn)",
-            expected=Verdict.DIFFERS,
-            why="ml_dtypes never saturates; qtui does unless asked not to",
+            "ml_dtypes.e4m3-saturate", "casts", DIFFERS, "encode e4m3 nearest-even saturate",
+            "x.astype(float8_e4m3fn)",
+            "E4M3 above 464 is NaN, where torch and qtui saturate",
+            "ml_dtypes never saturates; qtui does unless asked not to",
+            numbers=("every BF16",),
         ),
         *_scales("ml_dtypes", "x.astype(float8_e8m0fnu)"),
         Convention(
-            id="ml_dtypes.e8m0-zero",
-            says="Zero, which E8M0 does not have, becomes NaN",
-            ours="encode e8m0 nearest-even nosat",
-            theirs="np.zeros(1).astype(float8_e8m0fnu)",
-            expected=Verdict.BYTE_EQUAL,
+            "ml_dtypes.e8m0-zero", "casts", BYTE_EQUAL, "encode e8m0 nearest-even nosat",
+            "np.zeros(1).astype(float8_e8m0fnu)",
+            "Zero, which E8M0 does not have, becomes NaN",
+            numbers=("zero",),
         ),
         Convention(
-            id="ml_dtypes.nan",
-            says="NaN becomes 0x7E in E5M2",
-            ours="encode e5m2 nearest-even nosat",
-            theirs="x.astype(float8_e5m2)",
-            expected=Verdict.BYTE_EQUAL,
+            "ml_dtypes.nan", "casts", BYTE_EQUAL, "encode e5m2 nearest-even nosat",
+            "x.astype(float8_e5m2)",
+            "NaN becomes 0x7E in E5M2",
+            numbers=("NaN",),
         ),
         Convention(
-            id="ml_dtypes.int4-wraps",
-            says="A cast to int4 cuts the fraction off and wraps around: 8 becomes -8",
-            ours="encode int4 toward-zero nosat",
-            theirs="x.astype(int4)",
-            expected=Verdict.BYTE_EQUAL,
+            "ml_dtypes.int4-wraps", "casts", BYTE_EQUAL, "encode int4 toward-zero nosat",
+            "x.astype(int4)",
+            "A cast to int4 cuts the fraction off and wraps around: 8 becomes -8",
+            numbers=("BF16 below 64",),
         ),
         Convention(
-            id="ml_dtypes.int4",
-            says="A cast to int4 is no quantization to INT4",
-            ours="encode int4 nearest-even saturate",
-            theirs="x.astype(int4)",
-            expected=Verdict.DIFFERS,
-            why="it wraps and truncates, where every quantizer saturates and rounds",
+            "ml_dtypes.int4", "casts", DIFFERS, "encode int4 nearest-even saturate",
+            "x.astype(int4)",
+            "A cast to int4 is no quantization to INT4",
+            "it wraps and truncates, where every quantizer saturates and rounds",
+            numbers=("BF16 below 64",),
         ),
     ),
     faults=(
         KnownFault(
-            id="ml_dtypes.int4-overflow",
-            says="A cast to int4 wraps around",
-            consequence="the largest positive elements change their sign",
-            remedy="round and clip to -8 to 7 before casting",
+            "ml_dtypes.int4-overflow", "wraps",
+            "A cast to int4 wraps around",
+            "the largest positive elements change their sign",
+            "round and clip to -8 to 7 before casting",
         ),
         KnownFault(
-            id="ml_dtypes.nan-to-zero",
-            says="NaN cast to the FP4 and FP6 types, which have none, becomes a zero",
-            consequence="a broken tensor looks healthy after the cast",
-            remedy="look for NaN before casting (np.isnan)",
+            "ml_dtypes.nan-to-zero", "loses_nan",
+            "NaN cast to the FP4 and FP6 types, which have none, becomes a zero",
+            "a broken tensor looks healthy after the cast",
+            "look for NaN before casting (np.isnan)",
         ),
     ),
-)
+)  # fmt: skip
 
 GFLOAT = Library(
     name="gfloat",
@@ -181,40 +181,37 @@ GFLOAT = Library(
                 ("e3m2", "ocp_e3m2", "saturate"),
                 ("e2m3", "ocp_e2m3", "saturate"),
                 ("e2m1", "ocp_e2m1", "saturate"),
-                ("mxint8", "ocp_int8", "saturate"),
             )
         ),
-        Convention(
-            id="gfloat.modes",
-            says="E5M2 in the other rounding modes, saturating and not",
-            ours="encode e5m2 nearest-away saturate",
-            theirs="round_ndarray(ocp_e5m2, x, mode, sat)",
-            expected=Verdict.BYTE_EQUAL,
+        _cast(
+            "gfloat", "mxint8", "round_ndarray, encode_ndarray(ocp_int8)", "saturate",
+            numbers=("BF16 below 4",),
         ),
         Convention(
-            id="gfloat.nan",
-            says="E4M3 that does not saturate overflows to NaN",
-            ours="encode e4m3 nearest-even nosat",
-            theirs="round_ndarray(ocp_e4m3, x, sat=False)",
-            expected=Verdict.VALUE_EQUAL,
-            why="the NaN of a negative number keeps its sign here and loses it there",
+            "gfloat.modes", "modes", BYTE_EQUAL, "encode e5m2 nearest-away saturate",
+            "round_ndarray(ocp_e5m2, x, mode, sat)",
+            "E5M2 in the other rounding modes, saturating and not",
         ),
         Convention(
-            id="gfloat.e8m0",
-            says="Ties of E8M0 are broken by the code: 3 becomes 2, and 6 becomes 8",
-            ours="encode e8m0 nearest-even saturate",
-            theirs="round_ndarray(ocp_e8m0, x)",
-            expected=Verdict.DIFFERS,
-            why="torch, ml_dtypes and qtui round these ties up, to the even significand",
+            "gfloat.nan", "casts", VALUE_EQUAL, "encode e4m3 nearest-even nosat",
+            "round_ndarray(ocp_e4m3, x, sat=False)",
+            "E4M3 that does not saturate overflows to NaN",
+            "the NaN of a negative number keeps its sign here and loses it there",
+            numbers=("every BF16",),
+        ),
+        Convention(
+            "gfloat.e8m0", "casts", DIFFERS, "encode e8m0 nearest-even saturate",
+            "round_ndarray(ocp_e8m0, x)",
+            "Ties of E8M0 are broken by the code: 3 becomes 2, and 6 becomes 8",
+            "torch, ml_dtypes and qtui round these ties up, to the even significand",
+            numbers=("positive BF16",),
         ),
         *(
             Convention(
-                id=f"gfloat.block-{name}",
-                says=f"{title} takes 2^floor(log2 absmax) over the largest power of two of its "
+                f"gfloat.block-{name}", "microscaling", BYTE_EQUAL, name,
+                f"compute_scale_amax, encode_block({theirs})",
+                f"{title} takes 2^floor(log2 absmax) over the largest power of two of its "
                 "elements as the scale of 32",
-                ours=name,
-                theirs=f"compute_scale_amax, encode_block({theirs})",
-                expected=Verdict.BYTE_EQUAL,
             )
             for name, title, theirs in (
                 ("mxfp4", "MXFP4", "mxfp4_e2m1"),
@@ -225,20 +222,18 @@ GFLOAT = Library(
             )
         ),
         Convention(
-            id="gfloat.block-mxint8",
-            says="MXINT8 uses the code of -2, which no positive element has",
-            ours="mxint8",
-            theirs="compute_scale_amax, encode_block(mxint8)",
-            expected=Verdict.DIFFERS,
-            why="OCP lets it be left out, and qtui does: elements end at -127/64",
+            "gfloat.block-mxint8", "microscaling", DIFFERS, "mxint8",
+            "compute_scale_amax, encode_block(mxint8)",
+            "MXINT8 uses the code of -2, which no positive element has",
+            "OCP lets it be left out, and qtui does: elements end at -127/64",
         ),
     ),
     faults=(
         KnownFault(
-            id="gfloat.below-a-tie",
-            says="Ties away from zero also takes numbers just below the tie",
-            consequence="a reference value computed with it can be one level off",
-            remedy="use nearest-even where the last bit of a float64 matters",
+            "gfloat.below-a-tie", "rounds_below_a_tie_away",
+            "Ties away from zero also takes numbers just below the tie",
+            "a reference value computed with it can be one level off",
+            "use nearest-even where the last bit of a float64 matters",
         ),
     ),
-)
+)  # fmt: skip

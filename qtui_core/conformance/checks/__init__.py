@@ -1,4 +1,16 @@
-"""How each convention is run: one module for each library, which imports that library.
-
-Nothing outside the child process imports these.
+"""Checks by library: functions that run both sides of a convention on the numbers it is about, and
+probes, which tell whether a fault is on this machine and the figure that shows it. Rows of the
+catalogue name them. Each module imports its library.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from qtui_core.conformance.convention import Library
+
+
+def checks_of(library: Library) -> ModuleType:
+    """The module with the functions that the rows of a library name."""
+    return import_module(f"{__name__}.{library.name.replace('-', '_')}")

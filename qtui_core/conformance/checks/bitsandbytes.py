@@ -14,7 +14,6 @@ from bitsandbytes import functional
 
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import numbers, quantized, side_of
-from qtui_core.conformance.checks.registry import check, probe
 from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant.coding.codebook import LEVELS, unpack_nibbles
@@ -39,7 +38,6 @@ def _sample(name: str, x: Array, text: str, packed: Any, state: Any) -> Conforma
     return ConformanceSample(name, flat, ours, theirs)
 
 
-@check("bitsandbytes.nf4")
 def nf4(convention: Convention) -> Iterator[ConformanceSample]:
     tensors = {**data.matrices(), **data.subnormals(), "thresholds": _on_thresholds()}
     for name, x in tensors.items():
@@ -57,7 +55,6 @@ def _on_thresholds() -> Array:
     return np.concatenate([block * np.float32(factor) for factor in (1.0, 0.25, -8.0)])
 
 
-@check("bitsandbytes.nf4-short")
 def short_blocks(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.vectors().items():
         packed, state = _quantize(x, convention.ours)
@@ -72,9 +69,8 @@ def _eager() -> AbstractContextManager[Any]:
     return nullcontext() if stance is None else stance("force_eager")
 
 
-@check("bitsandbytes.nf4-bf16")
 def bf16_tensors(convention: Convention) -> Iterator[ConformanceSample]:
-    """Of a BF16 tensor: the bytes; values come back rounded to BF16, and so are ours."""
+    """The bytes of a BF16 tensor. Its values come back rounded to BF16, so ours are rounded too."""
     for name, x in data.matrices().items():
         packed, state = _quantize(x, convention.ours, torch.bfloat16)
         sample = _sample(name, x, convention.ours, packed, state)
@@ -83,9 +79,8 @@ def bf16_tensors(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, sample.x, ours, sample.theirs)
 
 
-@check("bitsandbytes.fp4")
 def fp4(convention: Convention) -> Iterator[ConformanceSample]:
-    """Codes one by one: CPU and CUDA give zero a different sign."""
+    """Codes are compared one by one, as CPU and CUDA give zero a different sign."""
     for name, x in data.matrices().items():
         sample = _sample(name, x, convention.ours, *_quantize(x, convention.ours))
         ours, theirs = (
@@ -95,15 +90,13 @@ def fp4(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, sample.x, ours, theirs)
 
 
-@check("bitsandbytes.nf4-nonfinite")
 def nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.with_holes().items():
         yield _sample(name, x, convention.ours, *_quantize(x, convention.ours))
 
 
-@check("bitsandbytes.nf4-dq")
 def double_quantization(convention: Convention) -> Iterator[ConformanceSample]:
-    """The 8-bit codes of the scales; those of the elements are the business of `nf4`."""
+    """The 8-bit codes of the scales; `nf4` compares those of the elements."""
     for name, x in _nested_data().items():
         _, state = _quantize(x, convention.ours, compress_statistics=True)
         q = quantized(convention.ours, x.reshape(-1))
@@ -113,9 +106,8 @@ def double_quantization(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, ours, Side(state.absmax.numpy(), numbers(values)))
 
 
-@check("bitsandbytes.nf4-dq-read")
 def read_nested(convention: Convention) -> Iterator[ConformanceSample]:
-    """Given our nested codes and constants, what bitsandbytes reads."""
+    """What bitsandbytes reads, given our nested codes and constants."""
     for name, x in _nested_data().items():
         packed, state = _quantize(x, convention.ours, compress_statistics=True)
         q = quantized(convention.ours, x.reshape(-1))
@@ -133,14 +125,12 @@ def _nested_data() -> dict[str, Array]:
     return {**data.many_blocks(), "ties": data.matrices()["ties"]}
 
 
-@check("bitsandbytes.nf4-levels", "bitsandbytes.fp4-levels")
 def levels(convention: Convention) -> Iterator[ConformanceSample]:
     ours = LEVELS[Scheme.parse(convention.ours).format]
     theirs = functional.get_4bit_type(Scheme.parse(convention.ours).format, device="cpu").numpy()
     yield ConformanceSample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
 
 
-@check("bitsandbytes.dynamic-map")
 def map_of_scales(convention: Convention) -> Iterator[ConformanceSample]:
     ours, theirs = dynamic_map(), functional.create_dynamic_map().numpy()
     yield ConformanceSample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
@@ -150,7 +140,6 @@ def _as_codes(values: Array) -> Side:
     return Side(np.ascontiguousarray(values, np.float32).view(np.uint32), values)
 
 
-@check("bitsandbytes.8bit-blockwise")
 def blockwise(convention: Convention) -> Iterator[ConformanceSample]:
     """Blocks of 256, scaled by 1/absmax, to the nearest entry of the map, the lower on ties."""
     table = dynamic_map()
@@ -168,7 +157,6 @@ def blockwise(convention: Convention) -> Iterator[ConformanceSample]:
         )
 
 
-@check("bitsandbytes.int8-vectorwise")
 def vectorwise(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.matrices().items():
         codes, stats, _ = functional.int8_vectorwise_quant(torch.from_numpy(x.copy()))
@@ -178,9 +166,8 @@ def vectorwise(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, ours, Side(numbers(codes), values, {"scale": scale}))
 
 
-@check("bitsandbytes.int8-outliers")
 def outlier_columns(convention: Convention) -> Iterator[ConformanceSample]:
-    """Which columns are kept, and the scales of the rows; codes are those of the row above."""
+    """Which columns are kept, and the scales of the rows; `vectorwise` compares codes."""
     for name in ("normal", "mixed magnitudes"):
         x = data.matrices()[name] * np.float32(2)
         x = np.ascontiguousarray(np.clip(x, -1000, 1000))  # FP16 is what it takes
@@ -200,7 +187,6 @@ def outlier_columns(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x[0], *sides)
 
 
-@check("bitsandbytes.nf4-zero-block")
 def zero_blocks(convention: Convention) -> Iterator[ConformanceSample]:
     x = np.zeros((2, 64), np.float32)
     yield _sample("zeros", x, convention.ours, *_quantize(x, convention.ours))
@@ -209,13 +195,11 @@ def zero_blocks(convention: Convention) -> Iterator[ConformanceSample]:
 # Known faults
 
 
-@probe("bitsandbytes.default-type")
 def defaults_to_fp4() -> tuple[bool, str]:
     kind = inspect.signature(bnb.nn.Linear4bit).parameters["quant_type"].default
     return kind == "fp4", f'its quant_type is "{kind}"'
 
 
-@probe("bitsandbytes.dequantize-matrix")
 def dequantizes_matrices_wrongly() -> tuple[bool, str]:
     x = torch.from_numpy(data.matrices(64)["normal"][:32, :].reshape(64, 32).copy())
     packed, state = functional.quantize_4bit(x, quant_type="nf4")
@@ -230,7 +214,6 @@ def dequantizes_matrices_wrongly() -> tuple[bool, str]:
     )
 
 
-@probe("bitsandbytes.8bit-table")
 def misses_zero() -> tuple[bool, str]:
     x = torch.zeros(256)
     x[0] = 1.0
@@ -239,7 +222,6 @@ def misses_zero() -> tuple[bool, str]:
     return zero != 0.0, f"0 beside 1 came back as {zero:.2g}"
 
 
-@probe("bitsandbytes.linear4bit-repack")
 def repacks_weights() -> tuple[bool, str]:
     layer = bnb.nn.Linear4bit(64, 64, bias=False, quant_type="nf4", compute_dtype=torch.bfloat16)
     layer.to("cpu")
@@ -254,14 +236,12 @@ def repacks_weights() -> tuple[bool, str]:
     return changed, "after one forward pass the stored bytes of the weight are others"
 
 
-@probe("bitsandbytes.flat-shape")
 def adds_a_dimension() -> tuple[bool, str]:
     x = torch.ones(128)
     shape = tuple(functional.dequantize_4bit(*functional.quantize_4bit(x)).shape)
     return shape != (128,), f"128 elements came back in the shape {shape}"
 
 
-@probe("bitsandbytes.linear8bit-train")
 def trains_without_int8_activations() -> tuple[bool, str]:
     """The threshold decides nothing where activations are not quantized."""
     weight = torch.from_numpy(data.matrices(64)["normal"][:16].copy())

@@ -13,7 +13,6 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import numbers, quantized, refusals, side_of
-from qtui_core.conformance.checks.registry import check
 from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import FloatFormat, get_format
@@ -83,13 +82,11 @@ def _sample(text: str, name: str, x: Array) -> ConformanceSample:
     return ConformanceSample(name, x, ours, theirs)
 
 
-@check("compressed-tensors.nonfinite")
 def nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.with_holes().items():
         yield _sample(convention.ours, name, x)
 
 
-@check("compressed-tensors.int4-packing")
 def packing(convention: Convention) -> Iterator[ConformanceSample]:
     """Eight codes of 4 bits in an int32; read from the lowest bits up, less 8."""
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
@@ -103,7 +100,6 @@ def packing(convention: Convention) -> Iterator[ConformanceSample]:
     yield ConformanceSample("codes", x, *sides)
 
 
-@check("compressed-tensors.short-group")
 def short_groups(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.ragged().items():
         scale = torch.ones(x.shape[0], 2)
@@ -114,13 +110,6 @@ def short_groups(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, side_of(q), Side(numbers(codes), numbers(codes)))
 
 
-@check(
-    *(
-        f"compressed-tensors.{name}"
-        for name in ("int4-group", "int8-channel", "int4-asym", "int8-asym", "fp8-tensor",
-                     "fp8-channel", "mxfp4", "mxfp8", "nvfp4")
-    )
-)  # fmt: skip
 def schemes(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.matrices().items():
         yield _sample(convention.ours, name, x)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import gfloat
 import numpy as np
 from gfloat import formats
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks.ours import Array, cast_sample, finite_only, quantized, split_cast
-from qtui_core.conformance.checks.registry import check, probe
+from qtui_core.conformance.checks.ours import (
+    Array,
+    cast_sample,
+    cast_samples,
+    quantized,
+    split_cast,
+)
 from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 
@@ -34,7 +40,7 @@ _MODES = {
 }
 
 
-def their_codes(text: str, x: Array) -> Array:
+def _codes(text: str, x: Array) -> Array:
     fmt, rounding, saturate = split_cast(text)
     info = getattr(formats, f"format_info_{_INFO[fmt.name]}")
     with np.errstate(all="ignore"):
@@ -42,43 +48,18 @@ def their_codes(text: str, x: Array) -> Array:
         return gfloat.encode_ndarray(info, rounded)
 
 
-def _samples(convention: Convention, text: str, x: Array, name: str) -> Iterator[ConformanceSample]:
-    part = x.astype(np.float64)
-    codes = their_codes(text, part)
-    like = type(convention)(convention.id, "", text, "", convention.expected)
-    yield cast_sample(like, name, part, codes)
-
-
-@check(*(f"gfloat.{name}" for name in _INFO if name not in ("e8m0", "mxint8")))
 def casts(convention: Convention) -> Iterator[ConformanceSample]:
-    for name, x in (("every BF16", data.every_bf16()), ("ties", data.between_16_bits())):
-        yield from _samples(convention, convention.ours, x, name)
+    return cast_samples(convention, _codes, np.float64)
 
 
-@check("gfloat.mxint8")
-def integers(convention: Convention) -> Iterator[ConformanceSample]:
-    x = finite_only(data.every_bf16())
-    yield from _samples(convention, convention.ours, x[np.abs(x) < 4], "BF16 below 4")
-
-
-@check("gfloat.e8m0")
-def scales(convention: Convention) -> Iterator[ConformanceSample]:
-    x = finite_only(data.every_bf16())
-    yield from _samples(convention, convention.ours, x[x >= 2.0**-126], "positive BF16")
-
-
-@check("gfloat.nan")
-def overflow(convention: Convention) -> Iterator[ConformanceSample]:
-    yield from _samples(convention, convention.ours, data.every_bf16(), "every BF16")
-
-
-@check("gfloat.modes")
 def modes(convention: Convention) -> Iterator[ConformanceSample]:
+    """The other rounding modes too, saturating and not."""
     fmt, rounding, _ = split_cast(convention.ours)
+    x = data.every_bf16().astype(np.float64)
     for mode in (str(rounding), "toward-zero", "up", "down"):
         for limit in ("saturate", "nosat"):
-            text = f"encode {fmt.name} {mode} {limit}"
-            yield from _samples(convention, text, data.every_bf16(), f"{mode}, {limit}")
+            one = replace(convention, ours=f"encode {fmt.name} {mode} {limit}")
+            yield cast_sample(one, f"{mode}, {limit}", x, _codes(one.ours, x))
 
 
 _BLOCKS = {
@@ -91,9 +72,8 @@ _BLOCKS = {
 }
 
 
-@check(*(f"gfloat.block-{name}" for name in _BLOCKS))
 def microscaling(convention: Convention) -> Iterator[ConformanceSample]:
-    """Blocks of 32, one after the other: its functions take one block."""
+    """Blocks of 32, one after the other, since gfloat's functions take one block."""
     info = getattr(formats, f"format_info_{_BLOCKS[convention.ours]}")
     for name, whole in data.matrices().items():
         x = np.ascontiguousarray(whole[:13, :64])
@@ -111,7 +91,6 @@ def microscaling(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, ours, theirs)
 
 
-@probe("gfloat.below-a-tie")
 def rounds_below_a_tie_away() -> tuple[bool, str]:
     info = formats.format_info_ocp_e2m1
     became = gfloat.round_float(info, 0.24999999999999997, _MODES["nearest-away"], True)

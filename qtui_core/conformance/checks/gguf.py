@@ -9,7 +9,6 @@ import numpy as np
 
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import Array, cast_sample, quantized, refusals, side_of
-from qtui_core.conformance.checks.registry import check, probe
 from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.quant import QuantizedTensor
@@ -19,8 +18,8 @@ _TYPES = gguf.GGMLQuantizationType
 
 
 def _tensors() -> dict[str, Array]:
-    """Scales are kept in FP16 there, so only what fits it; without groups of zeros, where the
-    sign of the zero scale is arbitrary."""
+    """Tensors whose scales fit FP16, in which they are kept there; without groups of zeros, whose
+    scale of zero has an arbitrary sign."""
     return {name: data.matrices()[name] for name in ("normal", "ties", "one sided", "constant")}
 
 
@@ -69,24 +68,20 @@ def _codes(kind: str, rest: Array) -> Array:
     return _halves(rest)
 
 
-@check("gguf.q4_0")
 def q4_0(convention: Convention) -> Iterator[ConformanceSample]:
     yield from _symmetric(convention, "Q4_0", 2, 8)
 
 
-@check("gguf.q5_0")
 def q5_0(convention: Convention) -> Iterator[ConformanceSample]:
     yield from _symmetric(convention, "Q5_0", 2, 16)
 
 
-@check("gguf.q8_0")
 def q8_0(convention: Convention) -> Iterator[ConformanceSample]:
     yield from _symmetric(convention, "Q8_0", 2, 0)
 
 
-@check("gguf.q4_1")
 def q4_1(convention: Convention) -> Iterator[ConformanceSample]:
-    """Values only: the minimum is kept there and a zero point here."""
+    """Codes and values only: a minimum is kept there and a zero point here."""
     for name, x in _tensors().items():
         stored, values = _theirs(x, _TYPES.Q4_1)
         q = quantized(convention.ours, x)
@@ -95,7 +90,6 @@ def q4_1(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, Side(ours, q.dequantize()), Side(codes, values))
 
 
-@check("gguf.mxfp4")
 def mxfp4(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.matrices().items():
         stored, values = _theirs(x, _TYPES.MXFP4)
@@ -107,7 +101,6 @@ def mxfp4(convention: Convention) -> Iterator[ConformanceSample]:
         )
 
 
-@check("gguf.tq2_0")
 def ternary(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in _tensors().items():
         stored, values = _theirs(x, _TYPES.TQ2_0)
@@ -117,7 +110,6 @@ def ternary(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, Side(q.codes, q.dequantize()), Side(codes, values))
 
 
-@check("gguf.short-group")
 def short_blocks(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.ragged().items():
         with refusals(gguf.quants.QuantError, ValueError, AssertionError):
@@ -126,7 +118,6 @@ def short_blocks(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, side_of(q), Side(stored, stored))
 
 
-@check("gguf.bf16")
 def bf16(convention: Convention) -> Iterator[ConformanceSample]:
     x = data.between_16_bits()
     x = np.ascontiguousarray(x[: x.size // 256 * 256].reshape(-1, 256))
@@ -134,7 +125,6 @@ def bf16(convention: Convention) -> Iterator[ConformanceSample]:
     yield cast_sample(convention, "ties", x, codes)
 
 
-@check("gguf.f16")
 def f16(convention: Convention) -> Iterator[ConformanceSample]:
     x = data.between_16_bits()
     with np.errstate(over="ignore"):
@@ -142,7 +132,6 @@ def f16(convention: Convention) -> Iterator[ConformanceSample]:
     yield cast_sample(convention, "ties", x, codes)
 
 
-@probe("gguf.mxfp4-scale")
 def takes_logarithms_in_floating_point() -> tuple[bool, str]:
     x = np.zeros((1, _BLOCK), np.float32)
     x[0, 0] = np.nextafter(np.float32(8), np.float32(0))

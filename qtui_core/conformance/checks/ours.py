@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from qtui_core.conformance.compare import Array, ConformanceSample, Refused, Side
 from qtui_core.conformance.convention import Convention
-from qtui_core.formats import FloatFormat, Format, Rounding, get_format
+from qtui_core.conformance.data import NUMBERS
+from qtui_core.formats import Format, Rounding, get_format
 from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import QuantizedTensor, Scheme, quantize
 
@@ -63,15 +64,16 @@ def cast_sample(convention: Convention, name: str, x: Array, codes: Array) -> Co
     return ConformanceSample(name, x, ours, Side(theirs, decode_array(fmt, theirs)))
 
 
-def representable(fmt: Format, x: Array) -> Array:
-    """The elements a format has a code for whatever the rounding: signed where it is."""
-    if isinstance(fmt, FloatFormat) and not fmt.signed:
-        return np.ascontiguousarray(x[x > 0])
-    return x
+def cast_samples(
+    convention: Convention, codes: Callable[[str, Array], Array], dtype: type = np.float32
+) -> Iterator[ConformanceSample]:
+    """The numbers of a convention, as elements of `dtype`, cast here and there.
 
-
-def finite_only(x: Array) -> Array:
-    return np.ascontiguousarray(x[np.isfinite(x)])
+    `codes` casts with the library: of the text of a cast and numbers, the codes.
+    """
+    for name in convention.numbers:
+        x: Array = NUMBERS[name]().astype(dtype)
+        yield cast_sample(convention, name, x, codes(convention.ours, x))
 
 
 def numbers(array: Any) -> Array:

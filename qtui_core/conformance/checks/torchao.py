@@ -10,7 +10,6 @@ import torch
 from torchao.quantization import quant_primitives as primitives
 
 from qtui_core.conformance import data
-from qtui_core.conformance.checks import torchao_mx  # noqa: F401 - registers its checks
 from qtui_core.conformance.checks.ours import (
     numbers,
     quantized,
@@ -18,7 +17,10 @@ from qtui_core.conformance.checks.ours import (
     side_of,
     split_cast,
 )
-from qtui_core.conformance.checks.registry import check, probe
+from qtui_core.conformance.checks.torchao_mx import (  # noqa: F401 - rows name them
+    microscaling,
+    nvfp4,
+)
 from qtui_core.conformance.compare import Array, ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats.array import decode_array, encode_array
@@ -45,20 +47,16 @@ def _range(scheme: Scheme) -> tuple[str, torch.dtype, int, int]:
     return "SYMMETRIC", torch.int8, -half if scheme.scale_rule == "full" else 1 - half, half - 1
 
 
-@check("torchao.int4", "torchao.int4-full", "torchao.int8-row", "torchao.int4-asym",
-       "torchao.int8-tensor-asym")  # fmt: skip
 def affine(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in {**data.matrices(), **data.subnormals()}.items():
         yield _affine(convention.ours, name, x, torch.float32)
 
 
-@check("torchao.int4-bf16")
 def affine_of_bf16(convention: Convention) -> Iterator[ConformanceSample]:
     for name in ("normal", "ties"):
         yield _affine(convention.ours, name, data.matrices()[name], torch.bfloat16)
 
 
-@check("torchao.short-group")
 def short_groups(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.ragged().items():
         with refusals(AssertionError, RuntimeError):
@@ -66,7 +64,6 @@ def short_groups(convention: Convention) -> Iterator[ConformanceSample]:
         yield sample
 
 
-@check("torchao.int4-nonfinite")
 def affine_nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.with_holes().items():
         yield _affine(convention.ours, name, x, torch.float32)
@@ -88,7 +85,6 @@ def _affine(text: str, name: str, x: Array, dtype: torch.dtype) -> ConformanceSa
     )
 
 
-@check("torchao.int4-tinygemm")
 def tinygemm(convention: Convention) -> Iterator[ConformanceSample]:
     scheme = Scheme.parse(convention.ours)
     for name, x in data.matrices().items():
@@ -110,8 +106,6 @@ def tinygemm(convention: Convention) -> Iterator[ConformanceSample]:
         )
 
 
-@check("torchao.e4m3-tensor", "torchao.e4m3-row", "torchao.e5m2-tensor",
-       "torchao.e4m3-zero-row")  # fmt: skip
 def float8(convention: Convention) -> Iterator[ConformanceSample]:
     scheme = Scheme.parse(convention.ours)
     dtype = torch.float8_e4m3fn if scheme.format == "e4m3" else torch.float8_e5m2
@@ -127,7 +121,6 @@ def float8(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
-@check("torchao.nf4-levels")
 def nf4_levels(convention: Convention) -> Iterator[ConformanceSample]:
     from qtui_core.quant.coding.codebook import LEVELS
 
@@ -136,7 +129,6 @@ def nf4_levels(convention: Convention) -> Iterator[ConformanceSample]:
     yield ConformanceSample("16 levels", ours, _as_codes(ours), _as_codes(theirs))
 
 
-@check("torchao.nf4")
 def nf4(convention: Convention) -> Iterator[ConformanceSample]:
     for name in ("normal", "ties", "one sided"):
         x = data.matrices()[name]
@@ -156,7 +148,6 @@ def _as_codes(values: Array) -> Side:
     return Side(np.ascontiguousarray(values, np.float32).view(np.uint32), values)
 
 
-@check("torchao.dynamic-map")
 def map_of_optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.optim.quant_utils import create_dynamic_map
 
@@ -164,9 +155,8 @@ def map_of_optimizer_states(convention: Convention) -> Iterator[ConformanceSampl
     yield ConformanceSample("256 levels", ours, _as_codes(ours), _as_codes(theirs))
 
 
-@check("torchao.optimizer-8bit")
 def optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
-    """Scaled states: every level of the map, and every point halfway between two."""
+    """Of scaled states: every level of the map, and every point halfway between two."""
     from torchao.optim.quant_utils import quantize_8bit_with_qmap
 
     table = dynamic_map()
@@ -179,20 +169,17 @@ def optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
     )
 
 
-@check("torchao.bitnet")
 def ternary(convention: Convention) -> Iterator[ConformanceSample]:
-    """Whole numbers, whose mean no order of adding changes."""
+    """Of whole numbers, whose mean is the same in whatever order they are added."""
     x = np.rint(data.matrices()["normal"] * 8)
     yield _bitnet(convention, "whole numbers", np.ascontiguousarray(x, np.float32))
 
 
-@check("torchao.bitnet-mean")
 def ternary_mean(convention: Convention) -> Iterator[ConformanceSample]:
     for name in ("normal", "mixed magnitudes", "tiny"):
         yield _bitnet(convention, name, data.matrices()[name])
 
 
-@check("torchao.bitnet-activations")
 def activations(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.prototype.quantized_training.int8 import quantize_int8_rowwise
 
@@ -204,9 +191,8 @@ def activations(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
-@check("torchao.bf16-stochastic")
 def stochastic(convention: Convention) -> Iterator[ConformanceSample]:
-    """Given the same draw, which counts down there and up here."""
+    """Both sides get the same draw, which is counted from the other end here (0xFFFF - draw)."""
     from torchao.optim.quant_utils import _fp32_to_bf16_sr
 
     fmt, rounding, saturate = split_cast(convention.ours)
@@ -222,7 +208,6 @@ def stochastic(convention: Convention) -> Iterator[ConformanceSample]:
     yield ConformanceSample("ties", x, *sides)
 
 
-@check("torchao.per-row", "torchao.per-axis")
 def granularities(convention: Convention) -> Iterator[ConformanceSample]:
     """The block of a matrix that shares a scale, as both say it."""
     from torchao.quantization.granularity import PerAxis
@@ -247,7 +232,6 @@ def _bitnet(convention: Convention, name: str, x: Array) -> ConformanceSample:
     return ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
-@probe("torchao.float8-zero-row")
 def zero_rows_become_nan() -> tuple[bool, str]:
     x = torch.ones(2, 64)
     x[1] = 0

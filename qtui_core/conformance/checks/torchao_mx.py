@@ -11,7 +11,6 @@ import torch
 
 from qtui_core.conformance import data
 from qtui_core.conformance.checks.ours import numbers, quantized, side_of
-from qtui_core.conformance.checks.registry import check
 from qtui_core.conformance.compare import ConformanceSample, Side
 from qtui_core.conformance.convention import Convention
 from qtui_core.formats import get_format
@@ -27,9 +26,6 @@ _MX_ELEMENTS: dict[str, Any] = {
 }
 
 
-@check(*(f"torchao.{name}" for name in _MX_ELEMENTS),
-       *(f"torchao.{name}-{rule}" for name in ("mxfp4", "mxfp8-e4m3")
-         for rule in ("ceil", "even", "rceil")))  # fmt: skip
 def microscaling(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.prototype.mx_formats import mx_tensor
 
@@ -47,7 +43,6 @@ def microscaling(convention: Convention) -> Iterator[ConformanceSample]:
         yield ConformanceSample(name, x, side_of(quantized(convention.ours, x)), theirs)
 
 
-@check("torchao.nvfp4")
 def nvfp4(convention: Convention) -> Iterator[ConformanceSample]:
     from torchao.prototype.mx_formats import nvfp4_tensor
 

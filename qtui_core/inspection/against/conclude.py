@@ -6,7 +6,7 @@ import math
 
 from qtui_core.inspection.against.report import Comparison, PairReport
 from qtui_core.models.quoting import quoted
-from qtui_core.quant.verdicts.case import percent
+from qtui_core.quantities import percent
 
 #: Below this the two are hardly the same weights: the error is a quarter of the energy and more.
 UNRELATED_DB = 6.0

@@ -51,6 +51,19 @@ class Difference:
     cosine: float | None
     lost: int = 0
 
+    PRINTED = (
+        "identical",
+        "nonfinite",
+        ("became_nonfinite", "lost"),
+        "mse",
+        "relative_mse",
+        "sqnr_db",
+        "max_abs_error",
+        "max_abs_error_index",
+        "mean_shift",
+        "cosine",
+    )
+
 
 @dataclass
 class _Sums:

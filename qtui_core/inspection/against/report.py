@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from qtui_core.codec import printed
 from qtui_core.dataclass import dataclass
 from qtui_core.inspection.against.difference import Difference
 from qtui_core.inspection.against.difference_map import DifferenceMap
 from qtui_core.inspection.against.pairing import Pair
 from qtui_core.inspection.report import Census
 from qtui_core.quant.measure import decibels
+
+_STORED = (("tensor", "stored"), "method", ("bytes", "nbytes"), "bits_per_parameter")
+_ROUNDED_TO = (
+    "scheme",
+    ("relative_mse", "scheme_relative_mse"),
+    ("sqnr_db", "scheme_sqnr_db"),
+)
+_ROUNDED = (
+    ("tensors", "rounded"),
+    ("relative_mse", "rounded_relative_mse"),
+    "stored_relative_mse",
+    "gain_db",
+)
+_OTHER_SHAPE = ("name", "shape", "against_shape")
 
 
 @dataclass(frozen=True)
@@ -25,6 +40,24 @@ class PairReport:
     difference: Difference
     scheme: str | None = None
     scheme_relative_mse: float | None = None
+
+    PRINTED = (
+        ("name", "pair.name"),
+        ("shape", "pair.info.shape"),
+        ("read_as", "pair.info.reading"),
+        ("matrix", "pair.info.matrix"),
+        ("parameters", "pair.info.elements"),
+        ("sampled_parameters", "difference.count"),
+        ("stored", lambda report: printed(report.pair.a, _STORED)),
+        ("against_stored", lambda report: printed(report.pair.b, _STORED)),
+        ("", "difference"),
+        (
+            "plain_rounding",
+            lambda report: (
+                None if report.scheme_relative_mse is None else printed(report, _ROUNDED_TO)
+            ),
+        ),
+    )
 
     @property
     def scheme_sqnr_db(self) -> float | None:
@@ -54,6 +87,13 @@ class WorstMap:
 
     name: str
     map: DifferenceMap
+
+    PRINTED = (
+        ("tensor", "name"),
+        ("rows", "map.rows"),
+        ("column_edges", "map.column_edges"),
+        ("max_abs_error", lambda worst: worst.map.cells.tolist()),
+    )
 
 
 @dataclass(frozen=True)
@@ -94,6 +134,43 @@ class Comparison:
     stored_relative_mse: float | None
     worst_map: WorstMap | None
     conclusion: str
+
+    PRINTED = (
+        ("model", "a"),
+        "sample",
+        (
+            "against",
+            (
+                ("model", "b"),
+                "notes",
+                "relative_mse",
+                "sqnr_db",
+                ("bits_per_parameter", "bits_b"),
+                ("model_bits_per_parameter", "bits_a"),
+                (
+                    "plain_rounding",
+                    lambda found: (
+                        None if found.rounded_relative_mse is None else printed(found, _ROUNDED)
+                    ),
+                ),
+                "identical",
+                ("tensors", "pairs"),
+                ("only_in_model", "only_a"),
+                ("only_in_against", "only_b"),
+                (
+                    "other_shapes",
+                    lambda found: [
+                        dict(zip(_OTHER_SHAPE, row, strict=True)) for row in found.shapes
+                    ],
+                ),
+                (
+                    "not_read",
+                    lambda found: [{"name": name, "reason": why} for name, why in found.unread],
+                ),
+                "worst_map",
+            ),
+        ),
+    )
 
     @property
     def sqnr_db(self) -> float | None:

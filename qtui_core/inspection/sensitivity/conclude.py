@@ -13,7 +13,7 @@ from qtui_core.inspection.sensitivity.report import (
 )
 from qtui_core.inspection.sensitivity.weighing import Weighing
 from qtui_core.models.quoting import quoted
-from qtui_core.quant.verdicts.case import percent
+from qtui_core.quantities import percent
 
 #: A gain below this is not worth a sentence.
 NOTICEABLE_DB = 0.1

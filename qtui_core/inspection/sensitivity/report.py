@@ -10,13 +10,16 @@ AS_STORED = "as stored"
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """What one tensor gets; `error` is its share of the total relative error."""
+    """What one tensor gets: a scheme, or None to stay as it is stored. `error` is its share of
+    the total relative error."""
 
     name: str
     parameters: int
     scheme: str | None
     nbytes: int
     error: float
+
+    PRINTED = (("tensor", "name"), "scheme", ("bytes", "nbytes"), ("relative_error", "error"))
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class FrontierPoint:
     relative_error: float
     sqnr_db: float | None
 
+    PRINTED = (("bytes", "nbytes"), "bits_per_parameter", "relative_error", "sqnr_db")
+
 
 @dataclass(frozen=True)
 class UniformPoint:
@@ -36,6 +41,13 @@ class UniformPoint:
     scheme: str
     point: FrontierPoint
     assigned: FrontierPoint
+
+    PRINTED = (
+        "scheme",
+        ("", "point"),
+        ("assigned_bytes", "assigned.nbytes"),
+        ("assigned_sqnr_db", "assigned.sqnr_db"),
+    )
 
 
 @dataclass(frozen=True)
@@ -57,3 +69,16 @@ class Sensitivity:
     unweighed: tuple[str, ...]
     tokens: tuple[int, int] | None
     conclusion: str
+
+    PRINTED = (
+        ("weighed_by", "by"),
+        ("budget_bytes", "budget"),
+        ("", "point"),
+        ("relative_error_bound", "bound"),
+        "exact",
+        ("assignment", "choices"),
+        "frontier",
+        "uniform",
+        ("weighed_by_weights_alone", "unweighed"),
+        "tokens",
+    )

@@ -1,130 +1,18 @@
-"""Worked cases of documents that people learn from: their figures beside ours, and why they differ.
+"""Worked cases: runs that documents work out by hand, with the figures that they give.
 
-Documents count GB of 10^9 bytes. Every reason says something that the figures show; a test holds
-the figures to it.
+A row is a model's config.json, a plan, and claims. Every reason says something that our figures
+show; a test holds the figures to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
-from qtui_core.memory.estimate import Estimate, estimate
+from qtui_core.memory.advice.claims import Claim, WorkedCase
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.replay.record import Component, Phase
-from qtui_core.memory.replay.timeline import Life
-from qtui_core.memory.shape.model_shape import ModelShape
-
-GB: Final = 10**9
-
-#: What of an estimate a figure is of. "stored" are weights as they are kept, with the constants of
-#: their quantization; "states" are weights, gradients and optimizer states; "adapted" are adapters
-#: with gradients and optimizer states; "kept" is what the forward pass leaves for the backward
-#: pass; "peak" is everything at the peak.
-Quantity = Literal["stored", "gradients", "optimizer", "states", "adapted", "kept", "peak"]
-
-_OF: Final[Mapping[Quantity, frozenset[Component]]] = {
-    "stored": frozenset((Component.WEIGHTS, Component.QUANTIZATION, Component.BUFFERS)),
-    "gradients": frozenset((Component.GRADIENTS,)),
-    "optimizer": frozenset((Component.OPTIMIZER,)),
-    "adapted": frozenset((Component.ADAPTERS, Component.GRADIENTS, Component.OPTIMIZER)),
-    "states": frozenset((Component.WEIGHTS, Component.GRADIENTS, Component.OPTIMIZER)),
-}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A figure of a document.
-
-    Attributes:
-        what: it is of, in words.
-        stated_bytes: by the document.
-        quantity: of an estimate that it is compared with.
-        why: ours is another, or the same.
-        changes: of the case's plan.
-    """
-
-    what: str
-    stated_bytes: int
-    quantity: Quantity
-    why: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class WorkedCase:
-    """A worked case: the model's config.json, the plan of the run, and what a document says."""
-
-    key: str
-    title: str
-    source: str
-    config: Mapping[str, Any]
-    plan: RunPlan
-    claims: tuple[Claim, ...]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a document beside ours. Bytes."""
-
-    what: str
-    stated_bytes: int
-    bytes: int
-    why: str
-
-
-def case_of(key: str) -> WorkedCase:
-    """The case of a key. Raises UsageError for an unknown one, naming those there are."""
-    for case in CASES:
-        if case.key == key:
-            return case
-    known = ", ".join(case.key for case in CASES)
-    raise UsageError(f"There is no worked case {key!r}; there are {known}.")
-
-
-def figures_of(case: WorkedCase) -> tuple[Figure, ...]:
-    """The claims of a case with our figures, each from an estimate of its plan."""
-    shape = ModelShape.from_config(case.config)
-    known: dict[RunPlan, Estimate] = {}
-    figures = []
-    for claim in case.claims:
-        plan = replace(case.plan, **claim.changes)
-        if plan not in known:
-            known[plan] = estimate(shape, plan, allocator=False)
-        ours = bytes_of(known[plan], claim.quantity)
-        figures.append(Figure(claim.what, claim.stated_bytes, ours, claim.why))
-    return tuple(figures)
-
-
-def bytes_of(found: Estimate, quantity: Quantity) -> int:
-    """Bytes of a quantity: the most of it that is alive at once."""
-    if quantity == "peak":
-        return found.peak_live_bytes
-    timeline = found.timeline
-    if quantity == "kept":
-        start = max(span.start for span in timeline.spans if span.name == Phase.BACKWARD)
-        return sum(
-            a.copies * a.bytes
-            for a in timeline.alive_at(start)
-            if a.born in (Phase.FORWARD, Phase.LOSS) and a.component is not Component.WORKSPACES
-        )
-    return _most(life for life in timeline.lives if life.component in _OF[quantity])
-
-
-def _most(lives: Iterable[Life]) -> int:
-    """The most bytes of some buffers that are alive at once."""
-    changes = sorted(
-        change for a in lives for change in ((a.start, a.bytes), (a.stop, -a.bytes))
-    )  # what is freed at an event sorts before what is allocated there
-    most = alive = 0
-    for _, nbytes in changes:
-        alive += nbytes
-        most = max(most, alive)
-    return most
 
 
 def _gpt2(hidden: int, layers: int, heads: int) -> Mapping[str, Any]:
@@ -195,27 +83,27 @@ CASES: Final = (
         _gpt2(1024, 24, 16),
         RunPlan(method="full", batch=8, sequence=1024, dtype="fp32"),
         (
-            Claim("weights, FP32", int(1.4 * GB), "stored", "The same: 354.8M parameters."),
-            Claim("gradients, FP32", int(1.4 * GB), "gradients", "The same, one a parameter."),
-            Claim("Adam states", int(2.8 * GB), "optimizer", "The same, two a parameter."),
+            Claim("weights, FP32", 1.4, "stored", "The same: 354.8M parameters."),
+            Claim("gradients, FP32", 1.4, "gradients", "The same, one a parameter."),
+            Claim("Adam states", 2.8, "optimizer", "The same, two a parameter."),
             Claim(
-                "activations, FP32", 4 * GB, "kept",
+                "activations, FP32", 4, "kept",
                 "The table counts five tensors of [batch, seq, hidden] a layer; autograd keeps "
                 "some 26 (GELU alone eight), and the logits of 50,257 words.",
             ),
             Claim(
-                "training, FP32", int(9.6 * GB), "peak",
+                "training, FP32", 9.6, "peak",
                 "The activations again. The peak is where the backward pass begins: three tensors "
                 "of logits, 4.9 GB, and no gradients yet.",
             ),
             Claim(
-                "training, mixed FP16", int(6.2 * GB), "peak",
+                "training, mixed FP16", 6.2, "peak",
                 "Autocast halves products only: norms, GELU and loss stay in FP32, and so do the "
                 "weights, whose 16-bit copies are saved besides.",
                 _MIXED,
             ),
             Claim(
-                "inference, FP32", int(1.4 * GB), "peak",
+                "inference, FP32", 1.4, "peak",
                 "Weights alone; a prefill of 8 x 1,024 needs its cache of 1.6 GB and a layer's "
                 "temporaries too.",
                 {"method": "inference"},
@@ -233,21 +121,21 @@ CASES: Final = (
         ),
         (
             Claim(
-                "weights, 16 bits", 3 * GB, "stored", "The same: 1.56B parameters of 2 bytes.",
+                "weights, 16 bits", 3, "stored", "The same: 1.56B parameters of 2 bytes.",
                 {"dtype": "fp16", "autocast": False},
             ),
             Claim(
-                "model states", 24 * GB, "states",
+                "model states", 24, "states",
                 "The same 16 bytes a parameter: torch has 4 + 4 + 8 where the paper has 2 + 2 + "
                 "12, and its 16-bit copies live only in the step.",
             ),
             Claim(
-                "activations", 60 * GB, "kept",
+                "activations", 60, "kept",
                 "The paper counts 12 tensors of [batch, seq, hidden] a layer in 16 bits; GPT-2 of "
                 "transformers keeps as much as 42 of them (GELU alone eight), and the logits.",
             ),
             Claim(
-                "activations, checkpointed", 8 * GB, "kept",
+                "activations, checkpointed", 8, "kept",
                 "One FP32 input a layer is kept, and the logits; the paper counts no logits.",
                 {"checkpointing": True},
             ),
@@ -261,18 +149,18 @@ CASES: Final = (
         RunPlan(method="full", dtype="bf16", batch=1, sequence=2048, checkpointing=True),
         (
             Claim(
-                "FP32 Adam", 64 * GB, "optimizer", "The same: 8.03B parameters, 2 x 4 bytes.",
+                "FP32 Adam", 64, "optimizer", "The same: 8.03B parameters, 2 x 4 bytes.",
                 {"dtype": "fp32"},
             ),
-            Claim("BF16 Adam", 32 * GB, "optimizer", "The same, 2 x 2 bytes."),
+            Claim("BF16 Adam", 32, "optimizer", "The same, 2 x 2 bytes."),
             Claim(
-                "8-bit Adam", 16 * GB, "optimizer",
+                "8-bit Adam", 16, "optimizer",
                 "2 x 1 byte and scales; but the Trainer asks for 32-bit states of the embedding, "
                 "525M parameters of 8 bytes.",
                 {"optimizer": "adamw8bit"},
             ),
             Claim(
-                "4-bit Adam", 8 * GB, "optimizer",
+                "4-bit Adam", 8, "optimizer",
                 "2 x half a byte, and an FP32 scale for each block of 128.",
                 {"optimizer": "adamw4bit"},
             ),
@@ -286,17 +174,17 @@ CASES: Final = (
         RunPlan(method="inference", dtype="fp16", batch=1, sequence=2048),
         (
             Claim(
-                "float32", 80 * GB, "stored", "GPT-NeoX has 20.55B parameters, not 20.",
+                "float32", 80, "stored", "GPT-NeoX has 20.55B parameters, not 20.",
                 {"dtype": "fp32"},
             ),
-            Claim("float16", 40 * GB, "stored", "The same parameters, 2 bytes."),
+            Claim("float16", 40, "stored", "The same parameters, 2 bytes."),
             Claim(
-                "int8", 20 * GB, "stored",
+                "int8", 20, "stored",
                 "Embeddings and head are not quantized: 0.62B parameters stay in 16 bits.",
                 {"quant": "int8"},
             ),
             Claim(
-                "4 bits", 10 * GB, "stored",
+                "4 bits", 10, "stored",
                 "Embeddings and head stay in 16 bits, and each block of 64 has its absmax.",
                 {"quant": "nf4"},
             ),
@@ -310,29 +198,38 @@ CASES: Final = (
         RunPlan(method="qlora", dtype="bf16", batch=1, sequence=2048),
         (
             Claim(
-                "weights, 4 bits", 65 * GB, "stored",
+                "weights, 4 bits", 65, "stored",
                 "4 bits of 69B parameters are 35 GB. 65 GB are 65 billion whole bytes.",
                 {"kbit_prep": "none"},
             ),
             Claim(
-                "adapters, states", int(2.6 * GB), "adapted",
+                "adapters, states", 2.6, "adapted",
                 "16 bytes a parameter, as the article has it; rank 16 on all linear layers are "
                 "207M parameters, not 175M.",
             ),
             Claim(
-                "base in 16 bits", 260 * GB, "stored",
+                "base in 16 bits", 260, "stored",
                 "2 bytes of 69B parameters are 138 GB; 260 GB are 4 bytes of 65 billion.",
                 {"method": "lora"},
             ),
             Claim(
-                "full, mixed precision", 1040 * GB, "states",
+                "full, mixed precision", 1040, "states",
                 "The same 16 bytes a parameter, of 69 and not of 65 billion.",
                 {"method": "full", "dtype": "fp32", "autocast": True},
             ),
             Claim(
-                "all of QLoRA", 68 * GB, "peak",
+                "all of QLoRA", 68, "peak",
                 "The weights are half of it, and activations and logits come on top.",
             ),
         ),
     ),
 )  # fmt: skip
+
+
+def case_of(key: str) -> WorkedCase:
+    """The case of a key. Raises UsageError for an unknown one, naming those there are."""
+    for case in CASES:
+        if case.key == key:
+            return case
+    known = ", ".join(case.key for case in CASES)
+    raise UsageError(f"There is no worked case {key!r}; there are {known}.")

@@ -1,4 +1,4 @@
-"""What each change of a plan would save, by estimating the changed plan; and the cure for each
+"""What each change of a plan would save, found by estimating the changed plan; and what cures each
 kind of running out of memory."""
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from qtui_core.codec import or_null
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.dtypes import FLOATING
 from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.plan.run_plan import resolve_for
-from qtui_core.memory.plan.text import change
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
 from qtui_core.memory.replay.record import Phase
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 #: The peaks of a plan of the model at hand.
 Estimator = Callable[[RunPlan], Peaks]
 
-#: What a change must save to be worth a line: one part in this many of the peak.
+#: A change is worth a line where it saves at least one part in this many of the peak.
 _WORTH: Final = 500
 
-#: Expandable segments are tried where that takes no longer than all other changes together: a run
-#: of few events, or where the allocator keeps much, one part in this many.
+#: To replay a long run with expandable segments takes longer than all other changes together. It
+#: is done where the allocator keeps at least one part in this many of what it reserves, and for
+#: runs of few events.
 _KEPT_WORTH: Final = 10
 _FEW_EVENTS: Final = 45_000
 
@@ -41,11 +42,11 @@ class Advice:
 
     Attributes:
         change: what to type.
-        plan: with the change.
+        plan: the plan with the change.
         saves_bytes: of the peak of allocated bytes; of reserved bytes for `--segments`.
         cost: what it costs.
-        peak_phase: where the peak is then.
-        saves_by_phase: of the most that is allocated in each phase.
+        peak_phase: the phase that the peak is in then.
+        saves_by_phase: how many bytes less are allocated in each phase, at its fullest.
     """
 
     change: str
@@ -55,11 +56,20 @@ class Advice:
     peak_phase: str
     saves_by_phase: Mapping[str, int]
 
+    PRINTED = ("change", "saves_bytes", "cost", "peak_phase")
+
 
 @dataclass(frozen=True)
 class Cure:
-    """A kind of running out of memory: how it shows, what helps, and by how many bytes of what is
-    needed there. `change` is empty where nothing in the plan helps."""
+    """A kind of running out of memory.
+
+    Attributes:
+        kind: a phase, or FRAGMENTATION.
+        symptom: how it shows.
+        needs_bytes: what is needed there.
+        change: what helps most, as it is typed; empty where nothing in the plan helps.
+        saves_bytes: how much less is needed with it.
+    """
 
     kind: str
     symptom: str
@@ -67,10 +77,12 @@ class Cure:
     change: str
     saves_bytes: int
 
+    PRINTED = ("kind", "symptom", "needs_bytes", ("change", or_null("change")), "saves_bytes")
+
 
 def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
-    """What saves memory, the most first. Changes that cannot be made, or save nothing to speak of,
-    are left out, and there is none for a model without a shape."""
+    """All changes that can be made, those that save most first; none for a model without a
+    shape."""
     if estimate.shape is None:
         return ()
     base = estimator(estimate.plan)
@@ -83,7 +95,7 @@ def advise(estimate: Estimate, estimator: Estimator) -> tuple[Advice, ...]:
         by_phase = {
             name: most - changed.by_phase.get(name, 0) for name, most in base.by_phase.items()
         }
-        words = change(estimate.plan, plan)
+        words = estimate.plan.change_to(plan)
         saved = base.bytes - changed.bytes
         found.append(Advice(words, plan, saved, cost, changed.phase, by_phase))
     found.sort(key=lambda advice: -advice.saves_bytes)
@@ -95,10 +107,19 @@ def worthwhile(advice: Sequence[Advice], peak: int) -> tuple[Advice, ...]:
     return tuple(a for a in advice if a.saves_bytes * _WORTH >= peak)
 
 
+def weighed_plans(shape: ModelShape, plan: RunPlan) -> list[RunPlan]:
+    """The plans that a report will ask for: the plan as it runs on its device, its changes for the
+    advice, and the plan with the attention that older GPUs use instead of flash, for their fit."""
+    found = [plan]
+    if plan.attention == "sdpa":
+        found.append(replace(plan, attention="efficient"))
+    return [*found, *(changed for changed, _ in changed_plans(shape, plan))]
+
+
 def changed_plans(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[RunPlan, str]]:
-    """(changed plan, what that costs) of all changes that might save memory and that can be made
-    in a plan of which nothing is open."""
-    for changes, cost in candidates(shape, plan):
+    """(changed plan, what that costs) of all changes that might save memory and can be made in a
+    plan with nothing left open."""
+    for changes, cost in [*candidates(shape, plan)]:
         with suppress(UsageError):  # Impossible together with the rest of the plan.
             yield resolve_for(shape, replace(plan, **changes)), cost
 
@@ -142,7 +163,7 @@ def candidates(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any
 
 
 def _of_packing(shape: ModelShape, plan: RunPlan) -> Iterator[tuple[dict[str, Any], str]]:
-    """What a quantized checkpoint, which is quantized no further, can be changed in."""
+    """A checkpoint that is quantized can be taken as it is, and no other way to quantize it."""
     if not plan.quantized:
         yield {"quant": shape.packed_as}, "nothing that the checkpoint has not already cost"
 
@@ -225,8 +246,8 @@ _FRAGMENTED: Final = (
 
 
 def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
-    """For each place where a run can run out of memory, the change that saves most there and
-    trains the same; one that trains something else where no other helps."""
+    """For each phase in which a run can run out of memory, the change that saves most in it among
+    those that train the same; among all changes where none of those helps."""
     found = []
     for phase in estimate.phases:
         symptom = _SYMPTOMS.get(Phase(phase.name))
@@ -248,8 +269,8 @@ def cures(estimate: Estimate, advice: Sequence[Advice]) -> tuple[Cure, ...]:
 
 
 def _of_fragmentation(estimate: Estimate, reserved: int) -> Cure:
-    """What the allocator keeps beyond what is allocated, and what segments that grow would save of
-    it, where that is tried."""
+    """What the allocator keeps beyond what is allocated, and how much of it expandable segments
+    would save, where they are tried."""
     kept, saved = reserved - estimate.peak_allocated_bytes, 0
     if estimate.plan.segments == "native" and tries_segments(estimate):
         saved = max(0, reserved - estimate.reserved_with(AllocatorSettings("expandable")))
@@ -266,18 +287,8 @@ def tries_segments(estimate: Estimate) -> bool:
 
 def _best(plan: RunPlan, advice: Sequence[Advice], phase: str, needs: int) -> Advice | None:
     helping = [a for a in advice if a.saves_by_phase.get(phase, 0) * _WORTH >= needs]
-    same = [a for a in helping if keeps_training(plan, a.plan)]
+    same = [a for a in helping if plan.trains_like(a.plan)]
     return max(same or helping, key=lambda a: a.saves_by_phase[phase], default=None)
-
-
-def keeps_training(before: RunPlan, after: RunPlan) -> bool:
-    """Whether two plans train the same parameters on as many tokens a step."""
-    return (
-        before.method == after.method
-        and before.sequence == after.sequence
-        and before.lora_rank == after.lora_rank
-        and before.batch * before.accumulation == after.batch * after.accumulation
-    )
 
 
 __all__ = [
@@ -289,5 +300,6 @@ __all__ = [
     "changed_plans",
     "cures",
     "tries_segments",
+    "weighed_plans",
     "worthwhile",
 ]

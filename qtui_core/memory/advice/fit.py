@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.process import CACHED, PAGED
-from qtui_core.memory.estimate import Estimate, estimate, process_on
+from qtui_core.memory.estimate import CACHED, PAGED, Estimate, estimate, estimate_peaks, process_on
 from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.plan.run_plan import plan_on
 from qtui_core.memory.replay.allocator import AllocatorSettings
 from qtui_core.memory.replay.curve import Peaks
-from qtui_core.memory.replay.peaks import estimate_peaks
-from qtui_core.memory.step.on_device import plan_on
 
 if TYPE_CHECKING:
     from qtui_core.memory.shape.model_shape import ModelShape
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 Verdict = Literal["fits", "tight", "no"]
 Knob = Literal["batch", "seq"]
 
-#: Sequences are searched in steps of this, which kernels like and a tile of attention is.
+#: Sequences are searched in steps of a tile of attention, which kernels are fast on.
 SEQUENCE_STEP: Final = 64
 _MOST: Final = {"batch": 1 << 20, "seq": 1 << 24}
 _FIELDS: Final = {"batch": "batch", "seq": "sequence"}
@@ -32,11 +30,11 @@ _FIELDS: Final = {"batch": "batch", "seq": "sequence"}
 
 @dataclass(frozen=True)
 class Fit:
-    """A verdict.
+    """Whether a run fits a device.
 
     Attributes:
         gpu: name of the device.
-        capacity_bytes: that it has for processes.
+        capacity_bytes: what processes can have of its memory.
         verdict: "fits" with the uncertainty of the estimate; "tight" where the tensors fit and
             what the allocator keeps, paged states or the uncertainty may not; "no" where the
             tensors do not.
@@ -50,8 +48,8 @@ class Fit:
 
 
 def fit_on(found: Estimate, device: Device, more: int = 0) -> Fit:
-    """The verdict on one device, whose context and workspaces take the place of the estimate's.
-    `more` bytes are what the plan takes there besides.
+    """The verdict on one device, whose context and workspaces are counted instead of those of the
+    estimate's device. `more` is how many bytes more the plan takes there.
 
     A run that goes on only because the allocator gives back its cache is tight, and so is one whose
     paged states have to leave the GPU.
@@ -74,12 +72,12 @@ def fits(
     *,
     wanted: RunPlan | None = None,
 ) -> tuple[Fit, ...]:
-    """The verdicts on devices, the smallest first. Of another device than the estimate's the
-    allocator is not run again: what it keeps is taken to be the same.
+    """The verdicts on devices, the smallest first. The allocator is not run again for each of them:
+    it is taken to keep as much there as on the estimate's device.
 
-    `peaks` estimates a plan on the estimate's device: where another device runs the plan in
-    another way (`plan_on`), the difference of the peaks is counted there. `wanted` is the plan
-    before the estimate's own device had its say; nothing of it is open.
+    `peaks` estimates a plan on the estimate's device. Where another device runs the plan in
+    another way (`plan_on`), the difference of the two peaks is counted. `wanted` is the plan with
+    nothing left open, before the estimate's device changed what it cannot run.
     """
     plan, shape = found.plan, found.shape
     if wanted is not None:
@@ -93,7 +91,7 @@ def fits(
         if runs not in known:
             weigh = peaks
             if plan_on(runs, found.device, shape) != runs:
-                # This device would run it in its own way, so it is asked of none.
+                # The estimate's device would change this plan again: both are estimated on none.
                 weigh = partial(estimate_peaks, shape)
             known[runs] = weigh(runs).bytes - weigh(found.plan).bytes
         return known[runs]
@@ -106,8 +104,8 @@ def fits(
 
 
 def _given_back(found: Estimate) -> int:
-    """Bytes of its cache that the allocator gave back because the estimate's device had no more,
-    and would keep on a larger one."""
+    """Bytes of its cache that the allocator gave back because the estimate's device was full, and
+    that it would keep on a larger one."""
     if not found.retries:
         return 0
     lasting = found.peak_allocated_bytes + sum(t.bytes for t in found.beyond if t.name == CACHED)
@@ -120,10 +118,9 @@ class Largest:
 
     Attributes:
         option: "--batch" or "--seq".
-        value: None where not even `step` fits.
-        gpu: where.
-        process_bytes: that the run takes with it; with the least value where nothing fits.
-        step: the value is a multiple of it.
+        value: a multiple of `step`; None where not even `step` fits.
+        gpu: the device that it fits.
+        process_bytes: what the run takes with this value, or with `step` where nothing fits.
     """
 
     option: str
@@ -131,6 +128,8 @@ class Largest:
     gpu: str
     process_bytes: int
     step: int
+
+    PRINTED = ("option", "value", "gpu", "process_bytes")
 
 
 def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Largest:
@@ -167,9 +166,9 @@ def largest(shape: ModelShape, plan: RunPlan, knob: Knob, device: Device) -> Lar
 
 
 def last_that_fits(room: Callable[[int], int | None], most: int) -> int | None:
-    """The last of 1, 2, ... `most` with room of at least 0, for a room that falls; None where 1
-    has none. Memory is nearly a line in what is asked for, so that each guess is taken from a
-    line through two known points, and few are needed; every third halves what is left."""
+    """The last of 1, 2, ... `most` with a room of at least 0, which falls as numbers grow; None
+    where 1 has less. Memory grows nearly linearly, so each guess lies on the line through two
+    known points, and few are needed; every third guess halves what is left."""
     spare = room(1)
     if spare is None or spare < 0:
         return None

@@ -1,7 +1,7 @@
-"""The change that makes a run fit, and the smallest GPU that it fits, from estimates on them.
+"""The change that makes a run fit, and the smallest GPU that it fits: both are estimated again.
 
-What a change saves of the peak does not say by itself that the run then fits: what the allocator
-keeps changes too.
+That a change saves enough of the peak does not yet say that the run fits: what the allocator keeps
+changes too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.advice.changes import Advice, keeps_training
+from qtui_core.memory.advice.changes import Advice
 from qtui_core.memory.advice.fit import Fit, fit_on
 from qtui_core.memory.devices.workspaces import cublas_workspace
-from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.text import change
-from qtui_core.memory.step.on_device import has_flash
+from qtui_core.memory.plan.run_plan import RunPlan, has_flash
 
 if TYPE_CHECKING:
     from qtui_core.memory.devices.device import Device
@@ -25,19 +23,19 @@ if TYPE_CHECKING:
 #: A whole estimate of a plan on a device.
 OnDevice = Callable[[RunPlan, "Device"], "Estimate"]
 
-#: Changes that train the same, and others, that are estimated before it is given up.
+#: How many changes that train the same, and how many others, are tried.
 _TRIED_SAME: Final = 2
 _TRIED_OTHERS: Final = 1
-#: Rows of a table of GPUs are judged again where they leave less than this part of what the run
-#: takes: with the kernels of a T4 the allocator kept 1.4 % of it more at most, in 18 runs.
+#: A GPU is judged again where the run leaves less than one part in this many of what it takes:
+#: with the kernels of a T4 the allocator kept at most 1.4 % of it more, in 18 runs.
 _NARROW: Final = 50
 
 
 def remedy(found: Estimate, fit: Fit, advice: Sequence[Advice], again: OnDevice) -> Advice | None:
-    """The first of the changes worth trying with which the run fits the estimate's device, which
-    it does not yet; None where none of them is enough by itself.
+    """The first change worth trying with which the run fits the estimate's device; None where no
+    single one is enough. `again` estimates a changed plan.
 
-    Segments that grow come first where only what the allocator keeps is in the way.
+    Expandable segments come first where only what the allocator keeps is in the way.
     """
     device = found.device
     if device is None:
@@ -59,10 +57,10 @@ def _worth_trying(found: Estimate, fit: Fit, advice: Sequence[Advice]) -> Iterat
     if fit.verdict == "tight" and plan.segments == "native":
         grown = replace(plan, segments="expandable")
         cost = "nothing in the result: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-        yield Advice(change(plan, grown), grown, 0, cost, found.peak_phase, {})
+        yield Advice(plan.change_to(grown), grown, 0, cost, found.peak_phase, {})
     needed = found.uncertainty_bytes - fit.headroom_bytes
     enough = [one for one in advice if one.saves_bytes >= needed]
-    same = [one for one in enough if keeps_training(plan, one.plan)]
+    same = [one for one in enough if plan.trains_like(one.plan)]
     yield from same[:_TRIED_SAME]
     yield from [one for one in enough if one not in same][:_TRIED_OTHERS]
 
@@ -70,9 +68,9 @@ def _worth_trying(found: Estimate, fit: Fit, advice: Sequence[Advice]) -> Iterat
 def smallest_again(
     found: Estimate, verdicts: Sequence[Fit], devices: Sequence[Device], again: OnDevice
 ) -> tuple[Fit, ...]:
-    """Verdicts on devices, with those that the run fits narrowly, and that have other workspaces or
-    kernels than the estimate's, judged by an estimate on them: as far as the smallest that the run
-    still fits."""
+    """The verdicts up to the smallest device that the run fits, held against an estimate on the
+    device itself where the run fits narrowly and workspaces or kernels there are not those of the
+    estimate; the verdicts after it as they are."""
     known = {device.name: device for device in devices}
     judged = list(verdicts)
     for number, fit in enumerate(judged):
@@ -88,7 +86,7 @@ def smallest_again(
 
 
 def _alike(found: Estimate, device: Device) -> bool:
-    """Whether a run's blocks on a device are those of the estimate."""
+    """Whether a device has the workspaces and kernels that the estimate counts."""
     plan = found.plan
     sizes = {
         cublas_workspace(plan.torch, d, trains=plan.trains).each for d in (found.device, device)

@@ -19,7 +19,7 @@ from qtui_core.memory.compute.operation import Operation
 from qtui_core.memory.compute.totals import in_decoder, of_encoded, pairs_of
 from qtui_core.memory.dtypes import SIZES
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import rank_on
+from qtui_core.memory.plan.targets import adapters_of
 from qtui_core.memory.shape.model_shape import (
     Attention,
     LatentAttention,
@@ -32,7 +32,7 @@ from qtui_core.memory.shape.model_shape import (
 )
 from qtui_core.memory.shape.modules import modules_of_layer
 from qtui_core.memory.shape.packings import UNPACKED_BY_FORWARD, Layout
-from qtui_core.memory.shape.weights import is_quantized
+from qtui_core.memory.shape.weights import WeightStorage
 
 #: Rows and columns of the result that one block of threads computes: what CUTLASS and cuBLAS take
 #: for large products ("Efficient GEMM in CUDA", CUTLASS documentation).
@@ -124,7 +124,7 @@ def _module(
     """The products of a module and, where its weight is packed, its dequantization."""
     if isinstance(module, Linear):
         label = _label(module, layer)
-        quantized = is_quantized(shape, plan, name, module)
+        quantized = WeightStorage(shape, plan).is_quantized(name, module)
         yield _product(label, tokens, module.inputs, module.outputs, plan, quantized)
         if quantized and plan.quant != "int8" and _unpacks(module.layout):
             yield rows.dequantization(label, module, plan)
@@ -150,7 +150,7 @@ def _adapted(
     shape: ModelShape, plan: RunPlan, name: str, module: Module, layer: Layer | None
 ) -> Iterator[rows.AdapterProducts]:
     """The adapter on a module, if it gets one: on a linear layer, or on stacked experts."""
-    rank = rank_on(shape, plan, name, module)
+    rank = adapters_of(shape, plan).rank_on(name, module)
     if rank and isinstance(module, Linear):
         yield rows.AdapterProducts(module.inputs, module.outputs, rank, plan.tokens)
     elif rank and layer is not None and isinstance(layer.mlp, Moe) and module in layer.mlp.stacked:
@@ -205,7 +205,7 @@ def _product(
 
 def _passes(plan: RunPlan, *, trained: bool) -> int:
     """Forward, again where it is recomputed, and for the gradients of input and weight."""
-    return 1 + (plan.checkpointing is True) + plan.trains + (plan.trains and trained)
+    return plan.forward_passes + plan.trains + (plan.trains and trained)
 
 
 def _attention(layer: Layer, plan: RunPlan, encoded: int) -> Iterator[Operation]:
@@ -226,7 +226,6 @@ def _attention(layer: Layer, plan: RunPlan, encoded: int) -> Iterator[Operation]
     sums = 4 * tokens * heads  # the logarithm of each row's sum
     blocks = ceil(plan.sequence / _TILE)
     streamed = queries + out + (keys + values) * max(1, blocks // 2)
-    recomputed = 1 + (plan.checkpointing is True)
     if plan.attention == "eager":
         scores = plan.batch * heads * plan.sequence**2
         # Product, scaling, mask, softmax, product; 16 bits become 32 for the softmax and 16 again,
@@ -234,7 +233,7 @@ def _attention(layer: Layer, plan: RunPlan, encoded: int) -> Iterator[Operation]
         casts = {"fp32": 0, "fp16": 2 * e}.get(dtype, 2 * (e + 4))
         moved = scores * (e + 2 * e + 2 * e + 8 + casts + e)
         forward = Operation(
-            "attention, eager", "attention", recomputed * plan.accumulation,
+            "attention, eager", "attention", plan.forward_passes * plan.accumulation,
             2 * pairs, once + moved, once + moved, dtype,
             f"4·B·H·S²·D over q, k, v, out and {moved // scores} B × B·H·S² of scores", _EAGER,
             once, "flash attention keeps the scores on the chip",
@@ -249,7 +248,7 @@ def _attention(layer: Layer, plan: RunPlan, encoded: int) -> Iterator[Operation]
         )  # fmt: skip
     else:
         forward = Operation(
-            "attention", "attention", recomputed * plan.accumulation, 2 * pairs,
+            "attention", "attention", plan.forward_passes * plan.accumulation, 2 * pairs,
             once + sums, max(once, streamed) + sums, dtype,
             "4·pairs·H·D over q, k, v, out and 4 B of a row", _FLASH,
         )  # fmt: skip
@@ -273,7 +272,7 @@ def _decode(shape: ModelShape, plan: RunPlan) -> Iterator[Operation]:
                 if isinstance(module, Linear) and not of_encoded(layer, module):
                     count = module.inputs * module.outputs
                     name = f"{prefix}.{index}.{module.name}"
-                    packed = is_quantized(shape, plan, name, module)
+                    packed = WeightStorage(shape, plan).is_quantized(name, module)
                     parameters += count
                     each = rows.packed_bytes(plan, module) if packed else e
                     moved += round(count * each)

@@ -34,7 +34,7 @@ def _stream(plan: RunPlan) -> int:
 
 def _runs(plan: RunPlan) -> int:
     """Forward passes of a layer in a step."""
-    return (1 + (plan.checkpointing is True)) * plan.accumulation
+    return plan.forward_passes * plan.accumulation
 
 
 def _row(

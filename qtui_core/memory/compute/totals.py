@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.plan.run_plan import RunPlan
-from qtui_core.memory.plan.targets import rank_on
+from qtui_core.memory.plan.targets import Adapters, adapters_of
 from qtui_core.memory.shape.model_shape import (
     Attention,
     LatentAttention,
@@ -82,12 +83,12 @@ def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
     layer that is computed again, before which the checkpoint of torch stops.
     """
     tokens = plan.tokens * max(1, plan.accumulation)
-    layers = [*_products_of_layers(shape, plan)]
-    outside = [*_products_outside(shape, plan)]
-    products = layers + outside
     pairs = sum(pairs_of(layer, plan) for layer in shape.encoder)
     decoding = in_decoder(shape, plan)
     pairs += sum(pairs_of(layer, decoding, plan.sequence) for layer in shape.layers)
+    weights = _Multiplied(adapters_of(shape, plan), plan.method == "full")
+    layers = [*weights.of_layers(shape, plan.tokens, decoding.tokens)]
+    products = [*layers, *weights.outside(shape, decoding.tokens)]
     attention_forward = _PRODUCTS_FORWARD * pairs * max(1, plan.accumulation)
     times = max(1, plan.accumulation)
     forward = 2 * times * sum(p.tokens * (p.parameters + p.adapters) for p in products)
@@ -101,7 +102,7 @@ def compute_of(shape: ModelShape, plan: RunPlan) -> Compute:
             2 * tokens * sum((1 + p.trained) * p.parameters + 2 * p.adapters for p in products)
             + attention_backward
         )
-        if plan.checkpointing:
+        if plan.forward_passes > 1:
             attention_again = attention_forward
             recompute = 2 * tokens * sum(p.parameters + p.adapters for p in layers)
             recompute += attention_again
@@ -128,18 +129,6 @@ class _Product:
     tokens: int
 
 
-def _products_of_layers(shape: ModelShape, plan: RunPlan) -> Iterator[_Product]:
-    for prefix, layers, working in (
-        (shape.encoder_prefix, shape.encoder, plan),
-        (shape.layer_prefix, shape.layers, in_decoder(shape, plan)),
-    ):
-        for index, layer in enumerate(layers):
-            for module in modules_of_layer(layer):
-                tokens = plan.tokens if of_encoded(layer, module) else working.tokens
-                name = f"{prefix}.{index}.{module.name}"
-                yield from _product(shape, plan, name, module, layer, tokens)
-
-
 def in_decoder(shape: ModelShape, plan: RunPlan) -> RunPlan:
     """The plan by which the layers of a decoder work: of the prompt of an inference that an encoder
     is given they see one token of each sequence, the first."""
@@ -153,38 +142,51 @@ def of_encoded(layer: Layer, module: Module) -> bool:
     return isinstance(cross, Attention) and module in (cross.key, cross.value)
 
 
-def _products_outside(shape: ModelShape, plan: RunPlan) -> Iterator[_Product]:
-    modules: list[Module] = [*shape.embedding_modules, *shape.head_modules]
-    if shape.head is not None:
-        modules.append(shape.head)
-    for module in modules:
-        yield from _product(shape, plan, module.name, module, None, in_decoder(shape, plan).tokens)
+class _Multiplied(NamedTuple):
+    """What the weights of a model are multiplied with: adapters on them, and whether they are
+    trained themselves."""
 
+    adapters: Adapters
+    trained: bool
 
-def _product(
-    shape: ModelShape,
-    plan: RunPlan,
-    name: str,
-    module: Module,
-    layer: Layer | None,
-    tokens: int,
-) -> Iterator[_Product]:
-    """The product of a module: a linear layer, or the experts that work on one token."""
-    trained = plan.method == "full"
-    rank = rank_on(shape, plan, name, module)
-    if isinstance(module, Linear):
-        adapters = rank * (module.inputs + module.outputs)
-        yield _Product(module.inputs * module.outputs, adapters, trained, tokens)
-    elif isinstance(module, Parameter) and layer is not None and isinstance(layer.mlp, Moe):
-        moe = layer.mlp
-        if module in moe.stacked:
-            experts, *sizes = module.shape
-            # A stack of biases `[experts, outputs]` multiplies nothing.
-            if len(sizes) == 2:
-                parameters = prod(sizes) * moe.top_k * experts // moe.experts
-                yield _Product(parameters, rank * sum(sizes) * moe.top_k, trained, tokens)
-        elif module == moe.router:
-            yield _Product(prod(module.shape), 0, trained, tokens)
+    def of_layers(self, shape: ModelShape, tokens: int, decoded: int) -> Iterator[_Product]:
+        """The products of layers, of which those of an encoder see `tokens`, and those of a decoder
+        `decoded` ones."""
+        for prefix, layers, seen in (
+            (shape.encoder_prefix, shape.encoder, tokens),
+            (shape.layer_prefix, shape.layers, decoded),
+        ):
+            for index, layer in enumerate(layers):
+                for module in modules_of_layer(layer):
+                    given = tokens if of_encoded(layer, module) else seen
+                    yield from self._of(f"{prefix}.{index}.{module.name}", module, layer, given)
+
+    def outside(self, shape: ModelShape, tokens: int) -> Iterator[_Product]:
+        modules: list[Module] = [*shape.embedding_modules, *shape.head_modules]
+        if shape.head is not None:
+            modules.append(shape.head)
+        for module in modules:
+            yield from self._of(module.name, module, None, tokens)
+
+    def _of(
+        self, name: str, module: Module, layer: Layer | None, tokens: int
+    ) -> Iterator[_Product]:
+        """The product of a module: a linear layer, or the experts that work on one token."""
+        trained = self.trained
+        rank = self.adapters.rank_on(name, module)
+        if isinstance(module, Linear):
+            adapters = rank * (module.inputs + module.outputs)
+            yield _Product(module.inputs * module.outputs, adapters, trained, tokens)
+        elif isinstance(module, Parameter) and layer is not None and isinstance(layer.mlp, Moe):
+            moe = layer.mlp
+            if module in moe.stacked:
+                experts, *sizes = module.shape
+                # A stack of biases `[experts, outputs]` multiplies nothing.
+                if len(sizes) == 2:
+                    parameters = prod(sizes) * moe.top_k * experts // moe.experts
+                    yield _Product(parameters, rank * sum(sizes) * moe.top_k, trained, tokens)
+            elif module == moe.router:
+                yield _Product(prod(module.shape), 0, trained, tokens)
 
 
 def pairs_of(layer: Layer, plan: RunPlan, encoded: int | None = None) -> int:

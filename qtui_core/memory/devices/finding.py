@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.catalog import DEVICES
 from qtui_core.memory.devices.device import Device, Multiprocessor
+from qtui_core.quantities import shortened
 
 #: Words of names that tell no device from another.
 _COMMON = frozenset(
@@ -50,11 +50,6 @@ def find_device(name: str) -> Device:
     )
 
 
-def shortened(text: str) -> str:
-    """What was typed, no more of it than is read."""
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
 def _words(name: str) -> frozenset[str]:
     """The words of a name that tell devices apart; "80GB" is "80", "RTX4090" is "rtx", "4090"."""
     text = re.sub(r"(?<=\d)\s*gi?b\b", "", name.lower())
@@ -65,34 +60,6 @@ def _words(name: str) -> frozenset[str]:
 
 def _key(name: str) -> str:
     return " ".join(sorted(_words(name)))
-
-
-#: Bytes between which an amount of memory is that of a GPU and no slip of the keyboard.
-_LEAST: Final = 1 << 20
-_MOST: Final = 1 << 50
-_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-
-
-def parse_memory(text: str) -> int:
-    """Bytes of an amount of memory: "24GiB", "24 GB", "81559 MiB", "40g", or a plain number of
-    GiB. GB is taken as GiB, as vendors of GPUs mean it, nearly.
-
-    Raises UsageError for what is none.
-    """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
-    if match is None:
-        raise UsageError(
-            f"{shortened(text)!r} is no amount of memory; write it with its unit, as in 24GiB or "
-            "81559MiB."
-        )
-    unit = match[2] or ("" if "b" in text.lower() else "g")
-    amount = float(match[1]) * (1 << _UNITS[unit])
-    if not _LEAST <= amount <= _MOST:
-        raise UsageError(
-            f"{shortened(text)!r} is not the memory of a GPU, which is between 1 MiB and 1 PiB; "
-            "write it with its unit, as in 24GiB. A plain number is of GiB."
-        )
-    return int(amount)
 
 
 def device_of_memory(nbytes: int) -> Device:
@@ -123,5 +90,4 @@ __all__ = [
     "Multiprocessor",
     "device_of_memory",
     "find_device",
-    "parse_memory",
 ]

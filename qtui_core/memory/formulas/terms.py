@@ -15,7 +15,6 @@ from typing import Final, Literal, NamedTuple
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.formulas.expression import Expression, letter, number, total, with_numbers
 from qtui_core.memory.formulas.size import expression_of, letters_in
-from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import RESIDENT, Component
 from qtui_core.memory.replay.timeline import STACK, Allocation
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -47,6 +46,8 @@ class Term:
     component: str = ""
     numbers: str = ""
     count: int = 1
+
+    PRINTED = ("name", "bytes", "formula", "numbers", "basis", "source", "count")
 
 
 #: Components whose labels are names, which say where they are.
@@ -96,7 +97,7 @@ class Held(NamedTuple):
 
 
 class Terms:
-    """The terms of buffers.
+    """The terms of buffers of a model, whose weights are `quantized` in the run or not.
 
     Attributes:
         held: the buffers, by component and then by bytes.
@@ -104,12 +105,12 @@ class Terms:
     """
 
     def __init__(
-        self, alive: Iterable[Allocation], shape: ModelShape | None, plan: RunPlan
+        self, alive: Iterable[Allocation], shape: ModelShape | None, quantized: bool
     ) -> None:
         self.held = _held(alive)
         self.letters = letters_in(held.size for held in self.held)
         self._shape = shape
-        self._packing = None if shape is None or not plan.quantized else shape.packing
+        self._packing = None if shape is None or not quantized else shape.packing
         self._layers = 0 if shape is None else len(shape.layers)
         if self._layers > 1:
             self.letters["L"] = self._layers

@@ -28,12 +28,8 @@ Kind = Literal["choice", "switch", "whole", "share", "text", "names"]
 _MOST_DIGITS: Final = 12
 
 
-def _always(plan: RunPlan) -> bool:
-    return True
-
-
-def _allowed(plan: RunPlan) -> str:
-    return ""
+#: What counts in every plan: each is true.
+ALWAYS: Final = bool
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class Cheaper:
 
     value: Any
     cost: str
-    where: Callable[[RunPlan], bool] = _always
+    where: Callable[[RunPlan], bool] = ALWAYS
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,8 @@ class PlanOption:
         last: whether it is shown behind the others of its group.
         counts: whether it means anything in a plan with nothing left open.
         idle: what is noted of it where it is set and changes nothing; empty for no note.
-        refused: why a plan with nothing left open cannot be with its value; empty where it can.
+        refused: why a plan with nothing left open cannot be with its value, empty where it can;
+            None where every plan can.
         cheaper: values that save memory.
         name, default: of its field.
     """
@@ -85,9 +82,9 @@ class PlanOption:
     label: str = ""
     metavar: str = ""
     last: bool = False
-    counts: Callable[[RunPlan], bool] = _always
+    counts: Callable[[RunPlan], bool] = ALWAYS
     idle: str = ""
-    refused: Callable[[RunPlan], str] = _allowed
+    refused: Callable[[RunPlan], str] | None = None
     cheaper: tuple[Cheaper, ...] = ()
     name: str = ""
     default: Any = None
@@ -105,16 +102,14 @@ class PlanOption:
         """The flag that turns a switch off."""
         return self.flag.replace("--", "--no-", 1)
 
-    def normal(self, plan: RunPlan) -> Any:
-        """The value of a plan in the one way it is written. Raises UsageError for what is none."""
-        value = getattr(plan, self.name)
+    def normal(self, value: Any) -> Any:
+        """A value in the one way it is written. Raises UsageError for what is none."""
         if self.read is None or value is None or self.kind not in ("text", "names"):
             return value
         return self.read(",".join(value) if isinstance(value, tuple) else value)
 
-    def check(self, plan: RunPlan) -> None:
-        """Raises UsageError where the value of a plan with nothing left open is none."""
-        value = getattr(plan, self.name)
+    def check(self, value: Any) -> None:
+        """Raises UsageError for what is no value of the option."""
         if self.allowed and value is not None and value not in self.allowed:
             names = ", ".join(map(str, self.allowed))
             raise UsageError(f"{value!r} is no {self.noun} that is known; use {names}.")
@@ -125,8 +120,6 @@ class PlanOption:
                 raise UsageError(
                     f"{self.noun} is between {self.least} and {self.most:,}; {value:,} is not."
                 )
-        if sentence := self.refused(plan):
-            raise UsageError(sentence)
 
 
 def _row(default: Any, row: PlanOption) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from qtui_core.dataclass import dataclass
@@ -32,7 +33,9 @@ from qtui_core.memory.plan.choices import (
 )
 from qtui_core.memory.plan.option import (
     Cheaper,
+    PlanOption,
     choice,
+    grouped_options,
     powers,
     share,
     switch,
@@ -321,6 +324,12 @@ class RunPlan:
         return self.method != "inference"
 
     @property
+    def forward_passes(self) -> int:
+        """How often a layer runs forward for a micro batch: again in the backward pass, where what
+        it gave was not kept."""
+        return 1 + (self.checkpointing is True)
+
+    @property
     def pages(self) -> bool:
         """Whether states of the optimizer are in memory that the driver may move to the host."""
         return self.trains and self.optimizer.startswith("paged")
@@ -352,3 +361,38 @@ class RunPlan:
         copies = self.data_parallel if self.trains or self.zero else 1
         ways = (copies, self.tensor_parallel, self.pipeline_parallel)
         return tuple(size for size in ways if size > 1)
+
+    def grouped(self) -> list[tuple[str, str]]:
+        """(group, its options as they are typed). Adapters are left out where there are none."""
+        return [
+            (group, " ".join(option.written(getattr(self, option.name)) for option in options))
+            for group, options in grouped_options(type(self)).items()
+            if group != "adapters" or self.adapts
+        ]
+
+    def change_to(self, after: RunPlan) -> str:
+        """What to type to come from this plan to another."""
+        return " ".join(
+            option.written(getattr(after, option.name))
+            for options in grouped_options(type(after)).values()
+            for option in options
+            if getattr(self, option.name) != getattr(after, option.name)
+        )
+
+    def without_effect(self, runs: RunPlan) -> Iterator[PlanOption]:
+        """The options that were asked for, and not by default, and change nothing in the plan with
+        nothing left open that came of it. `idle` of each says why."""
+        for options in grouped_options(type(self)).values():
+            for option in options:
+                given = getattr(self, option.name) not in (option.default, False)
+                if option.idle and given and not option.counts(runs):
+                    yield option
+
+    def trains_like(self, other: RunPlan) -> bool:
+        """Whether two plans train the same parameters on as many tokens a step."""
+        return (
+            self.method == other.method
+            and self.sequence == other.sequence
+            and self.lora_rank == other.lora_rank
+            and self.batch * self.accumulation == other.batch * other.accumulation
+        )

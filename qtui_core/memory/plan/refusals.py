@@ -1,28 +1,12 @@
-"""Which plans cannot be. Every refusal says what contradicts what, and a way out."""
+"""Which plans a model cannot be run by. Every refusal says what contradicts what, and a way out."""
 
 from __future__ import annotations
 
 from qtui_core.errors import UsageError
-from qtui_core.memory.plan.choices import QUANTS, UNPACKED
-from qtui_core.memory.plan.option import options_of
 from qtui_core.memory.plan.options import RunPlan
 from qtui_core.memory.shape.heads import LANGUAGE_MODELS, TRACEABLE
 from qtui_core.memory.shape.model_shape import Attention, ModelShape, Moe
 from qtui_core.memory.shape.packings import STORED
-
-
-def check(plan: RunPlan, packed_as: str | None = None) -> None:
-    """Raises UsageError for a plan, with nothing left open, that cannot be on any model whose
-    checkpoint is quantized as `packed_as` says."""
-    for option in options_of(type(plan)):
-        option.check(plan)
-    if plan.tokens > 1 << 31:
-        raise UsageError(
-            f"A batch of {plan.batch:,} sequences of {plan.sequence:,} tokens is "
-            f"{plan.tokens:,} tokens a step, more than the indices of any kernel reach."
-        )
-    _check_storage(plan, packed_as)
-    _check_parallel(plan)
 
 
 def check_against(shape: ModelShape, plan: RunPlan) -> None:
@@ -48,20 +32,6 @@ def check_against(shape: ModelShape, plan: RunPlan) -> None:
         raise UsageError(
             "An encoder does not generate tokens, so there is no cache to hold; leave out the "
             "number of generated tokens."
-        )
-
-
-def check_storage(quant: str | None, packed_as: str | None) -> None:
-    """Raises UsageError where a checkpoint that is quantized, or is not, cannot be stored so."""
-    if packed_as is None and quant == STORED:
-        raise UsageError(
-            f"--quant {STORED} is of a checkpoint that is quantized, and this one is not; choose "
-            f"{' or '.join(QUANTS[:2])}, or leave out --quant."
-        )
-    if packed_as is not None and quant not in (packed_as, UNPACKED):
-        raise UsageError(
-            f"The checkpoint is quantized already, and transformers does not quantize it again: "
-            f"--quant {quant} is for one that is not; leave out --quant."
         )
 
 
@@ -112,72 +82,8 @@ def _check_packing(shape: ModelShape, plan: RunPlan) -> None:
         )
 
 
-def _check_storage(plan: RunPlan, packed_as: str | None) -> None:
-    if plan.method == "qlora" and not plan.quantized:
-        choose = f"choose --quant {' or '.join(QUANTS[:2])}"
-        raise UsageError(
-            "QLoRA trains adapters over quantized weights, and the plan quantizes none; "
-            f"{choose if packed_as is None else 'leave out --quant'}, or say --method lora."
-        )
-    # What a quantized checkpoint allows is its own to say: check_against.
-    if plan.method == "lora" and plan.quantized and packed_as is None:
-        raise UsageError(
-            f"LoRA over weights stored as {plan.quant} is QLoRA; say --method qlora, or leave out "
-            "--quant."
-        )
-    if plan.method == "full" and plan.quantized and packed_as is None:
-        raise UsageError(
-            f"Weights stored as {plan.quant} cannot be trained themselves, only adapters over "
-            "them; use --method qlora, or leave out --quant."
-        )
-    if plan.method == "full" and plan.kbit_prep != "none":
-        raise UsageError(
-            "K-bit preparation freezes the weights, so nothing would be left to train fully; use "
-            "--kbit-prep none, or --method lora or qlora."
-        )
-
-
-def _check_parallel(plan: RunPlan) -> None:
-    ways = plan.tensor_parallel * plan.pipeline_parallel
-    if plan.gpus % ways:
-        raise UsageError(
-            f"Tensor parallelism of {plan.tensor_parallel} and pipeline parallelism of "
-            f"{plan.pipeline_parallel} take {ways} GPUs for one copy of the model, and "
-            f"{plan.gpus} is no multiple of that; use --gpus {-(-plan.gpus // ways) * ways}."
-        )
-    if plan.zero and plan.data_parallel == 1:
-        raise UsageError(
-            f"ZeRO-{plan.zero} shards over GPUs that hold the same, and there is only one such "
-            f"GPU; use --gpus {2 * ways} or more, or --zero 0."
-        )
-    if plan.zero in (1, 2) and not plan.trains:
-        raise UsageError(
-            f"ZeRO-{plan.zero} shards what training needs, which an inference has not; use "
-            "--zero 3 for the weights, or --zero 0."
-        )
-    if plan.quantized and plan.quant != STORED and plan.tensor_parallel > 1:
-        raise UsageError(
-            f"Weights stored as {plan.quant} are one packed row without rows and columns, which "
-            "tensor parallelism cannot cut; use --zero or pipeline parallelism, or no --quant."
-        )
-    if plan.quant == "int8" and plan.zero == 3:
-        raise UsageError(
-            "ZeRO-3 cannot shard weights of LLM.int8, whose row scales are not parameters; use "
-            "--zero 2 or a 4-bit --quant."
-        )
-
-
-def learned_positions(shape: ModelShape) -> int | None:
-    """The longest sequence of a model whose positions are a table; None of others, which go on."""
-    learned = any(
-        isinstance(layer.attention, Attention) and layer.attention.positions == "learned"
-        for layer in shape.layers[:1]
-    )
-    return shape.max_positions if learned else None
-
-
 def _check_positions(shape: ModelShape, plan: RunPlan) -> None:
-    longest = learned_positions(shape)
+    longest = shape.learned_positions
     length = plan.sequence + plan.generate
     if longest is None or length <= longest:
         return

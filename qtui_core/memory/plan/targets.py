@@ -58,91 +58,96 @@ _NO_ADAPTER_ON: Final[dict[str, dict[str, str]]] = {
 
 
 @dataclass(frozen=True)
-class _Targets:
-    """What a plan's names come to for a family.
+class Adapters:
+    """Which modules and parameters of a model get an adapter.
 
     Attributes:
+        rank: of an adapter over a module.
         modules: full names or endings; None for every linear layer but the output layer.
         spared: last parts of names that `modules` does not take.
         parameters: endings of names of parameters, and the rank over each.
+        head: name of the output layer; empty where there is none.
+        by_layer: whether a target names a layer by its number.
     """
 
+    rank: int
     modules: tuple[str, ...] | None
     spared: frozenset[str]
     parameters: Mapping[str, int]
+    head: str
+    by_layer: bool
+
+    def rank_on(self, name: str, module: Module) -> int:
+        """Rank of the adapter on the module with this full name; 0 where it gets none.
+
+        "all-linear" takes every linear layer, Conv1D of GPT-2 too, but the output layer (peft
+        tuners_utils.py, _maybe_include_all_linear_layers); a name takes all linear layers and
+        embeddings whose full name is it or ends in a dot and it (check_target_module_exists).
+        """
+        if isinstance(module, Parameter):
+            return next((r for end, r in self.parameters.items() if _ends(name, end)), 0)
+        if name.rpartition(".")[2] in self.spared:
+            return 0
+        if self.modules is None:
+            taken = isinstance(module, Linear) and name != self.head
+        else:
+            taken = isinstance(module, Linear | Embedding) and any(
+                _ends(name, target) for target in self.modules
+            )
+        return self.rank if taken else 0
+
+    def check(self, shape: ModelShape, plan: RunPlan) -> None:
+        """Raises UsageError where the plan trains adapters and no module gets one, or where peft
+        refuses the ones that would."""
+        if not plan.adapts:
+            return
+        for target, why in _NO_ADAPTER_ON.get(shape.family, {}).items():
+            if any(_ends(target, name) for name in plan.lora_targets):
+                raise UsageError(f"{why}; leave {target.rpartition('.')[2]} out of --lora-targets.")
+        modules = [*named_modules(shape)]
+        if shape.head is not None:
+            modules.append((shape.head.name, shape.head))
+        taken = [(name, module) for name, module in modules if self.rank_on(name, module)]
+        if not taken:
+            raise _nothing_taken(shape, plan, modules)
+        without_head = plan.loss == "fused" or chunk_of(plan.loss)
+        if without_head and any(name == self.head for name, _ in taken):
+            raise UsageError(
+                f"--loss {plan.loss} reads the weight of the head and not the head, so an adapter "
+                "over it would never be trained, and TRL refuses that; leave the head out of "
+                "--lora-targets, or use --loss stock."
+            )
+        over_experts = any(isinstance(module, Parameter) for _, module in taken)
+        if over_experts and plan.quantized and shape.packing and shape.packing.experts == "packed":
+            raise UsageError(
+                f"peft folds adapters into the stacked experts, and those are stored as "
+                f"{shape.packing.title}; use --lora-targets with the projections of the attention "
+                "alone."
+            )
+        if plan.lora_dropout and over_experts:
+            raise UsageError(
+                "Adapters over stacked experts work without dropout only; use --lora-dropout 0, or "
+                "--lora-targets with the projections of the attention alone."
+            )
 
 
-def rank_on(shape: ModelShape, plan: RunPlan, name: str, module: Module) -> int:
-    """Rank of the adapter on the module with this full name; 0 where it gets none.
-
-    "all-linear" takes every linear layer, Conv1D of GPT-2 too, but the output layer (peft
-    tuners_utils.py, _maybe_include_all_linear_layers); a name takes all linear layers and
-    embeddings whose full name is it or ends in a dot and it (check_target_module_exists).
-
-    Raises UsageError for names that peft refuses together.
-    """
+def adapters_of(shape: ModelShape, plan: RunPlan) -> Adapters:
+    """The adapters that a plan puts on a model. Raises UsageError for names that peft refuses
+    together."""
+    head = "" if shape.head is None else shape.head.name
     if not plan.adapts:
-        return 0
-    targets = _targets(shape.family, plan.lora_targets, plan.lora_rank)
-    if isinstance(module, Parameter):
-        return next((r for end, r in targets.parameters.items() if _ends(name, end)), 0)
-    if name.rpartition(".")[2] in targets.spared:
-        return 0
-    if targets.modules is None:
-        head = shape.head
-        taken = isinstance(module, Linear) and (head is None or name != head.name)
-    else:
-        taken = isinstance(module, Linear | Embedding) and any(
-            _ends(name, target) for target in targets.modules
-        )
-    return plan.lora_rank if taken else 0
-
-
-def check_targets(shape: ModelShape, plan: RunPlan) -> None:
-    """Raises UsageError where the plan trains adapters and no module gets one, or where peft
-    refuses the ones that would."""
-    if not plan.adapts:
-        return
-    for target, why in _NO_ADAPTER_ON.get(shape.family, {}).items():
-        if any(_ends(target, name) for name in plan.lora_targets):
-            raise UsageError(f"{why}; leave {target.rpartition('.')[2]} out of --lora-targets.")
-    modules = [*named_modules(shape)]
-    if shape.head is not None:
-        modules.append((shape.head.name, shape.head))
-    taken = [module for name, module in modules if rank_on(shape, plan, name, module)]
-    if not taken:
-        raise _nothing_taken(shape, plan, modules)
-    if (plan.loss == "fused" or chunk_of(plan.loss)) and _adapts_head(shape, plan):
-        raise UsageError(
-            f"--loss {plan.loss} reads the weight of the head and not the head, so an adapter over "
-            "it would never be trained, and TRL refuses that; leave the head out of "
-            "--lora-targets, or use --loss stock."
-        )
-    over_experts = any(isinstance(module, Parameter) for module in taken)
-    if over_experts and plan.quantized and shape.packing and shape.packing.experts == "packed":
-        raise UsageError(
-            f"peft folds adapters into the stacked experts, and those are stored as "
-            f"{shape.packing.title}; use --lora-targets with the projections of the attention "
-            "alone."
-        )
-    if plan.lora_dropout and over_experts:
-        raise UsageError(
-            "Adapters over stacked experts work without dropout only; use --lora-dropout 0, or "
-            "--lora-targets with the projections of the attention alone."
-        )
-
-
-def _adapts_head(shape: ModelShape, plan: RunPlan) -> bool:
-    return shape.head is not None and bool(rank_on(shape, plan, shape.head.name, shape.head))
-
-
-def depends_on_layer(plan: RunPlan) -> bool:
-    """Whether a target names a layer by its number."""
-    return any(part.isdigit() for target in plan.lora_targets for part in target.split("."))
+        return Adapters(0, (), frozenset(), {}, head, False)
+    rank = plan.lora_rank
+    modules, spared, parameters = _targets(shape.family, plan.lora_targets, rank)
+    by_layer = any(part.isdigit() for target in plan.lora_targets for part in target.split("."))
+    return Adapters(rank, modules, spared, parameters, head, by_layer)
 
 
 @lru_cache(maxsize=64)
-def _targets(family: str, names: tuple[str, ...], rank: int) -> _Targets:
+def _targets(
+    family: str, names: tuple[str, ...], rank: int
+) -> tuple[tuple[str, ...] | None, frozenset[str], Mapping[str, int]]:
+    """`modules`, `spared` and `parameters` of the adapters that are asked for by `names`."""
     stacked = _STACKED.get(family, {})
     if names == (ALL_LINEAR,):
         taken = {stacked[old]: rank for old in stacked}
@@ -161,7 +166,7 @@ def _targets(family: str, names: tuple[str, ...], rank: int) -> _Targets:
     if "gate_up_proj" in taken:
         taken["gate_up_proj"] = rank * len(fused)
     spared = frozenset(stacked) if modules is None else frozenset()
-    return _Targets(modules, spared, taken)
+    return modules, spared, taken
 
 
 def _ends(name: str, target: str) -> bool:

@@ -12,15 +12,14 @@ from typing import Final
 from qtui_core.dataclass import dataclass
 from qtui_core.memory.devices.device import Device
 from qtui_core.memory.devices.workspaces import cublas_workspace, outside_torch
-from qtui_core.memory.estimate import Estimate, estimate_resolved
-from qtui_core.memory.plan.options import RunPlan
+from qtui_core.memory.estimate import Estimate, estimate_as_run
+from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run
 from qtui_core.memory.replay.curve import POINTS, Curve, Peaks
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, PHASE, Component, Event, Phase, rounded
 from qtui_core.memory.replay.stretching import repeated
 from qtui_core.memory.replay.timeline import STACK, Span, by_lifetime
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.step.on_device import plan_as_run
 from qtui_core.memory.step.run import record_repeated
 
 _PLACE: Final = {component: place for place, component in enumerate(STACK)}
@@ -53,7 +52,7 @@ def sketch(
     plan = plan_as_run(shape, plan, device)
     if plan.gpus > 1 or plan.loop == "script":
         # Shards are cut after the layers are copied; a script's first step is like no other.
-        return _of_estimate(estimate_resolved(shape, plan, device, allocator=False))
+        return _of_estimate(estimate_as_run(shape, plan, device, allocator=False))
     workspace = cublas_workspace(plan.torch, device, trains=plan.trains)
     standing = workspace.bytes if workspace.kept else 0
 

@@ -332,6 +332,16 @@ class ModelShape:
         return None if self.packing is None else self.packing.quant
 
     @property
+    def learned_positions(self) -> int | None:
+        """The longest sequence of a model whose positions are a table; None of others, which go
+        on."""
+        learned = any(
+            isinstance(layer.attention, Attention) and layer.attention.positions == "learned"
+            for layer in self.layers[:1]
+        )
+        return self.max_positions if learned else None
+
+    @property
     def told(self) -> bool:
         """Whether it is known how the checkpoint stores every weight."""
         packing = self.packing

@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from qtui_core.memory.shape.packings import Layout, PackedTensor, Packing, Rule
+from qtui_core.memory.shape.packings import (
+    UNPACKED_BY_FORWARD,
+    Layout,
+    PackedTensor,
+    Packing,
+    Rule,
+)
 from qtui_core.models.quoting import printable
 from qtui_core.models.recognise import declared_method, quantization_config
 
@@ -59,10 +65,8 @@ def _untold(method: str, stored: str) -> Packing:
 
 
 def _noted(packing: Packing) -> Packing:
-    stored = f"The checkpoint is stored quantized ({packing.title})"
-    return replace(
-        packing, note=f"{stored}. {packing.note}".strip() if packing.note else f"{stored}."
-    )
+    stored = f"The checkpoint is stored quantized ({packing.title})."
+    return replace(packing, note=f"{stored} {packing.note}".strip())
 
 
 def _gptq(settings: Settings) -> Packing:
@@ -123,12 +127,8 @@ def _awq(settings: Settings) -> Packing:
 
 
 def _fp8(settings: Settings) -> Packing:
-    block = settings.get("weight_block_size", (128, 128))
-    tiles: tuple[int, int] | tuple[()] = ()
-    if block is not None:
-        if not (isinstance(block, list | tuple) and len(block) == 2 and all(map(_positive, block))):
-            raise _Unreadable(f"its weight_block_size is {block!r}")
-        tiles = (block[0], block[1])
+    found = settings.get("weight_block_size", (128, 128))
+    tiles = () if found is None else _tile(found, "weight_block_size")
     static = settings.get("activation_scheme") == "static"
     skipped = "modules_to_not_convert"
     if settings.get(skipped) is None:
@@ -169,13 +169,13 @@ def _bitsandbytes(settings: Settings) -> Packing:
     if not eight:
         kind = "nf4" if settings.get("bnb_4bit_quant_type") == "nf4" else "fp4"
         kind += "-dq" * (settings.get("bnb_4bit_use_double_quant") is True)
-    skipped = settings.get("llm_int8_skip_modules")
+    skipped = "llm_int8_skip_modules"
     return Packing(
         "bitsandbytes",
         "bitsandbytes LLM.int8" if eight else f"bitsandbytes {kind}",
         Layout(kind, 8 if eight else 4),
-        _skipped(settings, "llm_int8_skip_modules"),
-        head=isinstance(skipped, list),
+        _skipped(settings, skipped),
+        head=isinstance(settings.get(skipped), list),
         transposed=True,
         experts="plain",
     )
@@ -187,9 +187,8 @@ def _hqq(settings: Settings) -> Packing:
         found = {"weight_quant_params": settings}  # the arguments of HqqConfig
     skipped = settings.get("skip_modules", ["lm_head"])
     rules = [Rule(_names(skipped), "tag")]
-    layout = None
     if "weight_quant_params" in found:
-        layout = _hqq_layout(found)
+        layout: Layout | None = _hqq_layout(found)
     else:
         rules += [
             Rule((tag,), "tag", _hqq_layout(each))
@@ -278,17 +277,14 @@ def _compressed_layout(settings: Settings, group: Settings) -> Layout:
     kind = group.get("format") or settings.get("format")
     if kind in (None, "mixed-precision", "naive-quantized", "dense"):
         kind = _inferred(weights, bits, bool(group.get("input_activations")))
-    if not isinstance(kind, str) or kind not in _COMPRESSED:
+    if not isinstance(kind, str) or kind not in UNPACKED_BY_FORWARD:
         raise _Unreadable(f"its format is {kind!r}, of which no layout is built in")
     block: tuple[int, int] | tuple[()] = ()
     if strategy in ("group", "tensor_group"):
         if not _positive(size):
             raise _Unreadable(f"its group_size is {size!r}")
     elif strategy == "block":
-        tile = weights.get("block_structure")
-        if not (isinstance(tile, list | tuple) and len(tile) == 2 and all(map(_positive, tile))):
-            raise _Unreadable(f"its block_structure is {tile!r}")
-        block = (tile[0], tile[1])
+        block = _tile(weights.get("block_structure"), "block_structure")
     elif strategy == "tensor":
         block = (0, 0)
     elif strategy != "channel":
@@ -299,7 +295,7 @@ def _compressed_layout(settings: Settings, group: Settings) -> Layout:
         size if strategy in ("group", "tensor_group") else 0,
         block,
         asymmetric=weights.get("symmetric") is False,
-        scales=_COMPRESSED[kind],
+        scales=UNPACKED_BY_FORWARD[kind],
         extra=tuple(_of_inputs(group.get("input_activations"))),
     )
 
@@ -316,26 +312,11 @@ def _of_inputs(found: object) -> list[PackedTensor]:
     return parts
 
 
-#: Format -> type of its scales; empty is that of the model.
-_COMPRESSED: Final = {
-    "int-quantized": "",
-    "float-quantized": "",
-    "pack-quantized": "",
-    "nvfp4-pack-quantized": "fp8",
-    "mxfp4-pack-quantized": "uint8",
-    "mxfp8-quantized": "uint8",
-}
-
-
 def _inferred(weights: Settings, bits: int, active: bool) -> str:
     """infer_module_format of compressed-tensors."""
+    if weights.get("type") == "float" and bits == 4:
+        return f"{'nv' if weights.get('group_size') == 16 else 'mx'}fp4-pack-quantized"
     if weights.get("type") == "float":
-        if bits == 4:
-            return (
-                "nvfp4-pack-quantized"
-                if weights.get("group_size") == 16
-                else "mxfp4-pack-quantized"
-            )
         return "float-quantized"
     return "int-quantized" if active else "pack-quantized"
 
@@ -352,7 +333,7 @@ def _modelopt(settings: Settings) -> Packing:
         Layout("modelopt", 4 if algorithm == "NVFP4" else 8, group),
         (Rule(names, "glob"),) if names else (),
         head=True,
-        untrained=f"{_NO_LOADER}",
+        untrained=_NO_LOADER,
         note=f"{_NO_LOADER.capitalize()}; vLLM and TensorRT-LLM do. What their kernels take beside "
         "the weights is not counted.",
     )
@@ -391,6 +372,13 @@ def _group(settings: Settings) -> int:
 
 def _positive(value: object) -> bool:
     return type(value) is int and value > 0
+
+
+def _tile(found: object, key: str) -> tuple[int, int]:
+    """Rows and columns that share a scale."""
+    if isinstance(found, list | tuple) and len(found) == 2 and all(map(_positive, found)):
+        return found[0], found[1]
+    raise _Unreadable(f"its {key} is {found!r}")
 
 
 def _groups(group: int) -> str:

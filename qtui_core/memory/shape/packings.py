@@ -239,17 +239,16 @@ LAYOUTS: Final[Mapping[str, Callable[[Layout, Sizes, str], Iterator[PackedTensor
     HELD: _held,
 }
 
-#: Kinds of compressed-tensors, which the first forward pass unpacks for good (ct_decompress_hook).
-UNPACKED_BY_FORWARD: Final = frozenset(
-    (
-        "int-quantized",
-        "float-quantized",
-        "pack-quantized",
-        "nvfp4-pack-quantized",
-        "mxfp4-pack-quantized",
-        "mxfp8-quantized",
-    )
-)
+#: Kinds of compressed-tensors, which the first forward pass unpacks for good (ct_decompress_hook)
+#: -> the type of their scales; empty is that of the model.
+UNPACKED_BY_FORWARD: Final[Mapping[str, str]] = {
+    "int-quantized": "",
+    "float-quantized": "",
+    "pack-quantized": "",
+    "nvfp4-pack-quantized": "fp8",
+    "mxfp4-pack-quantized": "uint8",
+    "mxfp8-quantized": "uint8",
+}
 
 
 @dataclass(frozen=True)

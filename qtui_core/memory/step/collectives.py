@@ -36,16 +36,15 @@ from qtui_core.memory.replay.record import (
     Recording,
 )
 from qtui_core.memory.replay.timeline import by_lifetime
-from qtui_core.memory.resident import paged_bytes
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.shape.storage import StoredTensor
 from qtui_core.memory.shape.weights import WeightBlock, blocks_of
 from qtui_core.memory.step.optimizer import states_of
-from qtui_core.memory.step.pipeline import stages_of
+from qtui_core.memory.step.parts import parts_of
 from qtui_core.memory.step.sharding import (
     gradient_buckets,
     is_sharded,
-    local_shape,
+    paged_bytes,
     shard_of,
     updated,
 )
@@ -66,14 +65,14 @@ def record_on_one_gpu(
     """The recording of the GPU that holds most, of those that share a run of `plan`, which leaves
     nothing open. `record` makes that of one GPU with a whole model, or with a stage of it."""
     recordings = []
-    for stage in stages_of(local_shape(shape, plan), plan):
-        recording = record(stage, plan)
+    for part in parts_of(shape, plan):
+        recording = record(part, plan)
         events, paged = recording.events, 0
         if plan.data_parallel > 1 or plan.pages:
-            blocks = blocks_of(stage, plan)
+            blocks = blocks_of(part, plan)
             paged = paged_bytes(blocks, plan) if plan.pages else 0
             if plan.data_parallel > 1:
-                events = tuple(_Rewriter(stage, blocks, plan).rewrite(events))
+                events = tuple(_Rewriter(part, blocks, plan).rewrite(events))
         recordings.append(Recording(events, recording.origin, paged))
     if len(recordings) == 1:
         return recordings[0]

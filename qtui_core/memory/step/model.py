@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from qtui_core.dataclass import dataclass
-from qtui_core.memory.formulas.size import letter
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import OUTSIDE
 from qtui_core.memory.shape.model_shape import ModelShape
@@ -57,14 +55,3 @@ class Model:
             tape.enter_layer(index)
             yield weights
         tape.leave_layer()
-
-
-def plan_with_letters(plan: RunPlan) -> RunPlan:
-    """The same plan, whose sizes go by letters."""
-    return replace(
-        plan,
-        batch=letter("B", plan.batch),
-        sequence=letter("S", plan.sequence),
-        generate=letter("g", plan.generate) if plan.generate else 0,
-        lora_rank=letter("r", plan.lora_rank),
-    )

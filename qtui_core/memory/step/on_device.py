@@ -1,22 +1,33 @@
-"""What a device changes of a run: the kernels it has, and the workspaces of cuBLAS on it; and what
-the allocator alone is told of a run."""
+"""The events of a run as they are on a device: with the workspaces of cuBLAS; and as the allocator
+is given them, whose blocks depend on what no step shows.
+
+That is the order in which a load of quantized weights takes and gives back memory, for what is left
+between weights is what steps find. transformers reads tensors in the order of their names. Since
+5.4 it quantizes each before it reads the next (`has_on_the_fly_quantization` in
+core_model_loading.py). From 5.0 to 5.3 four threads read ahead of the one that quantizes, each with
+a tensor on the GPU that it fills; how far they get is a race, of which the middle is told here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
 
 from qtui_core.memory.devices.device import Device
-from qtui_core.memory.devices.workspaces import cublas_workspace
+from qtui_core.memory.devices.workspaces import cublas_workspace, outside_torch, parse_version
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.choices import UNPACKED
 from qtui_core.memory.plan.options import RunPlan
-from qtui_core.memory.plan.refusals import check_against
-from qtui_core.memory.replay.allocator import warm_up_bytes
+from qtui_core.memory.replay.allocator import (
+    AllocatorRun,
+    AllocatorSettings,
+    simulate,
+    warm_up_bytes,
+)
 from qtui_core.memory.replay.calls import RepeatedEvents, repeated_events
 from qtui_core.memory.replay.record import (
     ALLOCATE,
+    EMPTY_CACHE,
     FREE,
     HAND_BACK,
     HOLD_BACK,
@@ -27,42 +38,24 @@ from qtui_core.memory.replay.record import (
     Phase,
 )
 from qtui_core.memory.shape.model_shape import ModelShape
-from qtui_core.memory.shape.packings import STORED
-from qtui_core.memory.step.load_order import as_loaded
+from qtui_core.memory.tape.blocks.linear.weights import SOURCE
 from qtui_core.memory.tape.blocks.loss.loss import UPCAST
 
-#: The first compute capability with products of FP8.
-_FP8: Final = (8, 9)
+#: Versions of torch that were current with transformers 5.0 to 5.3 (January to March 2026).
+_THREADED: Final = ((2, 10),)
+#: First torch that was current with peft 0.20 (July 2026), whose prepare_model_for_kbit_training
+#: empties the cache.
+_EMPTIES_SINCE: Final = (2, 13)
+
+#: GLOBAL_WORKERS of core_model_loading.py.
+_THREADS: Final = 4
+#: Times as long a thread converts a tensor to its type on the CPU as it then copies it to the GPU,
+#: where copies queue; and bytes that are copied meanwhile before the first tensor is quantized,
+#: whose kernel is loaded then. Calibrated with 29 runs on a T4 (fitcheck-t4-2026-09-15 and -16 with
+#: nf4, without repeats): 4 to 6 times and 40 to 160 MiB give medians of 0.9 to 1.6 %.
+_CONVERTED: Final = 5
+_FIRST: Final = 80 << 20
 WARM_UP: Final = Label("caching_allocator_warmup", Component.TEMPORARIES)
-
-
-def plan_on(plan: RunPlan, device: Device | None, shape: ModelShape | None = None) -> RunPlan:
-    """The plan as it runs on a device: before Ampere there is no flash attention, and sdpa takes
-    the memory-efficient kernel (check_flash_attention_hardware_support in
-    ATen/native/transformers/cuda/sdp_utils.cpp); without products of FP8 transformers unpacks such
-    a checkpoint (validate_environment of quantizer_finegrained_fp8.py)."""
-    packing = None if shape is None else shape.packing
-    if plan.quant == STORED and packing is not None and packing.method == "fp8":
-        capability = None if device is None else device.capability
-        if capability is not None and capability < _FP8:
-            method = "lora" if plan.method == "qlora" else plan.method
-            plan = replace(plan, method=method, quant=UNPACKED)
-    if plan.attention != "sdpa" or has_flash(device):
-        return plan
-    return replace(plan, attention="efficient")
-
-
-def plan_as_run(shape: ModelShape, plan: RunPlan, device: Device | None) -> RunPlan:
-    """The plan as it runs on a device; nothing of `plan` is open. Raises UsageError where it is
-    impossible for the model."""
-    plan = plan_on(plan, device, shape)
-    check_against(shape, plan)
-    return plan
-
-
-def has_flash(device: Device | None) -> bool:
-    """Whether torch has flash attention on a device; it is taken to where nothing is known."""
-    return device is None or device.capability is None or device.capability >= (8, 0)
 
 
 def with_workspaces(
@@ -88,6 +81,18 @@ def _begins(events: RepeatedEvents, phase: Phase) -> Iterator[tuple[int, int]]:
         for name, step, *_ in call.program.spans:
             if name == phase:
                 yield number, step
+
+
+def allocator_run(events: RepeatedEvents, plan: RunPlan, device: Device | None) -> AllocatorRun:
+    """The allocator's run over the events that it is given. On a device it can reserve no more than
+    that has beside its context; what does not fit even so is replayed as if there were no end, to
+    say what it would take."""
+    if device is not None:
+        capacity = device.capacity_bytes - outside_torch(device, plan.groups).bytes
+        run = simulate(events, AllocatorSettings(plan.segments, capacity))
+        if run.out_of_memory is None:
+            return run
+    return simulate(events, AllocatorSettings(plan.segments))
 
 
 def for_allocator(
@@ -178,3 +183,96 @@ def _loaded(events: RepeatedEvents) -> int:
             if phases > 1:
                 return loaded
     return loaded
+
+
+class _Read(NamedTuple):
+    """A tensor of the checkpoint: where it is put, and what is made of it then."""
+
+    put: Event
+    made: list[Event]
+
+
+def as_loaded(events: RepeatedEvents, plan: RunPlan) -> RepeatedEvents:
+    """Events with the load of quantized weights as the libraries did it that were current with the
+    plan's torch: read ahead of what quantizes, or one by one; the cache emptied in the preparation,
+    or not."""
+    ahead, emptied = reads_ahead(plan.torch), empties_cache(plan.torch)
+    if not plan.quantized or (emptied and not ahead):
+        return events
+    if ahead:
+        found = list(events)
+        ends = next((i for i, e in enumerate(found) if i and e[0] == PHASE), len(found))
+        found[1:ends] = read_ahead(found[1:ends])
+        events = repeated_events(found)
+    return events if emptied else events.without(EMPTY_CACHE)
+
+
+def reads_ahead(torch: str) -> bool:
+    """Whether weights that are quantized are read by threads, with the transformers that was
+    current with a version of torch."""
+    return parse_version(torch) in _THREADED
+
+
+def empties_cache(torch: str) -> bool:
+    """Whether the peft that was current with a version of torch empties the cache after k-bit
+    preparation."""
+    return parse_version(torch) >= _EMPTIES_SINCE
+
+
+def read_ahead(events: Sequence[Event]) -> list[Event]:
+    """The events of a load, in the order that four threads and the one that quantizes give them."""
+    reads = _reads(events)
+    began, ended = _times([read.put[2] for read in reads])
+    order: list[tuple[float, int, int, list[Event]]] = []
+    now = 0.0
+    loaded = False
+    for number, read in enumerate(reads):
+        order.append((began[number], 0, number, [read.put]))
+        now = max(now, ended[number])
+        if read.made:
+            now += 0 if loaded else _FIRST
+            loaded = True
+            order.append((now, 1, number, read.made))
+    order.sort(key=lambda entry: entry[:3])
+    return [event for entry in order for event in entry[3]]
+
+
+def _reads(events: Sequence[Event]) -> list[_Read]:
+    """What is put on the GPU, in order, each with the events up to the free of what is quantized.
+    Events that are neither allocations nor frees are left out."""
+    found: list[_Read] = []
+    source: object = None
+    for event in events:
+        if event[0] not in (ALLOCATE, FREE):
+            continue
+        if source is None and event[0] == ALLOCATE:
+            found.append(_Read(event, []))
+            if event[3] == SOURCE:
+                source = event[1]
+            continue
+        found[-1].made.append(event)
+        if event[1] == source:
+            source = None
+    return found
+
+
+def _times(sizes: Sequence[int]) -> tuple[list[float], list[float]]:
+    """When the memory of each tensor is taken, and when it is filled, in bytes copied."""
+    began, ended = [0.0] * len(sizes), [0.0] * len(sizes)
+    waiting = iter(range(len(sizes)))
+    # (time, order, tensor that is converted; None for a thread that is free)
+    queue: list[tuple[float, int, int | None]] = [(0.0, n, None) for n in range(_THREADS)]
+    heapify(queue)
+    order, copied = _THREADS, 0.0
+    while queue:
+        now, _, tensor = heappop(queue)
+        if tensor is None:
+            tensor = next(waiting, None)
+            if tensor is not None:
+                began[tensor] = now
+                heappush(queue, (now + _CONVERTED * sizes[tensor], order, tensor))
+        else:
+            copied = ended[tensor] = max(copied, now) + sizes[tensor]
+            heappush(queue, (copied, order, None))
+        order += 1
+    return began, ended

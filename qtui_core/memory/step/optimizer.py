@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from qtui_core.memory.dtypes import SIZES
-from qtui_core.memory.plan.run_plan import Optimizer, RunPlan
+from qtui_core.memory.plan.choices import Loop, Optimizer
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import rounded
 from qtui_core.memory.shape.storage import StoredTensor
 
@@ -16,6 +17,8 @@ _SMALLEST_8BIT: Final = 4096
 _BLOCK_8BIT: Final = 256
 #: bitsandbytes: states of so many elements live in managed memory (get_state_buffer).
 _SMALLEST_PAGED: Final = 100_000
+#: Optimizers that keep states in 8 bits.
+_EIGHT_BITS: Final = ("adamw8bit", "paged-adamw8bit")
 #: torchao: tensors of so many elements that whole blocks divide are packed (optim/adam.py).
 _SMALLEST_4BIT: Final = 4096
 _BLOCK_4BIT: Final = 128
@@ -58,14 +61,15 @@ class Temporary(NamedTuple):
 def states_of(tensor: StoredTensor, plan: RunPlan) -> tuple[OptimizerState, ...]:
     """States of one trained tensor on its device, in the order they are made at the first step.
     Step counters that live on the CPU are not among them."""
-    return tuple(_STATES[plan.optimizer](tensor, plan))
+    paged = plan.pages and tensor.elements >= _SMALLEST_PAGED
+    if plan.optimizer in _EIGHT_BITS and _in_8_bits(tensor, plan.loop):
+        return tuple(_adamw_8bit(tensor, paged))
+    return tuple(_STATES[plan.optimizer](tensor, paged))
 
 
 def shared_states(trained: Iterable[StoredTensor], plan: RunPlan) -> tuple[OptimizerState, ...]:
     """Code tables that an 8-bit optimizer has once for all tensors it keeps in 8 bits."""
-    if plan.optimizer in ("adamw8bit", "paged-adamw8bit") and any(
-        _in_8_bits(tensor, plan) for tensor in trained
-    ):
+    if plan.optimizer in _EIGHT_BITS and any(_in_8_bits(t, plan.loop) for t in trained):
         return (OptimizerState("dynamic", 256, "fp32"), OptimizerState("udynamic", 256, "fp32"))
     return ()
 
@@ -108,33 +112,28 @@ def passing_temporaries(tensor: StoredTensor, plan: RunPlan) -> tuple[Temporary,
     )
 
 
-def _adamw(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
+def _adamw(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
     """torch.optim.AdamW: two moments in the type of the parameter; the step counter is on the
     CPU (torch/optim/adam.py, _init_group)."""
     yield OptimizerState(f"{tensor.name}.exp_avg", tensor.elements, tensor.dtype)
     yield OptimizerState(f"{tensor.name}.exp_avg_sq", tensor.elements, tensor.dtype)
 
 
-def _fused(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
+def _fused(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
     """The fused kernel reads the step counter on the device, a float32 for each tensor."""
     yield OptimizerState(f"{tensor.name}.step", 1, "fp32")
-    yield from _adamw(tensor, plan)
+    yield from _adamw(tensor, paged)
 
 
-def _adamw_32bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
+def _adamw_32bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
     """bitsandbytes keeps float32 moments whatever the parameter's type."""
-    paged = plan.optimizer.startswith("paged") and tensor.elements >= _SMALLEST_PAGED
     yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "fp32", paged)
     yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "fp32", paged)
 
 
-def _adamw_8bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
+def _adamw_8bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
     """bitsandbytes: a byte an element and moment, an absmax for each 256. Only the bytes are
     paged, the absmax are not (get_state_buffer, init_state)."""
-    if not _in_8_bits(tensor, plan):
-        yield from _adamw_32bit(tensor, plan)
-        return
-    paged = plan.optimizer.startswith("paged") and tensor.elements >= _SMALLEST_PAGED
     yield OptimizerState(f"{tensor.name}.state1", tensor.elements, "uint8", paged)
     yield OptimizerState(f"{tensor.name}.state2", tensor.elements, "uint8", paged)
     blocks = -(-tensor.elements // _BLOCK_8BIT)
@@ -142,18 +141,18 @@ def _adamw_8bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]
     yield OptimizerState(f"{tensor.name}.absmax2", blocks, "fp32")
 
 
-def _in_8_bits(tensor: StoredTensor, plan: RunPlan) -> bool:
+def _in_8_bits(tensor: StoredTensor, loop: Loop) -> bool:
     """The Trainer asks bitsandbytes for 32 bits for all embeddings (trainer.py,
     create_optimizer: register_module_override)."""
-    spared = plan.loop == "trainer" and tensor.kind == "embedding"
+    spared = loop == "trainer" and tensor.kind == "embedding"
     return tensor.elements >= _SMALLEST_8BIT and not spared
 
 
-def _adamw_4bit(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
+def _adamw_4bit(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
     """torchao: two elements a byte, a float32 scale for each 128, and a table of 16 codes, for
     each moment; other tensors keep moments in their own type (optim/adam.py, _new_buffer)."""
     if not _in_4_bits(tensor):
-        yield from _adamw(tensor, plan)
+        yield from _adamw(tensor, paged)
         return
     n = tensor.elements
     for moment in ("exp_avg", "exp_avg_sq"):
@@ -166,16 +165,17 @@ def _in_4_bits(tensor: StoredTensor) -> bool:
     return tensor.elements >= _SMALLEST_4BIT and tensor.elements % _BLOCK_4BIT == 0
 
 
-def _sgd(tensor: StoredTensor, plan: RunPlan) -> Iterator[OptimizerState]:
+def _sgd(tensor: StoredTensor, paged: bool) -> Iterator[OptimizerState]:
     """Without momentum nothing is kept."""
     return iter(())
 
 
-_STATES: Final[dict[Optimizer, Callable[[StoredTensor, RunPlan], Iterator[OptimizerState]]]] = {
+#: The states of a tensor, of which those that may be paged are or are not.
+_STATES: Final[dict[Optimizer, Callable[[StoredTensor, bool], Iterator[OptimizerState]]]] = {
     "adamw": _adamw,
     "adamw-fused": _fused,
-    "adamw8bit": _adamw_8bit,
-    "paged-adamw8bit": _adamw_8bit,
+    "adamw8bit": _adamw_32bit,  # of what is not kept in 8 bits
+    "paged-adamw8bit": _adamw_32bit,
     "paged-adamw": _adamw_32bit,
     "adamw4bit": _adamw_4bit,
     "sgd": _sgd,

@@ -1,4 +1,4 @@
-"""A stage of a pipeline: its part of the model, and the order in which it works.
+"""A stage of a pipeline: the order in which it works.
 
 As torch.distributed.pipelining does it (PipelineStage in stage.py, Schedule1F1B in schedules.py,
 torch 2.13), where a step returns no outputs:
@@ -21,7 +21,6 @@ from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label, Phase
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.assemble import forward
-from qtui_core.memory.step.backbones import BACKBONES
 from qtui_core.memory.step.model import Batch, Model
 from qtui_core.memory.tape.autograd import backward
 from qtui_core.memory.tape.tape import Tape, Tensor
@@ -30,36 +29,6 @@ RECEIVED: Final = Label("receive buffer", Component.INPUTS)
 #: Micro batches that are recorded after the first that comes back: the last of them finds the
 #: allocator as all later ones do.
 _IN_TURN: Final = 2
-
-
-def stages_of(shape: ModelShape, plan: RunPlan) -> tuple[ModelShape, ...]:
-    """The parts of a model of which one is the fullest: the first stage, which has most micro
-    batches at once, and the last, which has the logits; each with as many layers as the longest.
-
-    The last has no embedding where it is nothing but a table; else it is taken to have it too. What
-    has an encoder and a decoder is taken to be both stages at once.
-    """
-    if plan.pipeline_parallel == 1:
-        return (shape,)
-    longest = -(-len(shape.layers) // plan.pipeline_parallel)
-    last = replace(shape, layers=shape.layers[len(shape.layers) - longest :])
-    if shape.encoder:
-        return (last,)
-    first = replace(
-        shape,
-        layers=shape.layers[:longest],
-        final_norm=None,
-        head=None,
-        head_modules=(),
-        tied=False,
-        logit_softcap=False,
-    )
-    if shape.family in BACKBONES or len(shape.embeddings) > 1 or shape.embedding_modules:
-        return (first, last)
-    received = replace(
-        last, embeddings=(), tied=False, embedding_scale=False, embedding_dropout=0.0
-    )
-    return (first, received)
 
 
 def in_flight(shape: ModelShape, plan: RunPlan) -> int:
@@ -136,4 +105,4 @@ def stream_of(plan: RunPlan) -> str:
     return "fp32" if plan.kbit_prep == "all" else plan.dtype
 
 
-__all__ = ["RECEIVED", "Stage", "in_flight", "received", "stages_of", "stream_of"]
+__all__ = ["RECEIVED", "Stage", "in_flight", "received", "stream_of"]

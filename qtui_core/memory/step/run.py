@@ -140,7 +140,7 @@ def _train(tape: Tape, model: Model, steps: int, steady: bool) -> object:
     the graph, live until the step returns or, in a script, until new ones take their name. Returns
     what is held at the end."""
     plan = model.plan
-    batch = _batch(tape, plan)
+    batch = _batch(tape, model)
     optimizer = _Optimizer(model)
     if steady:
         optimizer.begin(tape)
@@ -191,7 +191,7 @@ def _infer(tape: Tape, model: Model) -> object:
     plan = model.plan
     tape.grad = False
     tape.training = False
-    prompt = received(tape, model, _batch(tape, plan))
+    prompt = received(tape, model, _batch(tape, model))
     _unpack(tape, model)
     cache = None
     if has_cache(model.shape):
@@ -201,7 +201,7 @@ def _infer(tape: Tape, model: Model) -> object:
     if plan.generate > 1 and cache is not None:
         tape.phase(Phase.FORWARD)
         cache.lengthen(tape, cache.length + plan.generate - 2)
-        _pass_forward(tape, model, received(tape, model, _last_token(tape, plan)), cache)
+        _pass_forward(tape, model, received(tape, model, _last_token(tape, model)), cache)
     tape.phase(Phase.BETWEEN)
     return prompt, cache
 
@@ -212,16 +212,18 @@ def _pass_forward(tape: Tape, model: Model, batch: Batch, cache: Cache | None) -
     tape.leave_autocast()
 
 
-def _last_token(tape: Tape, plan: RunPlan) -> Batch:
+def _last_token(tape: Tape, model: Model) -> Batch:
     """What the last forward pass of an inference is given: a token of each sequence, and the mask
     of all before it and itself."""
+    plan = model.plan
     ids = tape.new(plan.batch, "int64", IDS)
     seen = plan.batch * (plan.sequence + plan.generate - 1)
     return Batch(ids, ids, tape.new(seen, "int64", PADDING) if plan.padding_mask else None)
 
 
-def _batch(tape: Tape, plan: RunPlan) -> Batch:
+def _batch(tape: Tape, model: Model) -> Batch:
     """Token ids, which are the labels too, and the mask of padded sequences."""
+    plan = model.plan
     ids = tape.new(plan.tokens, "int64", IDS)
     padding = tape.new(plan.tokens, "int64", PADDING) if plan.padding_mask else None
     return Batch(ids, ids, padding)

@@ -7,6 +7,7 @@ depend on the order of a directory listing.
 
 import hashlib
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 #: Not prose or code a person wrote for reading: tests, generated tables, vendored copies.
@@ -30,9 +31,28 @@ HELD_BACK_BYTES = 128 * 1024
 def read_corpus() -> tuple[bytes, bytes]:
     """Training text and held-back text, each the concatenation of whole files separated by
     a zero byte. The held-back text is cut to HELD_BACK_BYTES at a line end."""
-    root = Path(sysconfig.get_path("stdlib"))
     training: list[bytes] = []
     held_back: list[bytes] = []
+    for path, held in _files():
+        (held_back if held else training).append(path.read_bytes())
+    excerpt = b"\0".join(held_back)[:HELD_BACK_BYTES]
+    return b"\0".join(training), excerpt[: excerpt.rfind(b"\n") + 1]
+
+
+def training_bytes(most: int) -> bytes:
+    """The first `most` bytes of the training text; no more files are read than that takes."""
+    parts: list[bytes] = []
+    for path, held in _files():
+        if sum(map(len, parts)) >= most:
+            break
+        if not held:
+            parts.append(path.read_bytes())
+    return b"\0".join(parts)[:most]
+
+
+def _files() -> Iterator[tuple[Path, bool]]:
+    """(path, whether it is held back) of each file, in an order that no machine changes."""
+    root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
         if SKIPPED_FOLDERS.intersection(relative.parts) or relative.as_posix() in SKIPPED_FILES:
@@ -40,7 +60,4 @@ def read_corpus() -> tuple[bytes, bytes]:
         if relative.name.startswith("_sysconfigdata"):
             continue
         digest = hashlib.sha256(relative.as_posix().encode()).digest()
-        chosen = held_back if digest[0] % HELD_BACK_ONE_IN == 0 else training
-        chosen.append(path.read_bytes())
-    excerpt = b"\0".join(held_back)[:HELD_BACK_BYTES]
-    return b"\0".join(training), excerpt[: excerpt.rfind(b"\n") + 1]
+        yield path, digest[0] % HELD_BACK_ONE_IN == 0

@@ -13,7 +13,7 @@ from qtui_core.models.files.safetensors import PREFIX, Header, header_length, pa
 from qtui_core.models.quoting import quoted
 
 #: The longest config.json or shard index that is read, bytes.
-MAX_TEXT = 100_000_000
+MOST_TEXT_BYTES = 100_000_000
 #: Mapped bytes handed out before the pages are given back. A mapped page counts as memory
 #: of the process until then, so reading a whole model would look like holding it.
 RELEASE_AFTER = 256 << 20
@@ -45,7 +45,7 @@ def unreadable(path: Path, error: OSError) -> ModelError:
 def read_text_file(path: Path) -> bytes:
     """All bytes of a configuration or index. Raises ModelError, also when absurdly large."""
     size = regular_file_size(path)
-    if size > MAX_TEXT:
+    if size > MOST_TEXT_BYTES:
         raise ModelError(f"{quoted(path)} has {size:,} bytes; no configuration is that long.")
     try:
         return path.read_bytes()

@@ -11,8 +11,8 @@ from qtui_core.dataclass import dataclass
 from qtui_core.formats import get_format
 from qtui_core.quant.coding.codebook import LEVELS
 from qtui_core.quant.coding.levels import Float64, element_values
-from qtui_core.schemes.combinations import check_countable
-from qtui_core.schemes.scheme import Family, Scheme
+from qtui_core.quant.coding.scale_rules import integer_range
+from qtui_core.schemes.scheme import Family, Scheme, check_countable
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,15 +77,9 @@ def _integers(
     scheme: Scheme, patterns: npt.NDArray[np.int64]
 ) -> tuple[Float64, float, npt.NDArray[np.bool_]]:
     half = len(patterns) // 2
-    everything = np.ones(len(patterns), bool)
     if not scheme.symmetric:
         middle = half - 0.5
-        return patterns.astype(np.float64) - middle, middle, everything
+        return patterns.astype(np.float64) - middle, middle, np.ones(len(patterns), bool)
     values = np.where(patterns >= half, patterns - 2 * half, patterns).astype(np.float64)
-    match scheme.scale_rule:
-        case "full":
-            return values, half - 0.5, everything
-        case "signed":
-            # The extreme element has the lowest code.
-            return values, -float(half), everything
-    return values, half - 1.0, values > -half
+    codes = integer_range(scheme.scale_rule, scheme.bits)
+    return values, float(codes.steps), values >= codes.lowest

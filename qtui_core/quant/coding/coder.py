@@ -65,7 +65,8 @@ class Coder(ABC):
     @abstractmethod
     def scales(self, extents: Float32, size: int) -> GroupScales:
         """Scales of groups of these extents, `[extent.width, groups]`, which hold `size`
-        elements together."""
+        elements together. A scale is made from the extents alone: it never sees the elements, so a
+        rule that weighs elements (the least squared error, say) needs an `Extent` of its own."""
 
     @abstractmethod
     def encode(

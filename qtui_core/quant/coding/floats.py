@@ -21,6 +21,7 @@ from qtui_core.quant.coding.coder import (
     GroupScales,
     keep_finite,
 )
+from qtui_core.quant.coding.scale_rules import FLOAT32_BIAS, FLOAT32_MANTISSA
 from qtui_core.quant.segments.elements import Float32
 from qtui_core.quant.segments.grouping import Extent, group_views
 from qtui_core.quant.segments.layout import Layout
@@ -29,8 +30,6 @@ from qtui_core.quant.segments.rounding import NEAREST, SchemeRounding, Truncate
 
 Bits = npt.NDArray[np.uint32]
 
-FLOAT32_MANTISSA = 23
-FLOAT32_BIAS = 127
 MAGNITUDE = np.uint32(0x7FFF_FFFF)
 SIGN = np.uint32(0x8000_0000)
 EXPONENT = np.uint32(0x7F80_0000)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from qtui_core.formats import FloatFormat, Format, decode, get_format
 from qtui_core.quant.coding.codebook import LEVELS
+from qtui_core.quant.coding.scale_rules import integer_range, turns_up_at
 from qtui_core.schemes.scheme import Family, Scheme
 
 Float64 = npt.NDArray[np.float64]
@@ -58,15 +59,14 @@ def levels_at_scale(scheme: Scheme, scale: float, zero_point: float | None = Non
 @cache
 def plain_levels(scheme: Scheme) -> Float64:
     """Levels of a symmetric scheme before the scale, float64, ascending, zero once."""
-    half = 2 ** (scheme.bits - 1)
     match scheme.family:
         case Family.CODEBOOK:
             return _frozen(np.unique(LEVELS[scheme.format].astype(np.float64)))
         case Family.TERNARY:
             return _frozen(np.array([-1.0, 0.0, 1.0]))
         case Family.INTEGER:
-            lowest = 1 - half if scheme.scale_rule == "absmax" else -half
-            return _frozen(np.arange(lowest, half, dtype=np.float64))
+            codes = integer_range(scheme.scale_rule, scheme.bits)
+            return _frozen(np.arange(codes.lowest, codes.highest + 1, dtype=np.float64))
     assert scheme.element is not None
     values = element_values(get_format(scheme.element))
     return _frozen(np.unique(values[np.isfinite(values)]))
@@ -81,10 +81,8 @@ def unit_levels(scheme: Scheme) -> Float64:
     match scheme.family:
         case Family.CODEBOOK | Family.TERNARY:
             return plain
-        case Family.INTEGER if scheme.scale_rule == "full":
-            return _frozen(plain / (2 ** (scheme.bits - 1) - 0.5))
-        case Family.INTEGER if scheme.scale_rule == "signed":
-            return _frozen(np.sort(plain / plain[0]))
+        case Family.INTEGER:
+            return _frozen(np.sort(plain / integer_range(scheme.scale_rule, scheme.bits).steps))
     return _frozen(plain / plain[-1])
 
 
@@ -103,28 +101,18 @@ def shared_scale(scheme: Scheme, absmax: float) -> float:
     float32, without the limits of E8M0. 1 for zero."""
     if absmax == 0:
         return 1.0
-    largest = plain_levels(scheme)[-1]
     fraction, exponent = math.frexp(absmax)  # 0.5 <= fraction < 1
-    match scheme.scale_rule:
-        case "rceil":
-            fraction, exponent = math.frexp(absmax / largest)
-            return math.ldexp(1.0, exponent - (fraction == 0.5))
-        case "ceil":
-            exponent -= fraction == 0.5
-        case "even":
-            exponent += (fraction >= even_limit(scheme)) - 1
-        case _:
-            exponent -= 1
-    return math.ldexp(1.0, exponent - math.frexp(largest)[1] + 1)
+    limit, reached = turn_of_scale(scheme)
+    exponent += fraction >= limit if reached else fraction > limit
+    return math.ldexp(1.0, exponent - math.frexp(plain_levels(scheme)[-1])[1])
 
 
-def even_limit(scheme: Scheme) -> float:
-    """The fraction in [0.5, 1) from which the rule `even` rounds an absmax up to the next power
-    of two: half a step of the element's mantissa below it."""
+def turn_of_scale(scheme: Scheme) -> tuple[float, bool]:
+    """Where the scale of a microscaling scheme goes up, as `turns_up_at`."""
     assert scheme.element is not None
     fmt = get_format(scheme.element)
     mantissa = fmt.mantissa_bits if isinstance(fmt, FloatFormat) else fmt.bits - 2
-    return 1 - 2.0 ** -(mantissa + 2)
+    return turns_up_at(scheme.scale_rule, float(plain_levels(scheme)[-1]), mantissa)
 
 
 def asymmetric_levels(bits: int, low: Float64, high: Float64) -> Float64:

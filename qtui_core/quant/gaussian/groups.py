@@ -72,7 +72,7 @@ def _extreme_error(unit: Float64, scheme: Scheme) -> float:
     """Squared error of the extreme element itself, in units of the absmax."""
     ends = np.array([1.0] if scheme.scale_rule == "signed" else [-1.0, 1.0])
     error = float(error_at(unit[None], ends, scheme.rounding).mean())
-    if scheme.rounding == "truncate" and scheme.scale_rule == "absmax":
+    if scheme.rounding == "truncate" and unit[-1] == 1.0:
         # A float32 quotient that falls short of the last level loses a whole step.
         last = plain_levels(scheme)[-1]
         error += _falls_short(last) * float(np.square(unit[-1] - unit[-2]))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from qtui_core.quant.coding.levels import Float64, even_limit, plain_levels, shared_scale
+from qtui_core.quant.coding.levels import Float64, plain_levels, shared_scale, turn_of_scale
 from qtui_core.quant.gaussian.moments import error_at, error_within
 from qtui_core.quant.gaussian.normal import absmax_between, absmax_range
 from qtui_core.schemes.scheme import Scheme
@@ -51,14 +51,7 @@ def _of_fraction(scheme: Scheme, length: int, sigma: float) -> float:
 
 def _octaves(scheme: Scheme, low: float, high: float, sigma: float) -> Float64:
     """`low`, where the scale jumps, and `high`."""
-    match scheme.scale_rule:
-        case "even":
-            first = even_limit(scheme)
-        case "rceil":
-            first = float(plain_levels(scheme)[-1])
-        case _:
-            first = 1.0
-    first /= sigma
+    first = turn_of_scale(scheme)[0] / sigma
     start, stop = math.floor(math.log2(low / first)), math.ceil(math.log2(high / first))
     jumps = first * 2.0 ** np.arange(start, stop + 1)
     return np.concatenate([[low], jumps[(jumps > low) & (jumps < high)], [high]])

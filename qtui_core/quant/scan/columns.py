@@ -177,9 +177,8 @@ def column_statistics(x: TensorLike, **watch: Unpack[Watch]) -> ColumnStatistics
     """Largest magnitude and root mean square of each column of what `quantize` takes, read
     once. Raises as `measure` does."""
     elements, found = elements_of(x), ColumnScan()
-    found.begin(elements)
     read(
-        elements.segments(),
+        elements,
         [found],
         threads=thread_count(elements.count, watch.get("threads")),
         advance=fractions_of(watch.get("progress"), elements.count),

@@ -5,30 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from qtui_core.dataclass import dataclass
 from qtui_core.quant.coding.decomposition import decompose
 from qtui_core.quant.measure import ErrorScan
-from qtui_core.quant.scan.columns import column_statistics
+from qtui_core.quant.scan.columns import ColumnScan
 from qtui_core.quant.scan.reducer import read
-from qtui_core.quant.segments.elements import (
-    Elements,
-    Float32,
-    Segment,
-    TensorLike,
-    elements_of,
-)
-from qtui_core.quant.segments.grouping import merge_extents
+from qtui_core.quant.segments.elements import TensorLike, elements_of
 from qtui_core.quant.segments.layout import layout_of
-from qtui_core.quant.segments.parallel import (
-    Scratch,
-    fractions_of,
-    map_segments,
-    progress_of,
-    thread_count,
-)
-from qtui_core.quant.segments.process import Plan, extents_of, first_passes, make_coder
+from qtui_core.quant.segments.parallel import fractions_of, thread_count
+from qtui_core.quant.segments.process import Plan, first_passes, make_coder
+from qtui_core.quant.segments.tensor_plan import ExtentScan
 from qtui_core.schemes.scheme import Scheme
 
 
@@ -77,12 +63,9 @@ def decomposition_sweep(
     count = thread_count(elements.count, threads)
     reads = 1 + first_passes(schemes[0], elements.shape)
     advance = fractions_of(progress, reads * elements.count)
-    absmax = column_statistics(
-        elements,
-        progress=progress_of(advance, elements.count),
-        cancelled=cancelled,
-        threads=count,
-    ).absmax
+    columns = ColumnScan()
+    read(elements, [columns], threads=count, advance=advance, cancelled=cancelled)
+    absmax = columns.result().absmax
     layout = layout_of(scheme.granularity, elements.shape)
     by_what: dict[tuple[int, float], Plan] = {}
     keys = []
@@ -95,14 +78,14 @@ def decomposition_sweep(
         by_what.setdefault(keys[-1], Plan(one, make_coder(one), layout, decomposition=found))
     plans = list(by_what.values())
     if reads > 2:
-        plans = _with_scales(plans, elements, count, advance, cancelled)
+        extents = [ExtentScan(plan) for plan in plans]
+        read(elements, extents, threads=count, advance=advance, cancelled=cancelled)
+        plans = [each.result() for each in extents]
 
     found_errors = [ErrorScan(plan.scheme, by_word=False) for plan in plans]
     for each, plan in zip(found_errors, plans, strict=True):
-        each.plan = plan
-        each.begin(elements)
-    segments = elements.segments(plans[0].multiple)
-    read(segments, found_errors, threads=count, advance=advance, cancelled=cancelled)
+        each.plans = (plan,)
+    read(elements, found_errors, threads=count, advance=advance, cancelled=cancelled)
     reports = {key: each.result() for key, each in zip(by_what, found_errors, strict=True)}
     return tuple(
         SweepPoint(
@@ -115,38 +98,3 @@ def decomposition_sweep(
         )
         for threshold, key in zip(thresholds, keys, strict=True)
     )
-
-
-def _with_scales(
-    plans: list[Plan],
-    elements: Elements,
-    threads: int,
-    advance: Callable[[int], None] | None,
-    cancelled: Callable[[], bool] | None,
-) -> list[Plan]:
-    """The plans with their scales of the whole tensor, all found in one reading."""
-
-    def extents(segment: Segment, scratch: Scratch) -> list[Float32]:
-        scratch.start = segment.start
-        with np.errstate(all="ignore"):
-            values = segment.float32()
-            return [extents_of(plan, values, scratch) for plan in plans]
-
-    merged: list[Float32 | None] = [None] * len(plans)
-    for found in map_segments(
-        extents,
-        elements.segments(plans[0].multiple),
-        threads=threads,
-        advance=advance,
-        cancelled=cancelled,
-    ):
-        for i, (plan, part) in enumerate(zip(plans, found, strict=True)):
-            assert plan.coder.extent is not None
-            merged[i] = merge_extents(plan.coder.extent, merged[i], part)
-    with np.errstate(all="ignore"):
-        return [
-            plan
-            if extent is None
-            else replace(plan, fixed=plan.coder.scales(np.nan_to_num(extent), elements.count))
-            for plan, extent in zip(plans, merged, strict=True)
-        ]

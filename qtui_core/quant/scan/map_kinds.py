@@ -42,11 +42,6 @@ class MapKind(StrEnum):
         """How many schemes it is about."""
         return {MapKind.VALUE: 0, MapKind.DIFFERENCE: 2}.get(self, 1)
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether values of it lie on both sides of zero."""
-        return self in (MapKind.SIGNED, MapKind.VALUE, MapKind.CODE, MapKind.DIFFERENCE)
-
 
 def check_kind(kind: MapKind, schemes: Sequence[Scheme]) -> None:
     """Raises UsageError where there is no map of this kind under these schemes."""

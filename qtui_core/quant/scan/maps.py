@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 from typing import Unpack
-
-import numpy as np
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.quant.scan.map_kinds import MapKind, check_kind, quantity
 from qtui_core.quant.scan.pooling import Grid, Int64, PooledPart, Pooling, Window
+from qtui_core.quant.scan.scan import SchemeReducer, scan
 from qtui_core.quant.segments.elements import (
     SEGMENT,
     Elements,
@@ -22,14 +21,8 @@ from qtui_core.quant.segments.elements import (
     TensorLike,
     elements_of,
 )
-from qtui_core.quant.segments.parallel import (
-    Scratch,
-    Watch,
-    fractions_of,
-    map_segments,
-    thread_count,
-)
-from qtui_core.quant.segments.process import Plan, first_passes, make_plan
+from qtui_core.quant.segments.parallel import Scratch, Watch
+from qtui_core.quant.segments.process import Plan
 from qtui_core.schemes.scheme import Scheme
 
 #: Two plans whose segments have a common multiple up to this are cut at it; beyond it the ends
@@ -60,6 +53,41 @@ class TensorMap:
     column_edges: Int64
 
 
+class MapScan(SchemeReducer[list[PooledPart]]):
+    """A map of the window that `grid` is laid over. Only the rows of the window are read, and the
+    groups that reach into it, so it shares a reading with nothing else."""
+
+    def __init__(self, kind: MapKind, schemes: Sequence[Scheme], grid: Grid) -> None:
+        super().__init__(*schemes)
+        self._kind, self._grid = kind, grid
+
+    def segments(self, elements: Elements) -> Iterator[Segment]:
+        return _pieces(elements, self._grid.window, self.plans)
+
+    def cut(self, elements: Elements) -> Hashable:
+        return id(self)
+
+    def reads(self, elements: Elements) -> int:
+        return self._grid.window.size[0] * elements.matrix[1]
+
+    def begin(self, elements: Elements) -> None:
+        pass
+
+    def take(self, segment: Segment, scratch: Scratch) -> list[PooledPart]:
+        assert isinstance(segment, _Piece)
+        first, last = segment.first, segment.last
+        values = quantity(self._kind, self.plans, segment.parts, first, last, scratch)
+        return self._grid.pool(values, first, scratch)
+
+    def add(self, part: list[PooledPart]) -> None:
+        self._grid.add(part)
+
+    def result(self) -> TensorMap:
+        grid = self._grid
+        edges = grid.row_edges, grid.column_edges
+        return TensorMap(self._kind, grid.pooling, *grid.finished(), *edges)
+
+
 def tensor_map(
     x: TensorLike,
     kind: MapKind,
@@ -71,9 +99,7 @@ def tensor_map(
     pooling: Pooling | None = None,
     plans: Sequence[Plan] | None = None,
     model_absmax: ModelExtent | None = None,
-    progress: Callable[[float], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    threads: int | None = None,
+    **watch: Unpack[Watch],
 ) -> TensorMap:
     """What `kind` says of the elements of a window, pooled to at most `rows_out` by
     `columns_out` cells.
@@ -87,7 +113,7 @@ def tensor_map(
         pooling: MAX when None, and NEAREST for codes, which have nothing else.
         plans: of the schemes for this tensor, as `make_plan` gives them; nothing is then read
             before the window.
-        model_absmax, progress, cancelled, threads: as for `measure`.
+        model_absmax, watch: as for `measure`.
 
     Raises UsageError for a window outside the tensor, a kind that the schemes have not, and
     what `quantize` refuses; Cancelled.
@@ -100,43 +126,11 @@ def tensor_map(
             f"element in the middle of each cell (nearest)."
         )
     elements = elements_of(x)
-    window = _checked(window, elements)
-    area = (window.row_stop - window.row_start) * elements.matrix[1]
-    count = thread_count(area, threads)
-    first = 0
-    if plans is None:
-        first = sum(first_passes(s, elements.shape, model_absmax) for s in schemes)
-    advance = fractions_of(progress, first * elements.count + area)
-    if plans is None:
-        with np.errstate(all="ignore"):
-            plans = [
-                make_plan(
-                    elements, scheme, model_absmax,
-                    threads=thread_count(elements.count, threads),
-                    advance=advance, cancelled=cancelled,
-                )
-                for scheme in schemes
-            ]  # fmt: skip
-    grid = Grid(window, elements.matrix[1], rows_out, columns_out, pooling)
-    chosen = tuple(plans)
-
-    def pooled(segment: Segment, scratch: Scratch) -> list[PooledPart]:
-        assert isinstance(segment, _Piece)
-        # Threads do not inherit the error state of their caller.
-        with np.errstate(all="ignore"):
-            values = quantity(kind, chosen, segment.parts, segment.first, segment.last, scratch)
-            return grid.pool(values, segment.first, scratch)
-
-    for parts in map_segments(
-        pooled,
-        _pieces(elements, window, chosen),
-        threads=count,
-        advance=advance,
-        cancelled=cancelled,
-    ):
-        grid.add(parts)
-    cells, rows, columns = grid.finished()
-    return TensorMap(kind, pooling, cells, rows, columns, grid.row_edges, grid.column_edges)
+    grid = Grid(_checked(window, elements), elements.matrix[1], rows_out, columns_out, pooling)
+    found = MapScan(kind, schemes, grid)
+    known = None if plans is None else dict(zip(schemes, plans, strict=True))
+    scan(elements, [found], model_absmax=model_absmax, plans=known, **watch)
+    return found.result()
 
 
 def error_map(

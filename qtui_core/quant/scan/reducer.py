@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,6 +23,18 @@ class Reducer(ABC, Generic[Part]):
         """Segments must be multiples of this long. Sums depend on where segments are cut."""
         return 1
 
+    def segments(self, elements: Elements) -> Iterator[Segment]:
+        """The pieces of the tensor that are taken, in order."""
+        return elements.segments(self.multiple)
+
+    def cut(self, elements: Elements) -> Hashable:
+        """Equal for reducers whose `segments` are the same, so that they can share a reading."""
+        return elements.cut(self.multiple)
+
+    def reads(self, elements: Elements) -> int:
+        """How many elements those pieces hold."""
+        return elements.count
+
     @abstractmethod
     def begin(self, elements: Elements) -> None:
         """These are the elements that will come."""
@@ -30,7 +42,7 @@ class Reducer(ABC, Generic[Part]):
     @abstractmethod
     def take(self, segment: Segment, scratch: Scratch) -> Part:
         """What there is to add of a segment; not in scratch memory. May run in any thread, so it
-        changes nothing."""
+        changes nothing but what belongs to the elements of this segment alone."""
 
     @abstractmethod
     def add(self, part: Part) -> None:
@@ -42,15 +54,17 @@ class Reducer(ABC, Generic[Part]):
 
 
 def read(
-    segments: Iterable[Segment],
+    elements: Elements,
     reducers: Sequence[Reducer[Any]],
     *,
     threads: int = 1,
     advance: Callable[[int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> None:
-    """Every segment through every reducer, which have begun: the other arguments, and what is
-    raised, are as for `map_segments`."""
+    """Reads a tensor once for reducers whose segments are the same, which have their results
+    then. The other arguments, and what is raised, are as for `map_segments`."""
+    for reducer in reducers:
+        reducer.begin(elements)
 
     def work(segment: Segment, scratch: Scratch) -> list[Any]:
         if len(reducers) > 1:
@@ -59,6 +73,7 @@ def read(
         with np.errstate(all="ignore"):
             return [reducer.take(segment, scratch) for reducer in reducers]
 
+    segments = reducers[0].segments(elements)
     for parts in map_segments(
         work, segments, threads=threads, advance=advance, cancelled=cancelled
     ):

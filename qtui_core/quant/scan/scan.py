@@ -7,7 +7,7 @@ the bit as of each by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -21,14 +21,24 @@ from qtui_core.schemes.scheme import Scheme
 
 
 class SchemeReducer(Reducer[Part]):
-    """A reducer about what a scheme does to a tensor. `plan` and `model_absmax` are set before
-    `begin`."""
+    """A reducer about what schemes do to a tensor. `plans`, one for each scheme, and `model_absmax`
+    are set before `begin`."""
 
-    plan: Plan
+    plans: tuple[Plan, ...]
     model_absmax: ModelExtent | None = None
 
-    def __init__(self, scheme: Scheme) -> None:
-        self.scheme = scheme
+    def __init__(self, *schemes: Scheme) -> None:
+        self.schemes = schemes
+
+    @property
+    def scheme(self) -> Scheme:
+        """The first scheme, most often the only one."""
+        return self.schemes[0]
+
+    @property
+    def plan(self) -> Plan:
+        """That of the first scheme."""
+        return self.plans[0]
 
     @property
     def multiple(self) -> int:
@@ -58,36 +68,37 @@ def scan(
         UsageError: `x` is not a tensor of real numbers.
     """
     elements = elements_of(x)
-    count = thread_count(elements.count, watch.get("threads"))
+    threads, cancelled = watch.get("threads"), watch.get("cancelled")
     known = dict(plans or {})
     about = [reducer for reducer in reducers if isinstance(reducer, SchemeReducer)]
-    missing = dict.fromkeys(r.scheme for r in about if r.scheme not in known)
+    missing = dict.fromkeys(s for reducer in about for s in reducer.schemes if s not in known)
     for reducer in about:
-        found = known.get(reducer.scheme)
-        reducer.plan = found or unread_plan(reducer.scheme, elements.shape)
+        reducer.plans = tuple(
+            known.get(scheme) or unread_plan(scheme, elements.shape) for scheme in reducer.schemes
+        )
     readings = _cut_alike(elements, reducers)
     passes = sum(first_passes(scheme, elements.shape, model_absmax) for scheme in missing)
-    advance = fractions_of(watch.get("progress"), (passes + len(readings)) * elements.count)
-    cancelled = watch.get("cancelled")
+    total = passes * elements.count + sum(together[0].reads(elements) for together in readings)
+    advance = fractions_of(watch.get("progress"), total)
     with np.errstate(all="ignore"):
         for scheme in missing:
             known[scheme] = make_plan(
                 elements, scheme, model_absmax,
-                threads=count, advance=advance, cancelled=cancelled,
+                threads=thread_count(elements.count, threads),
+                advance=advance, cancelled=cancelled,
             )  # fmt: skip
     for reducer in about:
-        reducer.plan, reducer.model_absmax = known[reducer.scheme], model_absmax
+        reducer.plans = tuple(known[scheme] for scheme in reducer.schemes)
+        reducer.model_absmax = model_absmax
     for together in readings:
-        for each in together:
-            each.begin(elements)
-        segments = elements.segments(together[0].multiple)
-        read(segments, together, threads=count, advance=advance, cancelled=cancelled)
+        count = thread_count(together[0].reads(elements), threads)
+        read(elements, together, threads=count, advance=advance, cancelled=cancelled)
 
 
 def _cut_alike(elements: Elements, reducers: Sequence[Reducer[Any]]) -> list[list[Reducer[Any]]]:
     """The reducers that can share a reading, together: sums over other segments would differ in
     their last bits."""
-    found: dict[tuple[int, ...], list[Reducer[Any]]] = {}
+    found: dict[Hashable, list[Reducer[Any]]] = {}
     for reducer in reducers:
-        found.setdefault(elements.cut(reducer.multiple), []).append(reducer)
+        found.setdefault(reducer.cut(elements), []).append(reducer)
     return list(found.values())

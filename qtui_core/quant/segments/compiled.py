@@ -22,7 +22,11 @@ from qtui_core.formats import FloatFormat, get_format
 from qtui_core.quant.coding.codebook import LEVELS, SMALLEST_ABSMAX, CodebookCoder
 from qtui_core.quant.coding.coder import SMALLEST_NORMAL, Codes
 from qtui_core.quant.coding.double_quant import quantize_scales
-from qtui_core.quant.coding.floats import FLOAT32_BIAS, FLOAT32_MANTISSA
+from qtui_core.quant.coding.scale_rules import (
+    FLOAT32_BIAS,
+    FLOAT32_MANTISSA,
+    integer_range,
+)
 from qtui_core.quant.quantized import QuantizedTensor, quantize
 from qtui_core.quant.segments.elements import Float32, TensorLike, elements_of
 from qtui_core.quant.segments.layout import Runs, Whole, layout_of, scale_shape
@@ -199,9 +203,9 @@ def _codebook(scheme: Scheme) -> Kernel:
 def _symmetric(scheme: Scheme) -> Kernel:
     import torch
 
-    highest = 2 ** (scheme.bits - 1) - 1
-    lowest = -highest if scheme.scale_rule == "absmax" else -highest - 1
-    half_range, smallest = (highest - lowest) / 2, float(SMALLEST_NORMAL)
+    codes = integer_range(scheme.scale_rule, scheme.bits)
+    lowest, highest, half_range = codes.lowest, codes.highest, codes.steps
+    smallest = float(SMALLEST_NORMAL)
 
     def kernel(x: Tensor) -> tuple[Tensor, Tensor]:
         x = x.float()

@@ -94,7 +94,7 @@ def layout_of(granularity: Granularity | None, shape: tuple[int, ...]) -> Layout
             run = _token_length(shape)
         case PerTile(height, width) if min(height, rows) == 1:
             return layout_of(PerGroup(width), (rows, columns))
-        case PerTile(height, width) if width < columns:
+        case PerTile(height, width) if rows and width < columns:
             return Tiles(columns, min(height, rows), width)
         case PerTile(height, _):
             run = height * columns

@@ -4,30 +4,31 @@ decide before the first of them can be quantized."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import TypeVar
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.formats import FloatFormat, get_format
-from qtui_core.quant.coding.affine import (
-    AsymmetricCoder,
-    FloatZeroCoder,
-    SignedCoder,
-    SymmetricCoder,
-)
 from qtui_core.quant.coding.codebook import LEVELS, CodebookCoder
 from qtui_core.quant.coding.coder import Coder, GroupScales
 from qtui_core.quant.coding.decomposition import Decomposition, decompose
 from qtui_core.quant.coding.floats import CastCoder, ScaledFloatCoder
-from qtui_core.quant.coding.microscaling import MicroscalingCoder
-from qtui_core.quant.coding.ternary import TernaryCoder
-from qtui_core.quant.coding.two_level import TwoLevelCoder
-from qtui_core.quant.scan.columns import column_statistics
+from qtui_core.quant.coding.integers import (
+    AsymmetricCoder,
+    FloatZeroCoder,
+    SignedCoder,
+    SymmetricCoder,
+    TernaryCoder,
+)
+from qtui_core.quant.coding.small_scales import MicroscalingCoder, TwoLevelCoder
+from qtui_core.quant.scan.columns import ColumnScan
+from qtui_core.quant.scan.reducer import Part, Reducer, read
 from qtui_core.quant.segments.elements import (
     INFINITE_WORD,
     Elements,
@@ -40,19 +41,18 @@ from qtui_core.quant.segments.elements import (
 from qtui_core.quant.segments.extents import extents_of_inliers, finite_extents
 from qtui_core.quant.segments.grouping import (
     Extent,
-    largest_magnitude,
     merge_extents,
     part_size,
     partial_sums,
     segment_multiple,
 )
 from qtui_core.quant.segments.layout import Columns, Layout, Whole, layout_of
-from qtui_core.quant.segments.parallel import Scratch, map_segments, progress_of
+from qtui_core.quant.segments.parallel import Scratch
 from qtui_core.quant.segments.rounding import rounding_of
 from qtui_core.schemes.granularity import PerBlock, PerModel
 from qtui_core.schemes.scheme import Family, Scheme
 
-Result = TypeVar("Result")
+Float64 = npt.NDArray[np.float64]
 
 
 @lru_cache(maxsize=256)
@@ -144,89 +144,108 @@ def make_plan(
         assert coder.extent is not None
         extents = _extents_of_model(coder.extent, model_absmax)
         return replace(plan, fixed=coder.scales(extents, elements.count))
+
+    def found_by(reducer: Reducer[Any]) -> Any:
+        read(elements, [reducer], threads=threads, advance=advance, cancelled=cancelled)
+        return reducer.result()
+
     if scheme.outlier_threshold is not None:
-        absmax = column_statistics(
-            elements,
-            progress=progress_of(advance, elements.count),
-            cancelled=cancelled,
-            threads=threads,
-        ).absmax
+        absmax = found_by(ColumnScan()).absmax
         kept = decompose(scheme.granularity, scheme.outlier_threshold, absmax)
         plan = replace(plan, decomposition=kept)
     if not _shares_widely(scheme, plan.layout):
         return plan
-    return with_shared_scales(plan, elements, threads=threads, advance=advance, cancelled=cancelled)
+    if coder.extent is Extent.ABS_MEAN:
+        return found_by(_MeanScan(plan))
+    return found_by(_OffsetScan(plan) if scheme.double_quantization else ExtentScan(plan))
 
 
-def with_shared_scales(
-    plan: Plan,
-    elements: Elements,
-    *,
-    threads: int = 1,
-    advance: Callable[[int], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-) -> Plan:
-    """The plan with what all elements decide: scales per tensor or column, the scale of the
-    tensor that scales of blocks are multiplied by, or the offset of double quantization. Reads
-    all elements once."""
-    scheme, coder, layout = plan.scheme, plan.coder, plan.layout
-    kind = coder.extent
-    assert kind is not None
+class _PlanReducer(Reducer[Part]):
+    """What all elements decide of a plan. Its result is the plan with it."""
 
-    def over_segments(
-        work: Callable[[Float32, Scratch], Result],
-        shortcut: Callable[[Segment], Result | None] = lambda _: None,
-    ) -> Iterator[Result]:
-        def work_on(segment: Segment, scratch: Scratch) -> Result:
-            found = shortcut(segment)
-            if found is not None:
-                return found
-            # Threads do not inherit the error state of their caller.
-            scratch.start = segment.start
-            with np.errstate(all="ignore"):
-                return work(segment.float32(), scratch)
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
 
-        return map_segments(
-            work_on,
-            elements.segments(plan.multiple),
-            threads=threads,
-            advance=advance,
-            cancelled=cancelled,
-        )
+    @property
+    def multiple(self) -> int:
+        return self._plan.multiple
 
-    if kind is Extent.ABS_MEAN:
-        parts = list(over_segments(partial(partial_sums, layout)))
-        if not parts:
+
+class ExtentScan(_PlanReducer[Float32]):
+    """Scales per tensor or column; the scale of the tensor that scales of blocks are multiplied
+    by."""
+
+    def begin(self, elements: Elements) -> None:
+        self._count = elements.count
+        self._merged: Float32 | None = None
+
+    def take(self, segment: Segment, scratch: Scratch) -> Float32:
+        found = _extent_of_words(self._plan, segment)
+        if found is not None:
+            return found
+        scratch.start = segment.start
+        if isinstance(self._plan.coder, TwoLevelCoder):
+            return finite_extents(Extent.ABSMAX, Whole(), segment.float32(), scratch)
+        return extents_of(self._plan, segment.float32(), scratch)
+
+    def add(self, part: Float32) -> None:
+        kind = self._plan.coder.extent
+        assert kind is not None
+        self._merged = merge_extents(kind, self._merged, part)
+
+    def result(self) -> Plan:
+        plan, coder = self._plan, self._plan.coder
+        merged = None if self._merged is None else np.nan_to_num(self._merged)
+        if isinstance(coder, TwoLevelCoder):
+            coder = coder.for_tensor(0.0 if merged is None else float(merged[0, 0]))
+            plan = replace(plan, coder=coder)
+            if not isinstance(plan.layout, Whole):
+                return plan
+        if merged is None:
             return plan
-        sums, counts = (np.concatenate(part).sum(axis=0) for part in zip(*parts, strict=True))
+        return replace(plan, fixed=coder.scales(merged, self._count))
+
+
+class _MeanScan(_PlanReducer["tuple[Float64, Float64]"]):
+    """Scales per tensor or column that are means of magnitudes."""
+
+    def begin(self, elements: Elements) -> None:
+        self._count = elements.count
+        self._parts: list[tuple[Float64, Float64]] = []
+
+    def take(self, segment: Segment, scratch: Scratch) -> tuple[Float64, Float64]:
+        return partial_sums(self._plan.layout, segment.float32(), scratch)
+
+    def add(self, part: tuple[Float64, Float64]) -> None:
+        self._parts.append(part)
+
+    def result(self) -> Plan:
+        if not self._parts:
+            return self._plan
+        sums, counts = (np.concatenate(p).sum(axis=0) for p in zip(*self._parts, strict=True))
         means = (sums / np.maximum(counts, 1)).astype(np.float32)
-        return replace(plan, fixed=coder.scales(means[None], elements.count))
-    if isinstance(coder, TwoLevelCoder):
-        extremes = over_segments(partial(finite_extents, kind, Whole()))
-        largest = max(map(largest_magnitude, extremes), default=0.0)
-        plan = replace(plan, coder=coder.for_tensor(largest))
-        if not isinstance(layout, Whole):
-            return plan
-        lone = np.array([[largest]], np.float32)
-        return replace(plan, fixed=plan.coder.scales(lone, elements.count))
-    if scheme.double_quantization:
+        return replace(self._plan, fixed=self._plan.coder.scales(means[None], self._count))
+
+
+class _OffsetScan(_PlanReducer[Float32]):
+    """The offset of double quantization: the mean of the scales as they are without it."""
+
+    def begin(self, elements: Elements) -> None:
+        self._total = self._count = 0.0
+
+    def take(self, segment: Segment, scratch: Scratch) -> Float32:
+        scratch.start = segment.start
+        extents = np.nan_to_num(extents_of(self._plan, segment.float32(), scratch))
+        return self._plan.coder.scales(extents, segment.size).scale
+
+    def add(self, part: Float32) -> None:
         # In float64, so that the mean does not depend on how the tensor was cut.
-        total = count = 0.0
-        for scales in over_segments(partial(_scales_of, plan)):
-            total += float(scales.sum(dtype=np.float64))
-            count += scales.size
-        return replace(plan, offset=float(np.float32(total / count)) if count else 0.0)
-    merged: Float32 | None = None
-    for extents in over_segments(partial(extents_of, plan), partial(_extent_of_words, plan)):
-        merged = merge_extents(kind, merged, extents)
-    if merged is None:
-        return plan
-    return replace(plan, fixed=coder.scales(np.nan_to_num(merged), elements.count))
+        self._total += float(part.sum(dtype=np.float64))
+        self._count += part.size
 
-
-def _scales_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:
-    """The scales of a segment as they are without double quantization."""
-    return plan.coder.scales(np.nan_to_num(extents_of(plan, values, scratch)), values.size).scale
+    def result(self) -> Plan:
+        offset = float(np.float32(self._total / self._count)) if self._count else 0.0
+        return replace(self._plan, offset=offset)
 
 
 def extents_of(plan: Plan, values: Float32, scratch: Scratch) -> Float32:

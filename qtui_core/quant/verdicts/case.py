@@ -1,9 +1,10 @@
-"""A measured error beside the error of ordinary values: what an explanation starts from."""
+"""The facts that a verdict on one scheme and one tensor is drawn from."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 
 from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.dataclass import dataclass
@@ -26,51 +27,58 @@ OFF_CENTRE = 1.0
 
 @dataclass(frozen=True)
 class Case:
-    """A tensor with at least one nonzero element under a scheme that is not exact on it.
+    """What is known of a tensor under a scheme.
 
     Attributes:
-        relative_mse: as measured.
-        ordinary: the relative mse of Gaussian values of this shape which the scheme fits: a
-            cast of values near 1, a scale of their own instead of one of the model, no columns
-            kept in 16 bits.
+        report: the error of the scheme on the tensor, measured.
+        stats, outliers: of the same tensor, where they are known.
+        others: other schemes measured on the same tensor that a remedy may name.
         stored_bits: bits per parameter that the tensor takes as it is.
     """
 
     report: ErrorReport
-    stats: TensorStatistics | None
-    outliers: OutlierReport | None
-    relative_mse: float
-    ordinary: float
-    stored_bits: float
-
-    def saves(self, scheme: Scheme, columns: int = 0) -> bool:
-        """Whether a scheme, with so many columns kept in 16 bits, takes fewer bits than what is
-        stored: one that does not is no remedy, as the stored values have no error."""
-        if scheme.outlier_threshold is not None:
-            columns = max(columns, self.report.outlier_columns)
-        return bits_per_parameter(scheme, self.report.shape, columns) < self.stored_bits
+    stats: TensorStatistics | None = None
+    outliers: OutlierReport | None = None
+    others: tuple[ErrorReport, ...] = ()
+    stored_bits: float = math.inf
 
     @property
     def scheme(self) -> Scheme:
         return self.report.scheme
 
     @property
+    def relative_mse(self) -> float:
+        """Squared error over squared elements, 0.0 for a tensor without nonzero elements."""
+        return self.report.relative_mse or 0.0
+
+    @property
     def db(self) -> float:
-        return -10 * math.log10(self.relative_mse)
+        """Signal to noise as measured; infinite where nothing was lost."""
+        return -10 * math.log10(self.relative_mse) if self.relative_mse else math.inf
+
+    @cached_property
+    def ordinary(self) -> float:
+        """The relative mse of Gaussian values of this shape which the scheme fits: a cast of
+        values near 1, a scale of their own instead of one of the model, no columns kept in 16
+        bits."""
+        scheme = self.scheme
+        found = self.report.gaussian_relative_mse
+        if scheme.family is Family.CAST:
+            found = gaussian_relative_mse(scheme, self.report.shape)
+        elif isinstance(scheme.granularity, PerModel):
+            own = replace(scheme, granularity=PerTensor())
+            found = gaussian_relative_mse(own, self.report.shape)
+        elif scheme.outlier_threshold is not None:
+            undivided = replace(scheme, outlier_threshold=None)
+            found = gaussian_relative_mse(undivided, self.report.shape)
+        return found or 0.0
 
     @property
     def ordinary_db(self) -> float:
-        """Infinite where ordinary values are kept exactly, as groups of one element are."""
+        """Signal to noise of ordinary values; infinite where they are kept exactly, as groups of
+        one element are."""
         found = decibels(self.ordinary)
         return math.inf if found is None or found > EXACT_DB else found
-
-    @property
-    def few_weigh_all(self) -> bool:
-        """Whether the sum of squares is that of the outliers: k equal elements that are all of
-        it give n elements a kurtosis of n/k."""
-        if self.outliers is None or self.stats is None or self.stats.kurtosis is None:
-            return False
-        return 2 * self.stats.kurtosis * self.outliers.count > self.stats.finite
 
     @property
     def worse(self) -> float:
@@ -79,8 +87,20 @@ class Case:
 
     @property
     def rms(self) -> float:
-        """Root mean square of the tensor."""
+        """Root mean square of the tensor, from its error."""
         return math.sqrt(self.report.mse / self.relative_mse)
+
+    @property
+    def kurtosis(self) -> float | None:
+        return None if self.stats is None else self.stats.kurtosis
+
+    @property
+    def few_weigh_all(self) -> bool:
+        """Whether the sum of squares is that of the outliers: k equal elements that are all of
+        it give n elements a kurtosis of n/k."""
+        if self.outliers is None or self.stats is None or self.stats.kurtosis is None:
+            return False
+        return 2 * self.stats.kurtosis * self.outliers.count > self.stats.finite
 
     @property
     def offset(self) -> float | None:
@@ -93,6 +113,7 @@ class Case:
 
     @property
     def finite(self) -> int:
+        """How many elements are finite."""
         return self.report.count - self.report.nonfinite
 
     @property
@@ -100,41 +121,13 @@ class Case:
         """Groups that share a scale; 0 for a cast."""
         return sum(run_lengths(self.scheme.granularity, self.report.shape).values())
 
+    def bits_of(self, scheme: Scheme) -> float:
+        """Bits per parameter of the tensor under another scheme without kept columns."""
+        return bits_per_parameter(scheme, self.report.shape)
 
-def make_case(
-    report: ErrorReport,
-    stats: TensorStatistics | None,
-    outliers: OutlierReport | None,
-    stored_bits: float = math.inf,
-) -> Case:
-    """The case of a report whose relative mse is neither None nor 0."""
-    assert report.relative_mse is not None
-    ordinary: float | None = report.gaussian_relative_mse
-    if report.scheme.family is Family.CAST:
-        ordinary = gaussian_relative_mse(report.scheme, report.shape)
-    elif isinstance(report.scheme.granularity, PerModel):
-        own = replace(report.scheme, granularity=PerTensor())
-        ordinary = gaussian_relative_mse(own, report.shape)
-    elif report.scheme.outlier_threshold is not None:
-        undivided = replace(report.scheme, outlier_threshold=None)
-        ordinary = gaussian_relative_mse(undivided, report.shape)
-    return Case(report, stats, outliers, report.relative_mse, ordinary or 0.0, stored_bits)
-
-
-def number(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
-
-
-def percent(share: float) -> str:
-    """Rounded down, so that all of something is said of all only."""
-    if 0 < share < 0.01:
-        return "under 1%"
-    return f"{math.floor(100 * share)}%"
-
-
-def db_text(db: float) -> str:
-    return f"{round(db, 1) + 0.0:.1f}"
-
-
-def power_text(exponent: int) -> str:
-    return str(1 << exponent) if exponent <= 10 else f"2^{exponent}"
+    def saves(self, scheme: Scheme, columns: int = 0) -> bool:
+        """Whether a scheme, with so many columns kept in 16 bits, takes fewer bits than what is
+        stored: one that does not is no remedy, as the stored values have no error."""
+        if scheme.outlier_threshold is not None:
+            columns = max(columns, self.report.outlier_columns)
+        return bits_per_parameter(scheme, self.report.shape, columns) < self.stored_bits

@@ -15,8 +15,8 @@ from fractions import Fraction
 
 from qtui_core.answers.codes import EqualBits
 from qtui_core.errors import UsageError
-from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.segments.layout import matrix_shape
+from qtui_core.quant.storage import bit_budget
 from qtui_core.schemes.granularity import MAX_SIZE, PerBlock, PerGroup
 from qtui_core.schemes.scheme import MAX_DOUBLE_QUANTIZED_BLOCK, Family, Scheme
 from qtui_core.schemes.stepping import RESIZABLE, type_of_groups

@@ -1,17 +1,24 @@
-"""One sentence about what a measured error means, written from the numbers."""
+"""One sentence about what a measured error means, written from the numbers.
+
+`RULES` lists what can be said of a case, in order; the first that applies is the verdict.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from qtui_core.answers.tensors import ErrorReport, OutlierReport, TensorStatistics
 from qtui_core.formats import get_format
-from qtui_core.quant.verdicts.advantage import find_advantage
-from qtui_core.quant.verdicts.case import EXACT_DB, NOTICEABLE_DB, Case, db_text, make_case, number
-from qtui_core.quant.verdicts.cause import find_cause
-from qtui_core.quant.verdicts.range_remedy import remedy_of_overflow, remedy_of_saturation
-from qtui_core.quant.verdicts.remedy import general_remedy, plain_remedy, remedy_of
+from qtui_core.quant.verdicts.advantages import find_advantage
+from qtui_core.quant.verdicts.case import EXACT_DB, NOTICEABLE_DB, Case
+from qtui_core.quant.verdicts.causes import Cause, CauseKind, find_cause
+from qtui_core.quant.verdicts.remedies import (
+    remedy_of,
+    remedy_of_overflow,
+    remedy_of_saturation,
+)
+from qtui_core.quantities import counted, db_text
 
 
 def explain(
@@ -32,7 +39,10 @@ def explain(
             many is advised.
     """
     report, *others = [reports] if isinstance(reports, ErrorReport) else list(reports)
-    sentence = _explain(report, others, stats, outliers, stored_bits)
+    # What lost elements is measured on the rest of them only.
+    usable = tuple(o for o in others if not o.overflowed and o.bits_per_parameter < stored_bits)
+    case = Case(report, stats, outliers, usable, stored_bits)
+    sentence = next(said for rule in RULES if (said := rule(case)) is not None)
     if report.scheme.rounding == "stochastic" and report.scheme.clips and report.mse:
         return (
             f"{sentence.removesuffix('.')}; stochastic rounding keeps the mean of values between "
@@ -42,85 +52,116 @@ def explain(
     return sentence
 
 
-def _explain(
-    report: ErrorReport,
-    others: Sequence[ErrorReport],
-    stats: TensorStatistics | None,
-    outliers: OutlierReport | None,
-    stored_bits: float,
-) -> str:
-    # What lost elements is measured on the rest of them only.
-    others = [o for o in others if not o.overflowed and o.bits_per_parameter < stored_bits]
-    name = str(report.scheme)
-    if report.count == 0:
-        return "This tensor has no elements, so there is nothing to quantize."
-    if report.nonfinite:
-        return (
-            f"{number(report.nonfinite, 'element is', 'elements are')} NaN or infinite: find "
-            f"out where they come from first; every figure is over the finite rest."
-        )
-    if report.overflowed:
-        became = "infinite" if get_format(report.scheme.format).has_infinity else "NaN"
-        return (
-            f"{number(report.overflowed, 'element lies', 'elements lie')} beyond the largest "
-            f"number of {report.scheme.format} and became {became}: "
-            f"{remedy_of_overflow(report, stats, stored_bits)}."
-        )
-    if report.relative_mse is None:
-        return f"Every element is zero, and {name} keeps zero exactly."
-    if report.saturated:
-        kept = report.outlier_columns > 0
-        what = "fp16, in which outlier columns are kept," if kept else name
-        return (
-            f"{number(report.saturated, 'element lies', 'elements lie')} beyond the largest "
-            f"number of {what} and became it: {remedy_of_saturation(report, others, stored_bits)}."
-        )
-    if report.relative_mse == 0:
-        return f"{name} keeps every element of this tensor exactly."
-    case = make_case(report, stats, outliers, stored_bits)
-    if case.db > EXACT_DB and case.few_weigh_all:
-        largest = number(outliers.count if outliers else 1, "element weighs", "elements weigh")
-        return (
-            f"{name} gives {db_text(case.db)} dB, which says little: {largest} more than all "
-            f"others together; look at the map, where the largest error is "
-            f"{report.max_abs_error:.3g}."
-        )
-    if case.db > EXACT_DB:
-        return (
-            f"{name} keeps every element of this tensor to within the rounding of float32 "
-            f"({db_text(case.db)} dB)."
-        )
-    if case.worse > NOTICEABLE_DB:
-        cause = find_cause(case)
-        remedy = _no_saving(case) or remedy_of(case, cause, others)
-        return f"{_worse(case)}: {cause.text}; {remedy}."
-    if case.worse < -NOTICEABLE_DB:
-        return (
-            f"{name} gives {db_text(case.db)} dB, {-case.worse:.1f} dB better than on Gaussian "
-            f"values: {find_advantage(case)}; {_no_saving(case) or plain_remedy(case, others)}."
-        )
+def _empty(case: Case) -> str | None:
+    if case.report.count:
+        return None
+    return "This tensor has no elements, so there is nothing to quantize."
+
+
+def _not_finite(case: Case) -> str | None:
+    if not case.report.nonfinite:
+        return None
     return (
-        f"{name} gives {db_text(case.db)} dB, as good as a Gaussian tensor of this shape gets "
-        f"({db_text(case.ordinary_db)} dB), so the error is the scheme's and not this tensor's; "
-        f"{_no_saving(case) or general_remedy(case, others)}."
+        f"{counted(case.report.nonfinite, 'element is', 'elements are')} NaN or infinite: find "
+        f"out where they come from first; every figure is over the finite rest."
     )
 
 
-def _no_saving(case: Case) -> str:
-    """What there is to say of a scheme that is no smaller than what is stored."""
-    bits = case.report.bits_per_parameter
-    if bits < case.stored_bits:
-        return ""
+def _overflowed(case: Case) -> str | None:
+    if not case.report.overflowed:
+        return None
+    became = "infinite" if get_format(case.scheme.format).has_infinity else "NaN"
     return (
-        f"at {bits:.2f} bits it saves nothing over the {case.stored_bits:.4g} that are stored, so "
-        f"leave it as it is"
+        f"{counted(case.report.overflowed, 'element lies', 'elements lie')} beyond the largest "
+        f"number of {case.scheme.format} and became {became}: {remedy_of_overflow(case)}."
     )
 
 
-def _worse(case: Case) -> str:
+def _all_zero(case: Case) -> str | None:
+    if case.report.relative_mse is not None:
+        return None
+    return f"Every element is zero, and {case.scheme} keeps zero exactly."
+
+
+def _saturated(case: Case) -> str | None:
+    if not case.report.saturated:
+        return None
+    kept = case.report.outlier_columns > 0
+    what = "fp16, in which outlier columns are kept," if kept else str(case.scheme)
+    return (
+        f"{counted(case.report.saturated, 'element lies', 'elements lie')} beyond the largest "
+        f"number of {what} and became it: {remedy_of_saturation(case)}."
+    )
+
+
+def _exact(case: Case) -> str | None:
+    if case.relative_mse:
+        return None
+    return f"{case.scheme} keeps every element of this tensor exactly."
+
+
+def _few_are_measured(case: Case) -> str | None:
+    if case.db <= EXACT_DB or not case.few_weigh_all:
+        return None
+    outliers = case.outliers
+    largest = counted(outliers.count if outliers else 1, "element weighs", "elements weigh")
+    return (
+        f"{case.scheme} gives {db_text(case.db)} dB, which says little: {largest} more than all "
+        f"others together; look at the map, where the largest error is "
+        f"{case.report.max_abs_error:.3g}."
+    )
+
+
+def _exact_but_for_float32(case: Case) -> str | None:
+    if case.db <= EXACT_DB:
+        return None
+    return (
+        f"{case.scheme} keeps every element of this tensor to within the rounding of float32 "
+        f"({db_text(case.db)} dB)."
+    )
+
+
+def _worse_than_gaussian(case: Case) -> str | None:
+    if case.worse <= NOTICEABLE_DB:
+        return None
+    worse = f"{case.scheme} is {case.worse:.1f} dB worse here than on Gaussian values"
     if math.isinf(case.ordinary_db):
-        return (
+        worse = (
             f"{case.scheme} gives {db_text(case.db)} dB, where Gaussian values of this shape are "
             f"kept exactly"
         )
-    return f"{case.scheme} is {case.worse:.1f} dB worse here than on Gaussian values"
+    cause = find_cause(case)
+    return f"{worse}: {cause.text}; {remedy_of(case, cause)}."
+
+
+def _better_than_gaussian(case: Case) -> str | None:
+    if case.worse >= -NOTICEABLE_DB:
+        return None
+    cause = find_advantage(case)
+    return (
+        f"{case.scheme} gives {db_text(case.db)} dB, {-case.worse:.1f} dB better than on Gaussian "
+        f"values: {cause.text}; {remedy_of(case, cause)}."
+    )
+
+
+def _as_gaussian(case: Case) -> str:
+    cause = Cause(CauseKind.SCHEME, "the error is the scheme's and not this tensor's")
+    return (
+        f"{case.scheme} gives {db_text(case.db)} dB, as good as a Gaussian tensor of this shape "
+        f"gets ({db_text(case.ordinary_db)} dB), so {cause.text}; {remedy_of(case, cause)}."
+    )
+
+
+RULES: tuple[Callable[[Case], str | None], ...] = (
+    _empty,
+    _not_finite,
+    _overflowed,
+    _all_zero,
+    _saturated,
+    _exact,
+    _few_are_measured,
+    _exact_but_for_float32,
+    _worse_than_gaussian,
+    _better_than_gaussian,
+    _as_gaussian,
+)

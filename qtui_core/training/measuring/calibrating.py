@@ -1,11 +1,12 @@
-"""What a GPU takes of a process besides its tensors, measured: the context of CUDA, workspaces of
-cuBLAS, and what the allocator reserves for one tensor."""
+"""Measures what a process takes on a GPU besides its tensors: the context of CUDA, the workspaces
+of cuBLAS, and what the allocator reserves for one tensor."""
 
 from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.devices.rates import DeviceFacts
 
 MIB: Final = 1 << 20
 #: Tensors that show the three kinds of segments: of small blocks, of large ones, and of their own
@@ -24,8 +25,8 @@ class MeasuredDevice(Protocol):
     def reserved(self) -> int: ...
 
     def start(self) -> None:
-        """Make the context, with the first tensor, of which nothing stays: a segment with room
-        would serve the tensors that are held later."""
+        """Make the context with a first tensor, and free that tensor and its segment: tensors that
+        are held later would find room in it."""
 
     def multiply(self, *, backward: bool) -> None:
         """A product in 16 bits, and its backward pass in autograd's thread; nothing of it stays."""
@@ -53,6 +54,17 @@ class Found:
     workspace_training: int
     segments: dict[str, int]
     allocator: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FoundOnGpu:
+    """What the process that measures tells: what was found on which device; or why nothing was,
+    with the exit code of that error."""
+
+    found: Found | None = None
+    facts: DeviceFacts | None = None
+    error: str = ""
+    code: int = 0
 
 
 def calibrate(machine: MeasuredDevice) -> Found:

@@ -14,7 +14,7 @@ _ROWS: Final = 1024
 
 
 class CudaMachine:
-    """`reader` reads the same GPU; what it says is used before CUDA begins is of others."""
+    """`reader` reads the same GPU. What is used before CUDA begins belongs to other processes."""
 
     def __init__(self, reader: DeviceReader) -> None:
         self._reader = reader
@@ -26,7 +26,8 @@ class CudaMachine:
         torch.cuda.synchronize()
         reading = self._reader.read()
         own = reading.process_memory
-        # A process with less is another, whose number on the host this one has in its container.
+        # A process that uses less is another one: inside a container, its number on the host may
+        # equal ours.
         if own is not None and own >= self.reserved():
             return own, reading.process_basis
         if reading.memory_used is None or self._others is None:

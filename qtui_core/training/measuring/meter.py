@@ -1,4 +1,5 @@
-"""What reads the memory of a run at the marks of its phases, and in between."""
+"""The interface of meters, which read the memory of a run at the ends of its phases and in
+between."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from qtui_core.training.model.build import Built
 
 @dataclass
 class HeldByName:
-    """What a run holds by name, as far as it has come."""
+    """What a run holds so far, by name."""
 
     built: Built | None = None
     optimizer: Any = None
@@ -26,12 +27,12 @@ class HeldByName:
 
 
 class Meter(Protocol):
-    """Reads the memory of one device. `standing` is filled as the run comes by what it holds."""
+    """Reads the memory of one device. The run puts what it holds into `standing` as it makes it."""
 
     standing: HeldByName
 
     def watch(self) -> AbstractContextManager[Any]:
-        """Within it operations are counted, where that has to be done."""
+        """A context in which operations are counted, for meters that have to."""
 
     def wait(self) -> None:
         """Until all that was launched is done."""

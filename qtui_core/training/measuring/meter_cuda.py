@@ -36,7 +36,8 @@ class CudaMeter:
         self._workspaces: int | None = None
         self._cache: list[weakref.ref[torch.Tensor]] = []
         used = reader.read().memory_used
-        #: Of other processes, where none tells this one apart: what was used before it was there.
+        #: Bytes of other processes, where the driver does not name ours: what was used before ours
+        #: began.
         self._others = used
 
     def watch(self) -> AbstractContextManager[Any]:
@@ -110,9 +111,10 @@ class CudaMeter:
         self._reader.close()
 
     def _process(self, reading: DeviceReading, stats: Mapping[str, int]) -> int | None:
-        """As NVML tells this process apart; else what is used more than before it was there, which
-        is its own as long as others keep what they have. A process that uses less than this one has
-        reserved is another, whose number on the host is that of this one in its container."""
+        """What NVML says of this process. Where it says nothing: what is used beyond what was used
+        before the process began, which is right as long as other processes do not change. A process
+        that uses less than this one has reserved is another one: inside a container, its number on
+        the host may equal ours."""
         own = reading.process_memory
         if own is not None and own >= stats.get("reserved_bytes.all.current", 0):
             return own
@@ -121,9 +123,9 @@ class CudaMeter:
         return max(0, reading.memory_used - self._others)
 
     def _held(self, allocated: int) -> dict[str, int]:
-        """By component. What no tensor of the model, the optimizer or the inputs is made of are
-        the workspaces of cuBLAS between two steps, when no other tensor is left, and activations
-        besides them at other times."""
+        """Bytes by component. The rest, which no tensor of the model, the optimizer or the inputs
+        accounts for, is cuBLAS's workspaces between two steps, when no other tensor is left, and
+        workspaces and activations at other times."""
         if self.standing.built is None:
             return {}
         cache = [tensor for ref in self._cache if (tensor := ref()) is not None]

@@ -12,8 +12,8 @@ _DROPOUTS: Final = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_
 
 
 def held_on_cpu(model: Any, plan: RunPlan) -> Iterator[str]:
-    """Sentences on what a step of a model is measured to hold on a CPU besides what is estimated,
-    which is a GPU's. `model` is one of transformers, without adapters."""
+    """Sentences on what a step holds on a CPU beyond its estimate, which is made for a GPU. `model`
+    is one of transformers, without adapters."""
     if not plan.trains:
         return
     config = model.config

@@ -25,15 +25,15 @@ _DTYPES: Final[dict[str, Any]] = {
     "int8": torch.int8,
     "fp8": torch.float8_e4m3fn,
 }
-#: Types a GPU is asked for, and a CPU, on which the others are another type in disguise.
+#: Types that are timed on a GPU, and on a CPU, where other types are computed as one of these.
 _ON_CUDA: Final = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 _ON_CPU: Final = ("fp32", "bf16", "fp16", "int8")
 #: Seconds a rate may take, and how often one is timed at the most.
 _BUDGET: Final = 0.6
 _REPEATS: Final = 20
 _WARM_UP: Final = 2
-#: Sides of matrices: on a GPU as large as fills it; on a CPU the first that takes long enough for
-#: its clock, which in a type without instructions is a small one.
+#: Sides of matrices. On a GPU: large enough to fill it. On a CPU: the first that takes long enough
+#: for its clock, which is a small one where the CPU has no instructions for the type.
 _CUDA_SIDE: Final = 8192
 _CPU_SIDES: Final = (256, 512, 1024, 2048)
 _LONG_ENOUGH: Final = 0.01

@@ -17,7 +17,7 @@ from qtui_core.training.model.build import DTYPES
 
 Logits = npt.NDArray[np.float32]
 
-#: Tokens of the text that are looked at, from its end, and likeliest next tokens that are told.
+#: How many of the text's last tokens are looked at, and how many likely next tokens are told.
 LONGEST: Final = 256
 _LIKELIEST: Final = 5
 _SEED: Final = 7
@@ -56,7 +56,7 @@ class AdapterComparison:
         )
 
     def _logits(self, model: Any) -> Logits:
-        """float32 `[tokens, vocabulary]`. No tensor, which would be counted to the run."""
+        """float32 `[tokens, vocabulary]`, as an array: a tensor would be counted as the run's."""
         autocast = (
             torch.autocast(self._ids.device.type, dtype=DTYPES[self._plan.autocast_dtype])
             if self._plan.autocast
@@ -74,12 +74,12 @@ class AdapterComparison:
 
 @contextmanager
 def _same_each_time(model: nn.Module) -> Iterator[None]:
-    """Without dropout. The model itself stays in its mode of training: in that of evaluation
-    bitsandbytes packs weights anew for some CPUs (Linear4bit.forward), and then never trains."""
+    """Without dropout. The model itself stays in training mode: in evaluation mode bitsandbytes
+    repacks weights for some CPUs (Linear4bit.forward), and they never train again."""
     quiet = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.training]
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(_SEED)  # for what draws random numbers besides
+        torch.manual_seed(_SEED)  # for whatever else draws random numbers
         for module in quiet:
             module.eval()
         try:

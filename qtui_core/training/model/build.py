@@ -35,8 +35,8 @@ class Built:
     Attributes:
         model: the class of transformers, or peft's wrapper around it after `prepare`.
         configuration: of transformers.
-        stacks: the rows of layers.
-        folds: how they were left with few layers, where they were.
+        stacks: its stacks of layers.
+        folds: how the stacks were shortened, where they were.
     """
 
     model: Any
@@ -45,7 +45,8 @@ class Built:
     folds: tuple[Fold, ...] = ()
 
     def state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, tensor) of all that stands still: parameters, buffers, quantization constants."""
+        """(name, tensor) of all that stays through a step: parameters, buffers, quantization
+        constants."""
         yield from self.model.named_parameters()
         yield from self.model.named_buffers()
         yield from quantized_tensors(self.model)
@@ -59,21 +60,21 @@ def load(
 ) -> Built:
     """The base model with its weights as they are stored, quantized where the plan says.
 
-    `plan` is resolved. With a `margin`, of layers that are alike only a few are left, so many of
-    them around those that stand for others. Raises ModelError for a configuration that
-    transformers does not build.
+    `plan` is resolved. With a `margin`, only a few layers of those that are alike are built:
+    `margin` of them at either side of those that stand for the rest. Raises ModelError for a
+    configuration that transformers does not build.
     """
     configuration = configuration_of(config)
     configuration.use_cache = plan.loop != "trainer"  # which asks for none
     if plan.batch > 1 and getattr(configuration, "pad_token_id", None) is None:
-        # Classes that sort sequences look for the last token that is no padding; only one token of
-        # each sequence is looked for, whichever stands for padding.
+        # Classes that label sequences look for the last token that is no padding. It costs the same
+        # whichever token stands for padding.
         configuration.pad_token_id = 0
     implementation = attention_of(plan)
     with torch.device(device):
         model = _construct(class_of(configuration), configuration, implementation, plan)
     folds = () if margin is None else fold_layers(model, configuration, margin)
-    if plan.quant is not None:
+    if plan.quantized:
         quantize_linears(model, plan, device)
     return Built(model, configuration, stacks_of(model), folds)
 
@@ -85,7 +86,7 @@ def prepare(built: Built, plan: RunPlan) -> None:
 
 
 def prepare_base(built: Built, plan: RunPlan) -> None:
-    """What is prepared of the base itself: its loss, k-bit preparation, what is frozen."""
+    """Prepares the base itself: its loss, k-bit preparation, which parameters are frozen."""
     import peft
 
     model = built.model
@@ -106,7 +107,7 @@ def prepare_base(built: Built, plan: RunPlan) -> None:
 
 
 def add_adapters(built: Built, plan: RunPlan) -> None:
-    """Adapters over a base that is prepared, if the plan has any, and checkpointing."""
+    """Adds adapters to a prepared base, if the plan has any, and turns on checkpointing."""
     import peft
 
     model = built.model
@@ -133,7 +134,7 @@ def _construct(model_class: Any, configuration: Any, implementation: str, plan: 
     except (ValueError, ImportError) as error:
         if implementation == "eager" or "attention" not in str(error).lower():
             raise
-        # Some families have the plain form only, and then run it whatever is asked for.
+        # Some families have eager attention only, and run it whatever is asked for.
         return model_class._from_config(configuration, attn_implementation="eager", dtype=dtype)
 
 
@@ -165,8 +166,8 @@ def _adapters(model: Any, plan: RunPlan) -> Any:
 
 
 def _not_linear(model: nn.Module) -> list[str] | None:
-    """Routers that are linear layers by their class but give two tensors, as that of Llama 4 does:
-    adapters around them fail."""
+    """Routers that are nn.Linear by their class and return two tensors, as Llama 4's does: peft's
+    adapters fail around them."""
     names = [
         name
         for name, module in model.named_modules()
@@ -176,7 +177,7 @@ def _not_linear(model: nn.Module) -> list[str] | None:
 
 
 def _norms_to_float32(model: nn.Module) -> None:
-    """Norms alone in float32, as older TRL prepared a quantized model."""
+    """Casts the norms alone to float32, as older TRL prepared a quantized model."""
     for name, module in model.named_modules():
         if "norm" in name.rpartition(".")[2] or isinstance(module, nn.LayerNorm):
             for parameter in module.parameters(recurse=False):
@@ -185,7 +186,7 @@ def _norms_to_float32(model: nn.Module) -> None:
 
 
 def quiet() -> None:
-    """Leaves the warnings of the libraries unsaid: they are about training, not about bytes."""
+    """Silences the libraries' warnings: they are about training, not about bytes."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""The optimizers a plan can name, made by the libraries they are of."""
+"""The optimizers a plan can name, made by their own libraries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_optimizer(plan: RunPlan, model: torch.nn.Module, rate: float = _RATE) -
 
 def _spare_embeddings(model: torch.nn.Module | None) -> None:
     """The Trainer asks bitsandbytes for 32 bits for all embeddings (trainer.py, create_optimizer).
-    What was asked for models before is forgotten."""
+    What was registered for earlier models is cleared."""
     from bitsandbytes.optim import GlobalOptimManager
 
     manager = GlobalOptimManager.get_instance()

@@ -19,11 +19,11 @@ _STORAGES: Final = {
 def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> None:
     """Puts quantized layers where transformers would, their weights quantized by bitsandbytes.
 
-    A plain model is on the CPU: all that it holds goes to the device one after the other, in the
-    order of the names (convert_and_load_state_dict_in_model of transformers' core_model_loading),
-    and of what is quantized nothing else stays there. Where the device is the CPU itself, copies
-    stand for what a GPU would be given. Which weights stay as they are (the head, what is tied to
-    it, what is kept in float32) is decided by the quantizer of transformers.
+    The plain model is on the CPU. Its tensors go to the device one after the other, in the order of
+    their names (convert_and_load_state_dict_in_model of transformers' core_model_loading); of a
+    weight that is quantized only the codes and constants stay there. Where the device is the CPU
+    itself, copies stand for what a GPU would be given. Transformers' quantizer decides which
+    weights stay as they are: the head, what is tied to it, what is kept in float32.
     """
     from transformers import BitsAndBytesConfig
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
@@ -44,10 +44,11 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
         replace_with_bnb_linear(model, kept, settings)
     read: set[int] = set()
     for name, module in sorted(model.named_modules(), key=_by_name):
-        old = plain.pop(name, None)  # each plain weight may go once its place is filled
+        old = plain.pop(name, None)  # each plain weight may be freed once its place is filled
         if old is not None and module is not old:
             _fill(module, old, eight, device)
-            # Some CPUs would pack weights anew in an inference, for a product of their own.
+            # On some CPUs bitsandbytes would repack weights in an inference, for a kernel of its
+            # own.
             module.support_avx512bf16_for_cpu = False
         else:
             _read(module, device, read)
@@ -59,14 +60,14 @@ def quantize_linears(model: Any, plan: RunPlan, device: torch.device | str) -> N
 
 
 def _by_name(entry: tuple[str, nn.Module]) -> list[tuple[int, int, str]]:
-    """Numbers before words, as numbers."""
+    """A sort key of a name by its parts: numbers as numbers, before words."""
     parts = entry[0].split(".")
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
 def _read(module: nn.Module, device: torch.device | str, read: set[int]) -> None:
-    """Puts what a module itself holds on a device, as copies also where it is there. `read` are
-    the ids of parameters that were, of which several modules may have the same."""
+    """Puts a module's own tensors on a device, as copies even if they are there already. `read` are
+    the ids of parameters that were put there; several modules may share one."""
     for parameter in module.parameters(recurse=False):
         if id(parameter) not in read and not _is_fake(parameter):
             read.add(id(parameter))
@@ -160,8 +161,8 @@ def _fill(module: Any, old: Any, eight: bool, device: torch.device | str) -> Non
 
 
 def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
-    """A quantized weight of fake tensors. Params4bit is a tensor class of its own and cannot be
-    fake, so this is a plain parameter with what layers and peft look for."""
+    """A quantized weight of fake tensors. Params4bit is a tensor subclass and cannot be fake, so
+    this is a plain parameter with the attributes that layers and peft look for."""
     from bitsandbytes import functional
 
     old = module.weight
@@ -180,7 +181,7 @@ def _fake_quantized(module: Any, weight: torch.Tensor) -> nn.Parameter:
 
 
 def _fake_rows(module: Any, weight: torch.Tensor) -> nn.Parameter:
-    """The same of LLM.int8: codes with a scale a row (int8_vectorwise_quant)."""
+    """The same for LLM.int8: codes with one scale a row (int8_vectorwise_quant)."""
     half = weight.to(torch.float16)
     scales = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
     parameter: Any = nn.Parameter(torch.empty_like(half, dtype=torch.int8), requires_grad=False)

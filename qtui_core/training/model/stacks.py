@@ -1,5 +1,5 @@
-"""The rows of layers of a model: which of them are alike, what they are called, and how a model is
-left with as few as show the pattern."""
+"""The stacks of layers of a model: which layers are alike, what they are called, and how a model is
+shortened to as few layers as show the pattern."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qtui_core.memory.replay.record import OUTSIDE
 
 @dataclass(eq=False)
 class Stack:
-    """A row of layers, each of the input of the one before.
+    """A stack of layers, each fed by the one before.
 
     Attributes:
-        name: of the row in the model of transformers, "model.layers".
+        name: of the stack in the model of transformers, "model.layers".
         layers: in order.
         start: number of the first; the layers of an encoder come before those of a decoder.
     """
@@ -29,7 +29,7 @@ class Stack:
 
 
 def stacks_of(model: nn.Module) -> list[Stack]:
-    """The rows of layers of a model, in the order they run."""
+    """The stacks of layers of a model, in the order they run."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     stacks: list[Stack] = []
@@ -46,8 +46,8 @@ def stacks_of(model: nn.Module) -> list[Stack]:
 
 
 def place_in(stacks: Sequence[Stack], name: str) -> tuple[int, str]:
-    """(layer, name relative to it) of a module or parameter by its full name, also where peft has
-    wrapped the model; OUTSIDE with the name where it is of no layer."""
+    """(layer, name within the layer) for the full name of a module or parameter, also where peft
+    has wrapped the model; (OUTSIDE, the name) where it belongs to no layer."""
     plain = name.removeprefix("base_model.model.")
     for stack in stacks:
         if plain.startswith(f"{stack.name}."):
@@ -57,9 +57,9 @@ def place_in(stacks: Sequence[Stack], name: str) -> tuple[int, str]:
 
 
 def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold, ...]:
-    """Leaves a model with as few layers as show which are alike, and says how. `margin` as in
-    qtui_core.memory.replay.folding. Lists of the configuration with an entry for each layer
-    lose the same.
+    """Shortens a model to as few layers as show which are alike, and says how. `margin` is as in
+    qtui_core.memory.replay.folding. Lists in the configuration with an entry for each layer are
+    shortened too.
     """
     folds = []
     start = 0
@@ -80,9 +80,9 @@ def fold_layers(model: nn.Module, configuration: Any, margin: int) -> tuple[Fold
 
 
 def layer_kinds(layers: Sequence[nn.Module]) -> list[int]:
-    """A number for each layer, the same for layers that are alike: of the same modules with the
-    same parameters and settings. Where a layer stands is none of its settings, and no number that
-    is not whole changes what it allocates."""
+    """A number for each layer, the same for layers that are alike: that have the same modules with
+    the same parameters and settings. The index of a layer is no such setting, nor is a number that
+    is not whole: neither changes what the layer allocates."""
     described = [_description(layer) for layer in layers]
     positions = {
         key
@@ -112,7 +112,7 @@ def _description(layer: nn.Module) -> dict[str, Any]:
 
 
 def _keep(layers: nn.ModuleList, kept: Sequence[int]) -> None:
-    """Leaves some layers, numbered anew."""
+    """Keeps some layers, numbered anew."""
     chosen = [layers[index] for index in kept]
     del layers[len(chosen) :]
     for number, layer in enumerate(chosen):

@@ -92,8 +92,8 @@ def _with_random_weights(
 
 
 def settle(model: nn.Module, device: torch.device | str) -> None:
-    """Puts on a device what of a model is not there yet, a tensor after the other. On a CPU
-    parameters that share their memory with others, as random ones do, get their own."""
+    """Moves a model to a device, one tensor after the other. On a CPU, parameters that share their
+    memory with others, as random ones do, get memory of their own."""
     seen: set[int] = set()
     for parameter in model.parameters():
         data = parameter.data
@@ -109,8 +109,8 @@ def settle(model: nn.Module, device: torch.device | str) -> None:
 
 
 def warm_up(weight_bytes: int, device: torch.device | str, device_bytes: int | None) -> None:
-    """Makes one tensor of all weights on a GPU and lets go of it, as from_pretrained does before
-    it loads to one (caching_allocator_warmup), so that the weights share its segment."""
+    """Allocates one tensor as large as all weights on a GPU and frees it, as from_pretrained does
+    before it loads (caching_allocator_warmup), so that the weights share one segment."""
     nbytes = warm_up_bytes(weight_bytes, device_bytes)
     if nbytes:
         torch.empty(nbytes, dtype=torch.uint8, device=device)

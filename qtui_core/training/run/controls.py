@@ -1,4 +1,4 @@
-"""Pause, resume, one step, stop: what is said to a run while it runs, from other threads."""
+"""Pause, resume, one step, stop: commands to a run, from other threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stopped(BaseException):
 
 
 class Controls:
-    """What was asked of a run so far; any thread may `say` more."""
+    """The commands a run was given so far; any thread may `say` another."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

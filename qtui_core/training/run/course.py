@@ -1,4 +1,4 @@
-"""How far a run is, and what it tells of that."""
+"""The course of a run: its phases, told as they end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Course:
         self.name = ""
         self._began = began
         self._step_of_phase = 0
-        #: Seconds that reading and telling took, which are no part of a step's.
+        #: Seconds spent on reading meters and telling, which are no part of a step.
         self.metering = 0.0
 
     @property

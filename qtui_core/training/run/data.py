@@ -19,13 +19,13 @@ from qtui_core.models.source import ModelSource
 from qtui_core.training.model.weights import is_random
 
 BUILT_IN: Final = Path(__file__).with_name("builtin_text.txt")
-#: Fewer tokens than this have no next one.
+#: With fewer tokens there is no next token to learn.
 _LEAST: Final = 2
 
 
 @dataclass(frozen=True)
 class _Tokenized:
-    """What a tokenizer asks of a model."""
+    """What a tokenizer needs of a model."""
 
     folder: Path
     vocabulary: int
@@ -85,9 +85,9 @@ def encode(text: str, source: ModelSource, model: Any, least: int = _LEAST) -> T
 
 
 def fill(batch: Mapping[str, torch.Tensor], ids: Ids, plan: RunPlan) -> Iterator[None]:
-    """Writes the next sequences of a text into `input_ids` `[batch, sequence]` of a batch each
-    time it is asked to, in order and from the start again at the end, without an end. Nothing is
-    allocated on the device of the batch."""
+    """Each time it is asked, writes the next sequences of a text into `input_ids` `[batch,
+    sequence]` of a batch; after the end of the text it begins again. Allocates nothing on the
+    batch's device."""
     into = batch["input_ids"]
     places = np.arange(plan.tokens)
     start = 0

@@ -1,4 +1,4 @@
-"""What went wrong in a run, as what is told of it."""
+"""From an exception to the fault that a run tells."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NAMED: Final = 5
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 #: CUDA's allocator: "Tried to allocate 2.00 GiB"; the CPU's: "you tried to allocate 4096 bytes".
 _ASKED: Final = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
-#: What else says that there was no room: the allocator of the CPU; libraries of CUDA that allocate
-#: themselves; the allocator of CUDA where it could not ask NVML whose memory it is, which it does
-#: only to say that it ran out (CUDACachingAllocator.cpp).
+#: Other messages that mean out of memory: the CPU's allocator; CUDA libraries that allocate by
+#: themselves; CUDA's allocator when, out of memory, it could not ask NVML who holds it
+#: (CUDACachingAllocator.cpp).
 _NO_ROOM: Final = (
     "DefaultCPUAllocator",
     "out of memory",
@@ -92,8 +92,8 @@ def asked_bytes(said: str) -> int | None:
 
 
 def changes(advice: Sequence[Advice], phase: str) -> tuple[tuple[str, int], ...]:
-    """(change, bytes it saves in a phase) of those that save there, the most first; in a phase
-    that no estimate knows, of the peak."""
+    """(change, bytes it saves in the phase), the largest first, of the changes that save any there;
+    in a phase that the estimate does not know, bytes saved of the peak."""
     found = [(each.change, each.saves_by_phase.get(phase, each.saves_bytes)) for each in advice]
     helping = [(change, saved) for change, saved in found if saved > 0]
     return tuple(sorted(helping, key=lambda entry: -entry[1])[:_NAMED])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from typing import Any
 
+from qtui_core.codec import CodecError, from_plain
 from qtui_core.dataclass import dataclass
 from qtui_core.errors import UsageError
 from qtui_core.memory.plan.run_plan import RunPlan
@@ -30,7 +31,7 @@ class RunRequest:
     """
 
     model: str
-    plan: RunPlan
+    plan: RunPlan = field(default_factory=RunPlan)
     steps: int | None = None
     data: str | None = None
     device: str = "auto"
@@ -45,40 +46,26 @@ def parse_request(line: str | bytes) -> RunRequest:
     """
     try:
         asked = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"What to run is asked for in one line of JSON; this is none: {error}."
         ) from error
     if not isinstance(asked, dict) or not isinstance(asked.get("model"), str):
         raise UsageError('What to run names a model, as in {"model": "demo", "plan": {}}.')
-    unknown = sorted(asked.keys() - {field.name for field in fields(RunRequest)})
-    if unknown:
-        raise UsageError(f"{', '.join(unknown)} says nothing of a run.")
-    steps = asked.get("steps")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise UsageError(f"The number of steps is a whole number from 1 on, not {steps!r}.")
-    for name in ("data", "device", "text"):
-        if not isinstance(asked.get(name), str | None):
-            raise UsageError(f"{name} is a text, not {asked[name]!r}.")
-    return RunRequest(
-        asked["model"],
-        _plan(asked.get("plan") or {}),
-        steps,
-        asked.get("data"),
-        asked.get("device") or "auto",
-        asked.get("text"),
-        asked.get("usual") is True,
-    )
+    _check_names(asked, RunRequest, "{} says nothing of a run.")
+    if isinstance(plan := asked.get("plan"), dict):
+        _check_names(plan, RunPlan, "A plan has no {}.")
+    try:
+        request = from_plain(RunRequest, asked)
+    except CodecError as error:
+        raise UsageError(f"What to run is asked wrongly: {error.reason}.") from None
+    if request.steps is not None and request.steps < 1:
+        raise UsageError(f"The number of steps is a whole number from 1 on, not {request.steps}.")
+    return request
 
 
-def _plan(given: Any) -> RunPlan:
-    if not isinstance(given, Mapping):
-        raise UsageError(f"A plan is an object of its fields, not {given!r}.")
-    unknown = sorted(given.keys() - {field.name for field in fields(RunPlan)})
+def _check_names(found: Mapping[str, Any], kind: Any, sentence: str) -> None:
+    """Raises UsageError for names that are no fields: a mistyped one would change nothing."""
+    unknown = sorted(found.keys() - {each.name for each in fields(kind)})
     if unknown:
-        raise UsageError(f"A plan has no {', '.join(unknown)}.")
-    values = dict(given)
-    if "lora_targets" in values:
-        targets = values["lora_targets"]
-        values["lora_targets"] = (targets,) if isinstance(targets, str) else tuple(targets)
-    return RunPlan(**values)
+        raise UsageError(sentence.format(", ".join(unknown)))

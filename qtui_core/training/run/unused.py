@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from qtui_core.memory.plan.choices import ALL_LINEAR
 from qtui_core.memory.plan.options import RunPlan
-from qtui_core.memory.plan.text import without_effect
 
 
 def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
@@ -19,7 +18,7 @@ def unused_options(asked: RunPlan, runs: RunPlan, device_type: str) -> str:
         device_type: "cpu" or "cuda".
     """
     found: dict[str, list[str]] = {}
-    for option in without_effect(asked, runs):
+    for option in asked.without_effect(runs):
         found.setdefault(option.idle, []).append(option.flag)
     if device_type == "cpu" and asked.segments != RunPlan().segments:
         found["a CPU has no allocator with segments"] = ["--segments"]

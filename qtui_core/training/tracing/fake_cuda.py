@@ -39,7 +39,7 @@ def fake_cuda(plan: RunPlan) -> Iterator[None]:
     if plan.attention != "eager":
         functional.scaled_dot_product_attention = FakeAttention(plan.attention)
     with ExitStack() as stack:
-        if plan.quant is not None or plan.optimizer.endswith(("8bit", "paged-adamw")):
+        if plan.quantized or plan.optimizer.endswith(("8bit", "paged-adamw")):
             stack.enter_context(_tables_of_bitsandbytes())
         stack.enter_context(_mode)
         yield

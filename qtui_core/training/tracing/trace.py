@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from qtui_core.errors import ModelError, QtuiError, UsageError
-from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.folding import Fold
 from qtui_core.memory.replay.record import ALLOCATE, FREE, Component, Event, Phase, Recording
 from qtui_core.memory.replay.stretching import NotPeriodic, stretch
 from qtui_core.memory.step.run import MICRO_BATCHES
+from qtui_core.training.limits import check_traceable
 from qtui_core.training.model import build
 from qtui_core.training.model.components import component_of_state
 from qtui_core.training.model.optimizers import make_optimizer
@@ -24,7 +25,6 @@ from qtui_core.training.step import batch_of, run_inference, run_steps
 from qtui_core.training.tracing.cpu_tracker import CpuTracker, as_on_a_gpu
 from qtui_core.training.tracing.fake_cuda import fake_cuda
 from qtui_core.training.tracing.fake_kernels import FakeKernels
-from qtui_core.training.tracing.limits import check_traceable
 from qtui_core.training.tracing.places import watch_layers
 from qtui_core.training.tracing.sides import Sides
 from qtui_core.training.tracing.tracker import Tracker
@@ -43,7 +43,7 @@ def record(
     whole: bool = False,
 ) -> Recording:
     """Loads, prepares and trains for `steps` steps, recording what is allocated on `device`:
-    "cuda" over fake tensors, "cpu" over real ones.
+    "cuda" over fake tensors, "cpu" over real ones. The plan leaves nothing open.
 
     Over fake tensors only as many layers are built as show which are alike, and the others do what
     these do, unless the `whole` model is wanted.
@@ -52,7 +52,6 @@ def record(
     trace.
     """
     build.quiet()
-    plan = resolve(plan, str(config.get("torch_dtype") or config.get("dtype") or "bf16"))
     plan = replace(plan, accumulation=min(plan.accumulation, MICRO_BATCHES))
     if device == "cuda":
         check_traceable(plan)

@@ -11,12 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import running_models
-import torch
-import transformers
-from safetensors.torch import load_file, save_file
+from late import Late, late_names
 
-from qtui_core.activations.capture import capture
-from qtui_core.activations.load import load_model
 from qtui_core.activations.text import Text, builtin_text, read_text
 from qtui_core.activations.tokens import (
     Tokenizer,
@@ -29,6 +25,12 @@ from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models import open_model
 from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 from qtui_core.quant import Cancelled
+
+torch = Late("torch")
+transformers = Late("transformers")
+load_file, save_file = late_names("safetensors.torch", "load_file", "save_file")
+capture = Late("qtui_core.activations.capture", "capture")
+load_model = Late("qtui_core.activations.load", "load_model")
 
 
 def opened(path: Path | str):

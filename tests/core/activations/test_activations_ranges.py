@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
+from late import Late
 
 from qtui_core.activations import (
     ActivationRecord,
@@ -21,6 +21,8 @@ from qtui_core.activations.conclude import columns_of, conclude_output, conclude
 from qtui_core.activations.output_error import tokens_for
 from qtui_core.errors import UsageError
 from qtui_core.quant import Cancelled, Scheme, quantize
+
+torch = Late("torch")
 
 
 def recording(

@@ -10,34 +10,36 @@ import signal
 import struct
 import sys
 import time
+from dataclasses import dataclass
+from typing import Any
 
 from qtui.engine import worker
 from qtui.engine.protocol import Array
-from qtui.engine.task import EngineOperation, Result, Task
+from qtui.engine.task import EngineOperation, Task
 from qtui_core.errors import ModelError
 
 
-def echo(task: Task) -> Result:
-    return Result({"params": task.params, "pid": os.getpid()})
+def echo(task: Task[Any]) -> Any:
+    return {"params": task.asked, "pid": os.getpid()}
 
 
-def wait(task: Task) -> Result:
+def wait(task: Task[Any]) -> Any:
     """Takes `seconds` in cooperative steps, with progress."""
-    steps = max(1, int(task.params["seconds"] / 0.01))
+    steps = max(1, int(task.asked["seconds"] / 0.01))
     for step in range(steps):
         task.check()
-        task.progress(step / steps, {"step": step} if task.params.get("steps") else None)
+        task.progress(step / steps, {"step": step} if task.asked.get("steps") else None)
         time.sleep(0.01)
-    return Result({"waited": task.params["seconds"]})
+    return {"waited": task.asked["seconds"]}
 
 
-def stubborn(task: Task) -> Result:
+def stubborn(task: Task[Any]) -> Any:
     """Does not look at cancellations."""
-    time.sleep(task.params["seconds"])
-    return Result({})
+    time.sleep(task.asked["seconds"])
+    return {}
 
 
-def noise(task: Task) -> Result:
+def noise(task: Task[Any]) -> Any:
     """Everything a library can do to stdout."""
     print("print from python")
     os.write(1, b"write to descriptor 1\n")
@@ -45,30 +47,34 @@ def noise(task: Task) -> Result:
     libc.puts(b"puts from C")
     libc.fflush(None)
     os.system("echo from a child of the child")
-    return Result({"stdin": sys.stdin.read()})
+    return {"stdin": sys.stdin.read()}
 
 
-def picture(task: Task) -> Result:
-    rows, columns = task.params["shape"]
+@dataclass(frozen=True)
+class Picture:
+    note: str
+    cells: Array
+    e: Array
+
+
+def picture(task: Task[Any]) -> Picture:
+    rows, columns = task.asked["shape"]
     cells = struct.pack(f"<{rows * columns}f", *range(rows * columns))
-    empty = Array("<i8", (0, 2), b"")
-    return Result(
-        {"note": "ünï\ncode"}, {"cells": Array("<f4", (rows, columns), cells), "e": empty}
-    )
+    return Picture("ünï\ncode", Array("<f4", (rows, columns), cells), Array("<i8", (0, 2), b""))
 
 
-def long_list(task: Task) -> Result:
-    return Result({"names": [f"model.layers.{i}.weight" for i in range(task.params["count"])]})
+def long_list(task: Task[Any]) -> Any:
+    return {"names": [f"model.layers.{i}.weight" for i in range(task.asked["count"])]}
 
 
-def fail(task: Task) -> Result:
-    if task.params.get("kind") == "model":
+def fail(task: Task[Any]) -> Any:
+    if task.asked.get("kind") == "model":
         raise ModelError("There is no such model.")
-    return Result({"x": [1, 2][task.params["index"]]})
+    return {"x": [1, 2][task.asked["index"]]}
 
 
-def die(task: Task) -> Result:
-    how = task.params["how"]
+def die(task: Task[Any]) -> Any:
+    how = task.asked["how"]
     if how == "exit":
         print("the last words", file=sys.stderr, flush=True)
         os._exit(7)
@@ -82,7 +88,7 @@ def die(task: Task) -> Result:
         head += b'[{"name": "a", "dtype": "<f4", "shape": [100], "nbytes": 400}]}\n'
         os.write(raw, head + b"\0" * 100)
     elif how == "nonsense":
-        os.write(raw, task.params["bytes"].encode("latin-1"))
+        os.write(raw, task.asked["bytes"].encode("latin-1"))
         time.sleep(600)
     os._exit(0)
 

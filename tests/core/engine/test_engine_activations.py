@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import running_models
-import torch
-import transformers
+from late import Late
 
 from qtui.engine.answers.tensors import TensorNumbers
 from qtui.engine.client import EngineClient, RequestCancelled
 from qtui_core.errors import ModelError, QtuiError, UsageError
 from qtui_core.models.demo import DEMO_FOLDER, HELD_BACK_TEXT
 from qtui_core.quant import Scheme, measure, quantize, statistics
+
+torch = Late("torch")
+transformers = Late("transformers")
+
 
 DOWN = "model.layers.2.mlp.down_proj.weight"
 UP = "model.layers.0.mlp.up_proj.weight"
@@ -217,7 +220,7 @@ async def test_what_cannot_be_captured_is_said_and_nothing_is_lost(
         ({"prompt": "x", "file": "y"}, "not both"),
         ({"tensors": []}, "needs a list of weights"),
         ({"tensors": ["model.norm.weight"]}, "LlamaRMSNorm"),
-        ({"tensors": [UP], "prompt": 5}, "needs prompt as str"),
+        ({"tensors": [UP], "prompt": 5}, "prompt: 5 is no"),
     ]:
         with pytest.raises(UsageError, match=words):
             await engine.request("capture", {**capture, **changes})

@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from made_by_types import instances_of
 
 from qtui.engine.client import Reply
+from qtui.engine.estimator.child import build_operations as estimator_operations
+from qtui.engine.operations import build_operations
 from qtui_core.codec import from_plain, to_line, to_plain
+from qtui_core.errors import UsageError
 
 ROOMS = (
+    "qtui.engine.answers.activations", "qtui.engine.requests", "qtui.engine.estimator.requests",
     "qtui.engine.answers.codes", "qtui.engine.answers.outliers", "qtui.engine.answers.tensors",
     "qtui.engine.estimator.answers", "qtui_core.answers.codes", "qtui_core.answers.tensors",
     "qtui_core.memory.devices.rates", "qtui_core.memory.devices.profile",
@@ -55,3 +60,51 @@ def test_every_answer_comes_back_as_it_was() -> None:
         except Exception as error:
             failures.append(f"{kind.__name__}: {error!r:.200}")
     assert not failures, "\n".join(failures)
+
+
+#: What most names of a request do not take.
+WRONG = (
+    None,
+    True,
+    -1,
+    10**30,
+    1.5,
+    math.nan,
+    "",
+    "nf5",
+    "\x1b[2J",
+    [],
+    [[]],
+    [None],
+    {},
+    {"x": 1},
+)
+#: What each takes.
+RIGHT: dict[str, Any] = {
+    "model": "demo", "case": "", "tensor": "w", "tensors": ["w"], "source": "input",
+    "inject": {"column": 1, "value": 2}, "bins": 8, "scheme": "nf4", "schemes": ["nf4", "int8:row"],
+    "row": 0, "column": 0, "resized": True, "rows": 1, "columns": 1, "kind": "error",
+    "pooling": None, "window": [0, 1, 0, 1], "shape": [2, 2], "detection": "column", "limit": 2,
+    "tries": 1, "threshold": 6.0, "prompt": "p", "file": "f", "active": 0, "full": True,
+    "plan": {"batch": 2, "lora_targets": ["q_proj"]}, "device": {"name": "T4"},
+    "live": [{"capacity": 1, "label": "here"}], "batches": [1, 2], "sequences": [128],
+    "usual": True, "on": "cpu",
+}  # fmt: skip
+
+
+def test_a_wrong_request_is_refused_as_a_sentence() -> None:
+    """By nothing but UsageError, whatever stands under whichever name."""
+    refusals = []
+    for method, operation in {**build_operations(), **estimator_operations()}.items():
+        asked = operation.asked
+        names = [each.name for each in dataclasses.fields(asked)] if asked else []
+        right = {name: RIGHT[name] for name in names}
+        operation.read(method, right)
+        for params in ({}, *({**right, name: wrong} for name in names for wrong in WRONG)):
+            try:
+                operation.read(method, params)
+            except UsageError as error:
+                refusals.append((method, str(error)))
+    assert len(refusals) > 500
+    for method, said in refusals:
+        assert said.startswith(f"The engine was asked wrongly for {method}: ")

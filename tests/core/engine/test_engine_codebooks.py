@@ -13,8 +13,8 @@ from qtui.engine.answers.codes import AtEqualBits, Budgets, CodesSideBySide
 from qtui.engine.client import EngineClient
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme, gaussian_relative_mse, measure
-from qtui_core.quant.bit_budget import bit_budget
 from qtui_core.quant.scan.occupancy import code_occupancy
+from qtui_core.quant.storage import bit_budget
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAME = "layers.0.proj.weight"
@@ -71,7 +71,7 @@ async def test_what_is_not_known_is_not_sent(engine: EngineClient, model: str) -
 
 @pytest.mark.parametrize(
     ("schemes", "words"),
-    [("nf4", "schemes as a list"), (["bf16"], "too many to show one by one"),
+    [("nf4", "schemes: 'nf4' is no list"), (["bf16"], "too many to show one by one"),
      ([f"int4:group{n}" for n in range(8, 17)], "9 schemes are too many"), (["nf5"], "Unknown")],
 )  # fmt: skip
 async def test_impossible_requests_are_refused(
@@ -90,7 +90,7 @@ async def test_equal_bits(engine: EngineClient) -> None:
     assert second.equal
     assert third.note == "its codes alone take 8 bits"
     assert not third.equal
-    with pytest.raises(UsageError, match="shape as a list"):
+    with pytest.raises(UsageError, match="shape: '4096' is no list"):
         await engine.request("equal_bits", {**params, "shape": "4096"})
 
 

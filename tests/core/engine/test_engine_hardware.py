@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qtui.engine.estimator import hardware
-from qtui.engine.estimator.answers import Operations
+from qtui.engine.estimator.answers import Operations, RatesMeasured, RateTold
 from qtui.engine.estimator.child import build_operations
 from qtui.engine.estimator.hardware import gpus, measure, operations
 from qtui.engine.estimator.subjects import Estimates
@@ -30,12 +30,13 @@ CONFIG = {
 }  # fmt: skip
 
 
-def task(method: str, params: dict[str, Any], told: list[Any] | None = None) -> Task:
-    def send(fraction: float, data: dict[str, Any] | None) -> None:
+def task(method: str, params: dict[str, Any], told: list[Any] | None = None) -> Task[Any]:
+    def send(fraction: float, data: Any) -> None:
         if told is not None:
             told.append(data)
 
-    return Task(1, method, json.loads(json.dumps(params)), None, send)
+    asked = build_operations()[method].read(method, json.loads(json.dumps(params)))
+    return Task(1, method, asked, None, send)
 
 
 @pytest.fixture
@@ -48,13 +49,13 @@ def model(tmp_path: Path) -> str:
 def test_gpus_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = DeviceReading("0", "NVIDIA L4", 1, 2, 3, processes=())
     monkeypatch.setattr(hardware, "read_all", lambda: (reading,))
-    found = gpus(Estimates(), task("gpus", {})).data
+    found = gpus(Estimates(), task("gpus", {}))
     assert json.loads(to_line(found))["gpus"][0]["name"] == "NVIDIA L4"
 
 
 def ask(model: str, plan: RunPlan, **params: Any) -> Operations:
     asked = {"model": model, "plan": asdict(plan), "device": None, **params}
-    return operations(Estimates(), task("operations", asked)).data
+    return operations(Estimates(), task("operations", asked))
 
 
 def test_operations_are_of_the_plan(model: str) -> None:
@@ -97,15 +98,13 @@ class Script:
 
 
 def test_rates_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [
-        {"device": asdict(DeviceFacts("cpu", "a processor"))},
-        {"rate": asdict(MeasuredRate("copy", "bytes", 1, 2.0))},
-    ]
-    Script(monkeypatch, f"print({json.dumps(lines[0])!r}); print({json.dumps(lines[1])!r})")
+    device, rate = DeviceFacts("cpu", "a processor"), MeasuredRate("copy", "bytes", 1, 2.0)
+    lines = [json.dumps({"device": asdict(device)}), json.dumps({"rate": asdict(rate)})]
+    Script(monkeypatch, f"print({lines[0]!r}); print({lines[1]!r})")
     told: list[Any] = []
-    found = measure(Estimates(), task("measure", {}, told)).data
-    assert told == lines
-    assert found["rates"] == [lines[1]["rate"]]
+    found = measure(Estimates(), task("measure", {}, told))
+    assert told == [RateTold(device=device), RateTold(rate=rate)]
+    assert found == RatesMeasured(device, (rate,))
 
 
 def test_a_measurement_that_dies_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +154,7 @@ async def test_the_real_process_answers(model: str) -> None:
         await client.request(
             "measure", {"on": "cpu"}, on_progress=lambda _, data: rates.append(data)
         )
-        assert [line["rate"]["dtype"] for line in rates if "rate" in line] == [
+        assert [line["rate"]["dtype"] for line in rates if line["rate"]] == [
             "fp32", "bf16", "fp16", "int8", "bytes",
         ]  # fmt: skip
     finally:

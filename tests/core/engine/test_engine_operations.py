@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from late import Late, late_names
 from safetensors.numpy import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from qtui.engine.answers.tensors import TensorNumbers
 from qtui.engine.client import EngineClient, EngineLost, Reply, RequestCancelled
 from qtui_core.answers.tensors import ColumnCount, ErrorReport
 from qtui_core.errors import ModelError, UsageError
 from qtui_core.quant import Scheme, measure, quantize
+
+torch = Late("torch")
+LlamaConfig, LlamaForCausalLM = late_names("transformers", "LlamaConfig", "LlamaForCausalLM")
+
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHAPE = (96, 160)
@@ -94,7 +97,7 @@ async def test_open_errors_are_the_sentences_of_the_library(
 ) -> None:
     with pytest.raises(ModelError, match="no file or folder"):
         await engine.request("open_model", {"model": str(tmp_path / "nowhere")})
-    with pytest.raises(UsageError, match="needs model"):
+    with pytest.raises(UsageError, match="asked wrongly for open_model: model is missing"):
         await engine.request("open_model", {})
     bad = tmp_path / "bad.safetensors"
     bad.write_bytes(b"\xff" * 100)

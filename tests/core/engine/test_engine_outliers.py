@@ -166,11 +166,11 @@ async def test_the_error_is_that_of_the_columns_detected(engine: EngineClient, m
 
 async def test_a_limit_that_is_none(engine: EngineClient, model: str) -> None:
     for params, why in (
-        ({"detection": "magic"}, "not by 'magic'"),
+        ({"detection": "magic"}, "detection: 'magic' is none of sigma, threshold, column"),
         ({"detection": "sigma", "limit": 0}, "above 0"),
-        ({"detection": "sigma", "limit": "six"}, "as a number"),
+        ({"detection": "sigma", "limit": "six"}, "limit: 'six' is no number"),
         ({"detection": "threshold", "limit": -1.0}, "above 0"),
-        ({"detection": "threshold", "limit": True}, "as a number"),
+        ({"detection": "threshold", "limit": True}, "limit: True is no number"),
         ({"detection": "column", "limit": -1.0}, "above 0"),
     ):
         with pytest.raises(UsageError, match=why):

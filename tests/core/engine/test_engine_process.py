@@ -428,8 +428,8 @@ LIMIT = 3.0
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is told after some pulses of the child."""
-    for module in ("client", "silence"):
-        monkeypatch.setattr(f"qtui.engine.{module}.LIMIT_SECONDS", LIMIT)
+    for module in ("client", "waiting"):
+        monkeypatch.setattr(f"qtui.engine.{module}.SILENT_AFTER_SECONDS", LIMIT)
 
 
 async def until(holds: Callable[[], bool], every: float = 0.02) -> None:

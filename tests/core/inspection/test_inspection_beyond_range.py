@@ -16,19 +16,20 @@ from qtui.report.faces.markdown import to_markdown
 from qtui.report.inspection.comparison import comparison_document
 from qtui.report.inspection.document import inspection_document
 from qtui.screen.widgets.heatmap.grid import HeatGrid
-from qtui.tui.panels.quantize.activations.data import build
 from qtui.tui.panels.quantize.maps.picture import MapPicture, MapRequest
 from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.numbers import scheme_rows
 from qtui.tui.panels.quantize.outliers.sentences import outlier_sentence
 from qtui_core.answers.tensors import ErrorReport
+from qtui_core.codec import from_plain, to_plain
 from qtui_core.inspection.against.compare import compare_models
 from qtui_core.inspection.inspect import inspect_model
 from qtui_core.inspection.sensitivity.weighing import weigh_by_weights
 from qtui_core.models import open_model
 from qtui_core.quant import Scheme, measure
 from qtui_core.quant.scan.occupancy import code_occupancy
-from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
+from qtui_core.quant.verdicts.contest import Contender
+from qtui_core.quant.verdicts.verdict import verdict
 
 NORMAL = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
 
@@ -142,10 +143,9 @@ def test_the_sentences_of_the_app_count_them():
     assert "over all elements" in sentence("difference", "fp16", "bf16")
 
     def outliers(text: str) -> str:
-        row = build(GranularityRow, {
-            **vars(measure(x, Scheme.parse(text))), "scheme": text, "granularity": "", "scales": 0,
-            "overhead_bits": 0.0,
-        })  # fmt: skip
+        error = to_plain(measure(x, Scheme.parse(text)))
+        own = {"scheme": text, "granularity": "", "scales": 0, "overhead_bits": 0.0}
+        row = from_plain(GranularityRow, {**error, **own})
         found = Granularities(text, (row,), (), ())
         attribution = ErrorByColumn(text, "sigma", 6.0, row.sqnr_db, 256, (), None, 0, (), ())
         return outlier_sentence(object(), found, attribution)  # type: ignore[arg-type]

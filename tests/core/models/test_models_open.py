@@ -10,14 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from late import Late
 from local_models import A, B, save
 from safetensors.numpy import save_file
-from safetensors.torch import load_file
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
 from qtui_core.models.files.layout import natural_key
 from qtui_core.models.opening import DEMO_FOLDER
+
+load_file = Late("safetensors.torch", "load_file")
 
 
 def test_a_folder_of_shards(sharded):

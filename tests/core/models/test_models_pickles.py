@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from late import Late
 
 from qtui_core.errors import ModelError
 from qtui_core.models import open_model
 from qtui_core.models.files.pickles import CONVERT_COMMAND, convert_command
+
+torch = Late("torch")
+
 
 PICKLE = b"\x80\x02."
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import bitsandbytes as bnb
 import numpy as np
 import pytest
-import torch
 from every import over
-from safetensors.torch import save_file
+from late import Late
 
 from qtui_core.models import ModelSource, Role, open_model
 
+bnb = Late("bitsandbytes")
+torch = Late("torch")
+save_file = Late("safetensors.torch", "save_file")
+
+
 OUT, IN = 96, 128
-HALF = torch.float16
 
 
 def checkpoint(folder: Path, tensors: dict, settings: dict | None = None) -> ModelSource:
@@ -25,8 +27,8 @@ def checkpoint(folder: Path, tensors: dict, settings: dict | None = None) -> Mod
     return open_model(folder)
 
 
-def zeros(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype)
+def zeros(*shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype or torch.float16)
 
 
 def roles(source: ModelSource) -> dict[str, list[str]]:
@@ -38,12 +40,12 @@ def roles(source: ModelSource) -> dict[str, list[str]]:
 
 @over("kind", ["nf4", "fp4"])
 @over("nested", [True, False])
-@over("storage", [torch.uint8, torch.bfloat16])
+@over("storage", ["uint8", "bfloat16"])
 @over("with_config", [True, False])
 def test_bitsandbytes_4bit_as_it_really_saves(tmp_path, kind, nested, storage, with_config):
-    layer = bnb.nn.Linear4bit(
-        IN, OUT, bias=True, quant_type=kind, compress_statistics=nested, quant_storage=storage
-    ).to("cpu")
+    options = {"quant_type": kind, "compress_statistics": nested}
+    stored_as = getattr(torch, storage)
+    layer = bnb.nn.Linear4bit(IN, OUT, bias=True, quant_storage=stored_as, **options).to("cpu")
     state = {f"layers.0.up.{n}": t for n, t in layer.state_dict().items()}
     state["norm.weight"] = zeros(OUT)
     settings = {
@@ -154,8 +156,9 @@ def test_compressed_tensors_small_floats(tmp_path, bits, columns):
     assert checkpoint(tmp_path, state, settings).parameters == OUT * IN
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-def test_compressed_tensors_8bit(tmp_path, dtype):
+@pytest.mark.parametrize("name", ["int8", "float8_e4m3fn"])
+def test_compressed_tensors_8bit(tmp_path, name):
+    dtype = getattr(torch, name)
     state = {
         "up.weight": zeros(OUT, IN).to(dtype),
         "up.weight_scale": zeros(OUT, 1),

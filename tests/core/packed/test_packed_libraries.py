@@ -6,13 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from late import Late
 from packed_models import save_model, under
 
-torch = pytest.importorskip("torch")
+from qtui_core.errors import ModelError, QtuiError
+from qtui_core.models import open_model
+from qtui_core.packed import logical_weights, open_weight
 
-from qtui_core.errors import ModelError, QtuiError  # noqa: E402
-from qtui_core.models import open_model  # noqa: E402
-from qtui_core.packed import logical_weights, open_weight  # noqa: E402
+torch = Late("torch")
 
 NAME = "model.layers.0.mlp.up_proj"
 #: Rounding to bfloat16, as some libraries store what they decode: half of 2^-8.

@@ -16,6 +16,7 @@ def awkward() -> dict[str, np.ndarray]:
     holes[5] = np.nan
     tensors = {
         "no elements": np.empty((0, 8), np.float32),
+        "no rows of several tiles": np.empty((0, 80), np.float32),
         "no columns": np.empty((8, 0), np.float32),
         "scalar": np.float32(-3.25).reshape(()),
         "one element": np.array([[2.0]], np.float32),

@@ -7,7 +7,7 @@ import pytest
 from every import over
 
 from qtui_core.quant import Scheme, bits_per_parameter, quantize, quantized_bytes
-from qtui_core.quant.bit_budget import bit_budget
+from qtui_core.quant.storage import bit_budget
 
 LARGE = (4096, 4096)
 SHAPES = [(4096, 4096), (100, 37), (3, 5, 70), (8, 3, 3, 3), (101,), (), (1, 1), (0, 8)]

@@ -7,8 +7,9 @@ import pytest
 
 from qtui_core.quant import Scheme, bits_per_parameter, measure, statistics
 from qtui_core.quant.scan.occupancy import code_occupancy
-from qtui_core.quant.verdicts.codebook_verdict import Contender, verdict
+from qtui_core.quant.verdicts.contest import Contender
 from qtui_core.quant.verdicts.equal_bits import at_equal_bits
+from qtui_core.quant.verdicts.verdict import verdict
 
 #: Rows that groups of 64 and of 72 divide.
 SHAPE = (128, 576)
@@ -134,6 +135,8 @@ def test_tensors_without_a_contest():
     alone = judged(tensor("normal"), ["nf4"])
     assert f"{alone[0][0].db:.1f} dB at 4.500 bits" in alone[1]
     assert "add another scheme" in alone[1]
+    kept = judged(tensor("normal"), ["int8:row:outliers0.5"])
+    assert "keeps every column in 16 bits, so there are no codes to count" in kept[1]
 
 
 def test_what_is_level_here_is_not_said_to_be_so_on_a_gaussian():

@@ -8,7 +8,7 @@ from every import over
 
 from qtui_core.errors import UsageError
 from qtui_core.quant import Scheme
-from qtui_core.quant.bit_budget import bit_budget
+from qtui_core.quant.storage import bit_budget
 from qtui_core.quant.verdicts.equal_bits import TOLERANCE, at_equal_bits
 from qtui_core.schemes.granularity import PerBlock, PerGroup
 

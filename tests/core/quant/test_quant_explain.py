@@ -2,7 +2,7 @@ import re
 
 import numpy as np
 import pytest
-from every import every
+from every import every, in_parts
 from scheme_table import EVERY_PAIR
 
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
@@ -143,7 +143,8 @@ def test_casts_are_not_told_about_groups():
     assert "group" not in sentence(normal(100, 100), "bf16")
 
 
-def test_every_scheme_has_one_sentence(awkward):
+@in_parts(3)
+def test_every_scheme_has_one_sentence(awkward, parts):
     looked_at = []
     for x in awkward.values():
         stats = statistics(x)
@@ -151,7 +152,7 @@ def test_every_scheme_has_one_sentence(awkward):
 
     def check(text):
         scheme = Scheme.parse(text)
-        for x, stats, outliers in looked_at:
+        for x, stats, outliers in looked_at[EVERY_PAIR.index(text) % parts :: parts]:
             said = explain(measure(x, scheme), stats, outliers)
             assert said.endswith(".")
             assert "\n" not in said

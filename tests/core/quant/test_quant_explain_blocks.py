@@ -11,8 +11,8 @@ from scheme_table import EVERY_SCHEME
 
 from qtui_core.quant import Scheme, explain, find_outliers, measure, statistics
 from qtui_core.quant.verdicts.alternatives import finer_schemes, same_bits
-from qtui_core.quant.verdicts.case import make_case
-from qtui_core.quant.verdicts.cause import find_cause
+from qtui_core.quant.verdicts.case import Case
+from qtui_core.quant.verdicts.causes import find_cause
 from qtui_core.schemes.scheme import SCHEME_FORMATS
 
 SCHEMES = ["mxfp4", "mxfp6-e3m2:even", "mxfp8-e4m3", "mxint8:ceil", "nvfp4", "ternary", "e3m0"]
@@ -102,5 +102,5 @@ def test_no_smaller_groups_for_ternary_tails():
 def test_octaves_are_a_cause_for_eight_bit_elements_too():
     x = tensors()["one outlier"]
     report = measure(x, Scheme.parse("mxfp8-e4m3"))
-    case = make_case(report, statistics(x), None)
+    case = Case(report, statistics(x))
     assert "between two powers of two" in find_cause(case).text

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from every import over
+from every import every, in_parts, over
 from scheme_table import EVERY_PAIR, EVERY_SCHEME
 
 from qtui_core.quant import Scheme, measure, quantize
@@ -88,9 +88,13 @@ def check_one_answer(text, monkeypatch):
         assert report.mse == pytest.approx(np.square(error).mean(), rel=1e-5)
 
 
-@over("any_pair", EVERY_PAIR)
-def test_one_answer_however_it_is_asked(any_pair, monkeypatch):
-    check_one_answer(any_pair, monkeypatch)
+@in_parts(2)
+def test_one_answer_however_it_is_asked(parts):
+    def check(text):
+        with pytest.MonkeyPatch.context() as patch:
+            check_one_answer(text, patch)
+
+    every(EVERY_PAIR[::parts], check)
 
 
 @pytest.mark.parametrize("text", EXTRA)

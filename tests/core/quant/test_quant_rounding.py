@@ -18,7 +18,7 @@ from qtui_core.quant import (
     measure,
     quantize,
 )
-from qtui_core.quant.scan.column_errors import column_errors
+from qtui_core.quant.scan.attribution import column_errors
 from qtui_core.quant.segments.layout import scale_shape
 
 torch = Late("torch")

@@ -9,7 +9,7 @@ from qtui_core.formats.array import decode_array, encode_array
 from qtui_core.quant import Scheme, error_map, measure, quantize
 from qtui_core.quant.segments import elements as elements_module
 from qtui_core.quant.segments.parallel import CACHED, Scratch
-from qtui_core.quant.segments.stochastic import random_fractions, random_words
+from qtui_core.quant.segments.rounding import random_fractions, random_words
 
 
 def words_of(seed, start, count):

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from qtui_core.errors import UsageError
-from qtui_core.schemes.combinations import check_side_by_side
-from qtui_core.schemes.scheme import ROUNDINGS, SCHEME_FORMATS, Scheme
+from qtui_core.schemes.scheme import ROUNDINGS, SCHEME_FORMATS, Scheme, check_side_by_side
 from qtui_core.schemes.stepping import SIZES, resize_scheme, step_scheme
 
 PARTS = (

@@ -1,1 +1,1 @@
-"""A grid of numbers as a picture with axes, a legend and a cursor."""
+"""The heatmap: its widget (`widget.py`), keys, cells, places, legend and colours (`ramps.py`)."""

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from qtui.tui.panels.codebooks.shown import CodebooksShown, CodebooksViewName
 from qtui_core.errors import UsageError
-from qtui_core.schemes.combinations import check_side_by_side
-from qtui_core.schemes.scheme import Family, Scheme
+from qtui_core.schemes.scheme import Family, Scheme, check_side_by_side
 from qtui_core.schemes.stepping import resize_scheme
 
 #: Sizes of blocks and groups, and how many scales share a constant.

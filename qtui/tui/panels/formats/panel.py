@@ -18,9 +18,10 @@ from qtui.screen.messages import Resized
 from qtui.screen.panel.base import PaletteEntry, Panel
 from qtui.screen.widgets.bits import BitGrid
 from qtui.screen.widgets.choice import Choice
-from qtui.screen.widgets.facts import FactSheet
+from qtui.screen.widgets.facts import fact_lines
 from qtui.screen.widgets.field import Field
 from qtui.screen.widgets.number_line import NumberLine
+from qtui.screen.widgets.text_picture import Canvas, TextLine, TextPicture
 from qtui.tui.panels.formats import state as verbs
 from qtui.tui.panels.formats.facts import interval_of, limit_facts, value_facts
 from qtui.tui.panels.formats.keys import FORMATS_BINDINGS, HELP
@@ -67,7 +68,7 @@ class FormatsPanel(Panel):
             yield Label("", id="formats-origin", markup=False)
         with Container(id="formats-main"):
             yield BitGrid(id="formats-grid")
-            yield FactSheet(id="formats-facts")
+            yield TextPicture(self.drawing, self._facts, id="formats-facts", focus=False)
         yield NumberLine(self.drawing, id="formats-line")
 
     def on_mount(self) -> None:
@@ -98,10 +99,6 @@ class FormatsPanel(Panel):
     def _grid_resized(self) -> None:
         self._show_rows()
 
-    @on(Resized, "#formats-facts")
-    def _facts_resized(self) -> None:
-        self._show_facts()
-
     @on(Resized, "#formats-line")
     def _line_resized(self) -> None:
         self._show_line()
@@ -109,7 +106,7 @@ class FormatsPanel(Panel):
     def _show_all(self) -> None:
         self.rows = self.state.rows()
         self._show_rows()
-        self._show_facts()
+        self.query_one("#formats-facts", TextPicture).update()
         self._show_line()
         self._show_origin(f"from {self.state.origin}")
         self.sentence = summarize(self.rows)
@@ -139,14 +136,10 @@ class FormatsPanel(Panel):
         grid.chosen = FORMAT_LIST.index(state.chosen)
         grid.bit = min(grid.bit, state.chosen.bits - 1)
 
-    def _show_facts(self) -> None:
-        sheet = self.query_one(FactSheet)
-        width = sheet.size.width
-        if not width:
-            return
-        sheet.columns = max(1, width // 38) if width > 60 else 1
-        facts = value_facts(self.state, self.chosen_row, width // sheet.columns)
-        sheet.facts = facts + limit_facts(self.state.chosen)
+    def _facts(self, canvas: Canvas) -> list[TextLine]:
+        columns = max(1, canvas.width // 38) if canvas.width > 60 else 1
+        facts = value_facts(self.state, self.chosen_row, canvas.width // columns)
+        return fact_lines(facts + limit_facts(self.state.chosen), columns, canvas)
 
     def _show_line(self) -> None:
         line, row = self.query_one(NumberLine), self.chosen_row

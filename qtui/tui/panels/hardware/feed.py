@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from typing import Any
 
 from qtui.engine.client import EngineClient
-from qtui.engine.estimator.answers import Operations, Readings
+from qtui.engine.estimator.answers import Operations, RateTold, Readings
+from qtui.engine.estimator.requests import DeviceAsked, OperationsRequest, RatesRequest
 from qtui.tui.panels.hardware.shown import HardwareShown
 from qtui_core.codec import from_plain
 from qtui_core.memory.compute.operation import Operation
@@ -30,12 +30,12 @@ class HardwareFeed:
     async def operations(self, shown: HardwareShown) -> tuple[RunPlan, tuple[Operation, ...]]:
         """The plan with nothing left open, and its operations."""
         device = shown.choice.device
-        params = {
-            "model": shown.model,
-            "plan": asdict(shown.plan),
-            "device": {"name": device.name} if shown.choice.known else None,
-            "usual": shown.usual,
-        }
+        params = OperationsRequest(
+            model=shown.model,
+            plan=shown.plan,
+            device=DeviceAsked(name=device.name) if shown.choice.known else None,
+            usual=shown.usual,
+        )
         reply = await self.estimator.request("operations", params)
         found = reply.read(Operations)
         return found.plan, found.operations
@@ -49,10 +49,11 @@ class HardwareFeed:
         """Measures a GPU of this machine by its label, or what there is ("auto"); each rate is
         told as it comes."""
 
-        def told(_: float, data: Mapping[str, Any]) -> None:
-            if "device" in data:
-                on_facts(from_plain(DeviceFacts, data["device"]))
-            if "rate" in data:
-                on_rate(from_plain(MeasuredRate, data["rate"]))
+        def told(_: float, data: dict[str, Any]) -> None:
+            line = from_plain(RateTold, data)
+            if line.device is not None:
+                on_facts(line.device)
+            if line.rate is not None:
+                on_rate(line.rate)
 
-        await self.estimator.request("measure", {"on": on}, on_progress=told)
+        await self.estimator.request("measure", RatesRequest(on=on), on_progress=told)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qtui.screen.plan.shown import Shown
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
-from qtui_core.memory.advice.cases import Figure
+from qtui_core.memory.advice.claims import Figure
 
 GB = 10**9
 #: Where reasons begin, and how many cases are listed at least.

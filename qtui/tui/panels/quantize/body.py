@@ -15,10 +15,10 @@ from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
 from qtui.screen.widgets.task_title import TaskTitle
+from qtui.screen.widgets.text_picture import TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.maps.view import MapsView
-from qtui.tui.panels.quantize.numbers import NumberTable
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.schemes import SchemeControls
 from qtui.tui.panels.quantize.views import View
@@ -43,19 +43,19 @@ class QuantizeBody(Container):
         #quantize-views { height: 1fr; }
         TaskTitle { margin: 0 0 1 0; padding: 0; }
         ViewTabs { margin: 0 0 1 0; }
-        NumberTable { width: 33; padding: 0 1; }
+        #quantize-numbers { width: 33; height: 1fr; padding: 0 1; }
         &.-medium TensorSide { width: 26; }
-        &.-medium NumberTable { width: 31; }
+        &.-medium #quantize-numbers { width: 31; }
         &.-wide TensorSide { width: 46; }
-        &.-wide NumberTable { width: 40; }
+        &.-wide #quantize-numbers { width: 40; }
         &.-wide Histogram { height: 12; }
         &.-narrow TensorSide { display: none; }
-        &.-narrow NumberTable { width: 30; }
+        &.-narrow #quantize-numbers { width: 30; }
         &.-narrow.-listing TensorSide { display: block; width: 30; }
-        &.-narrow.-listing NumberTable { display: none; }
+        &.-narrow.-listing #quantize-numbers { display: none; }
         &.-short Histogram { height: 5; margin: 0; }
         &.-short ViewTabs { display: none; }
-        &.-alone NumberTable { display: none; }
+        &.-alone #quantize-numbers { display: none; }
         &.-short SchemeBar { height: 1; }
         &.-short TaskTitle { margin: 0; }
     }
@@ -73,8 +73,7 @@ class QuantizeBody(Container):
         self.views: tuple[View, ...] = tuple(view(drawing) for view in VIEWS)
         self.view = self.views[0]
         self.tabs = ViewTabs([view.TITLE for view in VIEWS], glyphs.pointer)
-        self.table = NumberTable()
-        self.table.ellipsis = glyphs.ellipsis
+        self.table = TextPicture(drawing, id="quantize-numbers", focus=False)
 
     def compose(self) -> ComposeResult:
         yield self.controls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from qtui.engine.answers.tensors import TensorEntry, TensorNumbers
@@ -10,7 +9,7 @@ from qtui.screen.tensors.facts import ERRORS, STATISTICS
 from qtui.screen.tensors.subject import WEIGHT
 from qtui.tui.panels.quantize.numbers import Row, element_rows, scheme_rows, tensor_rows
 from qtui.tui.panels.quantize.shown import QuantizeShown
-from qtui_core.codec import to_plain
+from qtui_core.codec import printed
 
 
 def panel_data(shown: QuantizeShown) -> dict[str, Any] | None:
@@ -21,19 +20,20 @@ def panel_data(shown: QuantizeShown) -> dict[str, Any] | None:
     for scheme, errors in zip(shown.schemes, shown.errors, strict=False):
         numbers = {} if errors is None else {name: getattr(errors, name) for name in ERRORS}
         schemes.append({"scheme": str(scheme), **numbers})
-    return _finite(
+    found: dict[str, Any] = printed(
         {
             "model": shown.model,
             "tensor": shown.entry.name,
             "source": shown.source,
-            "inject": None if shown.inject is None else shown.inject.params,
+            "inject": shown.inject,
             "shape": _shape(shown, shown.entry),
             "dtype": shown.entry.dtype if shown.source == WEIGHT else None,
             "statistics": None if shown.numbers is None else _statistics(shown.numbers),
             "schemes": schemes,
-            "element": to_plain(shown.element),
+            "element": shown.element,
         }
     )
+    return found
 
 
 def panel_text(shown: QuantizeShown, sentence: str) -> str | None:
@@ -79,13 +79,3 @@ def _row_text(row: Row) -> str:
     if row.tone == "heading" and not row.values:
         return f"\n{row.label}"
     return f"{row.label:<22}" + "".join(f"{value:>14}" for value in row.values)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from qtui.engine.answers.pictures import BinCounts, MapCells
 from qtui.engine.answers.tensors import (
     AllRanked,
     Element,
@@ -58,10 +59,11 @@ class QuantizeFeed:
         async def ask() -> HistogramData | None:
             params = {"model": model, **subject.params, "bins": bins}
             reply = await self.engine.request("histogram", params, on_progress=on_progress)
-            if not reply.data["edges"]:
+            found = reply.read(BinCounts)
+            if not found.edges:
                 return None
-            low, high = reply.data["edges"]
-            return HistogramData(low, high, reply.arrays["counts"].tolist())
+            low, high = found.edges
+            return HistogramData(low, high, found.counts.tolist())
 
         return await self.answers.remembered(("histogram", model, subject, bins), ask)
 
@@ -89,21 +91,12 @@ class QuantizeFeed:
         async def ask() -> MapPicture:
             params = {"model": model, **subject.params, **request.params}
             reply = await self.engine.request("map", params, on_progress=on_progress)
-            cells = reply.arrays["cells"]
-            grid = HeatGrid(
-                reply.data["rows"],
-                reply.data["columns"],
-                cells.shape[0],
-                cells.shape[1],
-                cells.tolist(),
-                request.window,
-            )
-            return MapPicture(
-                request,
-                grid,
-                tuple(reply.arrays["peak_rows"].tolist()),
-                tuple(reply.arrays["peak_columns"].tolist()),
-            )
+            found = reply.read(MapCells)
+            height, width = found.cells.shape
+            cells = found.cells.tolist()
+            grid = HeatGrid(found.rows, found.columns, height, width, cells, request.window)
+            peaks = tuple(found.peak_rows.tolist()), tuple(found.peak_columns.tolist())
+            return MapPicture(request, grid, *peaks)
 
         return await self.answers.remembered(("map", model, subject, request), ask)
 

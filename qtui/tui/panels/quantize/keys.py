@@ -7,6 +7,7 @@ from functools import partial
 from textual.binding import BindingType
 
 from qtui.screen.panel.keys import panel_binding
+from qtui_core.schemes.formats import SCALE_RULES, Family
 
 HELP = """\
 What a scheme does to every element of a real tensor.
@@ -69,7 +70,8 @@ QUANTIZE_BINDINGS: list[BindingType] = [
     _binding("A", "turn('zero_point', 1)", "Kind of zero point", "zero_point",
              "Zero point: an integer, or a number of the tensor's unit"),
     _binding("u", "turn('scale_rule', 1)", "Scale rule", "rule",
-             "Scale rule: absmax, full, signed; of mx formats floor, ceil, even, rceil"),
+             f"Scale rule: {', '.join(SCALE_RULES[Family.INTEGER])}; of mx formats "
+             f"{', '.join(SCALE_RULES[Family.MICROSCALING])}"),
     _binding("U", "turn('scale_rule', -1)", "Scale rule back", "rule_back", "Scale rule before"),
     _binding("R", "turn('rounding', 1)", "Rounding", "rounding",
              "Rounding: nearest, truncate, stochastic"),

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
-from typing import ClassVar, Literal
-
-from rich.style import Style
-from textual.geometry import Region, Size
-from textual.reactive import reactive
-from textual.strip import Strip
+from typing import Final
 
 from qtui.engine.answers.tensors import Element, TensorNumbers
 from qtui.report.numbers import format_bytes, format_decibels, format_value
-from qtui.screen.widgets.drawn import DrawnLines
-from qtui.screen.widgets.line import Line, shortened
+from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right
 from qtui.tui.panels.quantize.shown import QuantizeShown
 from qtui_core.answers.tensors import ErrorReport
 from qtui_core.dataclass import dataclass
 
-Tone = Literal["heading", "label", "value", "quiet", "warning"]
 NOTHING = "–"
+#: Cells of a column of values.
+COLUMN: Final = 10
 
 
 @dataclass(frozen=True)
@@ -33,58 +28,25 @@ class Row:
     tone: Tone = "value"
 
 
-class NumberTable(DrawnLines):
+def number_lines(rows: Sequence[Row], canvas: Canvas) -> list[TextLine]:
     """Rows from top to bottom, values flush right. What does not fit is cut off below."""
+    return [_number_line(row, canvas) for row in rows[: canvas.height]]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "numbers--heading", "numbers--label", "numbers--value", "numbers--quiet",
-        "numbers--warning",
-    }  # fmt: skip
-    DEFAULT_CSS = """
-    NumberTable {
-        & > .numbers--heading { color: $primary; text-style: bold; }
-        & > .numbers--label { color: $quiet; }
-        & > .numbers--value { color: $foreground; }
-        & > .numbers--quiet { color: $quiet; }
-        & > .numbers--warning { color: $warning; text-style: bold; }
-    }
-    """
-    COLUMN = 10
 
-    rows: reactive[tuple[Row, ...]] = reactive((), repaint=False)
-    ellipsis: str = "…"
-
-    def watch_rows(self, before: tuple[Row, ...], rows: tuple[Row, ...]) -> None:
-        """Draw again only the lines that changed."""
-        for y, pair in enumerate(zip_longest(before, rows)):
-            if pair[0] != pair[1]:
-                self.refresh(Region(0, y, self.size.width, 1))
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self.rows)
-
-    def render_line(self, y: int) -> Strip:
-        width = self.size.width
-        line = Line(width, self.base_style)
-        if y >= len(self.rows):
-            return line.strip()
-        row = self.rows[y]
-        if not row.values and row.tone == "heading":
-            line.put(0, shortened(row.label, width, self.ellipsis), self._style("heading"))
-            return line.strip()
-        line.put(0, row.label, self._style("quiet" if row.tone == "heading" else "label"))
-        end = width
-        for value in reversed(row.values):
-            room = end if len(row.values) == 1 else self.COLUMN
-            room = min(room, end - (len(row.label) + 1 if len(row.values) == 1 else 0))
-            line.put_right(
-                end, shortened(value, max(0, room), self.ellipsis), self._style(row.tone)
-            )
-            end -= self.COLUMN
-        return line.strip()
-
-    def _style(self, tone: str) -> Style:
-        return self.get_component_rich_style(f"numbers--{tone}", partial=True)
+def _number_line(row: Row, canvas: Canvas) -> TextLine:
+    width, ellipsis = canvas.width, canvas.glyphs.ellipsis
+    heading = row.tone == "heading"
+    if heading and not row.values:
+        return [Put(0, shortened(row.label, width, ellipsis), "strong")]
+    line = [Put(0, row.label, "quiet" if heading else "label")]
+    end = width
+    for value in reversed(row.values):
+        alone = len(row.values) == 1
+        room = min(end if alone else COLUMN, end - (len(row.label) + 1 if alone else 0))
+        tone: Tone = "strong" if heading else row.tone
+        line.append(right(end, shortened(value, max(0, room), ellipsis), tone))
+        end -= COLUMN
+    return line
 
 
 def scheme_rows(
@@ -171,7 +133,7 @@ def element_rows(element: Element | None, *, brief: bool = False) -> list[Row]:
     return rows
 
 
-def all_rows(shown: QuantizeShown, *, brief: bool) -> tuple[Row, ...]:
+def all_rows(shown: QuantizeShown, brief: bool) -> tuple[Row, ...]:
     """The whole column: schemes, element, values; `brief` for a low screen."""
     numbers = shown.errors or [None] * len(shown.schemes)
     blank = [] if brief else [Row("")]

@@ -21,14 +21,14 @@ from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
 from qtui.screen.widgets.histogram import Histogram
 from qtui.screen.widgets.scheme_bar import SchemeBar
-from qtui.tui.opening import device_of
+from qtui.tui.header_texts import device_of
 from qtui.tui.panels.quantize.body import VIEWS, QuantizeBody
 from qtui.tui.panels.quantize.element import ElementReader
 from qtui.tui.panels.quantize.export import panel_data, panel_text
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.keys import HELP, QUANTIZE_BINDINGS, URGENT_BINDINGS
 from qtui.tui.panels.quantize.loading import TENSOR, TensorReader
-from qtui.tui.panels.quantize.numbers import all_rows
+from qtui.tui.panels.quantize.numbers import all_rows, number_lines
 from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
 from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
@@ -235,7 +235,7 @@ class QuantizePanel(AskingPanel):
 
     def show_numbers(self) -> None:
         if self.shown.schemes:
-            self.body.table.rows = all_rows(self.shown, brief=self.body.brief)
+            self.body.table.show(partial(number_lines, all_rows(self.shown, self.body.brief)))
             self.body.view.show(self.shown)
 
     def engine_lost(self, sentence: str) -> None:

@@ -11,7 +11,8 @@ from qtui.engine.answers.tensors import (
     TensorEntry,
     TensorNumbers,
 )
-from qtui.screen.tensors.subject import WEIGHT, Injection, Subject
+from qtui.engine.requests import Injection
+from qtui.screen.tensors.subject import WEIGHT, Subject
 from qtui.screen.widgets.histogram import HistogramData
 from qtui.tui.panels.quantize.loading import Finding, Look, SchemeErrors
 from qtui.tui.panels.quantize.maps.picture import MapPicture

@@ -129,9 +129,11 @@ class TrainPanel(PlanPanel):
             yield PaletteEntry("run: Kill", "End its process at once", self.run.kill)
 
     @on(Resized)
-    def _picture_resized(self, message: Resized) -> None:
+    def _part_resized(self, message: Resized) -> None:
         message.stop()
-        if self.run_shown.view is TrainViewName.RUN:
+        if message.widget is self.body.title_line:
+            self.painter.title()
+        elif self.run_shown.view is TrainViewName.RUN:
             self.painter.run()
 
     # Views

@@ -10,7 +10,6 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from textual.geometry import Region
 
-from qtui.report.memory.stacked import StackedCurve
 from qtui.report.numbers import format_bytes
 from qtui.screen.curve.chart import Cell, Chart, ChartBand, cells_of, make_chart
 from qtui.screen.curve.dots import ACROSS, Track, cells_of_track, sample_of
@@ -20,6 +19,7 @@ from qtui.screen.messages import Resized
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.line import shortened
 from qtui_core.dataclass import dataclass
+from qtui_core.memory.replay.groups import StackedCurve
 
 #: A line that is higher than this, in heights of the others, would make them all flat.
 _MUCH_HIGHER = 2.5

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qtui.engine.client import EXIT_SECONDS
 from qtui.engine.run.client import WORKER, Control, RunClient
+from qtui.engine.waiting import EXIT_SECONDS
 from qtui.report.numbers import format_bytes
 from qtui.screen.messages import DeviceSeen
 from qtui.tui.config import log_file
@@ -22,6 +21,7 @@ from qtui_core.live.recording import read_recording
 from qtui_core.live.snapshot import End
 from qtui_core.live.state import after
 from qtui_core.models.quoting import printable
+from qtui_core.training.run.request import RunRequest
 
 if TYPE_CHECKING:
     from qtui.tui.panels.train.panel import TrainPanel
@@ -132,16 +132,10 @@ class TrainRun:
                 self._gone.set()
         self._panel.draw()
 
-    def _request(self) -> dict[str, Any]:
+    def _request(self) -> RunRequest:
         run, plan = self.shown, self._panel.shown
-        return {
-            "model": plan.model,
-            "plan": asdict(plan.plan),
-            "steps": run.steps,
-            "data": run.data,
-            "device": self._device(),
-            "text": run.text or None,
-        }
+        text = run.text or None
+        return RunRequest(plan.model, plan.plan, run.steps, run.data, self._device(), text)
 
     def _device(self) -> str:
         """The chosen GPU, if it is one of this machine; else the first, or the CPU."""

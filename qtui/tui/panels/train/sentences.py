@@ -1,4 +1,4 @@
-"""The sentence below the picture: what it means right now, and what to do."""
+"""The sentence below the picture of Train: what it means right now, and what to do."""
 
 from __future__ import annotations
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from qtui.report.memory.stacked import StackedCurve, stacked
 from qtui.screen.curve.dots import ACROSS, Stroke, Track
 from qtui.tui.panels.train.picture import Overlay, Place
 from qtui_core.live.align import aligned
 from qtui_core.live.header import PredictedCurve
 from qtui_core.live.series import Moment
 from qtui_core.live.state import RunState
+from qtui_core.memory.replay.groups import StackedCurve, stacked
 from qtui_core.memory.replay.timeline import Span
 
 Levels = tuple[str, Stroke, Callable[[Moment], int | None]]

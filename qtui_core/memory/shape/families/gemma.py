@@ -3,22 +3,24 @@ after each part and windows in turn. Defaults are those of transformers 5.23."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from qtui_core.memory.shape.config_reader import Config, kinds_of_layers
-from qtui_core.memory.shape.families.decoder import (
+from qtui_core.memory.shape.config_reader import Config
+from qtui_core.memory.shape.families.llama_like import (
+    DecoderFamily,
     Defaults,
-    Sizes,
     attention,
-    decoder,
     gated_mlp,
     norm_pair,
     of_text,
     read_sizes,
+    sliding_layers,
 )
-from qtui_core.memory.shape.model_shape import Layer, ModelShape, Norm
+from qtui_core.memory.shape.families.sizes import Sizes
+from qtui_core.memory.shape.model_shape import Attention, Layer, ModelShape, Norm
 
 _KIND: Final = "rms-one-plus"
 
@@ -34,34 +36,38 @@ _GEMMA: Final = Defaults(
     tied=True,
     positions=8192,
 )
-_GEMMA2: Final = replace(_GEMMA, hidden=2304, intermediate=9216, layers=26, heads=8, kv_heads=4)
+_GEMMA2: Final = replace(
+    _GEMMA,
+    hidden=2304,
+    intermediate=9216,
+    layers=26,
+    heads=8,
+    kv_heads=4,
+    activation_key="hidden_activation",
+    whole_heads=True,
+)
 _GEMMA3: Final = replace(_GEMMA2, vocabulary=262_208, positions=131_072)
 
 
-def gemma(config: Config) -> ModelShape:
-    sizes = read_sizes(config, _GEMMA)
-    if sizes.activation == "gelu":  # what the first releases say; the class means tanh's
-        sizes = replace(sizes, activation="gelu_pytorch_tanh")
+def _gemma_sizes(config: Config, defaults: Defaults) -> Sizes:
+    """The first releases say "gelu" and mean that of tanh, which the class takes."""
+    sizes = read_sizes(config, defaults)
+    tanh = sizes.activation == "gelu"
+    return replace(sizes, activation="gelu_pytorch_tanh") if tanh else sizes
+
+
+def _gemma(config: Config, sizes: Sizes) -> Iterable[Layer]:
     bias = config.flag("attention_bias", False)
     layer = Layer(
         attention=attention(sizes, bias=bias, out_bias=bias),
         mlp=gated_mlp(sizes),
         norms=norm_pair(sizes, _KIND),
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="GemmaForCausalLM",
-        defaults=_GEMMA,
-        final_norm=Norm("model.norm", sizes.hidden, _KIND),
-        embedding_scales_itself=True,
-    )
+    return (layer,) * sizes.layers
 
 
-def gemma2(config: Config) -> ModelShape:
+def _gemma2(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Scores and logits are capped by a tanh; the class knows eager attention and flash-attn."""
-    sizes = read_sizes(config, _GEMMA2, activation="hidden_activation", whole_heads=True)
     window = config.optional_size("sliding_window", 4096)
     bias = config.flag("attention_bias", False)
     attend = replace(
@@ -69,31 +75,13 @@ def gemma2(config: Config) -> ModelShape:
         eager=True,
         softcap=config.number("attn_logit_softcapping", 50.0) is not None,
     )
-    kinds = kinds_of_layers(config, sizes.layers, _every(2, sizes.layers))
-    return decoder(
-        config,
-        sizes,
-        (
-            Layer(
-                attention=replace(attend, window=window if kind == "sliding_attention" else None),
-                mlp=gated_mlp(sizes),
-                norms=_four_norms(sizes),
-                arrangement="sandwich",
-            )
-            for kind in kinds
-        ),
-        architecture="Gemma2ForCausalLM",
-        defaults=_GEMMA2,
-        final_norm=Norm("model.norm", sizes.hidden, _KIND),
-        embedding_scales_itself=True,
-        logit_softcap=config.number("final_logit_softcapping", 30.0) is not None,
-    )
+    for slides in sliding_layers(config, sizes, lambda index: index % 2 == 0):
+        yield _sandwich(sizes, replace(attend, window=window if slides else None))
 
 
-def gemma3_text(config: Config) -> ModelShape:
+def _gemma3(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Norms of queries and keys; five layers with a window to one without, each kind with tables
     of positions of its own."""
-    sizes = read_sizes(config, _GEMMA3, activation="hidden_activation", whole_heads=True)
     window = config.optional_size("sliding_window", 4096)
     both_ways = config.flag("use_bidirectional_attention", False)
     if both_ways and window is not None:
@@ -111,56 +99,46 @@ def gemma3_text(config: Config) -> ModelShape:
         causal=not both_ways,
     )
     pattern = config.size("sliding_window_pattern", 6)
-    kinds = kinds_of_layers(config, sizes.layers, _every(pattern, sizes.layers))
-    tables = sorted(set(kinds))
-    return decoder(
-        config,
-        sizes,
-        (
-            Layer(
-                attention=replace(
-                    attend,
-                    window=window if kind == "sliding_attention" else None,
-                    table=tables.index(kind),
-                ),
-                mlp=gated_mlp(sizes),
-                norms=_four_norms(sizes),
-                arrangement="sandwich",
-            )
-            for kind in kinds
+    slide = sliding_layers(config, sizes, lambda index: (index + 1) % pattern != 0)
+    tables = sorted(set(slide))
+    for slides in slide:
+        seen = window if slides else None
+        yield _sandwich(sizes, replace(attend, window=seen, table=tables.index(slides)))
+
+
+def _sandwich(sizes: Sizes, attend: Attention) -> Layer:
+    """With norms before and after attention, before and after the feed-forward part."""
+    return Layer(
+        attention=attend,
+        mlp=gated_mlp(sizes),
+        norms=(
+            *norm_pair(sizes, _KIND),
+            Norm("pre_feedforward_layernorm", sizes.hidden, _KIND),
+            Norm("post_feedforward_layernorm", sizes.hidden, _KIND),
         ),
-        architecture="Gemma3ForCausalLM",
-        defaults=_GEMMA3,
-        final_norm=Norm("model.norm", sizes.hidden, _KIND),
-        rotary_tables=len(tables),
-        embedding_scales_itself=True,
-        logit_softcap=config.number("final_logit_softcapping", None) is not None,
+        arrangement="sandwich",
     )
 
 
-def gemma3(config: Config) -> ModelShape:
-    """The language model of a multimodal Gemma 3; what sees images is not counted."""
-    return of_text(config, "gemma3_text", gemma3_text)
-
-
-def _four_norms(sizes: Sizes) -> tuple[Norm, ...]:
-    """The norms before and after attention, before and after the feed-forward part."""
-    return (
-        *norm_pair(sizes, _KIND),
-        Norm("pre_feedforward_layernorm", sizes.hidden, _KIND),
-        Norm("post_feedforward_layernorm", sizes.hidden, _KIND),
-    )
-
-
-def _every(period: int, layers: int) -> Iterator[str]:
-    """Windows in all layers but each `period`-th."""
-    for index in range(layers):
-        yield "sliding_attention" if (index + 1) % period else "full_attention"
-
+_GEMMA3_TEXT: Final = DecoderFamily(
+    "Gemma3ForCausalLM",
+    _GEMMA3,
+    _gemma3,
+    embedding_scales_itself=True,
+    logit_softcap=("final_logit_softcapping", None),
+)
 
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
-    "gemma": gemma,
-    "gemma2": gemma2,
-    "gemma3": gemma3,
-    "gemma3_text": gemma3_text,
+    "gemma": DecoderFamily(
+        "GemmaForCausalLM", _GEMMA, _gemma, _gemma_sizes, embedding_scales_itself=True
+    ),
+    "gemma2": DecoderFamily(
+        "Gemma2ForCausalLM",
+        _GEMMA2,
+        _gemma2,
+        embedding_scales_itself=True,
+        logit_softcap=("final_logit_softcapping", 30.0),
+    ),
+    "gemma3": partial(of_text, "gemma3_text", _GEMMA3_TEXT),
+    "gemma3_text": _GEMMA3_TEXT,
 }

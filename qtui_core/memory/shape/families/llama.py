@@ -8,18 +8,16 @@ from dataclasses import replace
 from typing import Final
 
 from qtui_core.memory.shape.config_reader import Config
-from qtui_core.memory.shape.families.decoder import (
+from qtui_core.memory.shape.families.llama_like import (
     DecoderFamily,
     Defaults,
-    Sizes,
     attention,
-    decoder,
     gated_mlp,
     layers_of_llama,
     norm_pair,
     read_sizes,
 )
-from qtui_core.memory.shape.families.rotary import rotated
+from qtui_core.memory.shape.families.sizes import Sizes, rotated
 from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, ModelShape, Norm
 
 _LLAMA: Final = Defaults(
@@ -27,17 +25,13 @@ _LLAMA: Final = Defaults(
 )
 _MISTRAL: Final = replace(_LLAMA, intermediate=14336, kv_heads=8, positions=4096 * 32)
 _PHI3: Final = Defaults(
-    hidden=3072, intermediate=8192, layers=32, heads=32, vocabulary=32064, positions=4096
-)
+    hidden=3072, intermediate=8192, layers=32, heads=32, vocabulary=32064, positions=4096,
+    rotary_part=1.0,
+)  # fmt: skip
 _STABLELM: Final = Defaults(
-    hidden=2560,
-    intermediate=6912,
-    layers=32,
-    heads=32,
-    kv_heads=32,
-    vocabulary=50304,
-    positions=4096,
-)
+    hidden=2560, intermediate=6912, layers=32, heads=32, kv_heads=32, vocabulary=50304,
+    positions=4096, rotary_part=0.25, whole_heads=True,
+)  # fmt: skip
 
 
 def _windowed(config: Config, sizes: Sizes) -> Iterable[Layer]:
@@ -54,10 +48,8 @@ def _scaled(config: Config, sizes: Sizes) -> Iterable[Layer]:
     return (replace(layer, residual_scale=True) for layer in layers_of_llama(config, sizes))
 
 
-def phi3(config: Config) -> ModelShape:
+def _phi3(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Queries, keys and values come from one product, gate and up from another."""
-    sizes = read_sizes(config, _PHI3)
-    rotary = rotated(config, sizes.head_dim, "partial_rotary_factor", 1.0)
     dropout = config.probability("resid_pdrop")
     layer = Layer(
         attention=Attention(
@@ -66,7 +58,7 @@ def phi3(config: Config) -> ModelShape:
             head_dim=sizes.head_dim,
             fused=Linear("self_attn.qkv_proj", sizes.hidden, sizes.queries + 2 * sizes.keys),
             out=Linear("self_attn.o_proj", sizes.queries, sizes.hidden),
-            rotary_dims=rotary,
+            rotary_dims=sizes.rotary_dims,
             window=config.optional_size("sliding_window"),
             dropout=sizes.attention_dropout,
             residual_dropout=dropout,
@@ -81,29 +73,23 @@ def phi3(config: Config) -> ModelShape:
         ),
         norms=norm_pair(sizes),
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="Phi3ForCausalLM",
-        defaults=_PHI3,
-        rotary_dims=rotary,
-    )
+    return (layer,) * sizes.layers
 
 
-def stablelm(config: Config) -> ModelShape:
+def _stablelm_sizes(config: Config, defaults: Defaults) -> Sizes:
+    """A head is hidden / heads long, whatever head_dim says."""
+    sizes = read_sizes(config, defaults)
+    head_dim = sizes.hidden // sizes.heads
+    assert defaults.rotary_part is not None
+    dims = rotated(config, head_dim, "partial_rotary_factor", defaults.rotary_part)
+    return replace(sizes, head_dim=head_dim, rotary_dims=dims)
+
+
+def _stablelm(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Layer norms with bias, a quarter of each head rotated; some with norms for each head of
     queries and keys, some with attention and feed-forward part side by side."""
-    sizes = read_sizes(config, _STABLELM, whole_heads=True)
-    sizes = replace(sizes, head_dim=sizes.hidden // sizes.heads)
-    rotary = rotated(config, sizes.head_dim, "partial_rotary_factor", 0.25)
     parallel = config.flag("use_parallel_residual", False)
-    attend = attention(
-        sizes,
-        bias=config.flag("use_qkv_bias", False),
-        rotary_dims=rotary,
-        style="stablelm",
-    )
+    attend = attention(sizes, bias=config.flag("use_qkv_bias", False), style="stablelm")
     if config.flag("qk_layernorm", False):
         attend = replace(
             attend,
@@ -120,23 +106,15 @@ def stablelm(config: Config) -> ModelShape:
         norms=norms[:1] if parallel else norms,
         arrangement="parallel" if parallel else "pre",
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="StableLmForCausalLM",
-        defaults=_STABLELM,
-        final_norm=Norm("model.norm", sizes.hidden, "layer", bias=True),
-        rotary_dims=rotary,
-    )
+    return (layer,) * sizes.layers
 
 
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
-    "llama": DecoderFamily("LlamaForCausalLM", _LLAMA, whole_heads=True),
+    "llama": DecoderFamily("LlamaForCausalLM", replace(_LLAMA, whole_heads=True)),
     "mistral": DecoderFamily("MistralForCausalLM", _MISTRAL, _windowed),
-    "phi3": phi3,
+    "phi3": DecoderFamily("Phi3ForCausalLM", _PHI3, _phi3),
     "granite": DecoderFamily(
         "GraniteForCausalLM", _LLAMA, _scaled, embedding_scale=True, logit_scale=True
     ),
-    "stablelm": stablelm,
+    "stablelm": DecoderFamily("StableLmForCausalLM", _STABLELM, _stablelm, _stablelm_sizes),
 }

@@ -3,26 +3,23 @@ transformers 5.23."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from qtui_core.memory.shape.config_reader import (
-    LARGEST_COUNT,
-    Config,
-    kinds_of_layers,
-)
-from qtui_core.memory.shape.families.decoder import (
+from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, kinds_of_layers
+from qtui_core.memory.shape.families.llama_like import (
+    DecoderFamily,
     Defaults,
     attention,
-    decoder,
     gated_mlp,
     norm_pair,
     of_text,
-    read_sizes,
     routed,
 )
-from qtui_core.memory.shape.model_shape import Layer, ModelShape, Moe, Norm, Parameter
+from qtui_core.memory.shape.families.sizes import Sizes
+from qtui_core.memory.shape.model_shape import Layer, ModelShape, Moe, Parameter
 
 _MIXTRAL: Final = Defaults(
     hidden=4096,
@@ -48,8 +45,7 @@ _LLAMA4: Final = Defaults(
 )
 
 
-def mixtral(config: Config) -> ModelShape:
-    sizes = read_sizes(config, _MIXTRAL)
+def _mixtral(config: Config, sizes: Sizes) -> Iterable[Layer]:
     layer = Layer(
         attention=attention(sizes, window=config.optional_size("sliding_window")),
         mlp=routed(
@@ -65,18 +61,11 @@ def mixtral(config: Config) -> ModelShape:
         ),
         norms=norm_pair(sizes),
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="MixtralForCausalLM",
-        defaults=_MIXTRAL,
-    )
+    return (layer,) * sizes.layers
 
 
-def granitemoe(config: Config) -> ModelShape:
+def _granitemoe(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Granite's factors around a mixture of experts."""
-    sizes = read_sizes(config, _GRANITE_MOE)
     bias = config.flag("attention_bias", False)
     layer = Layer(
         attention=attention(sizes, bias=bias, out_bias=bias),
@@ -94,21 +83,12 @@ def granitemoe(config: Config) -> ModelShape:
         norms=norm_pair(sizes),
         residual_scale=True,
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="GraniteMoeForCausalLM",
-        defaults=_GRANITE_MOE,
-        embedding_scale=True,
-        logit_scale=True,
-    )
+    return (layer,) * sizes.layers
 
 
-def llama4_text(config: Config) -> ModelShape:
+def _llama4(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Every expert works on every token, weighted by its score; a shared expert besides. Most
     layers rotate queries and keys and see one chunk of the sequence; each fourth does neither."""
-    sizes = read_sizes(config, _LLAMA4)
     bias = config.flag("attention_bias", False)
     rotating = config.indices("no_rope_layers") or _but_each(
         config.size("no_rope_layer_interval", 4, most=LARGEST_COUNT), sizes.layers
@@ -127,70 +107,55 @@ def llama4_text(config: Config) -> ModelShape:
     unit_norm = config.flag("use_qk_norm", True)
     tuned = config.flag("attn_temperature_tuning", True)
     plain = attention(sizes, bias=bias, out_bias=bias, style="llama4")
-    experts = _llama4_experts(config)
+    experts = _llama4_experts(config, sizes)
     dense = gated_mlp(
         sizes, intermediate=config.size("intermediate_size_mlp", 16384), prefix="feed_forward"
     )
     step = config.size("interleave_moe_layer_step", 1, most=LARGEST_COUNT)
     named = config.indices("moe_layers")
     sparse = range(step - 1, sizes.layers, step) if named is None else named
-    return decoder(
-        config,
-        sizes,
-        (
-            Layer(
-                attention=replace(
-                    plain,
-                    positions="rope" if rotates else "none",
-                    rotary_dims=sizes.head_dim if rotates else 0,
-                    unit_norm=bool(rotates) and unit_norm,
-                    window=chunk if kind == "chunked_attention" else None,
-                    chunked=kind == "chunked_attention",
-                    style="llama4" if rotates or not tuned else "llama4-tuned",
-                ),
-                mlp=experts if index in sparse else dense,
-                norms=norm_pair(sizes, "rms-weight-last"),
-            )
-            for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=True))
-        ),
-        architecture="Llama4ForCausalLM",
-        defaults=_LLAMA4,
-        final_norm=Norm("model.norm", sizes.hidden, "rms-weight-last"),
-        rotary_kind="complex",
-    )
+    for index, (rotates, kind) in enumerate(zip(rotating, kinds, strict=True)):
+        chunked = kind == "chunked_attention"
+        yield Layer(
+            attention=replace(
+                plain,
+                positions="rope" if rotates else "none",
+                rotary_dims=sizes.rotary_dims if rotates else 0,
+                unit_norm=bool(rotates) and unit_norm,
+                window=chunk if chunked else None,
+                chunked=chunked,
+                style="llama4" if rotates or not tuned else "llama4-tuned",
+            ),
+            mlp=experts if index in sparse else dense,
+            norms=norm_pair(sizes, "rms-weight-last"),
+        )
 
 
-def llama4(config: Config) -> ModelShape:
-    """The language model of a multimodal Llama 4; what sees images is not counted."""
-    return of_text(config, "llama4_text", llama4_text)
-
-
-def _llama4_experts(config: Config) -> Moe:
+def _llama4_experts(config: Config, sizes: Sizes) -> Moe:
     """Experts whose weights stand the other way round, `[experts, inputs, outputs]`.
 
     The router is a linear layer by descent, but gives two results: neither an adapter nor a
     quantized layer can take its place, so it is a parameter here.
     """
-    sizes = read_sizes(config, _LLAMA4)
-    experts = config.size("num_local_experts", 16, most=LARGEST_COUNT)
-    top_k = config.size("num_experts_per_tok", 1, most=LARGEST_COUNT)
-    if top_k > experts:
-        raise config.refuse(f"{top_k:,} experts are chosen for a token out of {experts:,}.")
-    width = sizes.intermediate
-    return Moe(
-        experts=experts,
-        top_k=top_k,
-        hidden=sizes.hidden,
-        intermediate=width,
-        router=Parameter("feed_forward.router.weight", (experts, sizes.hidden)),
-        stacked=(
-            Parameter("feed_forward.experts.gate_up_proj", (experts, sizes.hidden, 2 * width)),
-            Parameter("feed_forward.experts.down_proj", (experts, width, sizes.hidden)),
-        ),
-        activation=sizes.activation,
-        shared=gated_mlp(sizes, prefix="feed_forward.shared_expert"),
+    moe = routed(
+        config,
+        sizes,
+        experts=config.size("num_local_experts", 16, most=LARGEST_COUNT),
+        top_k=config.size("num_experts_per_tok", 1, most=LARGEST_COUNT),
+        width=sizes.intermediate,
+        prefix="feed_forward",
+        router="router",
         style="llama4",
+        normalized=False,
+        shared=gated_mlp(sizes, prefix="feed_forward.shared_expert"),
     )
+    first, second = moe.stacked
+    return replace(moe, stacked=(_turned(first), _turned(second)))
+
+
+def _turned(experts: Parameter) -> Parameter:
+    count, outputs, inputs = experts.shape
+    return replace(experts, shape=(count, inputs, outputs))
 
 
 def _but_each(period: int, layers: int) -> tuple[int, ...]:
@@ -198,9 +163,13 @@ def _but_each(period: int, layers: int) -> tuple[int, ...]:
     return tuple(int((index + 1) % period != 0) for index in range(layers))
 
 
+_LLAMA4_TEXT: Final = DecoderFamily("Llama4ForCausalLM", _LLAMA4, _llama4, rotary_kind="complex")
+
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
-    "mixtral": mixtral,
-    "granitemoe": granitemoe,
-    "llama4": llama4,
-    "llama4_text": llama4_text,
+    "mixtral": DecoderFamily("MixtralForCausalLM", _MIXTRAL, _mixtral),
+    "granitemoe": DecoderFamily(
+        "GraniteMoeForCausalLM", _GRANITE_MOE, _granitemoe, embedding_scale=True, logit_scale=True
+    ),
+    "llama4": partial(of_text, "llama4_text", _LLAMA4_TEXT),
+    "llama4_text": _LLAMA4_TEXT,
 }

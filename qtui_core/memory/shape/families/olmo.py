@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from qtui_core.memory.shape.config_reader import Config
-from qtui_core.memory.shape.families.decoder import (
+from qtui_core.memory.shape.families.llama_like import (
+    DecoderFamily,
     Defaults,
     attention,
-    decoder,
     gated_mlp,
     norm_pair,
-    read_sizes,
 )
+from qtui_core.memory.shape.families.sizes import Sizes
 from qtui_core.memory.shape.model_shape import Layer, ModelShape, Norm
 
 _OLMO: Final = Defaults(hidden=4096, intermediate=11008, layers=32, heads=32, vocabulary=50304)
 
 
-def olmo(config: Config) -> ModelShape:
+def _olmo(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Layer norms without weights; tables of positions stay in float32."""
-    sizes = read_sizes(config, _OLMO)
     bias = config.flag("attention_bias", False)
     layer = Layer(
         attention=replace(
@@ -32,20 +31,11 @@ def olmo(config: Config) -> ModelShape:
         mlp=gated_mlp(sizes),
         norms=tuple(replace(norm, weight=False) for norm in norm_pair(sizes, "layer-fp32")),
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="OlmoForCausalLM",
-        defaults=_OLMO,
-        final_norm=Norm("model.norm", sizes.hidden, "layer-fp32", weight=False),
-        rotary_kind="float32",
-    )
+    return (layer,) * sizes.layers
 
 
-def olmo2(config: Config) -> ModelShape:
+def _olmo2(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Norms after attention and feed-forward part, and over all heads of queries and of keys."""
-    sizes = read_sizes(config, _OLMO)
     bias = config.flag("attention_bias", False)
     kind = "rms-cast-last"
     layer = Layer(
@@ -64,18 +54,10 @@ def olmo2(config: Config) -> ModelShape:
         ),
         arrangement="post",
     )
-    return decoder(
-        config,
-        sizes,
-        (layer,) * sizes.layers,
-        architecture="Olmo2ForCausalLM",
-        defaults=_OLMO,
-        final_norm=Norm("model.norm", sizes.hidden, kind),
-        rotary_kind="float32",
-    )
+    return (layer,) * sizes.layers
 
 
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
-    "olmo": olmo,
-    "olmo2": olmo2,
+    "olmo": DecoderFamily("OlmoForCausalLM", _OLMO, _olmo, rotary_kind="float32"),
+    "olmo2": DecoderFamily("Olmo2ForCausalLM", _OLMO, _olmo2, rotary_kind="float32"),
 }

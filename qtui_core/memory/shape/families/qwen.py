@@ -3,27 +3,21 @@ no class of Qwen 1."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from qtui_core.memory.shape.config_reader import (
-    LARGEST_COUNT,
-    Config,
-    UnknownFamily,
-    kinds_of_layers,
-)
-from qtui_core.memory.shape.families.decoder import (
+from qtui_core.memory.shape.config_reader import LARGEST_COUNT, Config, UnknownFamily
+from qtui_core.memory.shape.families.llama_like import (
     DecoderFamily,
     Defaults,
-    Sizes,
     attention,
-    decoder,
     gated_mlp,
     norm_pair,
-    read_sizes,
     routed,
+    sliding_layers,
 )
+from qtui_core.memory.shape.families.sizes import Sizes
 from qtui_core.memory.shape.model_shape import Attention, Layer, Linear, Mlp, ModelShape, Moe, Norm
 
 _QWEN2: Final = Defaults(
@@ -42,7 +36,7 @@ _QWEN2_MOE: Final = replace(
 _QWEN3_MOE: Final = replace(_QWEN2_MOE, intermediate=6144, heads=32, kv_heads=4)
 
 
-def qwen1(config: Config) -> ModelShape:
+def _qwen1(config: Config) -> ModelShape:
     """Raises UnknownFamily: the code of Qwen 1 lies beside its weights."""
     raise UnknownFamily(
         "Qwen 1 (model type 'qwen') has no class in transformers; its code comes with the weights "
@@ -50,27 +44,21 @@ def qwen1(config: Config) -> ModelShape:
     )
 
 
-def _qwen2_layers(config: Config, sizes: Sizes) -> Iterator[Layer]:
+def _qwen2(config: Config, sizes: Sizes) -> Iterable[Layer]:
     return _dense(config, sizes, attention(sizes, bias=True))
 
 
-def _qwen3_layers(config: Config, sizes: Sizes) -> Iterator[Layer]:
+def _qwen3(config: Config, sizes: Sizes) -> Iterable[Layer]:
     return _dense(config, sizes, _normed(config, sizes))
 
 
-def qwen2_moe(config: Config) -> ModelShape:
+def _qwen2_moe(config: Config, sizes: Sizes) -> Iterable[Layer]:
     """Routed experts beside a shared one with a gate of its own."""
-    sizes = read_sizes(config, _QWEN2_MOE)
+    window = _window(config)
+    first = _first_windowed(config)
     windowed = config.flag("use_sliding_window", False)
-    first = config.size("max_window_layers", 28, least=0, most=LARGEST_COUNT)
-    window = config.optional_size("sliding_window", 4096) if windowed else None
-    kinds = kinds_of_layers(
-        config,
-        sizes.layers,
-        (
-            "sliding_attention" if windowed and index % 2 == 0 and index < first else "full"
-            for index in range(sizes.layers)
-        ),
+    slide = sliding_layers(
+        config, sizes, lambda index: windowed and index % 2 == 0 and index < first
     )
     attend = attention(sizes, bias=config.flag("qkv_bias", True))
     experts = routed(
@@ -90,29 +78,12 @@ def qwen2_moe(config: Config) -> ModelShape:
         ),
         shared_gate=Linear("mlp.shared_expert_gate", sizes.hidden, 1),
     )
-    return decoder(
-        config,
-        sizes,
-        (
-            Layer(
-                attention=replace(attend, window=window if kind == "sliding_attention" else None),
-                mlp=part,
-                norms=norm_pair(sizes),
-            )
-            for kind, part in zip(kinds, _sparse(config, sizes, experts), strict=True)
-        ),
-        architecture="Qwen2MoeForCausalLM",
-        defaults=_QWEN2_MOE,
-    )
+    for slides, part in zip(slide, _sparse(config, sizes, experts), strict=True):
+        yield _layer(sizes, replace(attend, window=window if slides else None), part)
 
 
-def qwen3_moe(config: Config) -> ModelShape:
-    sizes = read_sizes(config, _QWEN3_MOE)
-    windowed = config.flag("use_sliding_window", False)
-    attend = replace(
-        _normed(config, sizes),
-        window=config.optional_size("sliding_window", 4096) if windowed else None,
-    )
+def _qwen3_moe(config: Config, sizes: Sizes) -> Iterable[Layer]:
+    attend = replace(_normed(config, sizes), window=_window(config))
     experts = routed(
         config,
         sizes,
@@ -124,16 +95,12 @@ def qwen3_moe(config: Config) -> ModelShape:
         style="qwen3_moe",
         normalized=config.flag("norm_topk_prob", False),
     )
-    return decoder(
-        config,
-        sizes,
-        (
-            Layer(attention=attend, mlp=part, norms=norm_pair(sizes))
-            for part in _sparse(config, sizes, experts)
-        ),
-        architecture="Qwen3MoeForCausalLM",
-        defaults=_QWEN3_MOE,
-    )
+    for part in _sparse(config, sizes, experts):
+        yield _layer(sizes, attend, part)
+
+
+def _layer(sizes: Sizes, attend: Attention, part: Mlp | Moe) -> Layer:
+    return Layer(attention=attend, mlp=part, norms=norm_pair(sizes))
 
 
 def _normed(config: Config, sizes: Sizes) -> Attention:
@@ -150,23 +117,23 @@ def _normed(config: Config, sizes: Sizes) -> Attention:
 
 def _dense(config: Config, sizes: Sizes, attend: Attention) -> Iterator[Layer]:
     """Dense layers; with use_sliding_window, those from max_window_layers on have a window."""
+    window = _window(config)
+    first = _first_windowed(config)
+    for slides in sliding_layers(
+        config, sizes, lambda index: window is not None and index >= first
+    ):
+        seen = window if slides else None
+        yield _layer(sizes, replace(attend, window=seen), gated_mlp(sizes))
+
+
+def _window(config: Config) -> int | None:
+    """Positions that a query sees back; None of models without use_sliding_window."""
     windowed = config.flag("use_sliding_window", False)
-    window = config.optional_size("sliding_window", 4096) if windowed else None
-    first = config.size("max_window_layers", 28, least=0, most=LARGEST_COUNT)
-    kinds = kinds_of_layers(
-        config,
-        sizes.layers,
-        (
-            "sliding_attention" if window is not None and index >= first else "full_attention"
-            for index in range(sizes.layers)
-        ),
-    )
-    for kind in kinds:
-        yield Layer(
-            attention=replace(attend, window=window if kind == "sliding_attention" else None),
-            mlp=gated_mlp(sizes),
-            norms=norm_pair(sizes),
-        )
+    return config.optional_size("sliding_window", 4096) if windowed else None
+
+
+def _first_windowed(config: Config) -> int:
+    return config.size("max_window_layers", 28, least=0, most=LARGEST_COUNT)
 
 
 def _sparse(config: Config, sizes: Sizes, experts: Moe) -> Iterator[Mlp | Moe]:
@@ -180,9 +147,9 @@ def _sparse(config: Config, sizes: Sizes, experts: Moe) -> Iterator[Mlp | Moe]:
 
 
 FAMILIES: Final[dict[str, Callable[[Config], ModelShape]]] = {
-    "qwen": qwen1,
-    "qwen2": DecoderFamily("Qwen2ForCausalLM", _QWEN2, _qwen2_layers),
-    "qwen3": DecoderFamily("Qwen3ForCausalLM", _QWEN3, _qwen3_layers),
-    "qwen2_moe": qwen2_moe,
-    "qwen3_moe": qwen3_moe,
+    "qwen": _qwen1,
+    "qwen2": DecoderFamily("Qwen2ForCausalLM", _QWEN2, _qwen2),
+    "qwen3": DecoderFamily("Qwen3ForCausalLM", _QWEN3, _qwen3),
+    "qwen2_moe": DecoderFamily("Qwen2MoeForCausalLM", _QWEN2_MOE, _qwen2_moe),
+    "qwen3_moe": DecoderFamily("Qwen3MoeForCausalLM", _QWEN3_MOE, _qwen3_moe),
 }

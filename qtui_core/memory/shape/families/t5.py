@@ -1,5 +1,9 @@
 """T5 1.0 and 1.1 (Flan): an encoder and a decoder that share a table of embeddings, relative
-positions in the first layer of each, norms without mean, no biases."""
+positions in the first layer of each, norms without mean, no biases.
+
+It is a function and no row: no other family has two stacks of layers, of which one attends to the
+other, so a row would only name what is written here.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Feed = Callable[[Tape, Weights, Any, Tensor], Tensor]
 
 #: Module of this package and function for each style of attention.
 _ATTENTIONS: Final[dict[str, tuple[str, str]]] = {
-    "fused": ("loss.fused_kernels", "attention"),
+    "fused": ("layers.fused_kernels", "attention"),
     "llama": ("attention.attention", "llama"),
     "gemma2": ("attention.attention", "llama"),
     "gemma3": ("attention.kinds", "gemma3"),
@@ -41,7 +41,7 @@ _ATTENTIONS: Final[dict[str, tuple[str, str]]] = {
 
 #: The same for each style of feed-forward part.
 _MLPS: Final[dict[str, tuple[str, str]]] = {
-    "fused": ("loss.fused_kernels", "feed_forward"),
+    "fused": ("layers.fused_kernels", "feed_forward"),
     "llama": ("feedforward.mlp", "gated"),
     "phi3": ("feedforward.mlp", "fused"),
     "mixtral": ("feedforward.moe", "mixtral"),

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qtui.tui.panels.quantize.activations.data import (
-    Captured,
-    Outputs,
-    Ranges,
-    TextChoice,
-    build,
-)
+from qtui.engine.answers.activations import Captured, CapturesMade, Outputs, Ranges, StageTold
+from qtui.engine.requests import CaptureRequest
 from qtui.tui.panels.quantize.feed import QuantizeFeed
 from qtui.tui.panels.quantize.loading import Activity
+from qtui_core.codec import from_plain
+from qtui_core.dataclass import dataclass
+
+
+@dataclass(frozen=True)
+class TextChoice:
+    """What the model is to read: a prompt, a file, or the built-in text where both are None."""
+
+    prompt: str | None = None
+    file: str | None = None
 
 
 class ActivationsFeed:
@@ -35,13 +40,13 @@ class ActivationsFeed:
 
         def heard(fraction: float, data: dict[str, Any]) -> None:
             nonlocal stage
-            stage = data.get("stage", stage)
+            stage = from_plain(StageTold, data).stage if data else stage
             activity(stage, fraction)
 
-        params = {"model": model, "tensors": [tensor], **text.params}
+        params = CaptureRequest(model=model, tensors=(tensor,), prompt=text.prompt, file=text.file)
         reply = await self._feed.engine.request("capture", params, on_progress=heard)
-        self.held = frozenset(reply.data["held"])
-        found = build(Captured, reply.data["captures"][0])
+        made = reply.read(CapturesMade)
+        self.held, found = frozenset(made.held), made.captures[0]
         self._feed.forget_other_captures(tensor, found.number)
         return found
 
@@ -53,7 +58,7 @@ class ActivationsFeed:
             reply = await self._feed.engine.request(
                 "activation_ranges", params, on_progress=_heard(activity, f"ranges of {scheme}")
             )
-            return Ranges.parse(scheme, reply.data)
+            return reply.read(Ranges)
 
         key = ("ranges", model, found.number, side, scheme)
         return await self._feed.answers.remembered(key, ask)
@@ -65,13 +70,13 @@ class ActivationsFeed:
             params = {
                 "model": model,
                 "tensor": found.tensor,
-                "schemes": list(schemes),
+                "schemes": schemes,
                 "active": active,
             }
             reply = await self._feed.engine.request(
                 "output_error", params, on_progress=_heard(activity, "error of the output")
             )
-            return Outputs.parse(reply.data)
+            return reply.read(Outputs)
 
         key = ("outputs", model, found.number, schemes, active)
         return await self._feed.answers.remembered(key, ask)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qtui.engine.answers.activations import Captured, Channel, Outputs, Ranges, Way
 from qtui.report.numbers import format_decibels, format_value
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
-from qtui.screen.widgets.text_picture import wrapped
-from qtui.tui.panels.quantize.activations.data import Captured, Channel, Outputs, Ranges, Way
-from qtui.tui.panels.quantize.outliers.lines import Text, TextLine, Tone
+from qtui.screen.widgets.text_picture import Tone, Toned, TonedLine, wrapped
 from qtui_core.models.quoting import printable
 
 LABEL = 23
@@ -27,10 +26,10 @@ def all_lines(
     ranges: Ranges | None,
     outputs: Outputs | None,
     letters: str = "AB",
-) -> Sequence[TextLine]:
+) -> Sequence[TonedLine]:
     """Everything that is known, with blank lines between the parts where there is room, and
     the channels as bars where there is more."""
-    parts: list[list[TextLine]] = [[_text_line(width, glyphs, found, ranges)]]
+    parts: list[list[TonedLine]] = [[_text_line(width, glyphs, found, ranges)]]
     if ranges is not None:
         parts.append(_way_lines(width, glyphs, ranges))
         parts.append([_channel_line(width, glyphs, ranges)])
@@ -46,13 +45,13 @@ def all_lines(
     if room < 0:
         # The first line belongs to the numbers below it; the parts are told apart by headings.
         return [line for part in parts for line in part][:height]
-    lines: list[TextLine] = []
+    lines: list[TonedLine] = []
     for part in parts:
         lines += [[], *part] if lines else part
     return lines
 
 
-def _text_line(width: int, glyphs: Glyphs, found: Captured, ranges: Ranges | None) -> TextLine:
+def _text_line(width: int, glyphs: Glyphs, found: Captured, ranges: Ranges | None) -> TonedLine:
     kept = ""
     if ranges is not None and ranges.sampled:
         kept = f" ({found.kept_tokens:,} of them measured)"
@@ -62,13 +61,13 @@ def _text_line(width: int, glyphs: Glyphs, found: Captured, ranges: Ranges | Non
     return [(shortened(words, width, glyphs.ellipsis), "label")]
 
 
-def _way_lines(width: int, glyphs: Glyphs, ranges: Ranges) -> list[TextLine]:
+def _way_lines(width: int, glyphs: Glyphs, ranges: Ranges) -> list[TonedLine]:
     title = f"{ranges.scheme.split(':')[0]} for the {ranges.side}"
     heads = f"{'bits':>7}{'calibrated':>12}{'unseen':>8}{'lost':>6}{'clipped':>9}"
     bar = width - LABEL - NUMBERS - 1
-    lines: list[TextLine] = [
+    lines: list[TonedLine] = [
         [
-            (f"{shortened(title, LABEL, glyphs.ellipsis):<{LABEL}}", "heading"),
+            (f"{shortened(title, LABEL, glyphs.ellipsis):<{LABEL}}", "title"),
             (heads, "label"),
             ("  SQNR in dB" if bar >= 12 else "", "label"),
         ]
@@ -84,25 +83,25 @@ def _way_lines(width: int, glyphs: Glyphs, ranges: Ranges) -> list[TextLine]:
     return lines
 
 
-def _way_line(way: Way, glyphs: Glyphs, best: bool) -> list[Text]:
-    clipped = f"{100 * way.clipped:.2f}%" if way.kind == "static" or way.clipped else NONE
+def _way_line(way: Way, glyphs: Glyphs, best: bool) -> list[Toned]:
+    clipped = f"{100 * way.last.clipped:.2f}%" if way.kind == "static" or way.last.clipped else NONE
     loss = NONE if way.loss_db is None else f"{way.loss_db + 0.0:.1f}"
     marker = glyphs.pointer if best else " "
-    held = _decibels(way.held_out_db) if way.unseen else NONE
+    held = _decibels(way.held_out.sqnr_db) if way.held_out else NONE
     name = f"{marker}{way.kind:<8}{way.words}"
     return [
         (f"{name:<{LABEL}}", "strong" if best else "value"),
-        (f"{way.bits:>7.2f}{_decibels(way.calibration_db):>12}", "value"),
+        (f"{way.bits:>7.2f}{_decibels(way.calibration.sqnr_db):>12}", "value"),
         (f"{held:>8}", "strong" if best else "value"),
-        (f"{loss:>6}", "loss" if way.loss_db is not None and way.loss_db >= 1 else "value"),
+        (f"{loss:>6}", "expected" if way.loss_db is not None and way.loss_db >= 1 else "value"),
         (f"{clipped:>9}", "value"),
     ]
 
 
-def _channel_line(width: int, glyphs: Glyphs, ranges: Ranges) -> TextLine:
+def _channel_line(width: int, glyphs: Glyphs, ranges: Ranges) -> TonedLine:
     """The largest channels, as many as fit."""
     start = "largest channels"
-    text: list[Text] = [(f"{start:<{LABEL}}", "heading")]
+    text: list[Toned] = [(f"{start:<{LABEL}}", "title")]
     room = width - LABEL
     for place, channel in enumerate(ranges.channels):
         words = f"{channel.channel:,}: {_ratio(channel)}   "
@@ -113,7 +112,7 @@ def _channel_line(width: int, glyphs: Glyphs, ranges: Ranges) -> TextLine:
     return text
 
 
-def _channel_bars(width: int, glyphs: Glyphs, ranges: Ranges, count: int) -> list[TextLine]:
+def _channel_bars(width: int, glyphs: Glyphs, ranges: Ranges, count: int) -> list[TonedLine]:
     """A bar for each channel from 0 to its largest magnitude; a tick where the median is."""
     channels = ranges.channels[:count]
     largest = channels[0].absmax
@@ -122,13 +121,13 @@ def _channel_bars(width: int, glyphs: Glyphs, ranges: Ranges, count: int) -> lis
         return []
     heads = f"{'largest':>8}{'ratio':>8}"
     legend = f"  {glyphs.vertical} the median channel"
-    lines: list[TextLine] = [
-        [(f"{'largest channels':<{LABEL}}", "heading"), (heads, "label"), (legend, "tick")]
+    lines: list[TonedLine] = [
+        [(f"{'largest channels':<{LABEL}}", "title"), (heads, "label"), (legend, "quiet")]
     ]
     for place, channel in enumerate(channels):
         name: Tone = "warning" if place < ranges.standing_out else "value"
         cells = max(1, round(channel.absmax / largest * room))
-        text: list[Text] = [
+        text: list[Toned] = [
             (f" {f'channel {channel.channel:,}':<{LABEL - 1}}", name),
             (f"{format_value(channel.absmax, 3):>8}{_ratio(channel):>8}  ", "value"),
         ]
@@ -140,29 +139,29 @@ def _channel_bars(width: int, glyphs: Glyphs, ranges: Ranges, count: int) -> lis
         else:
             text += [
                 (glyphs.full * tick, "bar"),
-                (glyphs.vertical, "tick"),
+                (glyphs.vertical, "quiet"),
                 (glyphs.full * (cells - tick - 1), "bar"),
             ]
         lines.append(text)
     return lines
 
 
-def _output_lines(width: int, glyphs: Glyphs, outputs: Outputs, letters: str) -> list[TextLine]:
+def _output_lines(width: int, glyphs: Glyphs, outputs: Outputs, letters: str) -> list[TonedLine]:
     names = [f"{letter} {text}" for letter, text in zip(letters, outputs.schemes, strict=False)]
     longest = max(map(len, names), default=0)
     label = min(max(LABEL, longest + 5), width // 2)
     column = min(max(13, longest + 2), max(8, (width - label) // (1 + len(names))))
     heads = ["as stored", *names]
     title = "SQNR of the output, dB"
-    lines: list[TextLine] = [
+    lines: list[TonedLine] = [
         [
-            (f"{shortened(title, label, glyphs.ellipsis):<{label}}", "heading"),
+            (f"{shortened(title, label, glyphs.ellipsis):<{label}}", "title"),
             ("input as is".rjust(column), "label"),
             *((shortened(n, column - 1, glyphs.ellipsis).rjust(column), "label") for n in names),
         ]
     ]
     for row, (name, values) in enumerate(zip(heads, outputs.sqnr_db, strict=True)):
-        text: list[Text] = [
+        text: list[Toned] = [
             (f"{shortened(f' W {name}', label - 1, glyphs.ellipsis):<{label}}", "value")
         ]
         for at, value in enumerate(values):
@@ -172,7 +171,7 @@ def _output_lines(width: int, glyphs: Glyphs, outputs: Outputs, letters: str) ->
     return lines
 
 
-def _share_line(width: int, outputs: Outputs) -> TextLine:
+def _share_line(width: int, outputs: Outputs) -> TonedLine:
     """The output channels with the largest share of the error, as many as fit."""
     words = "  largest shares of the error, by output: "
     for place, (channel, share) in enumerate(outputs.worst_outputs):
@@ -188,16 +187,16 @@ def _decibels(sqnr_db: float | None) -> str:
 
 
 def _kept(way: Way) -> float:
-    return float("inf") if way.kept_db is None else way.kept_db
+    return float("inf") if way.last.sqnr_db is None else way.last.sqnr_db
 
 
 def _ratio(channel: Channel) -> str:
     return "–" if channel.ratio is None else f"{channel.ratio:.3g}x"
 
 
-def wrapped_lines(width: int, sentences: Sequence[str]) -> list[TextLine]:
+def wrapped_lines(width: int, sentences: Sequence[str]) -> list[TonedLine]:
     """Paragraphs for a width, a blank line after each."""
-    lines: list[TextLine] = []
+    lines: list[TonedLine] = []
     for sentence in sentences:
         for line in wrapped(sentence, width):
             lines.append([(line, "value")])

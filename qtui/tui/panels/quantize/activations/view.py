@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -12,20 +11,21 @@ from textual.binding import Binding
 from textual.widget import Widget
 from textual.widgets import Input
 
+from qtui.engine.answers.activations import Captured, Outputs, Ranges
 from qtui.engine.client import EngineLost
 from qtui.screen.panel.asking import AskingPhase
 from qtui.screen.panel.base import PaletteEntry
 from qtui.screen.tensors.subject import INPUT, OUTPUT
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
-from qtui.tui.panels.quantize.activations.data import Captured, Outputs, Ranges, TextChoice
-from qtui.tui.panels.quantize.activations.feed import ActivationsFeed
+from qtui.screen.widgets.text_picture import TextPicture, TonedLine, in_rows
+from qtui.tui.panels.quantize.activations.feed import ActivationsFeed, TextChoice
 from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
 from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
 from qtui.tui.panels.quantize.activations.states import CaptureState, state_sentence, state_words
 from qtui.tui.panels.quantize.loading import Activity, Look
-from qtui.tui.panels.quantize.outliers.lines import TextLine, TonedLines
 from qtui.tui.panels.quantize.views import View
+from qtui_core.codec import printed
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 
@@ -35,10 +35,6 @@ UNASKED_SECONDS = 5.0
 #: What a request to the engine holds even where JSON takes twelve bytes for every character.
 LONGEST_PROMPT = 80_000
 BUILT_IN = TextChoice()
-
-
-class ActivationLines(TonedLines, can_focus=True):
-    """Where the focus is while the tensors are not on the screen."""
 
 
 class ActivationsView(View):
@@ -56,13 +52,13 @@ class ActivationsView(View):
         layout: vertical;
         #activations-text { display: none; }
         &.-typing #activations-text { display: block; }
-        ActivationLines { height: 1fr; padding: 0 1; }
+        TextPicture { height: 1fr; padding: 0 1; }
     }
     """
 
     def __init__(self, drawing: Drawing) -> None:
         super().__init__(drawing)
-        self.lines = ActivationLines(self._lay_out)
+        self.lines = TextPicture(drawing, in_rows(self._lay_out))
         self.field = Field(compact=True, select_on_focus=True, id="activations-text")
         self.state = CaptureState.NOTHING
         self.trouble = ""
@@ -92,8 +88,7 @@ class ActivationsView(View):
     async def look(self, look: Look, activity: Activity) -> None:
         if self._feed is None:
             self._feed = ActivationsFeed(self.panel.feed)
-        if look.model != self._model:
-            self._model, self.text, self._seconds = look.model, None, 0.0
+        self._meet(look.model)
         tensor = self._tensor = look.subject.tensor
         if self.found is not None and self.found.tensor != tensor:
             self._forget()
@@ -118,6 +113,11 @@ class ActivationsView(View):
             raise
         except QtuiError as error:
             self._be(CaptureState.FAILED, str(error))
+
+    def _meet(self, model: str) -> None:
+        """Nobody has said yet what another model is to read."""
+        if model != self._model:
+            self._model, self.text, self._seconds = model, None, 0.0
 
     async def _capture(
         self, feed: ActivationsFeed, text: TextChoice, look: Look, activity: Activity
@@ -205,9 +205,7 @@ class ActivationsView(View):
         if self.state is not CaptureState.READY or self.found is None:
             return None
         parts = {"capture": self.found, "ranges": self.ranges, "outputs": self.outputs}
-        return {
-            name: None if part is None else dataclasses.asdict(part) for name, part in parts.items()
-        }
+        return {name: printed(part) for name, part in parts.items()}
 
     # Keys
 
@@ -250,6 +248,8 @@ class ActivationsView(View):
         self.remove_class("-typing")
 
     def _read(self, text: TextChoice) -> None:
+        # Keys that come together are here before the view has looked at its model at all.
+        self._meet(self.panel.shown.model)
         self.text, self.trouble = text, ""
         self.state = CaptureState.NOTHING
         entry = self.panel.shown.entry
@@ -284,7 +284,7 @@ class ActivationsView(View):
         side = "input" if self.ranges is None else self.ranges.side
         return f"{side} of {printable(self.found.module)}"
 
-    def _lay_out(self, width: int, height: int) -> Sequence[TextLine]:
+    def _lay_out(self, width: int, height: int) -> Sequence[TonedLine]:
         glyphs = self.drawing.glyphs
         if self._message:
             return wrapped_lines(width, self._message.splitlines())

@@ -12,7 +12,8 @@ from qtui.engine.answers.outliers import (
     Granularities,
     OutlierNumbers,
 )
-from qtui.screen.tensors.subject import Injection, Subject
+from qtui.engine.requests import Injection
+from qtui.screen.tensors.subject import Subject
 from qtui.tui.panels.quantize.loading import Look
 from qtui.tui.panels.quantize.outliers.sentences import injection_sentence, outlier_sentence
 

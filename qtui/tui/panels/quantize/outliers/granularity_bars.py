@@ -12,14 +12,14 @@ from qtui.engine.answers.outliers import Granularities, GranularityRow
 from qtui.report.numbers import format_count, format_decibels
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
-from qtui.tui.panels.quantize.outliers.lines import Text, TextLine, TonedLines
+from qtui.screen.widgets.text_picture import TextPicture, Toned, TonedLine
 
 SHORTEST_BAR = 6
 
 
 def granularity_lines(
     width: int, height: int, glyphs: Glyphs, found: Granularities | None
-) -> Sequence[TextLine]:
+) -> Sequence[TonedLine]:
     """A line for each granularity. The bar ends at the SQNR; lighter cells after it are what
     the injected outlier took; a tick stands where a Gaussian tensor would be, if that is
     further."""
@@ -37,11 +37,11 @@ def granularity_lines(
     marked = any(row.gaussian_sqnr_db is not None for row in found.rows) and bar >= SHORTEST_BAR
     legend = f"  {glyphs.vertical} Gaussian" if marked else ""
     title = "SQNR in dB, over the original" if injected else "SQNR in dB by granularity"
-    heading: list[Text] = [(shortened(title, width, glyphs.ellipsis), "heading")]
+    heading: list[Toned] = [(shortened(title, width, glyphs.ellipsis), "title")]
     if len(title) + len(legend) <= width:
-        heading.append((legend, "tick"))
+        heading.append((legend, "quiet"))
     scales = f"{'scales':>7}" if with_scales else ""
-    lines: list[TextLine] = [
+    lines: list[TonedLine] = [
         heading,
         [(f"{'':12}{scales}{'bits':>6} {'':{bar}}{values}", "label")],
     ]
@@ -58,12 +58,12 @@ def _line(
     glyphs: Glyphs,
     *,
     with_scales: bool,
-) -> TextLine:
+) -> TonedLine:
     own = row.scheme == found.scheme
     name = row.granularity or "cast"
     before = found.without(row)
     scales = f"{_short(row.scales):>7}" if with_scales else ""
-    line: list[Text] = [
+    line: list[Toned] = [
         (f"{glyphs.pointer if own else ' '}{name:<11}", "strong" if own else "value"),
         (f"{scales}{row.bits_per_parameter:>6.2f} ", "label"),
     ]
@@ -80,7 +80,7 @@ def _short(count: int) -> str:
 
 def _bar(
     row: GranularityRow, found: Granularities, bar: int, largest: float, glyphs: Glyphs
-) -> list[Text]:
+) -> list[Toned]:
     def cells(decibels: float | None) -> int:
         if decibels is None or largest <= 0:
             return 0
@@ -89,9 +89,9 @@ def _bar(
     before = found.without(row)
     end = cells(found.decibels(row))
     lost = max(end, cells(before.sqnr_db)) if before is not None else end
-    text: list[Text] = [
+    text: list[Toned] = [
         (glyphs.full * end, "bar"),
-        (glyphs.shades[1] * (lost - end), "loss"),
+        (glyphs.shades[1] * (lost - end), "expected"),
         (" " * (bar - lost), "label"),
     ]
     tick = cells(row.gaussian_sqnr_db) - 1
@@ -101,12 +101,12 @@ def _bar(
     return [
         *text[:2],
         (" " * before_tick, "label"),
-        (glyphs.vertical, "tick"),
+        (glyphs.vertical, "quiet"),
         (" " * after_tick, "label"),
     ]
 
 
-class GranularityBars(TonedLines, can_focus=True):
+class GranularityBars(TextPicture):
     """The error by granularity; up and down make the injected outlier larger and smaller."""
 
     BINDINGS: ClassVar[list[Any]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from qtui.screen.tensors.subject import Injection
+from qtui.engine.requests import Injection
 from qtui_core.errors import UsageError
 
 EXAMPLES = "for example 12.5, 20 sigma, -3 at 5,40 or 20 sigma at column 5"

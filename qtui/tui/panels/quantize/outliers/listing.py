@@ -8,8 +8,8 @@ from qtui.engine.answers.outliers import ErrorByColumn, KeptColumns, OutlierNumb
 from qtui.report.numbers import format_decibels, format_value, plural
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
+from qtui.screen.widgets.text_picture import Toned, TonedLine
 from qtui.tui.panels.quantize.outliers.detection import beyond_text
-from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
 
 
 def listing_lines(
@@ -18,7 +18,7 @@ def listing_lines(
     glyphs: Glyphs,
     numbers: OutlierNumbers | None,
     attribution: ErrorByColumn | None,
-) -> Sequence[TextLine]:
+) -> Sequence[TonedLine]:
     """Elements in the upper part, columns below; each list ends where the room does."""
     if numbers is None:
         return ()
@@ -31,7 +31,7 @@ def listing_lines(
 
 def element_lines(
     numbers: OutlierNumbers, height: int, width: int, glyphs: Glyphs
-) -> list[TextLine]:
+) -> list[TonedLine]:
     """What the detection finds: elements, the furthest first, or columns, the largest first."""
     lines = _heading(numbers, width, glyphs)
     if numbers.detection == "column":
@@ -51,7 +51,7 @@ def element_lines(
     return lines
 
 
-def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TextLine]:
+def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TonedLine]:
     """What was looked for in words, and how much of it there is."""
     by, limit, many = numbers.detection, numbers.limit, numbers.outlier_column_count
     beyond, times = beyond_text(by, limit), glyphs.times
@@ -66,7 +66,7 @@ def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TextLi
     else:
         nothing, largest = nothing_found(numbers)
         return [
-            [(shortened(nothing, width, glyphs.ellipsis), "heading")],
+            [(shortened(nothing, width, glyphs.ellipsis), "title")],
             [(shortened(largest, width, glyphs.ellipsis), "label")],
         ]
     share = f"{100 * numbers.share:.2g}%"
@@ -74,7 +74,7 @@ def _heading(numbers: OutlierNumbers, width: int, glyphs: Glyphs) -> list[TextLi
     shares = [f"{share}{whole}{columns}" for whole in (" of the elements", " of all", "")]
     mark = f" {glyphs.outlier}" if many else ""
     return [
-        [(_fitting(titles, width, glyphs), "heading")],
+        [(_fitting(titles, width, glyphs), "title")],
         [(_fitting(shares, width - len(mark), glyphs), "label"), (mark, "warning")],
     ]
 
@@ -85,14 +85,14 @@ def _fitting(texts: Sequence[str], width: int, glyphs: Glyphs) -> str:
     return shortened(found, width, glyphs.ellipsis)
 
 
-def _largest_lines(numbers: OutlierNumbers, height: int, glyphs: Glyphs) -> list[TextLine]:
+def _largest_lines(numbers: OutlierNumbers, height: int, glyphs: Glyphs) -> list[TonedLine]:
     """The columns by their size: largest magnitude and root mean square, and how many times
     those of the median column they are."""
 
     def times(ratio: float | None) -> str:
         return "" if ratio is None else times_text(ratio, glyphs)
 
-    lines: list[TextLine] = [[(f"{'column':>8}{'absmax':>9}{'size':>8}{'rms':>8}", "label")]]
+    lines: list[TonedLine] = [[(f"{'column':>8}{'absmax':>9}{'size':>8}{'rms':>8}", "label")]]
     for column in numbers.largest:
         lines.append(
             [
@@ -110,15 +110,15 @@ def column_lines(
     height: int,
     width: int,
     glyphs: Glyphs,
-) -> list[TextLine]:
+) -> list[TonedLine]:
     """The columns that are large or full of error: what of the squared error is in them, and
     what of it would be gone with them in 16 bits."""
     total = f"{numbers.column_total:,}"
     if attribution is None:
-        return [[(f"columns of {total}", "heading")]]
+        return [[(f"columns of {total}", "title")]]
     title = shortened(f"error of {attribution.scheme} by column", width, glyphs.ellipsis)
-    lines: list[TextLine] = [
-        [(title, "heading")],
+    lines: list[TonedLine] = [
+        [(title, "title")],
         [(f"{'column':>8}{'size':>7}{'own':>7}{'caused':>8}", "label")],
     ]
     if not attribution.tried:
@@ -138,12 +138,12 @@ def column_lines(
     return lines
 
 
-def _kept_line(kept: KeptColumns, name: str, bar: int, glyphs: Glyphs) -> TextLine:
+def _kept_line(kept: KeptColumns, name: str, bar: int, glyphs: Glyphs) -> TonedLine:
     size = ""
     if len(kept.columns) == 1 and kept.absmax_ratio is not None:
         size = times_text(kept.absmax_ratio, glyphs)
     filled = round(max(0.0, min(1.0, kept.caused_share)) * bar) if bar > 0 else 0
-    line: list[Text] = [
+    line: list[Toned] = [
         (f"{name:>8}{size:>7}", "value"),
         (f"{percent(kept.own_share):>7}", "label"),
         (f"{percent(kept.caused_share):>8}", "value"),

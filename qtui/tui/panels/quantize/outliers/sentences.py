@@ -9,8 +9,8 @@ from qtui.engine.answers.outliers import (
     GranularityRow,
     OutlierNumbers,
 )
+from qtui.engine.requests import Injection
 from qtui.report.numbers import format_decibels, format_value, plural
-from qtui.screen.tensors.subject import Injection
 from qtui.tui.panels.quantize.outliers.detection import Detection, beyond_text
 from qtui.tui.panels.quantize.outliers.injecting import place_text, sigmas_text
 from qtui.tui.panels.quantize.outliers.listing import nothing_found, percent

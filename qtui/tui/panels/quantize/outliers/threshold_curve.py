@@ -8,7 +8,7 @@ from qtui.engine.answers.outliers import DecompositionSweep
 from qtui.report.numbers import format_bytes, format_decibels
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
-from qtui.tui.panels.quantize.outliers.lines import Text, TextLine
+from qtui.screen.widgets.text_picture import Toned, TonedLine
 
 EIGHTHS = 8
 WIDEST_POINT = 4
@@ -16,16 +16,16 @@ WIDEST_POINT = 4
 
 def threshold_lines(
     width: int, height: int, glyphs: Glyphs, found: DecompositionSweep | None, chosen: int
-) -> Sequence[TextLine]:
+) -> Sequence[TonedLine]:
     """The slider and, where there is room, the curve above its positions."""
     if found is None:
         return ()
     title = shortened(f"LLM.int8() of {found.scheme}", width, glyphs.ellipsis)
     if not found.points:
-        return [[(title, "heading")], [("every element is zero", "label")]]
+        return [[(title, "title")], [("every element is zero", "label")]]
     point = found.points[chosen]
-    lines: list[TextLine] = [
-        [(title, "heading")],
+    lines: list[TonedLine] = [
+        [(title, "title")],
         [
             (f"< {point.threshold:g} >", "strong"),
             (f" {point.columns:,} of {found.column_total:,} columns in 16 bits", "value"),
@@ -43,7 +43,7 @@ def threshold_lines(
 
 def _curve(
     width: int, height: int, glyphs: Glyphs, found: DecompositionSweep, chosen: int
-) -> list[TextLine]:
+) -> list[TonedLine]:
     """Bars of SQNR from the highest threshold at the left, a marker below the chosen one."""
     points = found.points
     step = max(1, min(WIDEST_POINT, (width - 6) // len(points)))
@@ -53,11 +53,11 @@ def _curve(
     low, high = min(known), max(known)
     low = 0.0 if low < 0 or high - low < 1 else low - (high - low) * 0.15
     rows = height - 2
-    lines: list[TextLine] = []
+    lines: list[TonedLine] = []
     for y in range(rows):
         above_ground = rows - 1 - y
         label = f"{high:5.1f} " if y == 0 else f"{low:5.1f} " if y == rows - 1 else " " * 6
-        line: list[Text] = [(label, "label")]
+        line: list[Toned] = [(label, "label")]
         for at, point in enumerate(points):
             value = point.sqnr_db if point.sqnr_db is not None else high
             eighths = round((value - low) / ((high - low) or 1) * rows * EIGHTHS)

@@ -13,10 +13,11 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
+from qtui.engine.requests import Injection
 from qtui.report.numbers import format_value
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.tensors.subject import Injection
 from qtui.screen.widgets.drawing import Drawing
+from qtui.screen.widgets.text_picture import TextPicture, in_rows
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.outliers.detection import EXAMPLES as LIMITS
 from qtui.tui.panels.quantize.outliers.detection import Detection, limit_text
@@ -37,7 +38,6 @@ from qtui.tui.panels.quantize.outliers.injecting import (
     sigmas_text,
 )
 from qtui.tui.panels.quantize.outliers.keys import HELP, KEYS
-from qtui.tui.panels.quantize.outliers.lines import TonedLines
 from qtui.tui.panels.quantize.outliers.listing import listing_lines
 from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
@@ -88,17 +88,23 @@ class OutliersView(View):
         glyphs = drawing.glyphs
         self.line = TypingLine()
         self.message = Static(id="outlier-message", markup=False)
-        self.list = TonedLines(
-            lambda w, h: listing_lines(w, h, glyphs, self.found.numbers, self.found.attribution),
+        found = self.found
+        self.list = TextPicture(
+            drawing,
+            in_rows(lambda w, h: listing_lines(w, h, glyphs, found.numbers, found.attribution)),
             id="outlier-list",
+            focus=False,
         )
         self.bars = GranularityBars(
-            lambda w, h: granularity_lines(w, h, glyphs, self.found.granularities),
+            drawing,
+            in_rows(lambda w, h: granularity_lines(w, h, glyphs, found.granularities)),
             id="outlier-granularities",
         )
-        self.curve = TonedLines(
-            lambda w, h: threshold_lines(w, h, glyphs, self.found.decomposition, self.found.chosen),
+        self.curve = TextPicture(
+            drawing,
+            in_rows(lambda w, h: threshold_lines(w, h, glyphs, found.decomposition, found.chosen)),
             id="outlier-thresholds",
+            focus=False,
         )
 
     def compose(self) -> ComposeResult:
@@ -238,7 +244,7 @@ class OutliersView(View):
         subject = self._looked.subject
         lines = ["  ".join((subject.title, *subject.words)), ""]
         for part in (self.list, self.bars, self.curve):
-            lines += [*part.text_lines(90, 40), ""]
+            lines += [*part.text_for(90, 40), ""]
         return "\n".join([*lines, self.sentence])
 
     @property

@@ -11,8 +11,8 @@ from qtui_core.memory.tape.blocks.feedforward.moe_adapters import AdaptedParamet
 from qtui_core.memory.tape.blocks.linear.weights import Weights
 from qtui_core.memory.tape.operations.attention import softmax
 from qtui_core.memory.tape.operations.linear import linear
-from qtui_core.memory.tape.operations.norm import total
 from qtui_core.memory.tape.operations.pointwise import add_constant, from_output, scale
+from qtui_core.memory.tape.operations.reductions import total
 from qtui_core.memory.tape.operations.routing import divide_in_place, gather, masked_fill, top_k
 from qtui_core.memory.tape.tape import Tape, Tensor
 

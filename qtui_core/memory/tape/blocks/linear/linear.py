@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import Linear
 from qtui_core.memory.shape.packings import LAYOUTS
@@ -35,20 +34,19 @@ def project(
     tape.path = spec.name
     own = own or weights.linear(spec)
     if own.down is None:
-        result = base(tape, weights.plan, spec, own, x, label)
+        result = base(tape, spec, own, x, label)
     elif own.quant is None or own.quant in _LIKE_DENSE:
-        result = _adapted(tape, weights.plan, spec, own, x, label)
+        result = _adapted(tape, spec, own, x, label)
     elif own.quant == "int8" or own.quant in LAYOUTS:
-        result = _adapted_int8(tape, weights.plan, spec, own, x)
+        result = _adapted_int8(tape, spec, own, x)
     else:
-        result = _adapted_4bit(tape, weights.plan, spec, own, x)
+        result = _adapted_4bit(tape, spec, own, x)
     tape.path = before
     return result
 
 
 def base(
     tape: Tape,
-    plan: RunPlan,
     spec: Linear,
     own: LinearWeights,
     x: Tensor,
@@ -72,50 +70,48 @@ def base(
     if own.quant == "int8":
         return linear_int8(tape, spec, own, x)
     if own.quant in LAYOUTS:
-        return linear_packed(tape, plan, spec, own, x)
-    return linear_4bit(tape, plan, spec, own, x)
+        return linear_packed(tape, spec, own, x)
+    return linear_4bit(tape, spec, own, x)
 
 
-def _adapted(
-    tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor, label: Label
-) -> Tensor:
+def _adapted(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor, label: Label) -> Tensor:
     """peft/tuners/lora/layer.py, Linear.forward: the input is cast to the adapter's type, and the
     sum back to the base's; by HqqLoraLinear of lora/hqq.py only outside of autocast."""
     assert own.down is not None
-    result = base(tape, plan, spec, own, x, label)
+    result = base(tape, spec, own, x, label)
     given = result.dtype
     if own.quant != "hqq" or tape.autocast is None:
         x = tape.to(x, own.down.dtype)
-    output = scale(tape, _low_rank(tape, plan, spec, own, x))
+    output = scale(tape, _low_rank(tape, spec, own, x))
     result = add(tape, result, output, ADD if label == MM else label)
     del output
     return tape.to(result, given, TO_COPY if label == MM else label)
 
 
-def _adapted_4bit(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
+def _adapted_4bit(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
     """peft/tuners/lora/bnb.py, Linear4bit.forward: the base's result is cloned; types are adapted
     by hand only outside of autocast."""
     assert own.down is not None
-    result = clone(tape, base(tape, plan, spec, own, x))
+    result = clone(tape, base(tape, spec, own, x))
     expected = result.dtype
     if tape.autocast is None:
         x = tape.to(x, own.down.dtype)
-    output = scale(tape, _low_rank(tape, plan, spec, own, x))
+    output = scale(tape, _low_rank(tape, spec, own, x))
     if tape.autocast is None:
         output = tape.to(output, expected)
     return add(tape, result, output)
 
 
-def _adapted_int8(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
+def _adapted_int8(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
     """peft/tuners/lora/bnb.py, Linear8bitLt.forward: as with 4 bits, but nothing is cloned, and
     the scaled product is cast before it is added. AwqLoraLinear of lora/awq.py casts it before it
     is scaled."""
     assert own.down is not None
-    result = base(tape, plan, spec, own, x)
+    result = base(tape, spec, own, x)
     expected = result.dtype
     if tape.autocast is None:
         x = tape.to(x, own.down.dtype)
-    output = _low_rank(tape, plan, spec, own, x)
+    output = _low_rank(tape, spec, own, x)
     first = (own.quant or "").startswith("awq")
     if not first:
         output = scale(tape, output)
@@ -126,11 +122,11 @@ def _adapted_int8(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x
     return add(tape, result, output)
 
 
-def _low_rank(tape: Tape, plan: RunPlan, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
+def _low_rank(tape: Tape, spec: Linear, own: LinearWeights, x: Tensor) -> Tensor:
     """`lora_B(lora_A(dropout(x)))`."""
     assert own.down is not None
     assert own.up is not None
-    rank = plan.lora_rank
-    x = dropout(tape, x, plan.lora_dropout)
+    rank = own.plan.lora_rank
+    x = dropout(tape, x, own.plan.lora_dropout)
     x = linear(tape, x, own.down, None, spec.inputs, rank)
     return linear(tape, x, own.up, None, rank, spec.outputs)

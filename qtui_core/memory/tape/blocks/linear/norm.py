@@ -8,8 +8,8 @@ from typing import Final
 from qtui_core.memory.shape.model_shape import Norm
 from qtui_core.memory.tape.blocks.linear.weights import Weights
 from qtui_core.memory.tape.operations.fused import rms_norm, rms_norm_trained
-from qtui_core.memory.tape.operations.norm import layer_norm, mean
 from qtui_core.memory.tape.operations.pointwise import add_constant, mul, power, rsqrt, subtract
+from qtui_core.memory.tape.operations.reductions import layer_norm, mean
 from qtui_core.memory.tape.tape import Tape, Tensor
 
 

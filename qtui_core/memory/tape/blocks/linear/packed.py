@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Label
 from qtui_core.memory.shape.model_shape import Linear
 from qtui_core.memory.tape.blocks.linear.weights import LinearWeights
@@ -24,16 +23,14 @@ QUANTIZED: Final = Label("per_token_cast_to_fp8")
 _TOKEN_GROUP: Final = 128
 
 
-def linear_packed(
-    tape: Tape, plan: RunPlan, spec: Linear, weights: LinearWeights, x: Tensor
-) -> Tensor:
+def linear_packed(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
     """The layer of `x`, in the type of `x`."""
     kind = weights.quant or ""
     if kind in ("fp8", "fbgemm"):
         return _fp8(tape, spec, weights, x)
     if kind == "gptq":
         return _gptq(tape, spec, weights, x)
-    return _unpacking(tape, plan, kind, spec, weights, x)
+    return _unpacking(tape, kind, spec, weights, x)
 
 
 def _gptq(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
@@ -47,9 +44,7 @@ def _gptq(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor
     return result if weights.bias is None else add(tape, result, weights.bias)
 
 
-def _unpacking(
-    tape: Tape, plan: RunPlan, kind: str, spec: Linear, weights: LinearWeights, x: Tensor
-) -> Tensor:
+def _unpacking(tape: Tape, kind: str, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
     """AwqGemmFn and HQQMatmulNoCacheDeq: the weight is unpacked in both directions, and the input
     is kept, though no gradient needs it. hqq unpacks in three steps, each a tensor of 16 bits;
     AwqGemmFn copies the weight for each sequence on the way back."""
@@ -68,7 +63,7 @@ def _unpacking(
 
     def backward(gradient: Tensor) -> Gradients:
         weight = unpacked()
-        each = tape.new(size * plan.batch, gradient.dtype, REPEATED) if copied else None
+        each = tape.new(size * weights.plan.batch, gradient.dtype, REPEATED) if copied else None
         result = tape.new(inputs, gradient.dtype, MM)
         del weight, each
         return (result,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.memory.replay.record import Component, Label
 from qtui_core.memory.shape.model_shape import Linear
 from qtui_core.memory.shape.storage import BLOCK
@@ -29,19 +28,14 @@ RESULT: Final = Label("int8_mm_dequant")
 FUSED_ROWS: Final = 4
 
 
-def compute_dtype(plan: RunPlan) -> str:
-    """bnb_4bit_compute_dtype: the type of the model where it has 16 bits, else autocast's."""
-    return plan.dtype if plan.dtype in ("bf16", "fp16") else plan.autocast_dtype
-
-
-def linear_4bit(
-    tape: Tape, plan: RunPlan, spec: Linear, weights: LinearWeights, x: Tensor
-) -> Tensor:
+def linear_4bit(tape: Tape, spec: Linear, weights: LinearWeights, x: Tensor) -> Tensor:
     """Linear4bit.forward: casts to the compute type, dequantizes the whole weight for the product,
     and casts back. Nothing is saved; the backward pass dequantizes again, to the type the weight
     had before it was quantized, and casts that to the gradient's."""
     given = x.dtype
-    compute = compute_dtype(plan)
+    plan = weights.plan
+    # bnb_4bit_compute_dtype: the type of the model where it has 16 bits, else autocast's.
+    compute = plan.dtype if plan.dtype in ("bf16", "fp16") else plan.autocast_dtype
     x = tape.to(x, compute)
     if weights.bias is not None:
         retype(tape, weights.bias, compute, BIAS)

@@ -25,6 +25,7 @@ class LinearWeights:
     """What stands behind one linear layer.
 
     Attributes:
+        plan: of the run; nothing of it is left open.
         weight: as stored: packed where it is quantized.
         bias: if any.
         quant: how the weight is stored: by bitsandbytes (plan_choices.QUANTS), or the kind of a
@@ -32,6 +33,7 @@ class LinearWeights:
         down, up: the two matrices of the adapter (lora_A, lora_B), None without one.
     """
 
+    plan: RunPlan
     weight: Tensor
     bias: Tensor | None = None
     quant: str | None = None
@@ -123,6 +125,7 @@ class Weights:
             stored = self.tensors[weight or usual]
             quant = self.plan.quant if stored.dtype in ("uint8", "int8") else None
             found = self._linears[name] = LinearWeights(
+                plan=self.plan,
                 weight=stored,
                 bias=self.find(bias or f"{name}.bias"),
                 quant=quant if codes is None else codes.packing,

@@ -12,8 +12,8 @@ from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.step.checkpointing import checkpoint, count_unheld
 from qtui_core.memory.tape.operations.linear import linear
 from qtui_core.memory.tape.operations.loss import log_softmax, nll_loss
-from qtui_core.memory.tape.operations.norm import total
 from qtui_core.memory.tape.operations.pointwise import add, from_output, mul, neg, scale
+from qtui_core.memory.tape.operations.reductions import total
 from qtui_core.memory.tape.operations.views import part
 from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
 

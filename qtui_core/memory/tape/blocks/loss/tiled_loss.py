@@ -9,8 +9,8 @@ from typing import Final
 from qtui_core.memory.replay.record import Component, Label
 from qtui_core.memory.shape.model_shape import ModelShape
 from qtui_core.memory.tape.blocks.loss.chunked_loss import rows_of
-from qtui_core.memory.tape.operations.norm import total
 from qtui_core.memory.tape.operations.pointwise import scale
+from qtui_core.memory.tape.operations.reductions import total
 from qtui_core.memory.tape.operations.views import part
 from qtui_core.memory.tape.tape import Gradients, Tape, Tensor
 

@@ -1,0 +1,44 @@
+"""`qtui [MODEL]`: the terminal app, where there is a terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+import click
+
+from qtui.cli.options import appearance
+from qtui_core.errors import UsageError
+
+
+@click.command("app", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", default="demo")
+@appearance
+@click.pass_context
+def command(ctx: click.Context, model: str, color: str, ascii: bool, debug: bool) -> None:
+    """Open the terminal app on MODEL."""
+    require_terminal(model)
+    from qtui.tui.start import run
+
+    ctx.exit(run(model, color=color, ascii=ascii, debug=debug))
+
+
+def require_terminal(model: str) -> None:
+    """Raises UsageError where the app cannot draw; it names the command that works there."""
+    problem = terminal_problem()
+    if problem:
+        name = shlex.quote(model)
+        raise UsageError(
+            f"{problem} Use `qtui inspect {name}` (or `qtui inspect {name} --json`) instead."
+        )
+
+
+def terminal_problem() -> str:
+    """A sentence that says why the app cannot draw here; empty where it can. Textual would hang
+    without a terminal, and write escape codes to a dumb one."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        return "The app needs a terminal, and this is not one."
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        return f"The app cannot draw on TERM={os.environ.get('TERM', '')!r}."
+    return ""

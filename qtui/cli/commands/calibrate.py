@@ -1,0 +1,60 @@
+"""`qtui calibrate`: measures once what this machine's GPU takes besides tensors, and keeps it."""
+
+from __future__ import annotations
+
+import click
+
+from qtui.cli.options import appearance, report_format, report_target
+
+
+@click.command("calibrate", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--device",
+    default="cuda",
+    show_default=True,
+    metavar="DEVICE",
+    help="Which GPU: cuda, or cuda:N as CUDA_VISIBLE_DEVICES counts them.",
+)
+@click.option("--no-steps", is_flag=True, help="Run no real steps: seconds instead of minutes.")
+@click.option("--dry-run", is_flag=True, help="Measure, and write no profile.")
+@report_format
+@appearance
+def command(
+    device: str,
+    no_steps: bool,
+    dry_run: bool,
+    format: str | None,
+    output: str | None,
+    force: bool,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """Measure what the GPU of this machine takes besides tensors: the context of CUDA, workspaces
+    of cuBLAS, segments of the allocator; and a few real steps, in under two minutes.
+
+    A profile of the GPU is written to the user's data folder. Estimates for the same GPU use it
+    from then on, and say so.
+
+    Exit code 4 means that there is no usable GPU.
+    """
+    from qtui.cli.exits import Narrator
+    from qtui.engine.calibration.profile import make_profile
+    from qtui.profiles import write_profile
+    from qtui.report.calibrate import calibrate_document
+    from qtui.report.faces.render import choose_format, write_report
+    from qtui_core.errors import UsageError
+    from qtui_core.training.run.placement import NoGpu
+
+    target = report_target(output, force)
+    chosen = choose_format(format, output)
+    if device == "cpu":
+        raise NoGpu("A profile is of a GPU; name one with --device cuda or cuda:N.")
+    if not device.startswith("cuda"):
+        raise UsageError(f"{device!r} is no GPU; use --device cuda or cuda:0.")
+    with Narrator() as narrator:
+        profile = make_profile(
+            device, lambda text: narrator.say(f"qtui: {text}"), steps=not no_steps
+        )
+    path = None if dry_run else write_profile(profile)
+    write_report(calibrate_document(profile, path), chosen, target, color=color, ascii=ascii)

@@ -1,0 +1,85 @@
+"""`qtui doctor`: what this machine has, and what its libraries do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from qtui.cli.options import appearance, report_format, report_target
+
+if TYPE_CHECKING:
+    from qtui_core.conformance.standing import Standing
+
+
+@click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--library",
+    "libraries",
+    multiple=True,
+    metavar="NAME",
+    help="Ask this library only, and say everything about it. May be given more than once.",
+)
+@click.option("--no-conformance", is_flag=True, help="Ask no library; the rest takes an instant.")
+@report_format
+@appearance
+@click.pass_context
+def command(
+    ctx: click.Context,
+    libraries: tuple[str, ...],
+    no_conformance: bool,
+    format: str | None,
+    output: str | None,
+    force: bool,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """What this machine has, and whether its libraries do what qtui says they do.
+
+    Each installed library quantizes numbers that are known to tell conventions apart, on the
+    CPU, in a process of its own. Byte-equal means the same codes and scales; value-equal the
+    same values; differs is given with its reason. Known faults of libraries are looked for and
+    shown only when this machine has them.
+
+    Exit code 1 means that qtui and a library disagree where they are promised to be equal.
+    Warnings, known differences, and libraries that are missing or fail leave it at 0.
+    """
+    from qtui.cli.surroundings import installed_versions, read_files, read_terminal
+    from qtui.report.doctor import doctor_document
+    from qtui.report.faces.render import choose_format, write_report
+    from qtui.report.surroundings import Surroundings
+    from qtui_core.errors import UsageError
+    from qtui_core.telemetry.device import read_devices, read_driver
+    from qtui_core.telemetry.machine import read_machine
+
+    if libraries and no_conformance:
+        raise UsageError("--library asks a library and --no-conformance asks none: choose one.")
+    target = report_target(output, force)
+    chosen = choose_format(format, output)
+    standings = None if no_conformance else _check(libraries)
+    around = Surroundings(
+        terminal=read_terminal(color=color, ascii=ascii),
+        machine=read_machine(),
+        driver=read_driver(),
+        devices=read_devices(),
+        versions=installed_versions(),
+        files=read_files(),
+    )
+    document = doctor_document(around, standings, details=bool(libraries) or chosen != "text")
+    write_report(document, chosen, target, color=color, ascii=ascii)
+    if standings is not None and any(standing.broken for standing in standings):
+        ctx.exit(1)
+
+
+def _check(names: tuple[str, ...]) -> list[Standing]:
+    """How each named library stands beside qtui; every library where none is named."""
+    from qtui.cli.progress import progress_on_stderr
+    from qtui_core.conformance.catalogue import LIBRARIES, find_library
+    from qtui_core.conformance.run import check_libraries
+    from qtui_core.conformance.standing import standing_of
+
+    chosen = list(dict.fromkeys(find_library(name) for name in names)) or list(LIBRARIES)
+    with progress_on_stderr("checking") as progress:
+        reports = check_libraries(chosen, progress=progress)
+    return [standing_of(*pair) for pair in zip(chosen, reports, strict=True)]

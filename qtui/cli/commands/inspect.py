@@ -1,0 +1,230 @@
+"""`qtui inspect MODEL`: the report on a checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from qtui.cli.options import appearance, report_format, report_target
+from qtui.cli.plan_options import given_options, plan_options
+from qtui.cli.progress import progress_on_stderr
+from qtui.report.faces.render import choose_format, write_report
+from qtui.report.inspection.document import inspection_document
+from qtui_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from qtui.report.document import Document
+    from qtui_core.inspection import Inspection
+    from qtui_core.inspection.sensitivity.budget import Budget
+    from qtui_core.memory.plan.run_plan import RunPlan
+    from qtui_core.models import ModelSource
+    from qtui_core.quant import Scheme
+
+DEFAULT_SCHEMES = "nf4,nf4:dq,fp4,int4,int4:asym,int8,e4m3"
+
+
+@click.command("inspect", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model")
+@click.option(
+    "--schemes",
+    default=DEFAULT_SCHEMES,
+    show_default=True,
+    metavar="S,S",
+    help="Schemes to measure: FORMAT[:GRANULARITY][:OPTION...]",
+)
+@click.option("--tensors", metavar="GLOB", help="Only tensors whose name matches, e.g. '*.mlp.*'.")
+@click.option("--full", is_flag=True, help="Read every element, not a sample of rows.")
+@click.option("--headers", is_flag=True, help="Read headers only: names, shapes, dtypes, bytes.")
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Which of the schemes for which tensor: the least error in a budget, and the frontier.",
+)
+@click.option(
+    "--budget",
+    metavar="SIZE",
+    help="For --sensitivity: bits per parameter (4.25) or bytes (3.5GiB) of all tensors together. "
+    "[default: a tenth more than the scheme takes that inspect recommends]",
+)
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    help="For --sensitivity: count the error of each layer's output, with the inputs it has when "
+    "the model runs on this text, and not that of the weights. Neither is the loss of the model: "
+    "try both.",
+)
+@click.option(
+    "--against",
+    metavar="MODEL",
+    help="Compare with this model: the same weights, quantized or trained further.",
+)
+@plan_options
+@report_format
+@appearance
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: str,
+    plan: RunPlan,
+    schemes: str,
+    tensors: str | None,
+    full: bool,
+    headers: bool,
+    sensitivity: bool,
+    budget: str | None,
+    calibration: str | None,
+    against: str | None,
+    format: str | None,
+    output: str | None,
+    force: bool,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """Weights by dtype, outliers, and the error of each scheme on each tensor of MODEL.
+
+    Reads a bounded sample of rows of each tensor and says so; --full reads everything.
+
+    With --against, how far the weights of a second model are from those of MODEL: its quantized
+    version (bitsandbytes, GPTQ, AWQ, compressed-tensors, FP8, GGUF), or the model after training.
+
+    The plan (--method and what follows) is of a run, whose memory the report has too; `qtui memory`
+    says more of it.
+    """
+    if full and headers:
+        raise UsageError("--full reads every element and --headers reads none: choose one.")
+    if headers and ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
+        raise UsageError("--headers reads no values to apply --schemes to: choose one.")
+    for option, value in (("--budget", budget), ("--calibration", calibration)):
+        if value is not None and not sensitivity:
+            raise UsageError(f"{option} is for --sensitivity: give both.")
+    if headers and sensitivity:
+        raise UsageError("--headers reads no values to weigh for --sensitivity: choose one.")
+    if against is not None:
+        _refuse_beside_against(ctx, headers, sensitivity)
+    target = report_target(output, force, model, against, calibration)
+    from qtui_core.models import open_model
+
+    chosen = choose_format(format, output)
+    if against is not None:
+        document = _compare(
+            model, against, full=full, pattern=tensors, all_tensors=chosen != "text"
+        )
+        write_report(document, chosen, target, color=color, ascii=ascii)
+        return
+    wanted = [] if headers else [text.strip() for text in schemes.split(",") if text.strip()]
+    if not headers and not wanted:
+        raise UsageError("--schemes is empty: name at least one, for example nf4,int4.")
+    # Parsed first, so that a wrong scheme is refused before a large model is opened.
+    parsed = _parse_schemes(wanted)
+    limit = None
+    if sensitivity:
+        from qtui_core.inspection.sensitivity.weighing import refuse_shared_scales
+
+        refuse_shared_scales(parsed)
+        limit = _check_inputs(budget, calibration)
+    with open_model(model) as source:
+        if source.origin != "config":
+            source.require_weights()
+        if headers or not source.tensors:
+            from qtui_core.inspection.census import census_only
+
+            inspection = census_only(source, tensors)
+        else:
+            inspection = _measure(source, parsed, full=full, pattern=tensors)
+        document = inspection_document(inspection, all_tensors=chosen != "text")
+        if sensitivity:
+            from qtui.cli.sensitivity import assign
+            from qtui.report.inspection.sensitivity import with_sensitivity
+
+            found = assign(source, inspection, limit, calibration, full=full)
+            document = with_sensitivity(document, found, all_tensors=chosen != "text")
+        document = _with_memory(document, source, plan, asked=bool(given_options(ctx)))
+    write_report(document, chosen, target, color=color, ascii=ascii)
+
+
+def _refuse_beside_against(ctx: click.Context, headers: bool, sensitivity: bool) -> None:
+    if headers:
+        raise UsageError("--against compares values and --headers reads none: choose one.")
+    if sensitivity:
+        raise UsageError("--against compares two models and --sensitivity is of one: choose one.")
+    if given := given_options(ctx):
+        raise UsageError(f"--against compares weights, and {given[0]} is of a run: choose one.")
+    if ctx.get_parameter_source("schemes") is not ParameterSource.DEFAULT:
+        raise UsageError(
+            "--against measures what the second model did, and --schemes what could be done: "
+            "choose one. Plain rounding to the second model's own levels is shown anyway."
+        )
+
+
+def _check_inputs(budget: str | None, calibration: str | None) -> Budget | None:
+    """The budget. Looks at the calibration text too, so that what is wrong with either is said
+    before the model is measured for minutes. Raises UsageError."""
+    from qtui_core.inspection.sensitivity.budget import parse_budget
+
+    if calibration is not None:
+        from qtui_core.activations.text import read_text
+        from qtui_core.extras import require
+
+        require("--calibration", "torch", "transformers")
+        read_text(calibration)
+    return None if budget is None else parse_budget(budget)
+
+
+def _compare(
+    model: str, against: str, *, full: bool, pattern: str | None, all_tensors: bool
+) -> Document:
+    from qtui.report.inspection.comparison import comparison_document
+    from qtui_core.inspection.against.compare import compare_models
+    from qtui_core.models import open_model
+
+    with open_model(model) as first, open_model(against) as second:
+        first.require_weights()
+        second.require_weights()
+        with progress_on_stderr("comparing") as progress:
+            comparison = compare_models(
+                first, second, full=full, pattern=pattern, progress=progress
+            )
+        return comparison_document(comparison, all_tensors=all_tensors)
+
+
+def _with_memory(
+    document: Document, source: ModelSource, plan: RunPlan, *, asked: bool
+) -> Document:
+    """The report with the memory of the plan added, or with the reason why there is no estimate.
+
+    Raises UsageError where the plan is impossible and was `asked` for: an option of it was typed.
+    """
+    from qtui.cli.memory_report import report_on
+    from qtui.report.memory.document import with_memory, without_memory
+    from qtui_core.memory.shape.model_shape import ModelShape
+
+    if source.config is None:
+        return without_memory(document, "there is no config.json to estimate it from")
+    try:
+        ModelShape.from_config(source.config)
+        return with_memory(document, report_on(source, plan))
+    except UsageError as error:
+        if asked:
+            raise
+        return without_memory(document, str(error))
+
+
+def _parse_schemes(texts: list[str]) -> list[Scheme]:
+    """The schemes, each once. Raises UsageError."""
+    if not texts:
+        return []
+    from qtui_core.quant import Scheme
+
+    return list(dict.fromkeys(Scheme.parse(text) for text in texts))
+
+
+def _measure(
+    source: ModelSource, schemes: list[Scheme], *, full: bool, pattern: str | None
+) -> Inspection:
+    from qtui_core.inspection.inspect import inspect_model
+
+    with progress_on_stderr("reading") as progress:
+        return inspect_model(source, schemes, full=full, pattern=pattern, progress=progress)

@@ -1,0 +1,96 @@
+"""`qtui memory MODEL`: what a run needs, before it runs."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import click
+
+from qtui.cli.options import appearance, report_format, report_target
+from qtui.cli.plan_options import plan_options
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan.run_plan import RunPlan
+
+if TYPE_CHECKING:
+    from qtui_core.memory.advice.fit import Knob
+
+#: The exit code where a GPU was named and the run does not fit it.
+DOES_NOT_FIT = 1
+
+
+@click.command("memory", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model")
+@plan_options
+@click.option("--gpu", metavar="NAME", help="The GPU to fit, such as 'RTX 4090' or 'H100'.")
+@click.option("--vram", metavar="SIZE", help="The memory to fit instead, such as 24GiB.")
+@click.option(
+    "--max",
+    "knob",
+    type=click.Choice(("batch", "seq")),
+    help="The largest batch or sequence that fits --gpu or --vram.",
+)
+@click.option(
+    "--explain", is_flag=True, help="Every term: formula, numbers, how it is known, and source."
+)
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Run the classes of the installed transformers on tensors without values instead: for "
+    "families that have no built-in shape. Takes seconds.",
+)
+@report_format
+@appearance
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: str,
+    plan: RunPlan,
+    gpu: str | None,
+    vram: str | None,
+    knob: Knob | None,
+    explain: bool,
+    trace: bool,
+    format: str | None,
+    output: str | None,
+    force: bool,
+    color: str,
+    ascii: bool,
+    debug: bool,
+) -> None:
+    """What a run of MODEL needs on a GPU, from its config.json alone: the peak of a training step
+    by component and phase, what it fits on, and what each change would save.
+
+    Every option has a default, and all are printed with the result.
+
+    Exit code 1 means that it does not fit the GPU that was named.
+    """
+    # Nothing here makes reference cycles, and the collector would visit 100,000 events in vain.
+    gc.disable()
+    from qtui.report.faces.render import choose_format, write_report
+
+    if gpu is not None and vram is not None:
+        raise UsageError("--gpu names a GPU with its memory and --vram a memory: choose one.")
+    if knob is not None and gpu is None and vram is None:
+        raise UsageError(f"--max {knob} asks what fits: say where, with --gpu or --vram.")
+    target = report_target(output, force, model)
+    chosen = choose_format(format, output)
+    if trace and knob is not None:
+        raise UsageError("--max needs many estimates and --trace is slow: choose one.")
+    from qtui.cli.memory_report import chosen_device, report_on, report_on_trace
+    from qtui_core.models import open_model
+
+    device = chosen_device(gpu, vram)
+    with open_model(model) as source:
+        if trace:
+            report = report_on_trace(source, plan, device)
+        else:
+            report = report_on(source, plan, device, knob, alone=True)
+    # Imported only now: meanwhile the forked process works on the advice.
+    from qtui.report.memory.document import memory_document
+
+    document = memory_document(report, explain=explain, picture=chosen == "html")
+    write_report(document, chosen, target, color=color, ascii=ascii)
+    gc.freeze()  # So that the collector does not visit them at the exit of the program either.
+    if report.asked is not None and report.fits[0].verdict == "no":
+        ctx.exit(DOES_NOT_FIT)

@@ -1,0 +1,55 @@
+"""What a child writes on stderr, and the sentence about its end that is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+LINES_KEPT: Final = 200
+LOG_BYTES_KEPT: Final = 1 << 20
+
+
+async def read_stderr(stream: asyncio.StreamReader, tail: deque[str], path: Path | None) -> None:
+    """Reads until the child closes it: the last lines are kept in `tail`, and everything is
+    written to the log at `path`. Where there can be no log the pipe is emptied all the same."""
+    with contextlib.ExitStack() as stack:
+        log = None
+        if path is not None:
+            with contextlib.suppress(OSError):
+                log = stack.enter_context(open_log(path))
+        while chunk := await stream.read(1 << 16):
+            text = chunk.decode(errors="replace")
+            tail.extend(text.splitlines())
+            if log is not None:
+                log.write(text)
+                log.flush()
+
+
+def open_log(path: Path) -> Any:
+    """A log to add to, begun anew once it is long. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    too_long = path.exists() and path.stat().st_size > LOG_BYTES_KEPT
+    return path.open("w" if too_long else "a", encoding="utf-8")
+
+
+def obituary(who: str, returncode: int | None, last_words: Sequence[str]) -> str:
+    """How a child ended, as a sentence that begins with `who` and quotes the last line it wrote on
+    stderr. A child that was killed had no time to write why."""
+    if returncode is None:
+        how = f"{who} closed its output"
+    elif returncode == -signal.SIGKILL:
+        return f"{who} was killed, which is most often the system running out of memory."
+    elif -returncode in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        # Its last words are of something else: it did not know that it would end.
+        return f"{who} was ended by {signal.Signals(-returncode).name}, which qtui did not send."
+    elif returncode < 0:
+        how = f"{who} died of {signal.Signals(-returncode).name}"
+    else:
+        how = f"{who} ended with exit code {returncode}"
+    words = next((line.strip() for line in reversed(last_words) if line.strip()), "")
+    return f"{how}: {words}" if words else f"{how}."

@@ -1,0 +1,194 @@
+"""A run that is prepared: its model is open, its place found, its plan resolved, its memory
+predicted.
+
+Nothing here imports torch, which is told by environment variables where to run.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from qtui.engine.run.host_memory import warning_on_host
+from qtui.profiles import calibrated
+from qtui_core.activations.text import read_text
+from qtui_core.codec import printed
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.extras import EXTRAS, require
+from qtui_core.live.header import Predicted, RecordingHeader
+from qtui_core.live.predict import predict, warning_of
+from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.report import report_of_plan
+from qtui_core.memory.devices.finding import Device, device_of_memory, find_device
+from qtui_core.memory.plan.run_plan import RunPlan, plan_as_run, resolve_for, within_positions
+from qtui_core.memory.shape.described import Described, described, stored_as
+from qtui_core.memory.shape.from_config import UnknownFamily
+from qtui_core.memory.shape.heads import LANGUAGE_MODELS
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.models import ModelSource, open_model
+from qtui_core.telemetry.machine import read_machine
+from qtui_core.training.limits import check_runnable
+from qtui_core.training.run.order import Order
+from qtui_core.training.run.placement import Placement, allocator_settings, place, torch_version
+from qtui_core.training.run.request import RunRequest
+from qtui_core.training.run.runnable import one_gpu
+from qtui_core.training.run.unused import unused_options
+
+#: What a run is made of, besides this program.
+_LIBRARIES: Final = ("torch", "transformers", "peft", "bitsandbytes", "nvidia-ml-py")
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run that may begin.
+
+    Attributes:
+        source: the open model.
+        order: what is to be done.
+        header: what is told of it first.
+        advice: what would save memory.
+        environment: variables to be set before torch is imported.
+        notes: sentences for the log.
+    """
+
+    source: ModelSource
+    order: Order
+    header: RecordingHeader
+    advice: Sequence[Advice]
+    environment: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def prepare_run(request: RunRequest, environ: Mapping[str, str] = os.environ) -> PreparedRun:
+    """What a request comes to on this machine.
+
+    Raises MissingLibrary where what runs it is not installed, UsageError for a plan that cannot be
+    run, here or anywhere, ModelError for a model that
+    cannot be had, and NoGpu.
+    """
+    require("A run", *EXTRAS["torch"])
+    placement = place(request.device, environ)
+    origin = "built-in text" if request.data is None else read_text(request.data, "training").origin
+    source = open_model(request.model)
+    try:
+        model = described(source)
+        config = model.config
+        _check_language_model(config)
+        alone, note = one_gpu(request.plan)
+        if request.usual:
+            alone = _within_positions(alone, config)
+        # Workspaces are those of the torch that runs.
+        alone = replace(alone, torch=_release(torch_version()))
+        plan = resolve_for(stored_as(config), alone)
+        check_runnable(plan, placement.device.kind)
+        predicted, why_not, advice, architecture = _predicted(source, model, plan, placement)
+    except BaseException:
+        source.close()
+        raise
+    versions = {name: version for name in _LIBRARIES if (version := _version(name))}
+    header = RecordingHeader(
+        made=datetime.now().astimezone().isoformat(timespec="seconds"),
+        model=source.id,
+        architecture=architecture,
+        parameters=source.parameters or None,
+        device=placement.device,
+        versions={"qtui": _version("qtui") or "", **versions},
+        plan=vars(plan) | {"lora_targets": list(plan.lora_targets)},
+        steps=request.steps,
+        data=origin,
+        predicted=predicted,
+        why_not=why_not,
+    )
+    order = Order(plan, placement, request.steps, request.data, request.text)
+    settings = (
+        allocator_settings(plan.segments, environ, torch_version())
+        if placement.device.kind == "cuda"
+        else {}
+    )
+    unused = unused_options(request.plan, plan, placement.device.kind)
+    notes = (note, unused, predicted.warning if predicted else why_not)
+    return PreparedRun(
+        source,
+        order,
+        header,
+        advice,
+        {**placement.environment, **settings},
+        tuple(said for said in notes if said),
+    )
+
+
+def _check_language_model(config: Mapping[str, Any]) -> None:
+    """Raises UsageError for a class that learns nothing from a text."""
+    named = config.get("architectures")
+    if (
+        isinstance(named, list)
+        and named
+        and not any(str(name).endswith(LANGUAGE_MODELS) for name in named)
+    ):
+        raise UsageError(
+            f"config.json names {named[0]}, and a run learns to predict the tokens of a text, "
+            "which that does not; name a language model under architectures in config.json."
+        )
+
+
+def _predicted(
+    source: ModelSource, model: Described, plan: RunPlan, placement: Placement
+) -> tuple[Predicted | None, str, Sequence[Advice], str]:
+    """The estimate as a header has it, or why there is none; what would save memory; the class."""
+    device = _device_of(placement)
+    tensors, used = placement.device.kind == "cpu", placement.used_bytes
+    try:
+        shape = model.read_shape()
+        runs = plan_as_run(shape, plan, device)
+        report = report_of_plan(model, shape, runs, device, asked=plan, wanted=plan)
+    except UnknownFamily as error:
+        return None, str(error), (), source.architecture or "a model"
+    predicted = predict(
+        report.estimate,
+        tensors=tensors,
+        advice=report.advice,
+        warning="" if device is None else warning_of(report.estimate, device, used),
+        memory=printed(report),
+    )
+    if tensors:
+        peak, weights = predicted.peak_allocated_bytes, source.parameters
+        warning = warning_on_host(peak, weights, plan.dtype or "fp32", read_machine())
+        predicted = replace(predicted, warning=warning)
+    return predicted, "", report.advice, report.architecture
+
+
+def _device_of(placement: Placement) -> Device | None:
+    """The GPU in the catalogue, with the memory it has here; None on a CPU."""
+    device = placement.device
+    if device.kind != "cuda":
+        return None
+    capacity = device.capacity_bytes
+    try:
+        found = calibrated(find_device(device.name))
+    except UsageError:
+        return None if capacity is None else device_of_memory(capacity)
+    return found if capacity is None else replace(found, total=capacity, allocatable=None)
+
+
+def _within_positions(plan: RunPlan, config: Mapping[str, Any]) -> RunPlan:
+    """The plan with a sequence that the model has positions for, as far as its family is known."""
+    with suppress(UnknownFamily):
+        return within_positions(ModelShape.from_config(config), plan)
+    return plan
+
+
+def _release(version: str) -> str:
+    return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

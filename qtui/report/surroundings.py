@@ -1,0 +1,90 @@
+"""What surrounds the program on this machine, as `qtui doctor` reports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from qtui_core.codec import or_null
+from qtui_core.dataclass import dataclass
+from qtui_core.telemetry.device import Driver, GpuReading
+from qtui_core.telemetry.machine import Machine
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """`columns` and `lines` are None where stdout is no terminal. `depth` is how many colours
+    qtui will use there."""
+
+    columns: int | None
+    lines: int | None
+    term: str
+    colorterm: str
+    no_color: bool
+    depth: str
+    unicode: bool
+    encoding: str
+    multiplexer: str | None
+    ssh: bool
+
+    PRINTED = (
+        "columns",
+        "lines",
+        ("term", or_null("term")),
+        ("colorterm", or_null("colorterm")),
+        "no_color",
+        ("colors", "depth"),
+        "unicode",
+        "encoding",
+        "multiplexer",
+        "ssh",
+    )
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where things are, and what is wrong with the configuration, if anything.
+
+    `models` counts the models in the cache of the hub; None when it cannot be read.
+    """
+
+    config: Path
+    config_exists: bool
+    config_error: str | None
+    log: Path
+    cache: Path | None
+    models: int | None
+    offline: bool
+    endpoint: str
+
+    PRINTED = (
+        "config",
+        "config_exists",
+        "config_error",
+        "log",
+        ("hub_cache", "cache"),
+        ("hub_models", "models"),
+        ("hub_offline", "offline"),
+        ("hub_endpoint", or_null("endpoint")),
+    )
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What was read of the machine."""
+
+    terminal: Terminal
+    machine: Machine
+    driver: Driver | None
+    devices: tuple[GpuReading, ...]
+    versions: Mapping[str, str | None]
+    files: Files
+
+    PRINTED = (
+        "terminal",
+        "machine",
+        "driver",
+        ("gpus", "devices"),
+        ("libraries", "versions"),
+        "files",
+    )

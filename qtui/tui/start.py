@@ -1,0 +1,83 @@
+"""Runs the app in this terminal: from its configuration to its exit code, with its end where the
+terminal goes away."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from qtui.tui.app import QtuiApp
+from qtui.tui.config import load_config
+from qtui.tui.terminal import start_log
+from qtui_core.errors import ModelError
+
+#: How long the hang-up that a terminal sends may take to end the app before it is asked again.
+PATIENCE: Final = 3.0
+
+
+def run(
+    model: str = "demo",
+    *,
+    color: str = "auto",
+    ascii: bool = False,
+    debug: bool = False,
+    recording: Path | str | None = None,
+) -> int:
+    """Runs the app in this terminal and returns its exit code.
+
+    There must be a terminal: the command line sees to that. Raises UsageError for a wrong
+    configuration, and at the end ModelError when no model could be opened; a recording needs
+    none.
+    """
+    from qtui.ending import Ended, say
+
+    app = QtuiApp(
+        model, config=load_config(), color=color, ascii=ascii, debug=debug, recording=recording
+    )
+    no_log = start_log(debug)
+    if no_log:
+        app.call_later(app.tell, no_log, "warning")
+    end_without_terminal()
+    try:
+        app.run()
+    finally:
+        if app.farewell:
+            say(app.farewell)
+    if app.ended_by:
+        raise Ended(app.ended_by)
+    failed = app.model_failure and not app.model_opened
+    if not app.return_code and failed and recording is None:
+        raise ModelError(app.model_failure)
+    return app.return_code or 0
+
+
+def end_without_terminal() -> None:
+    """From now on the app ends when its terminal does.
+
+    A terminal that goes away sends SIGHUP, which ends the app. Where that is ignored (nohup), or
+    reaches another process only, an app would read the end of its input again and again and draw
+    for nobody.
+    """
+    stdin = sys.stdin
+    if hasattr(select, "poll") and stdin is not None and stdin.isatty():
+        # Read now: once a hang-up is on its way to end the app, others are ignored.
+        deaf = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        watched = (stdin.fileno(), deaf)
+        threading.Thread(target=_watch, args=watched, name="hang-up", daemon=True).start()
+
+
+def _watch(terminal: int, deaf: bool) -> None:
+    """Sleeps until the terminal is gone; `deaf` is whether hang-ups are ignored."""
+    poll = select.poll()
+    poll.register(terminal, 0)  # a hang-up is told without being asked for
+    poll.poll()
+    if not deaf:
+        # A second signal would cut short what the first began.
+        time.sleep(PATIENCE)
+    os.kill(os.getpid(), signal.SIGTERM)

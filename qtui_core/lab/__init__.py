@@ -1,0 +1,1 @@
+"""The numerics lab: experiments on what low precision does to learning, shown by training."""

@@ -1,0 +1,164 @@
+"""The experiments: what they ask, what they cost, what can be set. Standard library only."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.lab.settings import Setting, Value, settle
+
+STEPS: Final = Setting("steps", "whole", 40, "Steps of each run.", 1, 100_000, steps=(20, 40, 80))
+LR: Final = Setting(
+    "lr", "number", 3e-4, "The learning rate.", 0, 1, steps=(1e-5, 1e-4, 3e-4, 1e-3)
+)
+SEEDS: Final = Setting(
+    "seeds", "wholes", (0,), "Seeds, with commas between; each is a run more.", 0, 2**31 - 1
+)
+TEXT: Final = Setting("text", "text", None, "A text file to learn from; without one a text inside.")
+#: Of qtui_core.lab.numerics.products, in the order of the table.
+PRODUCT_SCHEMES: Final = (
+    "bf16",
+    "int8 row",
+    "int8 tensor",
+    "int8 tile",
+    "int4 row",
+    "fp8 unscaled",
+    "fp8 tensor e5m2",
+    "fp8 tensor",
+    "fp8 row",
+    "fp8 blocks",
+    "mxfp8",
+    "mxfp4",
+    "nvfp4",
+    "nvfp4 stochastic",
+    "nvfp4 full",
+)
+STORED: Final = ("bf16", "fp16", "e4m3", "int8")
+#: Floating-point formats that a term can be kept in without a scale.
+_FLOATS: Final = ("bf16", "fp16", "e4m3")
+_STORE: Final = Setting("store", "choice", "bf16", "The format it is about.", allowed=_FLOATS)
+_DECAY: Final = Setting("decay", "number", 0.1, "Weight decay.", 0, 10, steps=(0.0, 0.01, 0.1))
+_BETA2: Final = Setting(
+    "beta2", "number", 0.999, "Of the second moment.", 0, 1, steps=(0.95, 0.99, 0.999)
+)
+_EMA: Final = Setting(
+    "ema", "number", 0.999, "Of an average of the weights.", 0, 1, steps=(0.99, 0.999, 0.9999)
+)
+_ACCUMULATION: Final = Setting(
+    "accumulation", "whole", 32, "Micro batches of a gradient.", 1, 65_536, steps=(8, 32, 256)
+)
+_BLOCK: Final = Setting(
+    "block", "whole", 256, "Elements that share a scale.", 32, 2048, steps=(32, 128, 256, 2048)
+)
+_SCHEME: Final = Setting(
+    "scheme", "choice", "int8 row", "How the products are quantized.", allowed=PRODUCT_SCHEMES
+)
+_SCHEMES: Final = Setting(
+    "schemes", "several", PRODUCT_SCHEMES[:-1], "Schemes to compare.", allowed=PRODUCT_SCHEMES
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A row of the catalogue.
+
+    Attributes:
+        name: as it is typed.
+        question: that it answers.
+        seconds: of its default run on two idle cores, about.
+        settings: its rows.
+        takes_model: whether it runs on the user's model; else it has weights of its own.
+    """
+
+    name: str
+    question: str
+    seconds: int
+    settings: tuple[Setting, ...]
+    takes_model: bool = True
+
+    def settle(self, given: Mapping[str, Any]) -> dict[str, Value]:
+        """Every setting with its value. Raises UsageError for what is none."""
+        return settle(self.settings, given)
+
+    def module(self) -> Any:
+        """What does it: `jobs` and `conclude`. Imports torch."""
+        return importlib.import_module(f"qtui_core.lab.experiments.{self.name.replace('-', '_')}")
+
+
+EXPERIMENTS: Final[tuple[Experiment, ...]] = (
+    Experiment(
+        "underflow",
+        "Does the update reach the weight?",
+        45,
+        (LR.but(1e-5), _STORE.but("bf16", allowed=STORED), STEPS, SEEDS, TEXT),
+    ),
+    Experiment(
+        "dead",
+        "Which terms of the optimizer do nothing at all?",
+        5,
+        (_STORE, LR.but(1e-4), _DECAY, _BETA2, _EMA, _ACCUMULATION),
+        takes_model=False,
+    ),
+    Experiment(
+        "ratchet",
+        "Can the optimizer's second moment fall again?",
+        12,
+        (
+            _BETA2,
+            _BLOCK,
+            Setting("loud", "whole", 1500, "Steps before half of the gradients fall.", 1, 100_000),
+            Setting("quiet", "whole", 3000, "Steps after it.", 1, 100_000),
+            SEEDS,
+        ),
+        takes_model=False,
+    ),
+    Experiment(
+        "survive",
+        "Does this run survive weights of low precision?",
+        15,
+        (
+            LR.but(2e-5),
+            _STORE,
+            _DECAY.but(0.0),
+            Setting("beta1", "number", 0.9, "Of AdamW's first moment.", 0, 1),
+            _BETA2,
+            Setting("batch", "whole", 4, "Sequences of a step.", 1, 1024),
+            Setting("sequence", "whole", 128, "Tokens of a sequence.", 2, 65_536),
+            TEXT,
+        ),
+    ),
+    Experiment(
+        "matmul",
+        "What does low precision do to the three products of a layer?",
+        25,
+        (_SCHEMES, TEXT),
+    ),
+    Experiment(
+        "layers",
+        "Which linear layers should stay in high precision?",
+        25,
+        (_SCHEME, TEXT),
+    ),
+    Experiment(
+        "noise",
+        "Up to which batch does a format help?",
+        45,
+        (
+            _SCHEMES.but(("int8 row", "fp8 tensor", "nvfp4")),
+            Setting("micro", "whole", 16, "Micro batches.", 3, 256),
+            TEXT,
+        ),
+    ),
+)
+
+
+def experiment_named(name: str) -> Experiment:
+    """Raises UsageError for a name that there is not, with those that there are."""
+    for found in EXPERIMENTS:
+        if found.name == name:
+            return found
+    names = ", ".join(found.name for found in EXPERIMENTS)
+    raise UsageError(f"There is no experiment {name!r}; there are {names}.")

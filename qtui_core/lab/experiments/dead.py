@@ -1,0 +1,277 @@
+"""Which terms of an optimizer do nothing at all, whatever the weight?
+
+A multiplicative term x <- x(1-a), rounded to nearest with p stored bits of mantissa, never does
+anything if a < 2^-(p+2), for it is then less than half of the distance to the next number down for
+every x, and always acts if a > 2^-(p+1). Nothing but `a` decides it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.rounding import STORAGES, Storage, unscaled
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.training.twins import See
+
+#: Copies of a number that a term works on, spread over one power of two.
+_COPIES: Final = 4096
+#: Steps of the decay and of the longest average.
+_DECAYS: Final = 100
+_LONGEST: Final = 20_000
+#: A term that is off by more than this share is no longer fine.
+_OFF: Final = 0.02
+#: Points of a picture.
+_POINTS: Final = 100
+
+
+@dataclass(frozen=True)
+class LabTerm:
+    """A term, tried.
+
+    Attributes:
+        name: decay, second moment, average or accumulation.
+        share: `a`, how much of a number one application changes.
+        threshold: `a` below which it never acts; None where that depends on how far it has come.
+        moved: share of the numbers that it has changed.
+        reached, true: where the numbers stand at the end, on average, and where they should.
+        course: that average over the steps, and what it should be.
+    """
+
+    name: str
+    share: float
+    threshold: float | None
+    moved: float
+    reached: float
+    true: float
+    course: tuple[float, ...]
+    due: tuple[float, ...]
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """One: every term takes a second at most."""
+    return [Job("terms", terms, dict(settings), tuple[LabTerm, ...], 3)]
+
+
+def thresholds(mantissa_bits: int) -> tuple[float, float]:
+    """(a below which x(1-a) is x for every x, a above which it is x for none)."""
+    return 2.0 ** -(mantissa_bits + 2), 2.0 ** -(mantissa_bits + 1)
+
+
+def terms(
+    see: See,
+    *,
+    store: str,
+    lr: float,
+    decay: float,
+    beta2: float,
+    ema: float,
+    accumulation: int,
+) -> tuple[LabTerm, ...]:
+    """The four terms, each run as an optimizer runs it."""
+    storage = unscaled(STORAGES[store])
+    assert storage.mantissa_bits is not None
+    least, _ = thresholds(storage.mantissa_bits)
+    found = []
+    for number, make in enumerate(
+        (
+            lambda: _decay(storage, lr * decay, least),
+            lambda: _second_moment(storage, beta2, least),
+            lambda: _average(storage, ema),
+            lambda: _accumulation(storage, accumulation),
+        )
+    ):
+        see(number, 4, None)
+        found.append(make())
+    return tuple(found)
+
+
+def _spread() -> torch.Tensor:
+    """Numbers in [1, 2), where every format has all of its mantissas."""
+    return 1 + torch.arange(_COPIES) / _COPIES
+
+
+def _decay(storage: Storage, a: float, least: float) -> LabTerm:
+    """Weights w <- w(1 - lr·decay), as AdamW of PyTorch multiplies the stored weight."""
+    start = weight = storage.nearest(_spread())
+    course, due = [1.0], [1.0]
+    for step in range(1, _DECAYS + 1):
+        weight = storage.nearest(weight * (1 - a))
+        course.append(_mean(weight) / _mean(start))
+        due.append((1 - a) ** step)
+    moved = float((weight != start).float().mean())
+    return LabTerm("decay", a, least, moved, course[-1], due[-1], *_thin(course, due))
+
+
+def _second_moment(storage: Storage, beta2: float, least: float) -> LabTerm:
+    """v <- beta2·v + (1-beta2)·g², from 1 towards gradients of a tenth: over three times the steps
+    that it remembers."""
+    a = 1 - beta2
+    generator = torch.Generator().manual_seed(0)
+    start = v = storage.nearest(_spread())
+    exact = start.double()
+    course, due = [_mean(v)], [float(exact.mean())]
+    steps = min(_LONGEST, math.ceil(3 / a)) if a > 0 else _DECAYS
+    for _ in range(steps):
+        square = (0.1 * torch.randn(_COPIES, generator=generator)) ** 2
+        v = storage.nearest(v * beta2 + a * square)
+        exact = exact * beta2 + a * square.double()
+        course.append(_mean(v))
+        due.append(float(exact.mean()))
+    moved = float((v != start).float().mean())
+    return LabTerm("second moment", a, least, moved, course[-1], due[-1], *_thin(course, due))
+
+
+def _average(storage: Storage, decay: float) -> LabTerm:
+    """An average of weights from 0 towards 1: e <- e + (1-d)(w - e)."""
+    a = 1 - decay
+    at, true = torch.zeros(()), 0.0
+    course, due = [0.0], [0.0]
+    steps = min(_LONGEST, math.ceil(12 / a)) if a > 0 else _DECAYS
+    for _ in range(steps):
+        at = storage.nearest(at + a * (1 - at))
+        true += a * (1 - true)
+        course.append(float(at))
+        due.append(true)
+    return LabTerm("average", a, None, float(at > 0), course[-1], due[-1], *_thin(course, due))
+
+
+def _accumulation(storage: Storage, count: int) -> LabTerm:
+    """The sum of so many equal gradients, each 1/N of it."""
+    gradient = storage.nearest(_spread())
+    total = torch.zeros(_COPIES)
+    course, due = [0.0], [0.0]
+    for done in range(1, count + 1):
+        total = storage.nearest(total + gradient)
+        course.append(_mean(total / gradient) / count)
+        due.append(done / count)
+    return LabTerm("accumulation", 1 / count, None, 1.0, course[-1], 1.0, *_thin(course, due))
+
+
+def _mean(x: torch.Tensor) -> float:
+    return float(x.double().mean())
+
+
+def _thin(course: list[float], due: list[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    every = max(1, math.ceil(len(course) / _POINTS))
+    return tuple(course[::every]), tuple(due[::every])
+
+
+def judged(term: LabTerm) -> str:
+    """ "dead", "biased" or "fine"; "off" for a term that has nothing to do."""
+    if not term.share or (term.name == "accumulation" and term.share == 1):
+        return "off"
+    if term.name in ("decay", "second moment") and not term.moved:
+        return "dead"
+    if term.name == "decay":
+        # What should go and what went: the norm itself hardly moves in a hundred steps.
+        wanted = 1 - term.true
+        return "biased" if abs((1 - term.reached) / wanted - 1) > _OFF else "fine"
+    return "biased" if abs(term.reached / term.true - 1) > _OFF else "fine"
+
+
+#: Judgements, the worst first.
+_ORDER: Final = ("dead", "biased", "fine", "off")
+_CURES: Final = {
+    "decay": "weights or masters in fp32, or stochastic rounding",
+    "second moment": "the second moment in fp32",
+    "average": "the average in fp32",
+    "accumulation": "gradients accumulated in fp32",
+}
+_CALLED: Final = {
+    "decay": "lr × decay",
+    "second moment": "1 − beta2",
+    "average": "1 − decay of the average",
+    "accumulation": "1 / micro batches",
+}
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row a term, each course beside what it should be, and what is dead."""
+    found: tuple[LabTerm, ...] = outcomes.get("terms", ())
+    columns = (
+        LabColumn("term", "term"),
+        LabColumn("is", "is"),
+        LabColumn("a", "a"),
+        LabColumn("threshold", "never acts below"),
+        LabColumn("moved", "numbers it moved", "share"),
+        LabColumn("reached", "arrives at"),
+        LabColumn("true", "should be"),
+        LabColumn("judged", "judged"),
+        LabColumn("cure", "cure"),
+    )
+    rows: list[dict[str, Cell]] = [
+        {
+            "term": term.name,
+            "is": _CALLED[term.name],
+            "a": term.share,
+            "threshold": term.threshold,
+            "moved": term.moved,
+            "reached": term.reached,
+            "true": term.true,
+            "judged": judged(term),
+            "cure": _CURES[term.name] if judged(term) in ("dead", "biased") else None,
+        }
+        for term in found
+    ]
+    worst = sorted(found, key=lambda term: _ORDER.index(judged(term)))
+    pictures = tuple(
+        LabChart(
+            f"{term.name} in {settings['store'].upper()}",
+            "steps, thinned",
+            "mean",
+            (LabLine("true", term.due, faint=True), LabLine(settings["store"], term.course)),
+        )
+        for term in worst
+    )
+    return Findings(columns, tuple(rows), pictures, _verdict(settings, found))
+
+
+def _verdict(settings: Mapping[str, Any], found: tuple[LabTerm, ...]) -> str:
+    if not found:
+        return ""
+    name = settings["store"].upper()
+    by = {kind: [t for t in found if judged(t) == kind] for kind in ("dead", "biased")}
+    if not by["dead"] and not by["biased"]:
+        return f"Every term acts as it should in {name}."
+    said = []
+    for term in by["dead"]:
+        assert term.threshold is not None
+        said.append(
+            f"{_A[term.name]} does nothing in {name}: it takes {term.share:.3g} of a number away, "
+            f"and less than {term.threshold:.3g} never moves one"
+        )
+    said += [_biased(term, name) for term in by["biased"]]
+    cures = list(dict.fromkeys(_CURES[term.name] for term in by["dead"] + by["biased"]))
+    sentence = "; ".join(said)
+    return f"{sentence[0].upper()}{sentence[1:]}. Keep {_listed(cures)}."
+
+
+_A: Final = {
+    "decay": "weight decay",
+    "second moment": "the fall of the second moment",
+    "average": "the average of weights",
+    "accumulation": "the sum of gradients",
+}
+
+
+def _biased(term: LabTerm, name: str) -> str:
+    if term.name == "decay":
+        return (
+            f"weight decay takes {(1 - term.reached) / (1 - term.true):.2g} times what it should "
+            f"in {name}"
+        )
+    if term.name == "second moment":
+        return f"the second moment stays {term.reached / term.true:.2g} times too large in {name}"
+    if term.name == "average":
+        return f"the average of weights stops at {term.reached:.0%} of the way in {name}"
+    return f"the sum of {round(1 / term.share):,} gradients is {term.reached:.0%} of the true one"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

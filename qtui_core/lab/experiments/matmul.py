@@ -1,0 +1,254 @@
+"""What low precision does to the three products of a linear layer, and why each has its own axis.
+
+Errors are relative, in the norm of Frobenius, against float64: of real activations, weights and
+gradients of every linear layer, the output head apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.operands import Operand
+from qtui_core.lab.numerics.products import SCHEMES, Products, is_head, linears
+from qtui_core.lab.results import Cell, Findings, Heat, LabColumn
+from qtui_core.lab.training.tasks import TASKS, loss_of, subject_of
+from qtui_core.lab.training.twins import See
+
+PRODUCTS: Final = ("Y = X W'", "dX = G W", "dW = G' X")
+#: The schemes in the table, from the finest to the coarsest kind.
+TABLE: Final = tuple(name for name in SCHEMES if name not in ("fp32", "nvfp4 full"))
+_AXIS: Final = ("exact G", "folded into G", "requantized", "one scale", "mean of scales")
+_OUTLIER: Final = 100.0
+_OUTLIERS: Final = ("int8 tensor", "int8 row", "int8 tile", "fp8 tensor")
+
+
+@dataclass(frozen=True)
+class ProductErrors:
+    """Relative errors of Y, dX and dW, a row a layer, by scheme."""
+
+    layers: tuple[str, ...]
+    errors: Mapping[str, tuple[tuple[float, float, float], ...]]
+
+
+@dataclass(frozen=True)
+class LayerOperands:
+    """What a linear layer multiplies: x `[tokens, inputs]`, w `[outputs, inputs]`, g `[tokens,
+    outputs]`, all float32."""
+
+    x: torch.Tensor
+    w: torch.Tensor
+    g: torch.Tensor
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """One a scheme is too little work; one for the table, the axis and the outliers each."""
+    shared = {"model": model, "text": settings["text"]}
+    return [
+        Job("schemes", schemes, shared | {"names": settings["schemes"]}, ProductErrors, 18),
+        Job("axis", axis, shared, ProductErrors, 5),
+        Job("outliers", outliers, shared, ProductErrors, 5),
+    ]
+
+
+def capture(model: str, text: str | None) -> dict[str, LayerOperands]:
+    """Operands of one batch, by layer, the output head apart. Raises ModelError for a model
+    without linear layers."""
+    subject = subject_of(TASKS["prose"], model, text)
+    net = subject.fresh(0)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    hooks = []
+    for name, module in linears(net).items():
+        if is_head(name):
+            continue
+        found[name] = {"w": module.weight.detach()}
+        hooks.append(module.register_full_backward_hook(_keep_gradient(found[name])))
+        hooks.append(module.register_forward_hook(_keep_input(found[name])))
+    if not found:
+        raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
+    loss_of(net, next(subject.batches(0))).backward()
+    for hook in hooks:
+        hook.remove()
+    return {name: LayerOperands(**parts) for name, parts in found.items() if len(parts) == 3}
+
+
+def _keep_input(into: dict[str, torch.Tensor]) -> Any:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        into["x"] = inputs[0].detach().reshape(-1, inputs[0].shape[-1])
+
+    return hook
+
+
+def _keep_gradient(into: dict[str, torch.Tensor]) -> Any:
+    def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
+        into["g"] = outputs[0].detach().reshape(-1, outputs[0].shape[-1])
+
+    return hook
+
+
+def schemes(see: See, *, model: str, text: str | None, names: tuple[str, ...]) -> ProductErrors:
+    """Errors of each scheme over every layer."""
+    operands = capture(model, text)
+    exact = {name: _exact(part) for name, part in operands.items()}
+    found = {}
+    for number, name in enumerate(names):
+        see(number, len(names), None)
+        random = torch.Generator().manual_seed(0)
+        found[name] = tuple(
+            _errors(SCHEMES[name], part, exact[layer], random) for layer, part in operands.items()
+        )
+    return ProductErrors(tuple(operands), found)
+
+
+def _exact(part: LayerOperands) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x, w, g = part.x.double(), part.w.double(), part.g.double()
+    return x @ w.T, g @ w, g.T @ x
+
+
+def _errors(
+    products: Products,
+    part: LayerOperands,
+    exact: tuple[torch.Tensor, ...],
+    random: torch.Generator,
+) -> tuple[float, float, float]:
+    made = (
+        products.y(part.x, part.w, random),
+        products.dx(part.g, part.w, random),
+        products.dw(part.g, part.x, random),
+    )
+    y, dx, dw = (relative(a, b) for a, b in zip(made, exact, strict=True))
+    return y, dx, dw
+
+
+def relative(made: torch.Tensor, exact: torch.Tensor) -> float:
+    """|made - exact| / |exact|, 0 where both are zero."""
+    norm = float(exact.double().norm())
+    off = float((made.double() - exact.double()).norm())
+    return off / norm if norm else (0.0 if not off else float("inf"))
+
+
+def axis(see: See, *, model: str, text: str | None) -> ProductErrors:
+    """dX with an int8 weight that is stored by rows, whose scales lie along the axis that dX sums:
+    what can be done about it. Y and dW are not looked at."""
+    operands = capture(model, text)
+    row = Operand("int8", "row")
+    found: dict[str, list[tuple[float, float, float]]] = {way: [] for way in _AXIS}
+    for number, part in enumerate(operands.values()):
+        see(number, len(operands), None)
+        _, exact, _ = _exact(part)
+        scale = part.w.abs().amax(dim=1, keepdim=True) / 127
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        codes = (part.w / scale).round()
+        whole = Operand("int8", "tensor")(part.w)
+        ways = {
+            "exact G": part.g @ (codes * scale),
+            "folded into G": row(part.g * scale.T) @ codes,
+            "requantized": row(part.g) @ row((codes * scale).T.contiguous()).T,
+            "one scale": row(part.g) @ whole,
+            "mean of scales": (row(part.g) @ codes) * scale.mean(),
+        }
+        for way, made in ways.items():
+            found[way].append((0.0, relative(made, exact), 0.0))
+    return ProductErrors(tuple(operands), {way: tuple(rows) for way, rows in found.items()})
+
+
+def outliers(see: See, *, model: str, text: str | None) -> ProductErrors:
+    """The same with one channel of X a hundred times larger."""
+    operands = {
+        name: LayerOperands(_with_outlier(part.x), part.w, part.g)
+        for name, part in capture(model, text).items()
+    }
+    found = {}
+    for number, name in enumerate(_OUTLIERS):
+        see(number, len(_OUTLIERS), None)
+        random = torch.Generator().manual_seed(0)
+        found[name] = tuple(
+            _errors(SCHEMES[name], part, _exact(part), random) for part in operands.values()
+        )
+    return ProductErrors(tuple(operands), found)
+
+
+def _with_outlier(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[:, 0] *= _OUTLIER
+    return x
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """The median over layers and the worst, the heat rows, and which scheme to take."""
+    columns = (
+        LabColumn("scheme", "scheme"),
+        LabColumn("y", "Y"),
+        LabColumn("dx", "dX"),
+        LabColumn("dw", "dW"),
+        LabColumn("worst", "worst dW"),
+    )
+    rows: list[dict[str, Cell]] = []
+    pictures = []
+    table: ProductErrors | None = outcomes.get("schemes")
+    if table is not None:
+        medians = {name: _medians(errors) for name, errors in table.errors.items()}
+        rows += [_row(name, table.errors[name]) for name in medians]
+        pictures.append(
+            Heat(
+                "relative error of each product, median over the layers",
+                tuple(medians),
+                PRODUCTS,
+                tuple(medians.values()),
+                "relative error",
+                log=True,
+                scaled=tuple(_scaled(name) for name in medians),
+                summed=("inputs", "outputs", "tokens"),
+            )
+        )
+    if (ways := outcomes.get("axis")) is not None:
+        for way, errors in ways.errors.items():
+            rows.append({"scheme": f"int8 weight by rows: {way}", "dx": _medians(errors)[1]})
+    if (spoilt := outcomes.get("outliers")) is not None:
+        for name, errors in spoilt.errors.items():
+            rows.append(_row(f"{name}, one channel of X x100", errors))
+    return Findings(columns, tuple(rows), tuple(pictures), _verdict(table, ways))
+
+
+def _medians(errors: tuple[tuple[float, float, float], ...]) -> tuple[float, ...]:
+    return tuple(median(column) for column in zip(*errors, strict=True))
+
+
+def _row(name: str, errors: tuple[tuple[float, float, float], ...]) -> dict[str, Cell]:
+    y, dx, dw = _medians(errors)
+    return {"scheme": name, "y": y, "dx": dx, "dw": dw, "worst": max(e[2] for e in errors)}
+
+
+def _scaled(name: str) -> str:
+    return SCHEMES[name].x.scales
+
+
+def _verdict(table: ProductErrors | None, ways: ProductErrors | None) -> str:
+    if table is None:
+        return ""
+    dw = {name: _medians(errors)[2] for name, errors in table.errors.items()}
+    eight = {n: e for n, e in dw.items() if n.startswith(("int8", "fp8", "mxfp8"))}
+    said = []
+    if eight:
+        best = min(eight, key=eight.__getitem__)
+        said.append(f"Of 8 bits {best} keeps dW best here ({eight[best]:.2%} off)")
+    e4, e5 = dw.get("fp8 tensor"), dw.get("fp8 tensor e5m2")
+    if e4 and e5:
+        better, worse = ("E4M3", "E5M2") if e4 < e5 else ("E5M2", "E4M3")
+        ratio = max(e4, e5) / min(e4, e5)
+        said.append(f"with a scale, {better} gradients are {ratio:.1f} times nearer than {worse}")
+    if ways is not None:
+        dx = {way: _medians(errors)[1] for way, errors in ways.errors.items()}
+        said.append(
+            f"a weight stored by rows serves dX too if its scales are folded into G "
+            f"({dx['folded into G']:.2%}; requantized {dx['requantized']:.2%}; taken out of the "
+            f"sum as their mean {dx['mean of scales']:.0%})"
+        )
+    return f"{'; '.join(said)}." if said else ""

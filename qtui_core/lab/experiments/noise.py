@@ -1,0 +1,198 @@
+"""Does the format's noise average out, as the batch's does?
+
+Over N micro batches with exact gradients g_i and quantized ones q_i, errors e_i = q_i - g_i: what
+no batch averages out is b = mean of <e_i, e_j> over i != j, and what it does is the rest of
+|e_i|². The noise of the batch itself is the variance of g_i. All of it comes from the products of
+the rows of two N x N matrices, without a fit. The batch at which b equals the noise of the batch
+is the largest that the format can use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.gradients import gradients_of, quantized
+from qtui_core.lab.numerics.products import SCHEMES, is_head, linears
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.training.tasks import TASKS, subject_of
+from qtui_core.lab.training.twins import See
+
+#: Half of an interval, in standard errors.
+_ERRORS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a scheme adds to the gradient.
+
+    Attributes:
+        tokens: of a micro batch.
+        batch: variance of the exact gradient of one micro batch around their mean.
+        fixed, averaged: b, and the part of |e|² that averages out.
+        fixed_error, batch_error: standard errors of `fixed` and `batch`, by the jackknife.
+        norm: of the mean of the exact gradients.
+    """
+
+    tokens: int
+    batch: float
+    batch_error: float
+    fixed: float
+    fixed_error: float
+    averaged: float
+    norm: float
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """One a scheme; each makes the exact gradients too, which costs less than to share them."""
+    shared = {"model": model, "text": settings["text"], "micro": settings["micro"]}
+    return [
+        Job(scheme, noise, shared | {"scheme": scheme}, Noise, 0.9 * settings["micro"])
+        for scheme in settings["schemes"]
+    ]
+
+
+def noise(see: See, *, model: str, text: str | None, micro: int, scheme: str) -> Noise:
+    """Raises ModelError for a model without linear layers besides its head."""
+    subject = subject_of(TASKS["prose"], model, text)
+    net = subject.start()
+    names = [name for name in linears(net) if not is_head(name)]
+    if not names:
+        raise ModelError("The model has no linear layers (nn.Linear) besides its head.")
+    batches = subject.batches(0)
+    random = torch.Generator().manual_seed(0)
+    exact, errors = [], []
+    for number in range(micro):
+        see(number, micro, None)
+        ids = next(batches)
+        gradient, _ = gradients_of(net, ids)
+        with quantized(net, dict.fromkeys(names, SCHEMES[scheme]), random):
+            made, _ = gradients_of(net, ids)
+        exact.append(gradient)
+        errors.append(made - gradient)
+    return measured(_gram(exact), _gram(errors), subject.task.batch * subject.task.sequence)
+
+
+def _gram(rows: list[torch.Tensor]) -> torch.Tensor:
+    """Products of each with each, float64 `[N, N]`."""
+    whole = torch.stack(rows)
+    return (whole @ whole.T).double()
+
+
+def measured(exact: torch.Tensor, errors: torch.Tensor, tokens: int) -> Noise:
+    """Of the products of the exact gradients, and of their errors, each `[N, N]`."""
+    fixed, fixed_error = _jackknife(errors, _off_diagonal)
+    batch, batch_error = _jackknife(exact, _variance)
+    averaged = float(errors.diagonal().mean()) - fixed
+    norm = math.sqrt(max(0.0, float(exact.mean())))
+    return Noise(tokens, batch, batch_error, fixed, fixed_error, averaged, norm)
+
+
+def _off_diagonal(gram: torch.Tensor) -> float:
+    count = gram.shape[0]
+    return float((gram.sum() - gram.diagonal().sum()) / (count * (count - 1)))
+
+
+def _variance(gram: torch.Tensor) -> float:
+    return float(gram.diagonal().mean()) - _off_diagonal(gram)
+
+
+def _jackknife(gram: torch.Tensor, of: Any) -> tuple[float, float]:
+    """(the figure, its standard error) by leaving out one micro batch after the other."""
+    count = gram.shape[0]
+    parts = []
+    for left in range(count):
+        kept = [i for i in range(count) if i != left]
+        parts.append(of(gram[kept][:, kept]))
+    mean = sum(parts) / count
+    return of(gram), math.sqrt((count - 1) / count * sum((p - mean) ** 2 for p in parts))
+
+
+def usable(found: Noise) -> tuple[float | None, float | None, float | None]:
+    """(tokens of a batch whose own noise is as large as what the format adds whatever the batch,
+    and the ends of its interval); None for more than can be said."""
+
+    def at(fixed: float) -> float | None:
+        return found.batch / fixed * found.tokens if fixed > 0 else None
+
+    spread = _ERRORS * found.fixed_error
+    return at(found.fixed), at(found.fixed + spread), at(found.fixed - spread)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row a scheme, both noises over the batch, and the batch that each scheme can use."""
+    found: dict[str, Noise] = {s: outcomes[s] for s in settings["schemes"] if s in outcomes}
+    columns = (
+        LabColumn("scheme", "scheme"),
+        LabColumn("noise", "noise / batch's"),
+        LabColumn("fixed", "fixed / batch's"),
+        LabColumn("tokens", "usable batch, tokens"),
+        LabColumn("low", "at least"),
+        LabColumn("high", "at most"),
+        LabColumn("stalls", "gradient / noise"),
+    )
+    rows: list[dict[str, Cell]] = []
+    for scheme, one in found.items():
+        at, low, high = usable(one)
+        added = one.fixed + one.averaged
+        rows.append(
+            {
+                "scheme": scheme,
+                "noise": added / one.batch if one.batch else None,
+                "fixed": one.fixed / one.batch if one.batch else None,
+                "tokens": None if at is None else round(at),
+                "low": None if low is None else round(low),
+                "high": None if high is None else round(high),
+                "stalls": one.norm / math.sqrt(added) if added > 0 else None,
+            }
+        )
+    return Findings(columns, tuple(rows), _pictures(found), _verdict(found))
+
+
+def _pictures(found: Mapping[str, Noise]) -> tuple[LabChart, ...]:
+    if not found:
+        return ()
+    tokens = next(iter(found.values())).tokens
+    sizes = tuple(float(tokens * 2**i) for i in range(15))
+    first = next(iter(found.values()))
+    lines = [
+        LabLine("the batch", tuple(first.batch * tokens / n for n in sizes), sizes, faint=True)
+    ]
+    lines += [
+        LabLine(
+            scheme, tuple(max(one.fixed, 0.0) + one.averaged * tokens / n for n in sizes), sizes
+        )
+        for scheme, one in found.items()
+    ]
+    title = "noise of the gradient over the tokens of a batch"
+    return (LabChart(title, "tokens", "|error|²", tuple(lines), log_x=True, log_y=True),)
+
+
+def _verdict(found: Mapping[str, Noise]) -> str:
+    said = []
+    for scheme, one in found.items():
+        at, low, high = usable(one)
+        if at is None or low is None:
+            said.append(f"{scheme} adds nothing that these micro batches can tell from zero")
+            continue
+        end = "no end that these micro batches can see" if high is None else _tokens(high)
+        said.append(f"{scheme} up to {_tokens(at)} [{_tokens(low)}, {end}]")
+    if not said:
+        return ""
+    return (
+        f"Tokens of a batch beyond which a larger one no longer helps, because what the format "
+        f"adds does not average out: {'; '.join(said)}."
+    )
+
+
+def _tokens(count: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {letter}"
+    return f"{count:.3g}"

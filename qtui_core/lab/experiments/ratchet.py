@@ -1,0 +1,170 @@
+"""Can the second moment of an optimizer fall again? A low-bit v, rounded to nearest, can rise and
+not fall: what a step takes of it, 1 - beta2, is less than half of the way to the next code down.
+
+Gradients are N(0, 1) for a while; then those of one half of the elements become N(0, 0.1²). The
+other half stays, so that the scale of a block, which both share, does not follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics import state_maps
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.training.twins import See
+
+ELEMENTS: Final = 8192
+QUIET: Final = 0.1
+#: A second moment so many times too large is stuck.
+STUCK: Final = 2.0
+_POINTS: Final = 120
+MAPS: Final = ("fp32", "bf16", "bf16 stochastic", "8-bit", "fp8", "4-bit")
+
+
+@dataclass(frozen=True)
+class Ratchet:
+    """v of the quiet half over the steps, as a map keeps it.
+
+    Attributes:
+        name: of the map.
+        steps, course: mean of v at some steps.
+        ratio: v at the end over the true 0.01.
+    """
+
+    name: str
+    steps: tuple[float, ...]
+    course: tuple[float, ...]
+    ratio: float
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """One a map and seed."""
+    shared = {name: settings[name] for name in ("beta2", "block", "loud", "quiet")}
+    steps = settings["loud"] + settings["quiet"]
+    return [
+        Job(f"{name} {seed}", ratchet, shared | {"name": name, "seed": seed}, Ratchet, steps / 4000)
+        for seed in settings["seeds"]
+        for name in MAPS
+    ]
+
+
+def map_of(name: str, block: int, generator: torch.Generator) -> state_maps.Map:
+    """How a map keeps a second moment, which has no sign."""
+    if name == "fp32":
+        return lambda x: x
+    if name == "bf16 stochastic":
+        return state_maps.stochastic("bf16", generator)
+    if name == "8-bit":
+        return state_maps.blockwise(state_maps.dynamic_codes(signed=False), block)
+    if name == "4-bit":
+        return state_maps.blockwise(state_maps.linear_codes(4), block)
+    if name == "fp8":
+        return state_maps.fp8_blocks(block)
+    return state_maps.nearest(name)
+
+
+def ratchet(
+    see: See, *, name: str, seed: int, beta2: float, block: int, loud: int, quiet: int
+) -> Ratchet:
+    """v <- map(beta2·v + (1 - beta2)·g²) over both parts."""
+    random = torch.Generator().manual_seed(seed)
+    keep = map_of(name, block, torch.Generator().manual_seed(seed + 1))
+    v = torch.zeros(ELEMENTS)
+    size = torch.ones(ELEMENTS)
+    steps = loud + quiet
+    every = max(1, steps // _POINTS)
+    at: list[float] = []
+    course: list[float] = []
+    for step in range(1, steps + 1):
+        if step == loud + 1:
+            size[::2] = QUIET
+        if step % every == 0:
+            see(step, steps, course[-1] if course else None)
+        gradient = size * torch.randn(ELEMENTS, generator=random)
+        v = keep(beta2 * v + (1 - beta2) * gradient * gradient)
+        if step % every == 0 or step == steps:
+            at.append(float(step))
+            course.append(float(v[::2].double().mean()))
+    return Ratchet(name, tuple(at), tuple(course), course[-1] / QUIET**2)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row a map, the courses on a log axis, and which cannot fall."""
+    found = {
+        name: [o for seed in settings["seeds"] if (o := outcomes.get(f"{name} {seed}"))]
+        for name in MAPS
+    }
+    ratios = {name: fmean(o.ratio for o in runs) for name, runs in found.items() if runs}
+    exact = ratios.get("fp32")
+    rows: list[dict[str, Cell]] = [
+        {
+            "states": name,
+            "nbytes": state_maps.BYTES[name.removesuffix(" stochastic")],
+            "ratio": ratio,
+            "against": None if exact is None else ratio / exact,
+            "step": 1 / math.sqrt(ratio) if ratio > 0 else None,
+            "judged": None if exact is None else _judged(ratio, exact),
+        }
+        for name, ratio in ratios.items()
+    ]
+    columns = (
+        LabColumn("states", "second moment in"),
+        LabColumn("nbytes", "bytes an element"),
+        LabColumn("ratio", "v over the true"),
+        LabColumn("against", "v over fp32's"),
+        LabColumn("step", "size of the step"),
+        LabColumn("judged", "judged"),
+    )
+    lines = [
+        LabLine(
+            name,
+            tuple(map(fmean, zip(*(o.course for o in runs), strict=True))),
+            runs[0].steps,
+            low=tuple(map(min, zip(*(o.course for o in runs), strict=True))),
+            high=tuple(map(max, zip(*(o.course for o in runs), strict=True))),
+        )
+        for name, runs in found.items()
+        if runs
+    ]
+    if lines:
+        ends = (float(settings["loud"]), float(settings["loud"] + settings["quiet"]))
+        lines.append(LabLine("true", (QUIET**2, QUIET**2), ends, faint=True))
+    title = f"v of the half that fell quiet, beta2 {settings['beta2']:g}"
+    picture = LabChart(title, "step", "v", tuple(lines), log_y=True)
+    verdict = "" if exact is None else _verdict(settings, ratios, exact)
+    return Findings(columns, tuple(rows), (picture,) if lines else (), verdict)
+
+
+def _judged(ratio: float, exact: float) -> str:
+    return "stuck" if ratio > STUCK * exact else "falls"
+
+
+def _verdict(settings: Mapping[str, Any], ratios: Mapping[str, float], exact: float) -> str:
+    beta2 = settings["beta2"]
+    stuck = {n: r for n, r in ratios.items() if n != "fp32" and _judged(r, exact) == "stuck"}
+    falls = [n for n in ratios if n != "fp32" and n not in stuck]
+    if len(ratios) == 1:
+        return ""
+    if not stuck:
+        return f"At beta2 {beta2:g} every map that was tried falls as fp32 does."
+    worst = max(stuck, key=stuck.__getitem__)
+    said = (
+        f"At beta2 {beta2:g} a second moment in {_listed(list(stuck))} rises and does not fall: in "
+        f"{worst} it stays {stuck[worst] / exact:.2g} times fp32's, so that steps are "
+        f"{math.sqrt(stuck[worst] / exact):.2g} times too small."
+    )
+    cures = [f"{n} follows" for n in falls] or ["fp32 follows"]
+    if beta2 > 0.95:
+        cures.append("so may a beta2 of 0.95, which --beta2 tries")
+    return f"{said} {cures[0][0].upper()}{cures[0][1:]}{''.join(f', {c}' for c in cures[1:])}."
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,223 @@
+"""Does this run survive weights of low precision? On the user's model, text and learning rate.
+
+Ten batches say what an optimizer wants to change; the share of it that arrives, tensor by tensor,
+says whether weights may be stored so. What multiplies a weight by nearly one does nothing at all
+below a threshold (`dead`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.lab.experiments.dead import thresholds
+from qtui_core.lab.experiments.underflow import ENOUGH, reach, wanted_updates
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.rounding import STORAGES
+from qtui_core.lab.results import Cell, Findings, LabChart, LabColumn, LabLine
+from qtui_core.lab.training.tasks import LabTask, subject_of
+from qtui_core.lab.training.twins import See
+
+STORED: Final = ("bf16", "fp16", "e4m3")
+#: Rates that are looked at: four a decade.
+RATES: Final = tuple(round(10 ** (-6 + i / 4), 10) for i in range(17))
+#: Parameters that are looked at as they are; of more only some layers are.
+_WHOLE: Final = 100_000_000
+#: Elements of a tensor that are looked at.
+_ELEMENTS: Final = 1 << 16
+_BYTES: Final = {"stochastic rounding": 0, "Kahan summation": 2, "fp32 masters": 4}
+
+
+@dataclass(frozen=True)
+class LabKept:
+    """Shares of one tensor in one format: kept and lost at each of RATES, and at the run's rate."""
+
+    tensor: str
+    stored: str
+    matrix: bool
+    elements: int
+    kept: tuple[float, ...]
+    lost: tuple[float, ...]
+    kept_here: float
+    lost_here: float
+
+
+@dataclass(frozen=True)
+class Survival:
+    """What was looked at: how many of how many tensors, and their shares."""
+
+    looked_at: int
+    tensors: int
+    shares: tuple[LabKept, ...]
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """One: the gradients are the work."""
+    names = ("text", "lr", "beta1", "beta2", "batch", "sequence")
+    arguments = {name: settings[name] for name in names} | {"model": model}
+    return [Job("tensors", tensors, arguments, Survival, 6)]
+
+
+def tensors(
+    see: See,
+    *,
+    model: str,
+    text: str | None,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    batch: int,
+    sequence: int,
+) -> Survival:
+    """Shares of each tensor; of a large model of each eighth layer and what is in no layer."""
+    task = LabTask("prose", batch, sequence, None, False, betas=(beta1, beta2))
+    subject = subject_of(task, model, text)
+    names = [name for name, _ in subject.start().named_parameters()]
+    count = sum(p.numel() for p in subject.start().parameters())
+    chosen = (lambda name: True) if count <= _WHOLE else _some_layers(names)
+    wanted = wanted_updates(subject, see, chosen)
+    shares = []
+    for number, (name, (weight, u)) in enumerate(wanted.items()):
+        see(number, len(wanted), None)
+        if not bool(torch.isfinite(weight).all()):
+            raise UsageError(f"{name} holds numbers that are not finite, so nothing can be said.")
+        shares += _shares(name, weight, u, lr)
+    return Survival(len(wanted), len(names), tuple(shares))
+
+
+def _some_layers(names: list[str]) -> Callable[[str], bool]:
+    """First, last and each eighth layer between, and what is of no layer."""
+    numbers = sorted({n for name in names if (n := layer_of(name)) is not None})
+    kept = set(numbers[::8]) | set(numbers[-1:])
+    return lambda name: layer_of(name) is None or layer_of(name) in kept
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a parameter is of: that of the first number in its name."""
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
+
+
+def _shares(name: str, weight: torch.Tensor, u: torch.Tensor, lr: float) -> list[LabKept]:
+    matrix = weight.dim() > 1
+    flat, update = weight.reshape(-1), u.reshape(-1)
+    if flat.numel() > _ELEMENTS:
+        every = flat.numel() // _ELEMENTS
+        flat, update = flat[::every], update[::every]
+    found = []
+    for stored in STORED:
+        kept, lost = [], []
+        for rate in (*RATES, lr):
+            wanted, missed, arrived, whole = reach(STORAGES[stored], flat, -rate * update)
+            kept.append(arrived / whole if whole else 1.0)
+            lost.append(missed / wanted if wanted else 0.0)
+        found.append(
+            LabKept(
+                name,
+                stored,
+                matrix,
+                weight.numel(),
+                tuple(kept[:-1]),
+                tuple(lost[:-1]),
+                kept[-1],
+                lost[-1],
+            )
+        )
+    return found
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """A row a tensor and format at the run's rate, kept over rates, and whether it survives."""
+    found: Survival | None = outcomes.get("tensors")
+    if found is None:
+        return Findings((), ())
+    columns = (
+        LabColumn("tensor", "tensor"),
+        LabColumn("stored", "stored as"),
+        LabColumn("kept", "kept", "share"),
+        LabColumn("lost", "lost", "share"),
+        LabColumn("enough", "survives from lr"),
+    )
+    order = sorted(found.shares, key=lambda k: (STORED.index(k.stored), k.kept_here))
+    rows: list[dict[str, Cell]] = [
+        {
+            "tensor": share.tensor,
+            "stored": share.stored,
+            "kept": share.kept_here,
+            "lost": share.lost_here,
+            "enough": _enough(share),
+        }
+        for share in order
+    ]
+    lines = tuple(
+        LabLine(stored, tuple(map(min, zip(*kept, strict=True))), RATES)
+        for stored in STORED
+        if (kept := [s.kept for s in found.shares if s.stored == stored and s.matrix])
+    )
+    picture = LabChart("kept by the worst matrix", "lr", "kept", lines, log_x=True)
+    notes: tuple[str, ...] = ()
+    if found.looked_at < found.tensors:
+        notes = (
+            f"{found.looked_at:,} of {found.tensors:,} tensors were looked at: the first, the last "
+            f"and each eighth layer, and what is of no layer.",
+        )
+    return Findings(
+        columns, tuple(rows), (picture,) if lines else (), _verdict(settings, found), notes=notes
+    )
+
+
+def _enough(share: LabKept) -> float | None:
+    """The least rate from which on enough is kept; None where there is none."""
+    least = None
+    for rate, kept in zip(reversed(RATES), reversed(share.kept), strict=True):
+        if kept <= ENOUGH:
+            break
+        least = rate
+    return least
+
+
+def _verdict(settings: Mapping[str, Any], found: Survival) -> str:
+    lr, stored = settings["lr"], settings["store"]
+    name = stored.upper()
+    matrices = [s for s in found.shares if s.stored == stored and s.matrix]
+    if not matrices:
+        return "No matrix of the model is trained, so there is nothing to survive."
+    dead = _dead(settings, stored)
+    worst = min(matrices, key=lambda s: s.kept_here)
+    if worst.kept_here > ENOUGH and not dead:
+        return (
+            f"The run survives {name} weights at lr {lr:g}: every matrix keeps "
+            f"{worst.kept_here:.0%} of a step or more."
+        )
+    said = []
+    if worst.kept_here <= ENOUGH:
+        said.append(f"{worst.tensor} keeps {worst.kept_here:.0%} of each step")
+    said += dead
+    rates = [_enough(share) for share in matrices]
+    known = [rate for rate in rates if rate is not None]
+    from_lr = ""
+    if worst.kept_here <= ENOUGH:
+        from_lr = (
+            f" Every matrix would keep {ENOUGH:.0%} from lr {max(known):.2g} on."
+            if len(known) == len(rates)
+            else f" No lr up to {RATES[-1]:g} is enough for every matrix."
+        )
+    cures = ", ".join(f"{cure} ({nbytes})" for cure, nbytes in _BYTES.items())
+    return (
+        f"At lr {lr:g} the run does not survive {name} weights: {' and '.join(said)}.{from_lr} "
+        f"Cures, in bytes a parameter: {cures}."
+    )
+
+
+def _dead(settings: Mapping[str, Any], stored: str) -> list[str]:
+    """Terms that do nothing, as sentences without their ends."""
+    bits = STORAGES[stored].mantissa_bits
+    assert bits is not None
+    least, _ = thresholds(bits)
+    share = settings["lr"] * settings["decay"]
+    if not 0 < share < least:
+        return []
+    return [f"weight decay does nothing (lr × decay = {share:.2g}, less than {least:.2g})"]

@@ -1,0 +1,388 @@
+"""Does the update reach the weight? What of a step is lost where the stored weight is too coarse.
+
+With w on the grid of its format and a wanted update delta = -lr·u, u = m^/(sqrt(v^) + eps), the
+stored weight becomes w' = Q(w + delta). The lost share is that of the elements with delta != 0
+whose w' = w; what is kept is sum((w'-w)·delta)/sum(delta^2), 1 where all of it arrives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.job import Job
+from qtui_core.lab.numerics.rounding import STORAGES, Storage
+from qtui_core.lab.results import Cell, Density, Findings, LabChart, LabColumn, LabLine, Picture
+from qtui_core.lab.training.comparison import LabComparison
+from qtui_core.lab.training.tasks import TASKS, LabSubject, loss_of, subject_of
+from qtui_core.lab.training.twins import (
+    Recipe,
+    See,
+    TrainedRun,
+    null,
+    train,
+)
+
+#: Batches that give u, and eps of AdamW.
+UPDATE_STEPS: Final = 10
+EPSILON: Final = 1e-8
+#: What has to be kept of a step for weights to be called good enough.
+ENOUGH: Final = 0.9
+_STORED: Final = ("bf16", "fp16", "e4m3", "int8")
+#: Cells of the picture, and what its axes span: log2|w| and log2|delta|.
+_COLUMNS, _ROWS = 60, 40
+_LEFT, _RIGHT, _LOW, _HIGH = -16.0, 1.0, -26.0, -4.0
+#: Copies of the one weight, and how often each is moved by how much.
+_COPIES, _MOVES, _MOVE = 2000, 1000, 1e-3
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What of an update arrives.
+
+    Attributes:
+        stored, lr: the format, the learning rate.
+        group: "all", or a part of the model.
+        lost, kept: shares.
+        elements: whose wanted update is not zero.
+    """
+
+    stored: str
+    lr: float
+    group: str
+    lost: float
+    kept: float
+    elements: int
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What ten steps want, against what formats let through; the plane of it at one rate."""
+
+    reaches: tuple[Reach, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class OneWeight:
+    """Copies of a weight of 1.0, moved 1000 times by 0.001: mean and standard deviation over the
+    copies after every 20th move, and the share of moves that changed the stored number."""
+
+    stored: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    moved: float
+
+
+def jobs(settings: Mapping[str, Any], model: str) -> list[Job]:
+    """The updates, one weight, and short runs of each way to store weights."""
+    shared = {"model": model, "text": settings["text"]}
+    run = shared | {"steps": settings["steps"], "lr": settings["lr"], "store": settings["store"]}
+    found = [
+        Job("updates", updates, shared | {"lr": settings["lr"]}, Updates, 6),
+        Job("one weight", one_weight, {}, tuple[OneWeight, ...], 2),
+    ]
+    for seed in settings["seeds"]:
+        for name in ("fp32", "null", "nearest", "stochastic"):
+            arguments = run | {"name": name, "seed": seed}
+            cost = 0.3 * settings["steps"]
+            found.append(Job(f"{name} {seed}", short_run, arguments, TrainedRun, cost))
+    return found
+
+
+def wanted_updates(
+    subject: LabSubject, see: See, chosen: Callable[[str], bool] = lambda name: True
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """(weight, u) of every chosen parameter, float32: u = m^/(sqrt(v^) + eps) of AdamW after ten
+    batches. The weights stay where they are, so that one u serves every rate and format."""
+    model = subject.start()
+    first, second = subject.task.betas
+    trained = {}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(chosen(name))
+        if parameter.requires_grad:
+            trained[name] = parameter
+    moments = {
+        name: (torch.zeros_like(p, dtype=torch.float32), torch.zeros_like(p, dtype=torch.float32))
+        for name, p in trained.items()
+    }
+    batches = subject.batches(0)
+    for step in range(UPDATE_STEPS):
+        see(step, UPDATE_STEPS, None)
+        loss_of(model, next(batches)).backward()
+        for name, parameter in trained.items():
+            if parameter.grad is None:
+                continue
+            m, v = moments[name]
+            gradient = parameter.grad.float()
+            m.mul_(first).add_(gradient, alpha=1 - first)
+            v.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+            parameter.grad = None
+    found = {}
+    for name, parameter in trained.items():
+        m, v = moments[name]
+        u = (m / (1 - first**UPDATE_STEPS)) / ((v / (1 - second**UPDATE_STEPS)).sqrt() + EPSILON)
+        found[name] = parameter.detach().float(), u
+    return found
+
+
+#: Elements that should move, those that do not, sum of (w'-w)·delta, sum of delta².
+Sums = tuple[int, int, float, float]
+
+
+def reach(storage: Storage, weight: torch.Tensor, update: torch.Tensor) -> Sums:
+    """Of one tensor, whose float32 weight is put on the grid first."""
+    scale = storage.scale_of(weight)
+    stored = storage.nearest(weight, scale)
+    arrived = (storage.nearest(stored + update, scale) - stored).double()
+    wanted = update != 0
+    lost = wanted & (arrived == 0)
+    delta = update.double()
+    return (
+        int(wanted.sum()),
+        int(lost.sum()),
+        float((arrived * delta).sum()),
+        float((delta * delta).sum()),
+    )
+
+
+def updates(see: See, *, model: str, text: str | None, lr: float) -> Updates:
+    """Lost and kept shares over formats and rates, by part of the model at `lr`."""
+    subject = subject_of(TASKS["prose"], model, text)
+    wanted = wanted_updates(subject, see)
+    rates = sorted({1e-3, 3e-4, 1e-4, 1e-5, lr}, reverse=True)
+    reaches = []
+    for stored in _STORED:
+        for rate in rates:
+            groups: dict[str, list[Sums]] = {}
+            for name, (weight, u) in wanted.items():
+                found = reach(STORAGES[stored], weight, -rate * u)
+                groups.setdefault("all", []).append(found)
+                if rate == lr:
+                    groups.setdefault(group_of(name, weight), []).append(found)
+            reaches += [_summed(stored, rate, group, parts) for group, parts in groups.items()]
+    return Updates(tuple(reaches), _plane(wanted, lr))
+
+
+def group_of(name: str, weight: torch.Tensor) -> str:
+    """The part of a model that a parameter is of."""
+    if weight.dim() < 2:
+        return "norms and biases"
+    if "embed" in name:
+        return "embedding"
+    if name.startswith("lm_head") or "lm_head" in name:
+        return "output"
+    return "matrices"
+
+
+def _summed(stored: str, lr: float, group: str, parts: list[Sums]) -> Reach:
+    elements, lost, arrived, wanted = (sum(column) for column in zip(*parts, strict=True))
+    return Reach(
+        stored,
+        lr,
+        group,
+        lost / elements if elements else 0.0,
+        arrived / wanted if wanted else 0.0,
+        int(elements),
+    )
+
+
+def _plane(wanted: Mapping[str, tuple[torch.Tensor, torch.Tensor]], lr: float) -> Any:
+    """How many weights are where in log2|w| and log2|lr·u|."""
+    counts = torch.zeros(_ROWS * _COLUMNS, dtype=torch.int64)
+    for weight, u in wanted.values():
+        there = (weight != 0) & (u != 0)
+        x = torch.log2(weight[there].abs())
+        y = torch.log2((lr * u[there]).abs())
+        column = ((x - _LEFT) / (_RIGHT - _LEFT) * _COLUMNS).long()
+        row = ((y - _LOW) / (_HIGH - _LOW) * _ROWS).long()
+        inside = (column >= 0) & (column < _COLUMNS) & (row >= 0) & (row < _ROWS)
+        counts += torch.bincount((row * _COLUMNS + column)[inside], minlength=_ROWS * _COLUMNS)
+    return tuple(map(tuple, counts.view(_ROWS, _COLUMNS).tolist()))
+
+
+def threshold(storage: Storage, magnitude: float) -> float:
+    """Updates below it are lost at a weight of so much, to nearest: half of the distance to the
+    next number up, 2^(floor(log2|w|) - p - 1)."""
+    assert storage.mantissa_bits is not None
+    exponent = max(math.frexp(magnitude)[1] - 1, storage.least_exponent)
+    return math.ldexp(1.0, exponent - storage.mantissa_bits - 1)
+
+
+def one_weight(see: See) -> tuple[OneWeight, ...]:
+    """A weight of 1.0 that is moved by 0.001 a thousand times: where it arrives. The int8 one has
+    a scale of 1/64."""
+    generator = torch.Generator().manual_seed(0)
+    ways = [("bf16", False), ("bf16", True), ("fp16", False), ("e4m3", False), ("e4m3", True)]
+    ways += [("int8", False), ("int8", True)]
+    found = []
+    for number, (name, drawn) in enumerate(ways):
+        see(number, len(ways), None)
+        storage = STORAGES[name]
+        scale = torch.tensor(1 / 64 if name == "int8" else 1.0)
+        weight = torch.ones(_COPIES)
+        mean, std, moved = [1.0], [0.0], 0
+        for move in range(1, _MOVES + 1):
+            wanted = weight + _MOVE
+            after = (
+                storage.stochastic(wanted, generator, scale)
+                if drawn
+                else storage.nearest(wanted, scale)
+            )
+            moved += int((after != weight).sum())
+            weight = after
+            if move % 20 == 0:
+                mean.append(float(weight.double().mean()))
+                std.append(float(weight.double().std()))
+        called = f"{name} stochastic" if drawn else name
+        found.append(OneWeight(called, tuple(mean), tuple(std), moved / (_COPIES * _MOVES)))
+    return tuple(found)
+
+
+def short_run(
+    see: See,
+    *,
+    model: str,
+    text: str | None,
+    name: str,
+    seed: int,
+    steps: int,
+    lr: float,
+    store: str,
+) -> TrainedRun:
+    """A run whose weights are kept in `store`, to nearest or stochastically, or its twin."""
+    subject = subject_of(TASKS["prose"], model, text)
+    recipes = {
+        "fp32": Recipe,
+        "null": null,
+        "nearest": lambda: stored_weights(STORAGES[store], None),
+        "stochastic": lambda: stored_weights(
+            STORAGES[store], torch.Generator().manual_seed(1000 + seed)
+        ),
+    }
+    first = name == "fp32"
+    return train(subject, recipes[name](), seed=seed, steps=steps, lr=lr, see=see, before=first)
+
+
+def stored_weights(storage: Storage, generator: torch.Generator | None) -> Recipe:
+    """Weights on the grid of a format from the start on, put back on it after each step; with a
+    generator stochastically. Optimizer and products are float32, so that nothing else differs."""
+
+    def onto_grid(model: Any) -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(storage.nearest(parameter))
+
+    def stepped(model: Any, step: int) -> None:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(
+                    storage.nearest(parameter)
+                    if generator is None
+                    else storage.stochastic(parameter, generator)
+                )
+
+    return Recipe(prepare=onto_grid, stepped=stepped)
+
+
+def conclude(settings: Mapping[str, Any], outcomes: Mapping[str, Any]) -> Findings:
+    """The table of shares, the plane with its staircase, the curves, and what they mean."""
+    store = settings["store"]
+    found: Updates | None = outcomes.get("updates")
+    runs = LabComparison(("nearest", "stochastic"), settings["seeds"], outcomes)
+    columns = (
+        LabColumn("stored", "stored as"),
+        LabColumn("lr", "lr"),
+        LabColumn("part", "part"),
+        LabColumn("lost", "lost", "share"),
+        LabColumn("kept", "kept", "share"),
+        LabColumn("gain", "of fp32's gain", "share"),
+        LabColumn("d", "d train", "nats"),
+    )
+    rows: list[dict[str, Cell]] = [
+        {"stored": r.stored, "lr": r.lr, "part": r.group, "lost": r.lost, "kept": r.kept}
+        for r in (found.reaches if found else ())
+        if r.group == "all" or r.stored == store
+    ]
+    rows += [
+        {
+            "stored": f"{store} {row['recipe']}, {settings['steps']} steps run",
+            "lr": settings["lr"],
+            "part": "all",
+            "gain": runs.share_of_gain(str(row["recipe"])),
+            "d": row["d"],
+        }
+        for row in runs.rows()
+    ]
+    pictures: list[Picture] = []
+    if found is not None:
+        pictures.append(_picture(found, settings["lr"], store))
+    pictures += runs.charts(f"weights stored as {store}, lr {settings['lr']:g}")
+    if weights := outcomes.get("one weight"):
+        pictures.append(_walks(weights))
+    notes = tuple(filter(None, (runs.chaotic,)))
+    verdict = "" if found is None else _verdict(settings, found, runs)
+    return Findings(columns, tuple(rows), tuple(pictures), verdict, runs.floor, notes)
+
+
+def _verdict(settings: Mapping[str, Any], found: Updates, runs: LabComparison) -> str:
+    store, lr = settings["store"], settings["lr"]
+    here = next(r for r in found.reaches if (r.stored, r.lr, r.group) == (store, lr, "all"))
+    if not here.elements:
+        return "No weight has a gradient here, so no update can be lost."
+    name = store.upper()
+    said = f"At lr {lr:g} {name} weights keep {here.kept:.0%} of each step"
+    gain = runs.share_of_gain("nearest")
+    if gain is not None:
+        said += f", and {settings['steps']} steps kept {gain:.0%} of what fp32 gained"
+    if here.kept > ENOUGH:
+        return f"{said}: {name} weights do here."
+    better = [r.lr for r in found.reaches if r.stored == store and r.group == "all"]
+    better = [r for r in better if _kept(found, store, r) > ENOUGH]
+    cures = ["fp32 masters (4 more bytes a parameter)"]
+    drawn = runs.share_of_gain("stochastic")
+    if drawn is None or drawn > ENOUGH:
+        measured = "" if drawn is None else f", which kept {drawn:.0%} here"
+        cures.insert(0, f"stochastic rounding (no bytes{measured})")
+    if better and min(better) > lr:
+        cures.append(f"an lr of {min(better):g} or more")
+    return f"{said}; {', '.join(cures[:-1])} or {cures[-1]} would do."
+
+
+def _kept(found: Updates, store: str, lr: float) -> float:
+    return next(r.kept for r in found.reaches if (r.stored, r.lr, r.group) == (store, lr, "all"))
+
+
+def _walks(weights: tuple[OneWeight, ...]) -> LabChart:
+    lines = [LabLine("true", tuple(1 + _MOVE * 20 * i for i in range(51)), faint=True)]
+    for w in weights:
+        pairs = list(zip(w.mean, w.std, strict=True))
+        low, high = tuple(m - s for m, s in pairs), tuple(m + s for m, s in pairs)
+        lines.append(LabLine(w.stored, w.mean, low=low, high=high))
+    return LabChart("a weight of 1.0, 1000 times +0.001", "moves / 20", "value", tuple(lines))
+
+
+def _picture(found: Updates, lr: float, store: str) -> Density:
+    lines = []
+    for name in dict.fromkeys((store, "bf16")):
+        storage = STORAGES[name]
+        if storage.mantissa_bits is None or storage.scales != "none":
+            continue
+        xs = tuple(_LEFT + (_RIGHT - _LEFT) * i / 200 for i in range(200))
+        ys = tuple(math.log2(threshold(storage, 2.0**x)) for x in xs)
+        lines.append(LabLine(f"{name} loses what is below", ys, xs))
+    return Density(
+        f"updates at lr {lr:g} over the weights they move",
+        "log2 |weight|",
+        "log2 |update|",
+        _LEFT,
+        _RIGHT,
+        _LOW,
+        _HIGH,
+        found.counts,
+        tuple(lines),
+    )

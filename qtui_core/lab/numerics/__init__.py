@@ -1,0 +1,1 @@
+"""Arithmetic of the lab: rounding, products of low precision, states of optimizers."""

@@ -1,0 +1,161 @@
+"""The three products of a linear layer, each operand quantized as a scheme says. Emulated: codes
+are multiplied as the numbers they stand for, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.numerics.operands import EXACT, Operand, rotated, rotation
+
+#: Of the rotation of operands, which is that of the published recipe.
+_ROTATED: Final = 16
+
+
+@dataclass(frozen=True)
+class Products:
+    """How the operands of the three products are quantized.
+
+    Y = X W' sums over inputs, dX = G W over outputs, dW = G' X over tokens; `x` is X in the first
+    and `x_dw` in the last, and so on. With `turned` both operands of dW are rotated.
+    """
+
+    x: Operand = EXACT
+    w: Operand = EXACT
+    g_dx: Operand = EXACT
+    w_dx: Operand = EXACT
+    g_dw: Operand = EXACT
+    x_dw: Operand = EXACT
+    turned: bool = False
+
+    def y(self, x: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
+        """`[tokens, outputs]` of x `[tokens, inputs]` and w `[outputs, inputs]`."""
+        return self.x(x, random) @ self.w(w, random).T
+
+    def dx(self, g: torch.Tensor, w: torch.Tensor, random: Random = None) -> torch.Tensor:
+        """`[tokens, inputs]` of g `[tokens, outputs]` and w."""
+        return self.g_dx(g, random) @ self.w_dx(w.T.contiguous(), random).T
+
+    def dw(self, g: torch.Tensor, x: torch.Tensor, random: Random = None) -> torch.Tensor:
+        """`[outputs, inputs]` of g and x."""
+        across, along = g.T.contiguous(), x.T.contiguous()
+        if self.turned:
+            matrix = rotation(_ROTATED, random)
+            across, along = rotated(across, matrix), rotated(along, matrix)
+        return self.g_dw(across, random) @ self.x_dw(along, random).T
+
+    def only(self, *, forward: bool) -> Products:
+        """The same in the forward pass alone, or in the backward pass alone."""
+        if forward:
+            return Products(self.x, self.w)
+        return replace(self, x=EXACT, w=EXACT)
+
+
+Random = torch.Generator | None
+
+
+def alike(operand: Operand, gradient: Operand | None = None) -> Products:
+    """Every operand in the same way, gradients perhaps in another."""
+    g = gradient or operand
+    return Products(operand, operand, g, operand, g, operand)
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose three products are quantized. Straight through: what rounding does is
+    not differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, w: Any, bias: Any, products: Products, random: Random) -> Any:
+        ctx.save_for_backward(x, w)
+        ctx.products, ctx.random, ctx.biased = products, random, bias is not None
+        flat = x.reshape(-1, x.shape[-1])
+        y = products.y(flat, w, random).view(*x.shape[:-1], w.shape[0])
+        return y if bias is None else y + bias
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gradient,) = gradients
+        x, w = ctx.saved_tensors
+        g = gradient.reshape(-1, gradient.shape[-1])
+        flat = x.reshape(-1, x.shape[-1])
+        dx = ctx.products.dx(g, w, ctx.random).view(x.shape) if ctx.needs_input_grad[0] else None
+        dw = ctx.products.dw(g, flat, ctx.random) if ctx.needs_input_grad[1] else None
+        db = g.sum(0) if ctx.biased and ctx.needs_input_grad[2] else None
+        return dx, dw, db, None, None
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer over the weight of another, float32."""
+
+    def __init__(self, linear: nn.Linear, products: Products, random: Random = None) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.products, self.random = products, random
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = _Linear.apply(x, self.weight, self.bias, self.products, self.random)
+        return found
+
+
+def linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """Every linear layer by name, the output head too."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def is_head(name: str) -> bool:
+    """Whether a linear layer gives the logits: recipes leave it as it is."""
+    return name.rpartition(".")[2] in ("lm_head", "output", "embed_out")
+
+
+def convert(
+    model: nn.Module,
+    names: Iterable[str],
+    make: Callable[[nn.Linear], nn.Module],
+) -> tuple[str, ...]:
+    """Puts another module in the place of each named linear layer; returns which were."""
+    done = []
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        owner = model.get_submodule(parent)
+        linear = getattr(owner, last)
+        setattr(owner, last, make(linear))
+        done.append(name)
+    return tuple(done)
+
+
+#: Schemes by name, as published recipes have them: both operands of a product quantized along the
+#: axis that is not summed, so that its scales can be taken out.
+SCHEMES: Final[dict[str, Products]] = {
+    "fp32": Products(),
+    "bf16": alike(Operand("bf16")),
+    "int8 row": alike(Operand("int8", "row")),
+    "int8 tensor": alike(Operand("int8", "tensor")),
+    "int8 tile": alike(Operand("int8", "tile")),
+    "int4 row": alike(Operand("int4", "row")),
+    "fp8 unscaled": alike(Operand("e4m3"), Operand("e5m2")),
+    "fp8 tensor e5m2": alike(Operand("e4m3", "tensor"), Operand("e5m2", "tensor")),
+    "fp8 tensor": alike(Operand("e4m3", "tensor")),
+    "fp8 row": alike(Operand("e4m3", "row")),
+    "fp8 blocks": Products(
+        Operand("e4m3", "group"),
+        Operand("e4m3", "block"),
+        Operand("e4m3", "group"),
+        Operand("e4m3", "block"),
+        Operand("e4m3", "group"),
+        Operand("e4m3", "group"),
+    ),
+    "mxfp8": alike(Operand("e4m3", "mx")),
+    "mxfp4": alike(Operand("e2m1", "mx")),
+    "nvfp4": alike(Operand("e2m1", "nv")),
+    "nvfp4 stochastic": alike(Operand("e2m1", "nv"), Operand("e2m1", "nv", stochastic=True)),
+}
+#: The parts of the NVFP4 recipe: stochastic gradients, rotated operands of dW, and weights in tiles
+#: of 16 x 16, so that W and W' are one tensor.
+_TILED: Final = Operand("e2m1", "nv-tile")
+SCHEMES["nvfp4 full"] = replace(SCHEMES["nvfp4 stochastic"], w=_TILED, w_dx=_TILED, turned=True)

@@ -1,0 +1,153 @@
+"""Rounding into a format, to nearest or stochastically, as values of float32.
+
+Nearest is to nearest, ties to even, as the casts of PyTorch. Stochastic takes the neighbour above
+with the probability of the way to it, so that the mean of many is the value itself. What is beyond
+the largest number becomes that, with any format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.formats.catalog import FORMATS
+from qtui_core.formats.spec import FloatFormat
+
+#: Where one scale belongs to: the whole tensor, each row, or nothing has one.
+Scales = str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How a tensor is stored.
+
+    Attributes:
+        name: as settings call it.
+        mantissa_bits: of a floating-point format; None for integers.
+        least_exponent: of its smallest normal number.
+        largest: the largest number it holds.
+        scales: "none", "tensor" or "row": absmax / `largest` for the whole tensor, or each row of
+            the last dimension.
+        nbytes: of an element, scales apart.
+    """
+
+    name: str
+    mantissa_bits: int | None
+    least_exponent: int
+    largest: float
+    scales: Scales
+    nbytes: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether its numbers are integers times a scale."""
+        return self.mantissa_bits is None
+
+    def scale_of(self, x: torch.Tensor) -> torch.Tensor:
+        """The scale of a tensor: float32, `[]`, or `[..., 1]` by rows; 1 where it has none or the
+        values are all zero."""
+        if self.scales == "none":
+            return x.new_ones(())
+        if self.scales == "row" and x.dim() > 1:
+            most = x.abs().amax(dim=-1, keepdim=True)
+        else:
+            most = x.abs().amax()
+        scale = most / self.largest
+        return torch.where(scale > 0, scale, torch.ones_like(scale))
+
+    def step_of(self, x: torch.Tensor) -> torch.Tensor:
+        """The distance of neighbours around each value, which is in units of the scale."""
+        if self.mantissa_bits is None:
+            return torch.ones_like(x)
+        exponent = torch.frexp(x)[1] - 1  # |x| in [2^e, 2^(e+1)); of zero it is -1
+        exponent = torch.where(x == 0, self.least_exponent, exponent)
+        exponent = exponent.clamp_min(self.least_exponent) - self.mantissa_bits
+        return torch.ldexp(torch.ones_like(x), exponent)
+
+    def nearest(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+        """float32 `x` as it is stored, rounded to nearest, with its own scale or the given one."""
+        cast = _CASTS.get(self.name)
+        if cast is None or x.dtype is not torch.float32:
+            return self.by_arithmetic(x, scale, torch.round)
+        if self.scales == "none" and scale is None:
+            return x.clamp(-self.largest, self.largest).to(cast).float()
+        scale = self.scale_of(x) if scale is None else scale
+        return (x / scale).clamp(-self.largest, self.largest).to(cast).float() * scale
+
+    def stochastic(
+        self,
+        x: torch.Tensor,
+        generator: torch.Generator | None = None,
+        scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """float32 `x` as it is stored, rounded up with the probability of the way to there."""
+
+        def up_or_down(ratio: torch.Tensor) -> torch.Tensor:
+            # The fraction is exact, which the sum of a ratio near 127 and a random number is not.
+            below = ratio.floor()
+            drawn = torch.rand(ratio.shape, generator=generator, device=ratio.device)
+            return below + (drawn < ratio - below)
+
+        return self.by_arithmetic(x, scale, up_or_down)
+
+    def by_arithmetic(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor | None,
+        to_whole: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """`x` in units of the distance of its neighbours, made whole by a function."""
+        scale = self.scale_of(x) if scale is None else scale
+        scaled = x / scale
+        step = self.step_of(scaled)
+        found = to_whole(scaled / step) * step
+        return found.clamp(-self.largest, self.largest) * scale
+
+
+#: PyTorch rounds into these to nearest, faster than arithmetic does.
+_CASTS: Final = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+}
+
+
+def _float(name: str, scales: Scales) -> Storage:
+    found = FORMATS[name]
+    assert isinstance(found, FloatFormat)
+    return Storage(
+        name,
+        found.mantissa_bits,
+        1 - found.bias,
+        float(found.max),
+        scales,
+        found.storage_bits / 8,
+    )
+
+
+def integers(bits: int, scales: Scales = "row") -> Storage:
+    """Integers of so many bits in [-q, q], q = 2^(bits-1) - 1, with a scale for each row."""
+    largest = 2 ** (bits - 1) - 1
+    return Storage(f"int{bits}", None, 0, float(largest), scales, bits / 8)
+
+
+STORAGES: Final[dict[str, Storage]] = {
+    "fp32": _float("fp32", "none"),
+    "bf16": _float("bf16", "none"),
+    "fp16": _float("fp16", "none"),
+    "e4m3": _float("e4m3", "tensor"),
+    "e5m2": _float("e5m2", "tensor"),
+    "e2m1": _float("e2m1", "tensor"),
+    "int8": integers(8),
+    "int4": integers(4),
+}
+
+
+def unscaled(storage: Storage) -> Storage:
+    """The same numbers without a scale."""
+    return replace(storage, scales="none")

@@ -1,0 +1,80 @@
+"""How optimizers keep their moments in few bits: emulations of the maps, values in float32 out.
+
+Each takes float32 `[n]` and gives what would be read again. Codes of the 8-bit and 4-bit maps are
+those of torchao.optim 0.18, against which tests hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+import torch
+
+from qtui_core.lab.numerics.rounding import STORAGES
+
+Map = Callable[[torch.Tensor], torch.Tensor]
+
+
+@cache
+def dynamic_codes(signed: bool, bits: int = 8) -> torch.Tensor:
+    """The values of the dynamic map, ascending: float32 `[2^bits]` in [-1, 1] or [0, 1].
+
+    A run of zeros gives the power of ten, what remains divides that decade evenly (Dettmers et
+    al., 8-bit Optimizers via Block-wise Quantization, 2021).
+    """
+    exponents = bits - 1
+    found = [0.0, 1.0]
+    for index in range(exponents):
+        edges = torch.linspace(0.1, 1, 2 ** (index + (not signed)) + 1)
+        means = ((edges[:-1] + edges[1:]) / 2).tolist()
+        decade = 10.0 ** (index - exponents + 1)
+        found += [sign * decade * mean for mean in means for sign in ((1, -1) if signed else (1,))]
+    return torch.tensor(sorted(found), dtype=torch.float32)
+
+
+def linear_codes(bits: int = 4) -> torch.Tensor:
+    """1/2^bits, 2/2^bits, ..., 1: a map without a zero, for second moments (Li et al., Memory
+    Efficient Optimizers with 4-bit States, 2023)."""
+    return torch.arange(1, 2**bits + 1) / 2**bits
+
+
+def blockwise(codes: torch.Tensor, block: int) -> Map:
+    """To the nearest code, with an absmax for each block."""
+    between = (codes[1:] + codes[:-1]) / 2
+
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        blocks = x.view(-1, block)
+        scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
+        # What lies in the middle goes up.
+        index = torch.bucketize((blocks / scale).contiguous(), between, right=True)
+        return (codes[index] * scale).view(x.shape)
+
+    return apply
+
+
+def fp8_blocks(block: int) -> Map:
+    """E4M3 with an absmax/448 for each block, as AdamWFp8 keeps its moments."""
+    storage = STORAGES["e4m3"]
+
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        blocks = x.view(-1, block)
+        scale = blocks.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / storage.largest
+        return storage.nearest(blocks, scale).view(x.shape)
+
+    return apply
+
+
+def nearest(name: str) -> Map:
+    """A format without scales, to nearest."""
+    return STORAGES[name].nearest
+
+
+def stochastic(name: str, generator: torch.Generator) -> Map:
+    """A format without scales, stochastically."""
+    return lambda x: STORAGES[name].stochastic(x, generator)
+
+
+#: Bytes of an element, scales apart.
+BYTES: Final = {"fp32": 4.0, "bf16": 2.0, "8-bit": 1.0, "fp8": 1.0, "4-bit": 0.5}

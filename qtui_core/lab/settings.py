@@ -1,0 +1,133 @@
+"""A row of the table of settings: what is said once of a setting of an experiment, and read by the
+command line, the form of the panel, the check and the JSON. Standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+
+Kind = Literal["whole", "number", "choice", "several", "wholes", "numbers", "text"]
+#: What a setting may be: several names are a tuple, and so are several numbers.
+Value = int | float | str | tuple[Any, ...] | None
+
+#: Characters of a setting that are read at most.
+_LONGEST: Final = 4096
+#: Values of a setting that takes several, at most.
+_MOST: Final = 64
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of an experiment.
+
+    Attributes:
+        name: in JSON and Python, `_` for the `-` of the flag.
+        kind: what it takes: a whole number, a number, one of `allowed`, several of them, several
+            numbers, or a text.
+        default: None where nothing is chosen.
+        help: one line.
+        least, most: bounds of its numbers, both of them allowed.
+        allowed: the names of a choice.
+        steps: the values that the keys of the form step through.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    help: str
+    least: float = -math.inf
+    most: float = math.inf
+    allowed: tuple[str, ...] = ()
+    steps: tuple[Any, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """On the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def but(self, default: Value, **more: Any) -> Setting:
+        """The setting with another default, as an experiment may want it."""
+        return replace(self, default=default, **more)
+
+    def read(self, text: str) -> Value:
+        """What is typed, as a value. Raises UsageError for what is none."""
+        text = text.strip()
+        if len(text) > _LONGEST:
+            raise UsageError(f"{self.flag} has {len(text):,} characters; {_LONGEST:,} are read.")
+        if self.kind in ("several", "wholes", "numbers"):
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            return self.check(tuple(map(self._one, parts)))
+        return self.check(self._one(text))
+
+    def check(self, value: Any) -> Value:
+        """The value, if it is one. Raises UsageError for what is none."""
+        if self.kind in ("several", "wholes", "numbers"):
+            if not isinstance(value, tuple | list) or not value:
+                raise UsageError(f"{self.flag} takes one or more values, with commas between them.")
+            if len(value) > _MOST:
+                raise UsageError(f"{self.flag} takes {_MOST} values at most, not {len(value):,}.")
+            found = tuple(self._checked(one) for one in value)
+            if len(set(found)) < len(found):
+                raise UsageError(f"{self.flag} names a value twice.")
+            return found
+        if value is None and self.default is None:
+            return None
+        return self._checked(value)
+
+    def written(self, value: Value) -> str:
+        """A value as it is typed."""
+        if isinstance(value, tuple):
+            return ",".join(map(self.written, value))
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def _one(self, text: str) -> int | float | str:
+        if self.kind in ("choice", "several", "text"):
+            return text
+        whole = self.kind in ("whole", "wholes")
+        try:
+            return int(text) if whole else float(text)
+        except ValueError:
+            what = "a whole number" if whole else "a number"
+            raise UsageError(f"{self.flag} takes {what}, not {text!r}.") from None
+
+    def _checked(self, value: Any) -> Any:
+        if self.kind in ("choice", "several"):
+            if value not in self.allowed:
+                raise UsageError(
+                    f"{self.flag} has no {value!r}; it takes {', '.join(self.allowed)}."
+                )
+            return value
+        if self.kind == "text":
+            if not isinstance(value, str):
+                raise UsageError(f"{self.flag} takes a text, not {value!r}.")
+            return value
+        whole = self.kind in ("whole", "wholes")
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            what = "a whole number" if whole else "a number"
+            raise UsageError(f"{self.flag} takes {what}, not {value!r}.")
+        if not self.least <= value <= self.most:  # NaN is in no bounds
+            raise UsageError(
+                f"{self.flag} is between {self.least:g} and {self.most:g}; {value:g} is not."
+            )
+        return value if whole else float(value)
+
+
+def settle(rows: Iterable[Setting], given: Mapping[str, Any]) -> dict[str, Value]:
+    """Every setting of an experiment with its value: what was given, or its default.
+
+    Raises UsageError for a name that the experiment does not have, or a value that is none.
+    """
+    known = {row.name: row for row in rows}
+    unknown = sorted(given.keys() - known.keys())
+    if unknown:
+        names = ", ".join(known) or "none"
+        raise UsageError(f"The experiment has no setting {unknown[0]!r}; it has {names}.")
+    return {
+        name: row.check(given[name]) if name in given else row.default
+        for name, row in known.items()
+    }

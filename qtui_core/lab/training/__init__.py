@@ -1,0 +1,1 @@
+"""What experiments train: tasks, twins on the same batches, recipes."""

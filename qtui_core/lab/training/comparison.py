@@ -1,0 +1,196 @@
+"""Recipes beside their twin in float32, over seeds: differences, the floor, curves, sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any, Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.results import Cell, LabChart, LabColumn, LabLine
+from qtui_core.lab.training.twins import FLOORS, TrainedRun, difference
+
+TWIN: Final = "fp32"
+NULL: Final = "null"
+#: A disturbance of a millionth that moves the loss by more makes a run chaotic.
+CHAOTIC: Final = 3e-4
+#: Points that a curve is drawn with, at least so many steps a mean.
+_SMOOTH: Final = 5
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A recipe against its twin.
+
+    Attributes:
+        name: of the recipe.
+        differences: one a seed, nats a token: mean over the last steps.
+        held_out: one a seed, at the end.
+        diverged: what became not finite, and when; empty where all was.
+        runs: one a seed.
+    """
+
+    name: str
+    differences: tuple[float, ...]
+    held_out: tuple[float, ...]
+    diverged: str
+    runs: tuple[TrainedRun, ...]
+
+    @property
+    def difference(self) -> float | None:
+        return fmean(self.differences) if self.differences else None
+
+    @property
+    def held(self) -> float | None:
+        return fmean(self.held_out) if self.held_out else None
+
+
+class LabComparison:
+    """The runs of an experiment that are done, named `recipe seed`, with `fp32` for the twin and
+    `null` for the disturbed one."""
+
+    def __init__(
+        self, recipes: Sequence[str], seeds: Sequence[int], outcomes: Mapping[str, Any]
+    ) -> None:
+        self.seeds = tuple(seeds)
+        self._outcomes = outcomes
+        self.floor = self._floor()
+        self.compared = {name: found for name in recipes if (found := self._compare(name))}
+
+    def run(self, name: str, seed: int) -> TrainedRun | None:
+        found = self._outcomes.get(f"{name} {seed}")
+        return found if isinstance(found, TrainedRun) else None
+
+    def clears(self, value: float | None) -> bool:
+        """Whether a difference is one that these runs can see."""
+        return value is not None and self.floor is not None and abs(value) > FLOORS * self.floor
+
+    @property
+    def chaotic(self) -> str:
+        """A sentence where a millionth on the weights changes the loss so much that nothing here
+        can be told apart; empty where not."""
+        if self.floor is None or self.floor <= CHAOTIC:
+            return ""
+        return (
+            f"These settings are chaotic: a millionth on the weights moves the loss by "
+            f"{self.floor:.1g}; lower --lr or take fewer steps."
+        )
+
+    def gains(self) -> tuple[float, ...]:
+        """How far the twin's held-out loss fell, nats a token, one a seed."""
+        found = []
+        for seed in self.seeds:
+            run = self.run(TWIN, seed)
+            if run is not None and run.held_before is not None and run.held_after is not None:
+                found.append(run.held_before - run.held_after)
+        return tuple(found)
+
+    def share_of_gain(self, name: str) -> float | None:
+        """What share of its twin's held-out gain a recipe has; None where the twin gains nothing
+        that can be told from the floor."""
+        found = self.compared.get(name)
+        gains = self.gains()
+        if found is None or found.held is None or not gains or not self.clears(fmean(gains)):
+            return None
+        return 1 - found.held / fmean(gains)
+
+    def rows(self) -> Iterator[dict[str, Cell]]:
+        """A row a recipe, with the cells that every comparison has."""
+        for name, found in self.compared.items():
+            spread = found.differences
+            yield {
+                "recipe": name,
+                "d": found.difference,
+                "d_low": min(spread, default=None),
+                "d_high": max(spread, default=None),
+                "held_out": found.held,
+                "seen": self._seen(found),
+                "seconds": fmean(run.seconds for run in found.runs),
+                "diverged": found.diverged or None,
+            }
+
+    def charts(self, title: str) -> tuple[LabChart, ...]:
+        """Differences to the twin over the steps, the floor shaded, seeds as a band."""
+        lines = []
+        for name, found in self.compared.items():
+            curves = [
+                _smoothed([a - b for a, b in zip(run.losses, twin.losses, strict=False)])
+                for run in found.runs
+                if (twin := self._twin_of(name, run)) is not None
+            ]
+            if not curves:
+                continue
+            short = min(map(len, curves))
+            columns = [[curve[i] for curve in curves] for i in range(short)]
+            lines.append(
+                LabLine(
+                    name,
+                    tuple(map(fmean, columns)),
+                    low=tuple(map(min, columns)),
+                    high=tuple(map(max, columns)),
+                )
+            )
+        if not lines:
+            return ()
+        return (LabChart(title, "step", "loss − fp32's", tuple(lines), floor=self.floor),)
+
+    def _twin_of(self, name: str, run: TrainedRun) -> TrainedRun | None:
+        for seed in self.seeds:
+            if self.run(name, seed) is run:
+                return self.run(TWIN, seed)
+        return None
+
+    def _seen(self, found: Compared) -> str | None:
+        if found.diverged:
+            return "diverged"
+        if self.floor is None or found.difference is None:
+            return None
+        if not self.clears(found.difference):
+            return "no difference"
+        return "worse" if found.difference > 0 else "better"
+
+    def _floor(self) -> float | None:
+        found = []
+        for seed in self.seeds:
+            disturbed, twin = self.run(NULL, seed), self.run(TWIN, seed)
+            if disturbed is not None and twin is not None:
+                d = difference(disturbed, twin)
+                if d is not None:
+                    found.append(abs(d))
+        return max(found, default=None)
+
+    def _compare(self, name: str) -> Compared | None:
+        runs, differences, held, diverged = [], [], [], ""
+        for seed in self.seeds:
+            run, twin = self.run(name, seed), self.run(TWIN, seed)
+            if run is None or twin is None:
+                continue
+            runs.append(run)
+            if run.diverged:
+                diverged = f"step {run.diverged}: {run.first}"
+                continue
+            d = difference(run, twin)
+            if d is not None:
+                differences.append(d)
+            if run.held_after is not None and twin.held_after is not None:
+                held.append(run.held_after - twin.held_after)
+        if not runs:
+            return None
+        return Compared(name, tuple(differences), tuple(held), diverged, tuple(runs))
+
+
+COLUMNS: Final = (
+    LabColumn("recipe", "recipe"),
+    LabColumn("d", "d train", "nats"),
+    LabColumn("d_low", "lowest", "nats"),
+    LabColumn("d_high", "highest", "nats"),
+    LabColumn("held_out", "d held out", "nats"),
+    LabColumn("seen", "against the floor"),
+    LabColumn("seconds", "a step", "seconds"),
+    LabColumn("diverged", "diverged"),
+)
+
+
+def _smoothed(values: list[float]) -> list[float]:
+    """Means over a few steps up to each one."""
+    return [fmean(values[max(0, i - _SMOOTH + 1) : i + 1]) for i in range(len(values))]

@@ -1,0 +1,184 @@
+"""What is trained on what: the named tasks, whose figures can be repeated, and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+
+from qtui_core.activations.text import read_text
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan.run_plan import RunPlan, resolve
+from qtui_core.models.demo import HELD_BACK_TEXT
+from qtui_core.models.demo.corpus import training_bytes
+from qtui_core.models.opening import DEMO, open_model
+from qtui_core.training.model.weights import load_weights, settle
+from qtui_core.training.run.data import encode
+
+TEXTS: Final = Path(__file__).parents[1] / "text"
+#: Bytes of Python that `code` and `nano` draw their batches from.
+_CODE_BYTES: Final = 1 << 20
+#: Held-out tokens that a loss is measured on, and of a window.
+HELD_OUT: Final = 16_384
+WINDOW: Final = 128
+#: Of a text of the user: the share held out, at its end.
+_HELD_SHARE: Final = 8
+
+
+@dataclass(frozen=True)
+class LabTask:
+    """How a task is trained.
+
+    Attributes:
+        name: "prose", "code" or "nano".
+        batch, sequence: tokens of a step.
+        clip: the norm that gradients are clipped to; None for no clipping.
+        decays: whether the learning rate falls linearly to 0, else it stays after its ramp.
+        betas: of AdamW.
+        ramp: steps over which the learning rate rises.
+    """
+
+    name: Literal["prose", "code", "nano"]
+    batch: int
+    sequence: int
+    clip: float | None
+    decays: bool
+    betas: tuple[float, float] = (0.9, 0.95)
+    ramp: int = 10
+
+    def rate(self, step: int, steps: int, lr: float) -> float:
+        """The learning rate of a step, counted from 0."""
+        risen = min(1.0, (step + 1) / self.ramp) if self.ramp else 1.0
+        return lr * risen * ((1 - step / steps) if self.decays else 1.0)
+
+
+TASKS: Final[dict[str, LabTask]] = {
+    "prose": LabTask("prose", 4, 128, None, False),
+    "code": LabTask("code", 4, 128, 1.0, True),
+    "nano": LabTask("nano", 8, 128, 1.0, False, ramp=0),
+}
+
+
+class LabSubject:
+    """A model and a text, from which runs start alike.
+
+    Attributes:
+        task: how it is trained.
+        held_out: int64 `[windows, WINDOW]`.
+        origin: the text in words.
+    """
+
+    def __init__(self, task: LabTask, model: str = DEMO, text: str | None = None) -> None:
+        """Raises ModelError for a model that cannot be trained here, UsageError for a text that is
+        too short."""
+        self.task = task
+        self._net: Any = None
+        if task.name == "nano":
+            train, held = _ids_of_bytes(task)
+            self.origin = "Python's standard library"
+        else:
+            source = open_model(model)
+            built = load_weights(source, resolve(RunPlan(method="full", dtype="fp32"), None))
+            settle(built.model, "cpu")
+            self._net = built.model.train()
+            self._net.config.use_cache = False
+            if text is None and model == DEMO:
+                train, held = _ids_of_bytes(task)
+                self.origin = "a text inside"
+            else:
+                train, held = self._ids_of_text(text, source)
+        self._train = train
+        windows = min(HELD_OUT, held.size) // WINDOW
+        if not windows or train.size <= task.sequence:
+            raise UsageError(
+                f"The text has {train.size + held.size:,} tokens; an experiment needs "
+                f"{8 * (WINDOW + 1):,} or more, of which the last eighth is held out."
+            )
+        self.held_out = torch.from_numpy(held[: windows * WINDOW]).view(windows, WINDOW)
+
+    def fresh(self, seed: int) -> Any:
+        """A model as every run starts from it: float32, in training mode. Of `nano` one made from
+        the seed, else a copy of the one that was opened."""
+        return nano(seed) if self._net is None else deepcopy(self._net)
+
+    def start(self) -> Any:
+        """The model itself, for who does not change its weights."""
+        return nano(0) if self._net is None else self._net
+
+    def batches(self, seed: int) -> Iterator[torch.Tensor]:
+        """int64 `[batch, sequence + 1]`, without an end; the same for the same seed."""
+        random = np.random.default_rng(seed)
+        length = self.task.sequence + 1
+        while True:
+            starts = random.integers(0, self._train.size - length + 1, self.task.batch)
+            yield torch.from_numpy(np.stack([self._train[at : at + length] for at in starts]))
+
+    def _ids_of_text(self, text: str | None, source: Any) -> tuple[Any, Any]:
+        if text is None:
+            content = (TEXTS / "prose.txt").read_text(encoding="utf-8")
+            held = (TEXTS / "prose_held_back.txt").read_text(encoding="utf-8")
+            self.origin = "a text inside"
+            return encode(content, source, self._net).ids, encode(held, source, self._net).ids
+        read = read_text(text, "training")
+        self.origin = read.origin
+        ids = encode(read.content, source, self._net).ids
+        kept = ids.size - ids.size // _HELD_SHARE
+        return ids[:kept], ids[kept:]
+
+
+@lru_cache(maxsize=1)
+def subject_of(task: LabTask, model: str = DEMO, text: str | None = None) -> LabSubject:
+    """The one that was asked for last is kept: jobs of an experiment share it. Raises as
+    LabSubject does."""
+    return LabSubject(task, model, text)
+
+
+def loss_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy of the next token in float32, nats, over int64 `[batch, length]`."""
+    logits = model(input_ids=ids[:, :-1]).logits.float()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+@torch.no_grad()
+def held_out_loss(model: Any, windows: torch.Tensor, rows: int = 32) -> float:
+    """Mean cross entropy over windows `[windows, length]`, nats a token."""
+    total = sum(float(loss_of(model, part)) * len(part) for part in windows.split(rows))
+    return total / len(windows)
+
+
+def nano(seed: int) -> Any:
+    """A Llama of 2 layers x 128, 434,816 parameters over bytes, with weights made from the seed."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=256,
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=64,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        use_cache=False,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).train()
+
+
+@cache
+def _ids_of_bytes(task: LabTask) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Bytes to train on, and bytes held out."""
+    if task.name == "prose":
+        parts = (TEXTS / "prose.txt").read_bytes(), (TEXTS / "prose_held_back.txt").read_bytes()
+    else:
+        parts = training_bytes(_CODE_BYTES), HELD_BACK_TEXT.read_bytes()
+    train, held = (np.frombuffer(part, np.uint8).astype(np.int64) for part in parts)
+    return train, held

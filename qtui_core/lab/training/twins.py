@@ -1,0 +1,172 @@
+"""Runs that differ in one thing: the same start, the same batches, the same order."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import field
+from typing import Any, Final
+
+import torch
+
+from qtui_core.dataclass import dataclass
+from qtui_core.lab.training.tasks import LabSubject, held_out_loss, loss_of
+
+#: Steps at the end whose difference counts.
+LAST: Final = 20
+#: How many floors a difference has to clear.
+FLOORS: Final = 3
+#: Noise on the weights of the run that gives the floor, relative to them.
+NULL_NOISE: Final = 1e-6
+
+See = Callable[[int, int, float | None], None]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run.
+
+    Attributes:
+        losses: of each step, nats a token.
+        held_before, held_after: held-out loss, nats a token; None where a run diverged.
+        seconds: of a step, the median.
+        diverged: the first step with a loss that is not finite, from 1; 0 for none.
+        first: the first tensor that was not finite then.
+        nbytes: weights, gradients, states; what a recipe stores, not what an emulation takes.
+        facts: other figures of the recipe, by name.
+        notes: sentences, on what was converted, say.
+    """
+
+    losses: tuple[float, ...]
+    held_before: float | None
+    held_after: float | None
+    seconds: float
+    diverged: int = 0
+    first: str = ""
+    nbytes: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Recipe:
+    """What makes a run differ from its twin in float32.
+
+    Attributes:
+        prepare: changes the model before its optimizer is made.
+        optimizer: over the model, with a learning rate; None takes AdamW of PyTorch.
+        stepped: called after each step of the optimizer, with its number from 0.
+        context: forward passes run in it, that of the held-out loss too.
+        before: called before each step, with its number from 0.
+    """
+
+    prepare: Callable[[Any], Any] | None = None
+    optimizer: Callable[[Any, float], Any] | None = None
+    stepped: Callable[[Any, int], None] | None = None
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    before: Callable[[Any, int], None] | None = None
+
+
+def train(
+    subject: LabSubject,
+    recipe: Recipe,
+    *,
+    seed: int,
+    steps: int,
+    lr: float,
+    see: See,
+    before: bool = False,
+) -> TrainedRun:
+    """Steps of a recipe; with `before` the held-out loss is measured before them too. Raises what
+    `see` raises, which is asked before each step."""
+    task = subject.task
+    model = subject.fresh(seed)
+    held_before = held_out_loss(model, subject.held_out) if before else None
+    if recipe.prepare is not None:
+        model = recipe.prepare(model) or model
+    make = recipe.optimizer or (lambda model, lr: adamw(model, lr, subject))
+    optimizer = make(model, lr)
+    batches = subject.batches(seed)
+    losses: list[float] = []
+    seconds: list[float] = []
+    for step in range(steps):
+        see(step, steps, losses[-1] if losses else None)
+        began = time.perf_counter()
+        set_rate(optimizer, task.rate(step, steps, lr))
+        if recipe.before is not None:
+            recipe.before(model, step)
+        with recipe.context():
+            loss = loss_of(model, next(batches))
+        loss.backward()
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            return TrainedRun(
+                tuple(losses), held_before, None, 0.0, step + 1, _first_not_finite(model)
+            )
+        if task.clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if recipe.stepped is not None:
+            with torch.no_grad():
+                recipe.stepped(model, step)
+        seconds.append(time.perf_counter() - began)
+    see(steps, steps, losses[-1] if losses else None)
+    with recipe.context():
+        held_after = held_out_loss(model, subject.held_out)
+    median = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
+    if not math.isfinite(held_after):
+        first = _first_not_finite(model)
+        return TrainedRun(tuple(losses), held_before, None, median, steps, first)
+    return TrainedRun(tuple(losses), held_before, held_after, median)
+
+
+def _first_not_finite(model: Any) -> str:
+    """The first weight, then the first gradient, that is not finite; else the loss alone is."""
+    for kind, tensors in (
+        ("", ((name, p.detach()) for name, p in model.named_parameters())),
+        ("the gradient of ", ((name, p.grad) for name, p in model.named_parameters())),
+    ):
+        for name, tensor in tensors:
+            if tensor is not None and not bool(torch.isfinite(tensor.float()).all()):
+                return f"{kind}{name}"
+    return "the loss"
+
+
+def adamw(model: Any, lr: float, subject: LabSubject, decay: float = 0.0) -> Any:
+    """AdamW of PyTorch over what is trained."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, lr=lr, betas=subject.task.betas, eps=1e-8, weight_decay=decay)
+
+
+def set_rate(optimizer: Any, lr: float) -> None:
+    """The learning rate of the next step; optimizers that compile keep it in a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def null() -> Recipe:
+    """float32 with weights that differ by a millionth: how far a difference means nothing."""
+
+    def disturb(model: Any) -> None:
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.mul_(1 + NULL_NOISE * noise)
+
+    return Recipe(prepare=disturb)
+
+
+def difference(run: TrainedRun, twin: TrainedRun, last: int = LAST) -> float | None:
+    """Mean over the last steps of the loss minus that of the twin on the same batch, nats a token.
+    None where either diverged or has no steps."""
+    if run.diverged or twin.diverged or not run.losses or len(run.losses) != len(twin.losses):
+        return None
+    pairs = list(zip(run.losses, twin.losses, strict=True))[-last:]
+    return sum(a - b for a, b in pairs) / len(pairs)

@@ -1,0 +1,121 @@
+"""The sentences that say what an estimate means and what to do about it."""
+
+from __future__ import annotations
+
+from qtui_core.memory.advice.changes import Advice
+from qtui_core.memory.advice.fit import Fit, Largest
+from qtui_core.memory.advice.report import MemoryReport
+from qtui_core.memory.estimate import Estimate
+from qtui_core.memory.replay.groups import grouped
+from qtui_core.quantities import format_bytes
+
+
+def conclude_memory(report: MemoryReport, *, by_group: bool = False) -> str:
+    """What the run needs and where, whether it fits, and the change that is worth most. The
+    largest component of the peak is named, or `by_group` the largest group of components, where
+    groups are what is listed beside the sentence."""
+    estimate = report.estimate
+    peak = format_bytes(estimate.peak_allocated_bytes)
+    need = (
+        f"The run needs {format_bytes(estimate.process_bytes)} on {_gpu(estimate)}; its peak "
+        f"of {peak} is in the {_phase(estimate.peak_phase)}"
+    )
+    parts = [(term.name, term.bytes) for term in estimate.components]
+    if by_group:
+        parts = [(group.name, nbytes) for group, nbytes in grouped(parts)]
+    if parts and estimate.peak_allocated_bytes:
+        name, nbytes = max(parts, key=lambda part: part[1])
+        need += f", {nbytes / estimate.peak_allocated_bytes:.0%} of it {name}"
+    asked = next((fit for fit in report.fits if fit.gpu == report.asked), None)
+    sentence = f"{need}. "
+    if asked is not None:
+        sentence += _verdict(asked, report)
+    else:
+        sentence += _smallest(report)
+    if report.largest is not None:
+        sentence += _at_most(report.largest)
+    return sentence + _what_to_do(report, asked)
+
+
+def _gpu(estimate: Estimate) -> str:
+    plan = estimate.plan
+    if plan.gpus == 1:
+        return "the GPU"
+    # The stages of a pipeline are not alike; estimated is the fullest there could be.
+    return f"{'the fullest' if plan.pipeline_parallel > 1 else 'each'} of {plan.gpus:,} GPUs"
+
+
+def _phase(name: str) -> str:
+    return name if name.endswith("steps") else f"{name} phase"
+
+
+def _verdict(fit: Fit, report: MemoryReport) -> str:
+    gpu, left = fit.gpu, format_bytes(abs(fit.headroom_bytes))
+    if fit.verdict == "fits":
+        return f"It fits {gpu} with {left} to spare. "
+    if fit.verdict == "tight" and report.estimate.retries:
+        return (
+            f"It is tight on {gpu}: it goes on there only because the allocator gives back its "
+            "cache, which takes time. "
+        )
+    if fit.verdict == "tight" and fit.headroom_bytes >= 0:
+        return f"It is tight on {gpu}: {left} to spare is less than the estimate may be off. "
+    if fit.verdict == "tight":
+        what = "with what the allocator keeps"
+        if report.estimate.plan.optimizer.startswith("paged"):
+            what += " and the paged states"
+        return f"It is tight on {gpu}: its tensors fit, and {what} it is {left} too much. "
+    return f"It does not fit {gpu}: {left} too much. "
+
+
+def _smallest(report: MemoryReport) -> str:
+    fitting = [fit for fit in report.fits if fit.verdict == "fits"]
+    if not fitting:
+        return "No GPU of the catalogue holds it. "
+    small = min(fitting, key=lambda fit: fit.capacity_bytes)
+    return f"The smallest GPU of the catalogue that holds it is {small.gpu}. "
+
+
+def _at_most(largest: Largest) -> str:
+    if largest.value is None:
+        return f"Not even {largest.option} {largest.step} fits. "
+    return (
+        f"The largest that fits is {largest.option} {largest.value}, which needs "
+        f"{format_bytes(largest.process_bytes)}. "
+    )
+
+
+def _what_to_do(report: MemoryReport, asked: Fit | None) -> str:
+    plan = report.estimate.plan
+    if not report.weighed:
+        return "What changes would save is not known: a trace is of one plan."
+    same = [advice for advice in report.advice if plan.trains_like(advice.plan)]
+    best = next(iter(same or report.advice), None)
+    if asked is not None and asked.verdict != "fits":
+        return _towards(report, asked)
+    if best is None:
+        return "No single change of the plan would save much."
+    most = "most of what trains the same" if same and plan.trains else "most"
+    return f"`{best.change}` would save {most}: {_saved(best)}."
+
+
+def _towards(report: MemoryReport, asked: Fit) -> str:
+    """What would make a run fit that does not, or how far the best of all goes."""
+    plan, change = report.estimate.plan, report.remedy
+    if change is not None:
+        if plan.trains_like(change.plan):
+            return f"`{change.change}` would save {_saved(change)} and make it fit."
+        return f"`{change.change}` would save {_saved(change)} and make it fit ({change.cost})."
+    if not report.advice:
+        return "No single change of the plan would save much."
+    best = report.advice[0]
+    most = f"`{best.change}` saves most, {_saved(best)}"
+    if best.saves_bytes < -asked.headroom_bytes:
+        return f"No single change saves that; {most}."
+    if best.saves_bytes < report.estimate.uncertainty_bytes - asked.headroom_bytes:
+        return f"No single change is surely enough; {most}."
+    return f"{most}."
+
+
+def _saved(advice: Advice) -> str:
+    return format_bytes(advice.saves_bytes)

@@ -1,0 +1,99 @@
+"""A model as reports of memory tell of it, before any plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Final, NamedTuple
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import ModelError
+from qtui_core.memory.shape.headers import held_against
+from qtui_core.memory.shape.model_shape import ModelShape
+from qtui_core.memory.shape.packed import packing_of
+from qtui_core.memory.shape.packed_modules import held_by_files
+from qtui_core.models.source import ModelSource
+from qtui_core.models.tensors import DESCRIBED_IN, Role, TensorInfo
+
+
+class StoredAs(NamedTuple):
+    """How a checkpoint is stored: the type of its weights, None where config.json does not say, and
+    `quant` of a plan that takes it as it is, None where it is not quantized."""
+
+    dtype: str | None
+    packed_as: str | None
+
+
+def stored_as(config: Mapping[str, Any]) -> StoredAs:
+    """How a checkpoint is stored, as a config.json says of any family. Raises what `packing_of`
+    does."""
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    packing = packing_of(config)
+    return StoredAs(
+        None if dtype is None else str(dtype), None if packing is None else packing.quant
+    )
+
+
+@dataclass(frozen=True)
+class Described:
+    """A model by the name it was asked for, where it was found, its config.json and its class.
+    `quantized` is a checkpoint that is so already. `stored` has the sizes of the tensors that the
+    headers show, by name: of a GGUF file all (`gguf`), else those stored as plain values;
+    `tensors` are all of a checkpoint that is quantized."""
+
+    name: str
+    location: str
+    config: Mapping[str, Any]
+    architecture: str
+    quantized: bool
+    stored: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    gguf: bool = False
+    tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
+
+    def read_shape(self) -> ModelShape:
+        """Its shape, held against the headers. Raises what ModelShape.from_config does."""
+        shape = held_by_files(ModelShape.from_config(self.config), self.tensors)
+        return held_against(shape, self.stored, gguf=self.gguf)
+
+
+def described(source: ModelSource) -> Described:
+    """An open model as reports tell of it. A config.json that does not name the type of the
+    weights is given that of most of their bytes, as from_pretrained finds it out (`_get_dtype` in
+    transformers/modeling_utils.py). Raises ModelError where there is no config.json."""
+    if source.config is None:
+        raise ModelError(
+            f"{source.id} has no config.json, from which memory is estimated; give a folder or a "
+            "hub id that has one."
+        )
+    gguf = DESCRIBED_IN in source.config
+    return Described(
+        name=source.id,
+        location=source.location,
+        config=_with_dtype(source.config, source),
+        architecture=source.architecture or "a model",
+        quantized=source.quantization is not None,
+        stored={
+            name: info.shape
+            for name, info in source.tensors.items()
+            if gguf or info.role is Role.VALUES
+        },
+        gguf=gguf,
+        tensors={} if gguf or source.quantization is None else source.tensors,
+    )
+
+
+#: Types of safetensors that a model computes in, as config.json names them.
+_FLOATING: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def _with_dtype(config: Mapping[str, Any], source: ModelSource) -> Mapping[str, Any]:
+    if stated_dtype(config) or source.quantization is not None:
+        return config
+    stored = next((_FLOATING[dtype] for dtype in source.dtypes if dtype in _FLOATING), None)
+    return config if stored is None else {**config, "dtype": stored}
+
+
+def stated_dtype(config: Mapping[str, Any]) -> object:
+    """What config.json says of the type of the weights; "auto" says nothing."""
+    stated = config.get("dtype") or config.get("torch_dtype")
+    return None if stated == "auto" else stated

@@ -1,0 +1,224 @@
+"""The families of GPT's descent, BERT's among them: a row each, and what their layers share.
+
+Their classes in transformers have layer norms with bias, and a feed-forward part of two products.
+Each reads other keys of config.json and calls its modules otherwise: that is what a row says. What
+else a class does in a way of its own, an override does to the layer or to the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qtui_core.dataclass import dataclass
+from qtui_core.memory.shape.config_reader import (
+    LARGEST_COUNT,
+    LARGEST_LENGTH,
+    Config,
+    Keys,
+    UnknownFamily,
+    layer_count,
+    stored_dtype,
+)
+from qtui_core.memory.shape.families.sizes import Sizes, divided, rotary_buffers, rotated
+from qtui_core.memory.shape.model_shape import (
+    Attention,
+    Embedding,
+    Layer,
+    Linear,
+    Mlp,
+    ModelShape,
+    Norm,
+)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a class calls its modules, those of a layer without the prefix of the layer.
+
+    Attributes:
+        layers: the prefix, without the index.
+        attention: one name, where one product gives queries, keys and values, or three.
+        norms: of a layer, in the order they are used.
+        final_norm: "" where there is none.
+        positions: the table of learned positions, "" where there is none.
+    """
+
+    embedding: str
+    layers: str
+    attention: tuple[str, ...]
+    out: str
+    up: str
+    down: str
+    norms: tuple[str, ...]
+    final_norm: str = ""
+    positions: str = ""
+
+
+def _layer_as_it_is(config: Config, sizes: Sizes, layer: Layer) -> Layer:
+    return layer
+
+
+def _model_as_it_is(config: Config, sizes: Sizes, shape: ModelShape) -> ModelShape:
+    return shape
+
+
+def _sizes_as_they_are(config: Config, sizes: Sizes) -> Sizes:
+    return sizes
+
+
+@dataclass(frozen=True)
+class GptFamily:
+    """The row of a family. Called with a configuration, it gives the shape.
+
+    Most fields are a key of config.json, or several of which the first that is there counts, and
+    what the configuration class assumes.
+
+    Attributes:
+        architecture: the class for language models.
+        intermediate: width of the feed-forward part; None, and a default of None where there is a
+            key, is four times the hidden size.
+        positions: the longest sequence, None where config.json does not tell.
+        dropout: of what attention and feed-forward part give.
+        embedding_dropout: of what enters the first layer.
+        rotary: share of a head that is rotated, None where positions do not enter so.
+        bias, mlp_bias: whether products of attention, and of the feed-forward part, have one; None
+            is always.
+        transposed: whether weights of products are `[inputs, outputs]` (Conv1D).
+        crosses: whether the class can attend to an encoder, which is refused.
+        sizes, layer, model: overrides, of the sizes that were read, of the layer and of the whole
+            that were made of them.
+    """
+
+    architecture: str
+    names: Names
+    hidden: tuple[Keys, int]
+    heads: tuple[Keys, int]
+    layers: tuple[Keys, int]
+    vocabulary: int
+    activation: tuple[str, str]
+    intermediate: tuple[str, int | None] | None = None
+    positions: tuple[Keys, int] | None = ("max_position_embeddings", 2048)
+    attention_dropout: tuple[str, float] = ("attention_dropout", 0.0)
+    dropout: tuple[str, float] = ("hidden_dropout", 0.0)
+    embedding_dropout: tuple[str, float] | None = None
+    rotary: tuple[str, float] | None = None
+    bias: tuple[str, bool] | None = None
+    mlp_bias: tuple[str, bool] | None = None
+    transposed: bool = False
+    tied: bool = True
+    crosses: bool = False
+    sizes: Callable[[Config, Sizes], Sizes] = _sizes_as_they_are
+    layer: Callable[[Config, Sizes, Layer], Layer] = _layer_as_it_is
+    model: Callable[[Config, Sizes, ModelShape], ModelShape] = _model_as_it_is
+
+    def __call__(self, config: Config) -> ModelShape:
+        """Raises UsageError for sizes that are missing or contradict each other, and UnknownFamily
+        for a decoder that attends to an encoder."""
+        if self.crosses and config.flag("add_cross_attention", False):
+            raise UnknownFamily(
+                "Decoders with cross attention (add_cross_attention in config.json) have no shape "
+                "here. Use --trace, which runs the class of transformers itself."
+            )
+        family = config.text("model_type", "")
+        sizes = self.sizes(config, self._sizes(config))
+        layer = self.layer(config, sizes, self._layer(config, sizes, family))
+        attend = layer.attention
+        rotates = isinstance(attend, Attention) and attend.positions == "rope"
+        names, hidden, vocabulary = self.names, sizes.hidden, sizes.vocabulary
+        tables = [Embedding(names.embedding, vocabulary, hidden)]
+        if names.positions:
+            assert sizes.positions is not None
+            tables.append(Embedding(names.positions, sizes.positions, hidden))
+        shape = ModelShape(
+            family=family,
+            architecture=self.architecture,
+            hidden=hidden,
+            vocabulary=vocabulary,
+            embeddings=tuple(tables),
+            layers=(layer,) * sizes.layers,
+            layer_prefix=names.layers,
+            final_norm=layer_norm(names.final_norm, hidden) if names.final_norm else None,
+            head=Linear("lm_head", hidden, vocabulary),
+            tied=config.flag("tie_word_embeddings", self.tied),
+            embedding_dropout=(
+                config.probability(*self.embedding_dropout) if self.embedding_dropout else 0.0
+            ),
+            rotary_dims=sizes.rotary_dims,
+            buffers=rotary_buffers(sizes.rotary_dims) if rotates else (),
+            dtype=stored_dtype(config),
+            max_positions=sizes.positions,
+        )
+        return self.model(config, sizes, shape)
+
+    def _sizes(self, config: Config) -> Sizes:
+        hidden = config.needed(*self.hidden)
+        heads = config.needed(*self.heads, most=LARGEST_COUNT)
+        head_dim = divided(config, hidden, heads)
+        inner: int | None = None
+        if self.intermediate is not None:
+            key, default = self.intermediate
+            inner = config.optional_size(key) if default is None else config.needed(key, default)
+        keys, layers = self.layers
+        return Sizes(
+            hidden=hidden,
+            intermediate=inner or 4 * hidden,
+            layers=layer_count(config, layers, keys),
+            heads=heads,
+            kv_heads=heads,
+            head_dim=head_dim,
+            rotary_dims=rotated(config, head_dim, *self.rotary) if self.rotary else 0,
+            vocabulary=config.needed("vocab_size", self.vocabulary),
+            positions=config.size(*self.positions, most=LARGEST_LENGTH) if self.positions else None,
+            activation=config.text(*self.activation),
+            attention_dropout=config.probability(*self.attention_dropout),
+        )
+
+    def _layer(self, config: Config, sizes: Sizes, family: str) -> Layer:
+        names, hidden = self.names, sizes.hidden
+        bias = self.bias is None or config.flag(*self.bias)
+        mlp_bias = self.mlp_bias is None or config.flag(*self.mlp_bias)
+        dropout = config.probability(*self.dropout)
+
+        def product(name: str, inputs: int, outputs: int, bias: bool = bias) -> Linear:
+            return Linear(name, inputs, outputs, bias, self.transposed)
+
+        fused = query = key = value = None
+        if len(names.attention) == 1:
+            fused = product(names.attention[0], hidden, sizes.queries + 2 * sizes.keys)
+        else:
+            query, key, value = (
+                product(name, hidden, width)
+                for name, width in zip(
+                    names.attention, (sizes.queries, sizes.keys, sizes.keys), strict=True
+                )
+            )
+        return Layer(
+            attention=Attention(
+                heads=sizes.heads,
+                kv_heads=sizes.kv_heads,
+                head_dim=sizes.head_dim,
+                fused=fused,
+                query=query,
+                key=key,
+                value=value,
+                out=product(names.out, sizes.queries, hidden),
+                positions="learned" if names.positions else "rope",
+                rotary_dims=sizes.rotary_dims,
+                dropout=sizes.attention_dropout,
+                residual_dropout=dropout,
+                style=family,
+            ),
+            mlp=Mlp(
+                up=product(names.up, hidden, sizes.intermediate, mlp_bias),
+                down=product(names.down, sizes.intermediate, hidden, mlp_bias),
+                activation=sizes.activation,
+                dropout=dropout,
+                style=family,
+            ),
+            norms=tuple(layer_norm(name, hidden) for name in names.norms),
+        )
+
+
+def layer_norm(name: str, size: int) -> Norm:
+    """torch's layer norm over `size` elements, with weight and bias."""
+    return Norm(name, size, kind="layer", bias=True)

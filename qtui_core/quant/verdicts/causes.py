@@ -1,0 +1,364 @@
+"""Why an error is larger than that of ordinary values.
+
+Every cause is tested before it is named: the error it can account for is computed, and it is
+named only when that is at least half of what there is to explain. `WORSE` lists the causes in the
+order in which they are tested; the first that applies is the one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum, auto
+
+from qtui_core.dataclass import dataclass
+from qtui_core.formats import FloatFormat, get_format
+from qtui_core.quant.coding.levels import plain_levels, shared_scale
+from qtui_core.quant.gaussian import stretched_relative_mse
+from qtui_core.quant.gaussian.normal import upper_quantile
+from qtui_core.quant.scan.outliers import crowded_columns
+from qtui_core.quant.segments.layout import Whole, layout_of
+from qtui_core.quant.segments.process import make_coder
+from qtui_core.quant.segments.rounding import ROUNDING_NOISE
+from qtui_core.quant.verdicts.case import (
+    HEAVY_TAILS,
+    LIGHT_TAILS,
+    NOTICEABLE_DB,
+    OFF_CENTRE,
+    Case,
+)
+from qtui_core.quantities import counted, percent
+from qtui_core.schemes.granularity import PerColumn, PerModel
+from qtui_core.schemes.scheme import Family, Scheme
+
+#: The smallest scale of a family, 2^-126 of the others.
+SMALLEST_SCALES = {
+    Family.CODEBOOK: "1e-38",
+    Family.MICROSCALING: "2^-127",
+    Family.TERNARY: "1e-5",
+    Family.TWO_LEVEL: "2^-120 for the tensor",
+}
+
+
+class CauseKind(Enum):
+    """What is at fault, as far as the remedy depends on it."""
+
+    SUBNORMALS = auto()
+    OCTAVES = auto()
+    MODEL_SCALE = auto()
+    SMALLEST_SCALE = auto()
+    OUTLIERS = auto()
+    CUT_OFF = auto()
+    SPREAD = auto()
+    LIGHT_TAILS = auto()
+    LEVELS = auto()
+    OFF_CENTRE = auto()
+    #: Nothing is at fault: the error is smaller than that of ordinary values, or theirs.
+    LUCK = auto()
+    SCHEME = auto()
+
+
+@dataclass(frozen=True)
+class Cause:
+    """`columns` is how many columns were named; `hit` the share of groups with an outlier."""
+
+    kind: CauseKind
+    text: str
+    columns: int = 0
+    hit: float = 1.0
+
+
+def find_cause(case: Case) -> Cause:
+    """Why the scheme does worse on this tensor than on ordinary values."""
+    return next(cause for test in WORSE if (cause := test(case)) is not None)
+
+
+# --- floats, whose error depends on where in its octave a value lies
+
+
+def _subnormals(case: Case) -> Cause | None:
+    if case.scheme.family is not Family.CAST:
+        return None
+    fmt = get_format(case.scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    if _error_of_subnormals(case, fmt) < 0.5:
+        return None
+    share = case.report.subnormal / case.finite
+    many = "all" if share == 1 else percent(share)
+    return Cause(
+        CauseKind.SUBNORMALS,
+        f"{many} of its elements lie below the smallest normal number of {fmt.name} "
+        f"({float(fmt.min_normal):.2g}), where its steps no longer shrink with the value",
+    )
+
+
+def _error_of_subnormals(case: Case, fmt: FloatFormat) -> float:
+    """The share of the squared error that elements below the smallest normal number make."""
+    if not case.report.subnormal:
+        return 0.0
+    # No normal number is off by more than this: the rest is not theirs.
+    nearest = case.scheme.rounding == "nearest"
+    most = 2.0 ** -(fmt.mantissa_bits + 1 if nearest else fmt.mantissa_bits)
+    proven = 1 - most**2 / case.relative_mse
+    step = 2.0 ** (fmt.min_exponent - fmt.mantissa_bits)
+    noise = case.report.subnormal * step**2 * ROUNDING_NOISE[case.scheme.rounding]
+    return max(proven, min(1.0, noise / (case.report.mse * case.finite)))
+
+
+def _octaves(case: Case) -> Cause | None:
+    """Floats of 8 bits and more: nothing is wrong, but not every value is equally lucky."""
+    if not is_wide_float(case):
+        return None
+    fmt = get_format(case.scheme.element or case.scheme.format)
+    assert isinstance(fmt, FloatFormat)
+    place = _low_in_octave(case, fmt)
+    if place is not None:
+        return Cause(
+            CauseKind.OCTAVES,
+            f"its values lie low in their octave (root mean square {case.rms:.3g} = {place}), "
+            f"where the step of a float is largest beside the value",
+        )
+    text = (
+        "the error of a float depends on where between two powers of two a value lies, and "
+        "these lie worse than Gaussian ones"
+    )
+    top = case.outliers.top[0] if case.outliers is not None and case.outliers.top else None
+    if top is not None:
+        energy = top.value**2 / (case.rms**2 * case.finite)
+        if energy >= 0.5:
+            text += (
+                f" (element [{top.row}, {top.column}] = {top.value:.5g} alone holds "
+                f"{percent(min(energy, 0.999))} of the energy)"
+            )
+    return Cause(CauseKind.OCTAVES, text)
+
+
+def _low_in_octave(case: Case, fmt: FloatFormat) -> str | None:
+    """The root mean square as fraction and power, if values there would give this error."""
+    if case.scheme.family is not Family.CAST:
+        return None
+    fraction, exponent = math.frexp(case.rms)
+    fraction, exponent = 2 * fraction, exponent - 1
+    there = (2.0**-fmt.mantissa_bits / fraction) ** 2 * ROUNDING_NOISE[case.scheme.rounding]
+    if fraction > 1.35 or abs(10 * math.log10(there / case.relative_mse)) > NOTICEABLE_DB:
+        return None
+    return f"{fraction:.3g} x 2^{exponent}"
+
+
+def is_wide_float(case: Case) -> bool:
+    """Formats with so many octaves that the scale matters little."""
+    family = case.scheme.family
+    return family is Family.CAST or (_element_is_float(case.scheme) and case.scheme.bits == 8)
+
+
+def _element_is_float(scheme: Scheme) -> bool:
+    """Whether elements are rounded to a float format."""
+    return scheme.element is not None and isinstance(get_format(scheme.element), FloatFormat)
+
+
+# --- scales
+
+
+def _beside_kept_columns(case: Case) -> Cause | None:
+    """What is known of outliers is known of the kept columns as well, so it explains nothing."""
+    columns = case.report.outlier_columns
+    if not columns:
+        return None
+    kept = counted(columns, "column", "columns")
+    return Cause(
+        CauseKind.SPREAD,
+        f"beside the {kept} kept in 16 bits its values still spread further than those",
+    )
+
+
+def _model_scale(case: Case) -> Cause | None:
+    expected = case.report.gaussian_relative_mse or 0.0
+    noticeable = 10 ** (NOTICEABLE_DB / 10) * case.ordinary
+    if not isinstance(case.scheme.granularity, PerModel) or expected <= noticeable:
+        return None
+    if expected < case.relative_mse / 2:
+        return None
+    return Cause(
+        CauseKind.MODEL_SCALE,
+        f"the scale of the model is too wide for this tensor{_all_lost(case)}",
+    )
+
+
+def _smallest_scale(case: Case) -> Cause | None:
+    extent = make_coder(case.scheme).smallest_extent
+    if not 0 < case.rms < extent:
+        return None
+    if stretched_relative_mse(case.scheme, extent, case.rms) < case.relative_mse / 2:
+        return None
+    smallest = SMALLEST_SCALES.get(case.scheme.family, "2^-126")
+    return Cause(
+        CauseKind.SMALLEST_SCALE,
+        f"its values are too small for a scale, which is {smallest} or more{_all_lost(case)}",
+    )
+
+
+def _all_lost(case: Case) -> str:
+    return ", and every value became 0" if case.relative_mse == 1.0 else ""
+
+
+def _outliers(case: Case) -> Cause | None:
+    """Outliers, where the groups they are in can hold the error that is to be explained."""
+    outliers, groups = case.outliers, case.groups
+    if outliers is None or not outliers.count or not outliers.top or not groups:
+        return None
+    in_columns = isinstance(case.scheme.granularity, PerColumn) and outliers.columns
+    hit = min(len(outliers.columns) if in_columns else outliers.count, groups) / groups
+    rest = max(0.0, 1 - outliers.energy_share)  # of the energy
+    background = case.rms * math.sqrt(rest * case.finite / max(1, case.finite - outliers.count))
+    excess = case.relative_mse - case.ordinary * rest
+    if background > 0:
+        if outliers.count > groups or groups == 1:
+            extent = abs(outliers.top[0].value)
+        else:
+            extent = case.rms * math.sqrt(outliers.energy_share * case.finite / outliers.count)
+        length = max(1, case.finite // groups)
+        stretched = stretched_relative_mse(case.scheme, extent, background, length)
+        if hit * rest * (stretched - case.ordinary) < excess / 2:
+            return None
+    many = counted(outliers.count, "element", "elements")
+    scales = "its scale" if outliers.count == 1 or groups == 1 else "the scales"
+    verb = "stretches" if outliers.count == 1 else "stretch"
+    text = f"{many} beyond {outliers.sigma:g} sigma {verb} {scales}"
+    columns, held = crowded_columns(outliers)
+    if columns:
+        where = counted(columns, "column", "columns")
+        verb = "has" if columns == 1 else "have"
+        text += f", and {where} of {outliers.column_total:,} {verb} {percent(held)} of them"
+    return Cause(CauseKind.OUTLIERS, text, columns, hit)
+
+
+def _cut_off(case: Case) -> Cause | None:
+    """Scales that are powers of two below what the largest values need, where values lie as
+    densely up to the largest one as evenly spread ones do."""
+    stats, scheme = case.stats, case.scheme
+    if scheme.family is not Family.MICROSCALING or stats is None or stats.kurtosis is None:
+        return None
+    limit = float(plain_levels(scheme)[-1]) * shared_scale(scheme, stats.absmax)
+    beyond = stats.absmax - limit
+    if beyond <= 0 or stats.kurtosis >= LIGHT_TAILS:
+        return None
+    lost = beyond**3 / (3 * stats.absmax)  # the mean over evenly spread values
+    if lost < (case.relative_mse - case.ordinary) * case.rms**2 / 2:
+        return None
+    return Cause(
+        CauseKind.CUT_OFF,
+        f"under the rule {scheme.scale_rule} magnitudes beyond {limit:.3g} are cut off, and its "
+        f"values reach {stats.absmax:.3g}",
+    )
+
+
+# --- the shape of the distribution, when nothing single is at fault
+
+
+def _few_hold_the_energy(case: Case) -> Cause | None:
+    outliers = case.outliers
+    if outliers is None or outliers.energy_share < 0.5:
+        return None
+    held = counted(outliers.count, "element", "elements")
+    verb, what = ("holds", "it is") if outliers.count == 1 else ("hold", "they are")
+    return Cause(
+        CauseKind.LEVELS,
+        f"{held} beyond {outliers.sigma:g} sigma {verb} {percent(outliers.energy_share)} of "
+        f"its energy, and {what} kept less well than Gaussian values",
+    )
+
+
+def _heavy_tails(case: Case) -> Cause | None:
+    if case.kurtosis is None or case.kurtosis <= HEAVY_TAILS:
+        return None
+    return Cause(
+        CauseKind.SPREAD, f"its tails are heavy (kurtosis {case.kurtosis:.1f}, a Gaussian has 3)"
+    )
+
+
+def _wide_extent(case: Case) -> Cause | None:
+    """One scale for the tensor, and a largest magnitude that is large for this size."""
+    stats = case.stats
+    if stats is None or not isinstance(
+        layout_of(case.scheme.granularity, case.report.shape), Whole
+    ):
+        return None
+    usual = upper_quantile(math.log(2) / (2 * case.finite))  # the median of the largest
+    ratio = stats.absmax / case.rms
+    if 20 * math.log10(ratio / usual) < min(case.worse, 60.0) / 2:
+        return None
+    stretched = stretched_relative_mse(case.scheme, stats.absmax, case.rms, case.finite)
+    if stretched < case.relative_mse / 2:
+        return None
+    return Cause(
+        CauseKind.SPREAD,
+        f"its largest magnitude is {ratio:.1f} times its root mean square, where a Gaussian of "
+        f"this size reaches {usual:.1f}",
+    )
+
+
+def _off_centre(case: Case) -> Cause | None:
+    if case.offset is None or case.offset < OFF_CENTRE:
+        return None
+    text = (
+        f"its mean is {case.offset:.3g} standard deviations from zero, so most of its values share "
+        f"the levels of {case.scheme.format} on one side of it"
+    )
+    if case.offset == math.inf:
+        text = f"its one value lies between two levels of {case.scheme.format}"
+    return Cause(CauseKind.OFF_CENTRE, text)
+
+
+def _light_tails(case: Case) -> Cause | None:
+    scheme = case.scheme
+    even = scheme.family in (Family.INTEGER, Family.TERNARY) or not (
+        scheme.element is None or _element_is_float(scheme)
+    )
+    if case.kurtosis is None or case.kurtosis >= LIGHT_TAILS or even:
+        return None
+    return Cause(
+        CauseKind.LIGHT_TAILS,
+        f"it has almost no tails (kurtosis {case.kurtosis:.1f}, a Gaussian has 3), and far from "
+        f"zero the levels of {scheme.format} are far apart",
+    )
+
+
+def _wide_steps(case: Case) -> Cause | None:
+    """Where values lie evenly between the levels of an integer, as they do of 4 bits and more, the
+    error goes with the squares of the steps, and these are larger."""
+    even = case.report.even_mse
+    if even is None or case.scheme.bits < 4 or not case.ordinary:
+        return None
+    times = even / case.rms**2 / case.ordinary
+    if times <= 1 or 10 * math.log10(times) < case.worse / 2:
+        return None
+    return Cause(
+        CauseKind.SPREAD,
+        f"the squares of its steps, which the largest values of its groups set, are on average "
+        f"{times:.2g} times those of Gaussian values with the same energy",
+    )
+
+
+def _between_levels(case: Case) -> Cause:
+    return Cause(
+        CauseKind.LEVELS,
+        f"its values lie further from the levels of {case.scheme.format} than Gaussian ones",
+    )
+
+
+WORSE: tuple[Callable[[Case], Cause | None], ...] = (
+    _subnormals,
+    _beside_kept_columns,
+    _model_scale,
+    _smallest_scale,
+    _outliers,
+    _cut_off,
+    _octaves,
+    _few_hold_the_energy,
+    _heavy_tails,
+    _wide_extent,
+    _off_centre,
+    _light_tails,
+    _wide_steps,
+    _between_levels,
+)

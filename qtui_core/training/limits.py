@@ -1,0 +1,153 @@
+"""What of a plan the installed libraries cannot run, and what they cannot show a trace of.
+
+The estimate knows more than any one machine has installed: each row is a value of an option, and
+why it is refused here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Final
+
+from qtui_core.dataclass import dataclass
+from qtui_core.errors import UsageError
+from qtui_core.memory.plan.run_plan import RunPlan
+
+#: What a value can take that a machine may lack: a GPU, or a package.
+GPU: Final = "cuda"
+LIGER: Final = "liger_kernel"
+
+_LIGER: Final = "{} takes kernels of Liger, which {}. Use --kernels torch and --loss tiled."
+_ON_A_GPU: Final = "run on a GPU only"
+_TO_INSTALL: Final = "are not installed (`pip install liger-kernel`)"
+_PAGED: Final = (
+    "--optimizer {} pages states between a GPU and the host, and this run is on the CPU; use "
+    "--optimizer {}."
+)
+#: Losses that a trace runs.
+_TRACED_LOSSES: Final = ("stock", "stock-4.48")
+#: Each is a forward pass of its own.
+_MOST_TRACED_TOKENS: Final = 16
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A value that is refused.
+
+    Attributes:
+        option: whose value it is, by the name of its field in `RunPlan`.
+        where: whether a plan with nothing left open has it.
+        says: of a run, the refusal; of a trace, what it does not show. {plan} is the plan.
+        takes: what the value takes, GPU or LIGER, where it is refused only for want of it.
+    """
+
+    option: str
+    where: Callable[[RunPlan], bool]
+    says: str
+    takes: str = ""
+
+
+#: What cannot be run; the first that is true of a plan is told.
+RUN_LIMITS: Final = (
+    Limit(
+        "sequence", lambda plan: plan.trains and plan.sequence < 2,
+        "To learn which token is next a sequence needs 2 or more, and this plan has 1; use --seq 2 "
+        "or more.",
+    ),
+    Limit(
+        "kernels", lambda plan: plan.kernels == "fused",
+        "--kernels fused are Unsloth's, which replace whole models and are not run here; "
+        "`qtui memory` estimates them. Use --kernels torch or liger.",
+    ),
+    Limit(
+        "loss", lambda plan: plan.loss.startswith("in-place"),
+        "--loss {plan.loss} is a kernel of Unsloth, which is not run here; `qtui memory` estimates "
+        "it. Use --loss tiled, which keeps no logits either.",
+    ),
+    Limit(
+        "loss", lambda plan: plan.loss == "fused", _LIGER.format("--loss fused", _ON_A_GPU), GPU
+    ),
+    Limit(
+        "loss", lambda plan: plan.loss == "fused", _LIGER.format("--loss fused", _TO_INSTALL), LIGER
+    ),
+    Limit(
+        "kernels", lambda plan: plan.kernels == "liger",
+        _LIGER.format("--kernels liger", _ON_A_GPU), GPU,
+    ),
+    Limit(
+        "kernels", lambda plan: plan.kernels == "liger",
+        _LIGER.format("--kernels liger", _TO_INSTALL), LIGER,
+    ),
+    Limit(
+        "attention", lambda plan: plan.attention in ("flash", "efficient"),
+        "--attention {plan.attention} is a kernel of CUDA, and this run is on the CPU; use "
+        "--attention sdpa, which takes the CPU's own.", GPU,
+    ),
+    Limit(
+        # The head, which is never quantized, is in the type of the plan.
+        "kbit_prep",
+        lambda plan: plan.kbit_prep == "norms" and plan.dtype != "fp32" and not plan.autocast,
+        "--kbit-prep norms makes hidden states float32, which layers of {plan.dtype} that are not "
+        "quantized do not take; add --autocast, or use --kbit-prep all.",
+    ),
+    Limit(
+        "optimizer", lambda plan: plan.optimizer == "adamw4bit",
+        "--optimizer adamw4bit compiles its step, and on a CPU, where tensors are counted as "
+        "operations return them, compiled ones are not seen; use --optimizer adamw8bit.", GPU,
+    ),
+    Limit(
+        "optimizer", lambda plan: plan.optimizer == "paged-adamw",
+        _PAGED.format("paged-adamw", "adamw"), GPU,
+    ),
+    Limit(
+        "optimizer", lambda plan: plan.optimizer == "paged-adamw8bit",
+        _PAGED.format("paged-adamw8bit", "adamw8bit"), GPU,
+    ),
+)  # fmt: skip
+
+#: What a trace does not show; all that are true of a plan are told.
+TRACE_LIMITS: Final = (
+    Limit(
+        "loss", lambda plan: plan.loss not in _TRACED_LOSSES,
+        f"--loss {{plan.loss}} (a trace runs {' and '.join(_TRACED_LOSSES)})",
+    ),
+    Limit("gpus", lambda plan: plan.gpus > 1, "more than one GPU"),
+    Limit("kernels", lambda plan: plan.kernels != "torch", "fused kernels"),
+    Limit("repeat_kv", lambda plan: plan.repeat_kv, "keys and values repeated by hand"),
+    Limit(
+        "generate", lambda plan: plan.generate > _MOST_TRACED_TOKENS,
+        f"more than {_MOST_TRACED_TOKENS} generated tokens",
+    ),
+    Limit(
+        "optimizer", lambda plan: plan.optimizer.startswith("paged"), "paged optimizer states"
+    ),
+    Limit(
+        "optimizer", lambda plan: plan.optimizer == "adamw4bit",
+        "4-bit optimizer states, whose step is compiled",
+    ),
+)  # fmt: skip
+
+
+def check_runnable(plan: RunPlan, device_type: str) -> None:
+    """Raises UsageError for a plan, with nothing left open, that this machine cannot run, naming
+    what and what to do instead."""
+    for limit in RUN_LIMITS:
+        if limit.where(plan) and not (limit.takes and _has(limit.takes, device_type)):
+            raise UsageError(limit.says.format(plan=plan))
+
+
+def check_traceable(plan: RunPlan) -> None:
+    """Raises UsageError for a plan that a trace would not follow, naming what and what to do."""
+    found = [limit.says.format(plan=plan) for limit in TRACE_LIMITS if limit.where(plan)]
+    if found:
+        raise UsageError(
+            f"A trace runs the installed libraries on one fake GPU, which does not show "
+            f"{', '.join(found)}; leave that out of the plan, or leave out --trace."
+        )
+
+
+def _has(what: str, device_type: str) -> bool:
+    if what == GPU:
+        return device_type == GPU
+    return importlib.util.find_spec(what) is not None

@@ -1,0 +1,153 @@
+"""The arithmetic of the lab, held against PyTorch's casts, torchao, exact formulas and autograd."""
+
+from __future__ import annotations
+
+import pytest
+from every import every
+from late import Late
+
+from qtui_core.errors import UsageError
+from qtui_core.lab.catalog import EXPERIMENTS, experiment_named
+
+torch = Late("torch")
+dead = Late("qtui_core.lab.experiments.dead")
+operands = Late("qtui_core.lab.numerics.operands")
+products = Late("qtui_core.lab.numerics.products")
+rounding = Late("qtui_core.lab.numerics.rounding")
+state_maps = Late("qtui_core.lab.numerics.state_maps")
+underflow = Late("qtui_core.lab.experiments.underflow")
+
+
+def numbers(count: int = 20_000):
+    """float32 over many decades, subnormal and beyond every format among them."""
+    generator = torch.Generator().manual_seed(0)
+    exponents = torch.randint(-26, 20, (count,), generator=generator).float()
+    return torch.randn(count, generator=generator) * torch.exp2(exponents)
+
+
+def test_arithmetic_rounds_as_the_casts_of_torch():
+    x = numbers()
+
+    def check(name):
+        storage = rounding.unscaled(rounding.STORAGES[name])
+        made = storage.by_arithmetic(x, None, torch.round)
+        assert torch.equal(storage.nearest(x), made)
+
+    every(["bf16", "fp16", "e4m3", "e5m2"], check)
+
+
+def test_stochastic_rounding_is_right_on_average():
+    """Mean within five standard errors, and the squared error of N(0, 1) twice that of nearest."""
+    values = torch.tensor([0.3, 1.01, -1.7, 0.0123, 3.3])
+    draws = 20_000
+
+    def check(name):
+        storage = rounding.STORAGES[name]
+        generator = torch.Generator().manual_seed(1)
+        scale = storage.scale_of(values)
+        copies = values.repeat(draws, 1)
+        drawn = storage.stochastic(copies, generator, scale)
+        error = (drawn.double().mean(0) - values.double()).abs()
+        assert (error <= 5 * drawn.double().std(0) / draws**0.5 + 1e-12).all()
+        x = torch.randn(200_000, generator=generator)
+        near, far = storage.nearest(x), storage.stochastic(x, generator)
+        ratio = float(((far - x) ** 2).mean() / ((near - x) ** 2).mean())
+        assert 1.95 < ratio < 2.05, ratio
+
+    every(["bf16", "e4m3", "e5m2", "int8"], check)
+
+
+def test_thresholds_are_where_a_weight_of_one_begins_to_move():
+    def check(name, up):
+        storage = rounding.unscaled(rounding.STORAGES[name])
+        one = torch.ones(1)
+        assert storage.nearest(one + 2.0**up) > 1
+        assert storage.nearest(one + 2.0 ** (up - 1)) == 1  # a tie, to the even one
+        assert underflow.threshold(storage, 1.0) == 2.0 ** (up - 1)
+
+    every([("bf16", -7), ("fp16", -10), ("e4m3", -3), ("e5m2", -2)], check)
+
+
+def test_a_product_under_the_threshold_never_acts_and_over_it_always():
+    x = 1 + torch.arange(4096) / 4096
+
+    def check(name):
+        storage = rounding.unscaled(rounding.STORAGES[name])
+        least, most = dead.thresholds(storage.mantissa_bits)
+        x_on_grid = storage.nearest(x)
+        assert torch.equal(storage.nearest(x_on_grid * (1 - least * 0.99)), x_on_grid)
+        assert (storage.nearest(x_on_grid * (1 - most * 1.01)) < x_on_grid).all()
+
+    every(["bf16", "fp16", "e4m3"], check)
+
+
+def test_the_products_without_quantization_are_those_of_autograd():
+    from qtui_core.lab.numerics.products import _Linear
+
+    generator = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(7, 5).double()
+    exact = products.QuantizedLinear(linear, products.Products())
+    x = torch.randn(2, 3, 7, dtype=torch.float64, generator=generator, requires_grad=True)
+    assert torch.autograd.gradcheck(exact, (x,))
+    assert torch.autograd.gradcheck(
+        lambda w: _Linear.apply(x.detach(), w, linear.bias, products.Products(), None),
+        (linear.weight,),
+    )
+
+
+def test_operands_that_are_turned_alike_have_the_same_product():
+    a, b = torch.randn(5, 40), torch.randn(3, 40)
+    matrix = operands.rotation(16, torch.Generator().manual_seed(3))
+    turned = operands.rotated(a, matrix) @ operands.rotated(b, matrix).T
+    assert torch.allclose(turned, a @ b.T, atol=1e-5)
+    assert torch.allclose(matrix @ matrix.T, torch.eye(16), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_microscaling_operands_are_those_of_torchao():
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+
+    x = torch.randn(64, 128).bfloat16()
+    kept = MXTensor.to_mx(x, torch.float8_e4m3fn, 32).dequantize(torch.float32)
+    assert torch.equal(operands.Operand("e4m3", "mx")(x.float()), kept)
+
+
+@pytest.mark.slow
+def test_codes_of_states_are_those_of_torchao():
+    from torchao.optim.quant_utils import create_dynamic_map
+
+    for signed in (True, False):
+        theirs = torch.tensor(create_dynamic_map(signed))
+        assert torch.allclose(state_maps.dynamic_codes(signed), theirs, rtol=1e-6, atol=1e-12)
+
+
+def test_settings_are_checked_in_a_sentence():
+    found = experiment_named("underflow")
+    assert found.settle({"lr": 1e-4})["lr"] == 1e-4
+
+    def check(name, value):
+        with pytest.raises(UsageError) as refused:
+            found.settle({name: value})
+        assert str(refused.value).endswith(".")
+
+    every(
+        [
+            ("lr", -1.0),
+            ("lr", float("nan")),
+            ("lr", "1e-4"),
+            ("steps", 0),
+            ("steps", 1.5),
+            ("steps", True),
+            ("store", "int3"),
+            ("seeds", ()),
+            ("seeds", (1, 1)),
+            ("colour", "red"),
+        ],
+        check,
+    )
+    with pytest.raises(UsageError, match="there are underflow, dead"):
+        experiment_named("alchemy")
+    for each in EXPERIMENTS:
+        for row in each.settings:
+            if row.default is not None:
+                assert row.read(row.written(row.default)) == row.default
