@@ -30,6 +30,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 ROOT = f"{Path(__file__).parents[2]}{os.sep}"
+#: The product's own files: an environment may lie inside the repository.
+OURS = tuple(f"{ROOT}{package}{os.sep}" for package in ("qtui", "qtui_core"))
 #: A generator is begun at an instruction before this one, and resumed at a later one.
 _BEGUN = 4
 #: A call that was not handed the thing so many times is not looked at any more.
@@ -89,12 +91,12 @@ def followed(kind: type) -> Iterator[Way]:
 
     def called(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(ROOT):
+        if event != "call" or not code.co_filename.startswith(OURS):
             return
         if code.co_flags & CO_GENERATOR and frame.f_lasti > _BEGUN:
             return
         caller = frame.f_back
-        while caller is not None and not caller.f_code.co_filename.startswith(ROOT):
+        while caller is not None and not caller.f_code.co_filename.startswith(OURS):
             caller = caller.f_back
         call = (None if caller is None else caller.f_code, code)
         if call in seen or looks[call] >= _LOOKS:

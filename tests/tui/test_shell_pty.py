@@ -118,7 +118,8 @@ def test_the_command_exits_1_after_a_crash(tmp_path: Path) -> None:
 
 CRASH = """
 import sys
-from qtui.tui.app import QtuiApp, run
+from qtui.tui.app import QtuiApp
+from qtui.tui.start import run
 async def fail(self): raise RuntimeError("planted")
 QtuiApp.action_help = fail
 sys.exit(run(debug={debug}))
