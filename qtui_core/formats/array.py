@@ -1,4 +1,4 @@
-"""Decode, encode and round numpy arrays: scalar.py, vectorised, and equal to it bit for bit.
+"""Decode, encode and round numpy arrays: the results are those of scalar.py, bit for bit.
 
 Codes are unsigned integers of the smallest width that holds them: uint8 up to 8 bits (one code per
 byte, not packed), uint16, uint32 (TF32: the 19 bits, without padding), uint64.
@@ -27,10 +27,10 @@ from qtui_core.formats.catalog import FP16, FP32
 from qtui_core.formats.rounding import Casting, Rounding, check_random_bits
 from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials
 
-#: Elements worked on at a time: a handful of temporaries of this many stay in the L2 cache.
+#: Elements per chunk: the few temporary arrays of this length fit in the L2 cache together.
 CHUNK = 1 << 15
-#: The upper half of a float32 word has 7 mantissa bits. One more than the format's decides ties,
-#: and the last one tells "exactly there" from "beyond".
+#: The upper half of a float32 word has 7 mantissa bits. Two of them are not for the format's own:
+#: one is the round bit, which decides ties, and the last is the sticky bit: is any lower bit set?
 _TABLE_MANTISSA_BITS = 7 - 2
 
 #: (values, codes to write, random bits) of one chunk.
@@ -95,9 +95,10 @@ def round_array(
     random_bits: NDArray[Any] | None = None,
     random_bit_count: int = 0,
 ) -> NDArray[Any]:
-    """The numbers of the format that `values` become: decode_array of encode_array.
+    """`values` rounded to the format: what decode_array makes of encode_array.
 
-    Same shape and data type as `values` (float16 becomes float32). Errors as encode_array.
+    Returns the shape and data type of `values` (float16 becomes float32). Raises what
+    encode_array raises.
     """
     floats = _floats(values)
     single = floats.dtype == np.float32
@@ -144,7 +145,7 @@ def _draw(
 
 
 def _refuse_nan(fmt: Format, values: NDArray[Any]) -> None:
-    # The minimum of an array with a NaN is NaN: one pass and no temporary.
+    # The minimum of an array with a NaN is NaN: this takes one pass and no temporary array.
     if fmt.has_nan or not values.size or not np.isnan(values.min()):
         return
     count = int(np.isnan(values).sum())
@@ -164,7 +165,7 @@ def _encoder(fmt: Format, dtype: np.dtype[Any], how: Casting) -> _Encoder:
     if single and shares_exponents(fmt):
         return lambda values, codes, draw: encode_same_exponents(fmt, values, codes, draw, how)
     if how.rounding is Rounding.NEAREST_EVEN and not how.saturate:
-        # One rounding only: a cast from float64 to float16 may pass through float32 on the way.
+        # FP16 from float32 only: a cast from float64 may pass through float32 and round twice.
         if fmt == FP16 and single:
             return lambda values, codes, draw: _cast(fmt, np.dtype(np.float16), values, codes)
         if fmt == FP32:
@@ -193,10 +194,11 @@ def _fits_table(fmt: FloatFormat, rounding: Rounding) -> bool:
 
 
 def _table_encoder(table: NDArray[Any]) -> _Encoder:
-    """Look up by the upper half of the float32 word, its last bit set where anything below it is.
+    """Looks results up by the upper half of the float32 word, whose last bit serves as sticky bit:
+    it is set where any bit of the lower half is.
 
-    Every threshold of a format with few mantissa bits is a float32 whose last bit of the upper
-    half is 0, so that all words that share an index also share a result.
+    The threshold between two codes of a format with few mantissa bits has that last bit 0 and an
+    empty lower half. So all float32 values with the same index have the same result.
     """
     scratch = np.empty(CHUNK, np.uint32)
     index = np.empty(CHUNK, np.intp)

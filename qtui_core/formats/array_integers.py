@@ -23,16 +23,17 @@ def encode_integers(
 
     Raises UsageError for infinities where the format wraps.
     """
-    if fmt.bits > 24:  # a float32 does not count that far
+    if fmt.bits > 24:  # float32 holds integers only to 2^24
         values = values.astype(np.float64, copy=False)
     if not how.saturate:
         if np.isinf(values).any():
             raise UsageError(
                 f"{fmt.title} has no infinity to wrap. Saturate, or replace the infinity first."
             )
-        # Exact, keeps the sign, and moves by whole turns: rounding sees the same fraction.
+        # fmod is exact, keeps the sign and removes whole multiples of the range: the fraction
+        # that is rounded stays the same.
         values = np.fmod(values, float(fmt.code_count * fmt.step)).astype(values.dtype)
-    with np.errstate(over="ignore"):  # an infinity saturates as what overflowed into it would
+    with np.errstate(over="ignore"):  # what overflows to infinity saturates all the same
         steps = np.ldexp(values, fmt.fraction_bits) if fmt.fraction_bits else values
     counts = _round(steps, how, random_bits)
     if how.saturate:
@@ -53,7 +54,7 @@ def _round(steps: NDArray[Any], how: Casting, random_bits: NDArray[Any] | None) 
             return np.floor(steps)
     whole = np.trunc(steps)
     with np.errstate(invalid="ignore"):  # inf - inf: an infinity has nothing to round
-        # Exact: adding one half first instead would itself round just below a tie.
+        # The difference is exact. Adding one half instead would round just below a tie.
         fraction = np.abs(steps - whole)
     if how.rounding is Rounding.NEAREST_AWAY:
         away = fraction >= 0.5
@@ -65,7 +66,7 @@ def _round(steps: NDArray[Any], how: Casting, random_bits: NDArray[Any] | None) 
 
 
 def decode_integers(fmt: IntFormat, codes: NDArray[Any]) -> NDArray[np.float64]:
-    """The value of each code, any shape."""
+    """float64 in the shape of `codes`: the value of each code."""
     wide = codes.astype(np.int64)
     counts = (wide ^ fmt.sign_bit) - fmt.sign_bit  # spreads the sign bit
     return np.ldexp(counts.astype(np.float64), -fmt.fraction_bits)

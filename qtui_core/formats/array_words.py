@@ -1,7 +1,7 @@
-"""Float formats from and to the words of float32 and float64, by integer operations only.
+"""Float formats encoded from and decoded to float32 and float64, by integer operations only.
 
-No floating-point arithmetic takes part in rounding, so nothing is rounded twice and no logarithm
-is taken: exponents are read from the words.
+No floating-point arithmetic takes part, so nothing is rounded twice. Exponents are read from the
+words; no logarithm is computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qtui_core.formats.spec import FloatFormat, Specials
 
 @dataclass(frozen=True)
 class Word:
-    """A float type of numpy as its bits."""
+    """The layout of the bits of one of numpy's float types."""
 
     floating: type[np.floating[Any]]
     #: Signed, so that a shift to the right spreads the sign bit.
@@ -50,14 +50,13 @@ def encode_words(
 ) -> None:
     """Writes the codes of `values` (1-D; cast to the float type of `word`) into `codes`.
 
-    `word` must hold every number of the format as a normal number or as one of its subnormals with
-    all the mantissa bits the format has. NaN becomes code 0 where the format has no NaN: the
-    caller refuses it first.
+    The float type of `word` must hold every number of the format exactly. NaN becomes code 0 where
+    the format has no NaN: the caller refuses it first.
     """
-    with np.errstate(invalid="ignore"):  # a signalling NaN on its way to a wider float
+    with np.errstate(invalid="ignore"):  # a signalling NaN cast to a wider float
         raw = values.astype(word.floating, copy=False).view(word.integer)
     magnitude = raw & word.magnitude_mask
-    sign = raw >> (word.bits - 1)  # 0 or -1, which is all ones
+    sign = raw >> (word.bits - 1)  # 0, or -1: all bits set
 
     # value = significand · 2^(exponent - mantissa_bits of the word)
     field = magnitude >> word.mantissa_bits
@@ -65,13 +64,13 @@ def encode_words(
     significand |= (field > 0).astype(word.integer) << word.mantissa_bits
     exponent = np.maximum(field, 1) - word.bias
 
-    # Below the smallest normal number more bits are dropped, at a fixed exponent.
+    # Below the smallest normal number the exponent stays the same and more bits are dropped.
     dropped_bits = np.full_like(exponent, word.mantissa_bits - fmt.mantissa_bits)
     if fmt.zero_exponent_is_subnormal:
         lifted = np.maximum(exponent, fmt.min_exponent)
         dropped_bits += lifted - exponent
         exponent = lifted
-    # Two more than the significand has drops it all and leaves it under one half.
+    # A shift by two more bits than the significand has drops all of it, as less than one half.
     shift = np.minimum(dropped_bits, word.mantissa_bits + 2)
     steps = significand >> shift
     one = np.left_shift(word.integer(1), shift)
@@ -98,7 +97,7 @@ def encode_words(
     if not fmt.has_zero and not how.saturate:
         nan |= magnitude == 0
     np.copyto(code, fmt.nan_code or 0, where=nan)
-    # The sign bit of a format as wide as the word is the sign of the integer.
+    # In a format as wide as the word, the sign bit is the sign bit of the integer.
     sign_bit = fmt.sign_bit if fmt.bits < word.bits else -(word.magnitude_mask + 1)
     signed = sign & word.integer(sign_bit)
     if fmt.has_zero and not fmt.has_negative_zero:
@@ -110,7 +109,7 @@ def encode_words(
 def _carries(
     dropped: NDArray[Any], dropped_bits: NDArray[Any], random_bits: NDArray[Any], count: int
 ) -> NDArray[np.bool_]:
-    """Whether the first `count` of the dropped bits, plus the random ones, carry."""
+    """Whether the first `count` dropped bits plus `random_bits` carry out of `count` bits."""
     wide = dropped_bits.astype(np.int64)
     left = np.maximum(count - wide, 0)
     right = np.minimum(np.maximum(wide - count, 0), 63)
@@ -127,7 +126,7 @@ def _end_range(
     sign: NDArray[Any],
     how: Casting,
 ) -> None:
-    """Brings the codes past either end of the range back to one the format has, in place."""
+    """Replaces, in place, the codes past either end of the range by codes that the format has."""
     np.maximum(code, 0, out=code)
     if how.saturate:
         np.minimum(code, fmt.max_code, out=code)
@@ -147,7 +146,7 @@ def _end_range(
 
 
 def shares_exponents(fmt: FloatFormat) -> bool:
-    """FP32, TF32, BF16: a float32 word with bits cut off its end."""
+    """True for FP32, TF32 and BF16: float32 words without some of the last mantissa bits."""
     return (fmt.exponent_bits, fmt.bias, fmt.specials) == (8, 127, Specials.IEEE)
 
 
@@ -158,8 +157,9 @@ def encode_same_exponents(
     random_bits: NDArray[Any] | None,
     how: Casting,
 ) -> None:
-    """From float32 words to a format that `shares_exponents`: rounding is an addition to the word
-    and a cut. A carry out of the mantissa, even into infinity, comes out right by itself."""
+    """Writes the codes of `values` (1-D float32) into `codes`, for a format that
+    `shares_exponents`: rounding adds to the word and drops its last bits. A carry out of the
+    mantissa gives the right exponent, also that of infinity."""
     words: NDArray[np.uint32] = values.view(np.uint32)
     dropped_bits = 23 - fmt.mantissa_bits
     ones = (1 << dropped_bits) - 1
@@ -191,8 +191,8 @@ def encode_same_exponents(
 
 
 def decode_words(fmt: FloatFormat, codes: NDArray[Any]) -> NDArray[Any]:
-    """The value of each code, exactly: float32 for formats that are the upper bits of one, else
-    float64. Any shape. A NaN keeps the sign of its code."""
+    """The value of each code, exactly, in the shape of `codes`: float32 for formats whose codes
+    are the upper bits of a float32, else float64. A NaN keeps the sign of its code."""
     if shares_exponents(fmt):
         return (codes.astype(np.uint32) << np.uint32(23 - fmt.mantissa_bits)).view(np.float32)
     if fmt.bits == 64:

@@ -1,4 +1,4 @@
-"""The formats, as data, in the order tables show them: wide to narrow, integers last."""
+"""Every format, in the order in which tables show them: from wide to narrow, integers last."""
 
 from __future__ import annotations
 
@@ -125,9 +125,10 @@ _ALIASES = {
 
 
 def get_format(name: str) -> Format:
-    """The format of that name, or of the name torch or ml_dtypes gives it, in any case.
+    """The format of that name, or of the name that torch or ml_dtypes has for it; upper and lower
+    case are the same.
 
-    Raises UsageError naming the formats there are.
+    Raises UsageError with the names of all formats.
     """
     key = name.strip().lower()
     fmt = FORMATS.get(_ALIASES.get(key, key))

@@ -1,4 +1,4 @@
-"""Exact values written in decimal, cut or rounded without a detour through floating point."""
+"""Exact values written in decimal, cut or rounded without floating-point arithmetic."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from fractions import Fraction
 
 from qtui_core.formats.scalar import Exact
 
-#: Up to this many digits before the point are written out; more become an exponent.
+#: Numbers with up to this many digits before the point are written out, longer ones with an
+#: exponent.
 _LONGEST_WHOLE = 17
-#: Rounding an integer shorter than this would hide more than it saves.
+#: An integer with fewer digits than this is not rounded: that would save little and hide much.
 _LARGEST_SHORT_INTEGER = 10**6
-#: An exact fraction with more bits than this is only a wall of digits.
+#: An exact fraction with more bits than this is too long to read.
 _LONGEST_FRACTION_BITS = 128
 
 
 def format_exact(value: Exact, digits: int = 17, ellipsis: str = "…") -> str:
-    """The value in decimal: all of it where `digits` significant digits hold it, and else its
-    first `digits` digits, cut and not rounded, and an ellipsis: "0.100000001490116…"."""
+    """The value in decimal: in full if it has at most `digits` significant digits, else its first
+    `digits` digits, cut and not rounded, with an ellipsis: "0.100000001490116…"."""
     if isinstance(value, float):
         return _special_text(value)
     if value == 0:
@@ -61,8 +62,8 @@ def format_rounded(value: Exact, digits: int = 3, signed: bool = False) -> str:
 
 
 def exact_fraction_text(value: Exact) -> str:
-    """The value as a fraction: "13/128", "65504", with a power of two where that is shorter
-    ("13421773 × 2^-27"), in decimal where no fraction is readable."""
+    """The value as a fraction: "13/128", "65504"; with a power of two if that is shorter
+    ("13421773 × 2^-27"); in decimal if no fraction is short enough to read."""
     if isinstance(value, float):
         return _special_text(value)
     numerator, denominator = value.numerator, value.denominator
@@ -97,7 +98,7 @@ def _special_text(value: float) -> str:
 
 
 def _scientific(digits: str, exponent: int, tail: str = "") -> str:
-    """Digits d1d2d3… worth d1.d2d3… · 10^exponent."""
+    """The digits d1d2d3… as the number d1.d2d3… · 10^exponent."""
     return f"{digits[0]}{'.' if digits[1:] else ''}{digits[1:]}{tail}e{exponent:+d}"
 
 

@@ -13,7 +13,7 @@ from qtui_core.formats.spec import FloatFormat, Format, IntFormat, Specials, pow
 
 @dataclass(frozen=True)
 class Interval:
-    """A stretch of the real line, infinities included where an infinite end is closed."""
+    """An interval of the real line. A closed infinite end includes that infinity."""
 
     lower: Exact
     upper: Exact
@@ -33,7 +33,7 @@ class Interval:
         return Interval(-self.upper, -self.lower, self.upper_closed, self.lower_closed)
 
 
-#: No real rounds there.
+#: The interval of a code that no real number rounds to.
 EMPTY = Interval(Fraction(0), Fraction(0), False, False)
 
 
@@ -70,7 +70,7 @@ def _next_code(fmt: Format, code: int, up: bool) -> int | None:
 
 def ulp(fmt: Format, code: int) -> Fraction | None:
     """The weight of the last mantissa bit of the code: the distance to the next number away from
-    zero, as if the format had no largest one. None for infinity and NaN."""
+    zero, were there no largest number. None for infinity and NaN."""
     if isinstance(fmt, IntFormat):
         return fmt.step
     decoded = decode(fmt, code)
@@ -85,11 +85,12 @@ def rounding_interval(
     rounding: Rounding = Rounding.NEAREST_EVEN,
     saturate: bool | None = None,
 ) -> Interval:
-    """The reals that `encode` turns into this code; for STOCHASTIC those that may become it.
+    """The real numbers that `encode` turns into this code; for STOCHASTIC those that it may turn
+    into it.
 
-    Empty where no real does, and for NaN codes that more than one stretch leads to (FNUZ, E8M0).
-    The real 0 belongs to +0, so the interval of -0 holds negative numbers only. For integers
-    that do not saturate, only the stretch inside the range is given, not what wraps onto it.
+    Empty if there are none, and for a NaN code that more than one interval leads to (FNUZ, E8M0).
+    The real 0 belongs to +0, so the interval of -0 has negative numbers only. For integers that
+    do not saturate, only numbers inside the range are given, not those that wrap to this code.
     """
     if saturate is None:
         saturate = fmt.saturates
@@ -120,13 +121,14 @@ def rounding_interval(
 def _stretch(
     fmt: Format, magnitude: int, last: int, rounding: Rounding, saturate: bool, negative: bool
 ) -> Interval:
-    """The magnitudes, of numbers of one sign, that round to magnitude number `magnitude`."""
+    """The magnitudes of one sign that round to magnitude number `magnitude`."""
     lower: Exact
     upper: Exact
     if magnitude:
         lower, lower_closed = _boundary(fmt, magnitude, rounding, negative, stochastic_from=-1)
     else:
-        # Zero itself is positive. Without a zero, everything down to it rounds to code 0.
+        # The real 0 is positive. In a format without a zero, all below its first number, down to 0,
+        # rounds to code 0.
         lower, lower_closed = Fraction(0), not negative if fmt.has_zero else saturate
     clamped = rounds_toward_zero(rounding, negative) and isinstance(fmt, FloatFormat)
     if magnitude < last or not (saturate or clamped):
@@ -140,7 +142,7 @@ def _stretch(
 def _overflow(
     fmt: FloatFormat, last: int, rounding: Rounding, saturate: bool, negative: bool
 ) -> Interval:
-    """The reals that leave the range: for the code of infinity, or of NaN in FN formats."""
+    """The real numbers beyond the range, which become infinity, or NaN in FN formats."""
     if saturate:
         return EMPTY
     if rounds_toward_zero(rounding, negative):
@@ -154,9 +156,12 @@ def _overflow(
 def _boundary(
     fmt: Format, magnitude: int, rounding: Rounding, negative: bool, stochastic_from: int
 ) -> tuple[Fraction, bool]:
-    """Where magnitude number `magnitude` - 1 gives way to `magnitude`, and whether that point
-    itself belongs to the upper one. For STOCHASTIC both reach to the other, which is excluded:
-    the point is that of `magnitude` - 1 for the upper (-1), of `magnitude` for the lower (0)."""
+    """The boundary between what rounds to magnitude number `magnitude` - 1 (the lower) and to
+    `magnitude` (the upper), and whether the boundary itself rounds to the upper.
+
+    For STOCHASTIC everything between the two may become either. `stochastic_from` -1 gives where
+    the interval of the upper begins, at the lower; 0 gives where that of the lower ends, at the
+    upper. The boundary itself is excluded."""
     below = _magnitude_value(fmt, magnitude - 1)
     above = _magnitude_value(fmt, magnitude)
     match rounding:
@@ -173,7 +178,8 @@ def _boundary(
 
 
 def _magnitude_value(fmt: Format, magnitude: int) -> Fraction:
-    """The value of the n-th magnitude, continued past the largest as if there were no end."""
+    """The value of the n-th magnitude; past the largest the count goes on as if there were no
+    end."""
     if isinstance(fmt, IntFormat):
         return magnitude * fmt.step
     field, mantissa = divmod(magnitude, 1 << fmt.mantissa_bits)

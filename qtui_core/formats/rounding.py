@@ -1,4 +1,4 @@
-"""The rounding modes, and the one decision each of them is."""
+"""The rounding modes, and what each decides: whether a magnitude becomes the next larger one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from fractions import Fraction
 
 from qtui_core.dataclass import dataclass
 
-#: More random bits than any generator delivers in one word; keeps the array version in 64 bits.
+#: Most random bits per value: with these the array version stays within 64-bit integers.
 MAX_RANDOM_BITS = 32
 
 _HALF = Fraction(1, 2)
 
 
 class Rounding(StrEnum):
-    """Which neighbour a value between two representable ones becomes."""
+    """To which of its two neighbours a value between them is rounded."""
 
     #: The nearer one; of two equally near, the one whose last significand bit is 0.
     NEAREST_EVEN = "nearest-even"
@@ -32,16 +32,16 @@ class Rounding(StrEnum):
 
 @dataclass(frozen=True)
 class Casting:
-    """How to get into a format: every choice that is not the value's own."""
+    """How values are converted into a format: rounding, overflow and random bits."""
 
     rounding: Rounding
     saturate: bool
-    #: How many random bits each value comes with; looked at by STOCHASTIC only.
+    #: How many random bits each value comes with; only STOCHASTIC uses them.
     random_bit_count: int = 0
 
 
 def rounds_toward_zero(rounding: Rounding, negative: bool) -> bool:
-    """True where the mode never moves a number of this sign away from zero."""
+    """Whether the mode never moves a number of this sign away from zero."""
     return (
         rounding is Rounding.TOWARD_ZERO
         or (rounding is Rounding.DOWN and not negative)
@@ -52,8 +52,8 @@ def rounds_toward_zero(rounding: Rounding, negative: bool) -> bool:
 def moves_away_from_zero(
     how: Casting, fraction: Fraction, *, odd: bool, negative: bool, random_bits: int = 0
 ) -> bool:
-    """Does a magnitude, `fraction` of the way from one representable magnitude to the next
-    (0 <= fraction < 1), become the next one?
+    """Whether a magnitude that lies `fraction` of the way from one representable magnitude to the
+    next (0 <= fraction < 1) becomes the next one.
 
     `odd` says whether the last significand bit of the lower magnitude is 1.
 
@@ -76,7 +76,7 @@ def moves_away_from_zero(
 
 
 def check_random_bits(rounding: Rounding, random_bits: int, random_bit_count: int) -> None:
-    """Raises ValueError where STOCHASTIC has no bits to decide with, or bits that do not fit."""
+    """Raises ValueError if STOCHASTIC has no random bits, or bits outside 0 to 2^count - 1."""
     if rounding is not Rounding.STOCHASTIC:
         return
     if not 1 <= random_bit_count <= MAX_RANDOM_BITS:

@@ -1,9 +1,9 @@
-"""Decode, encode and round one value, exactly. Written to be read; the oracle of array.py.
+"""Decode, encode and round one value, exactly. The tests hold array.py against it.
 
 Finite values are Fractions, so nothing here is ever rounded twice. A float stands only for what a
 Fraction cannot hold: the infinities, NaN and -0.0.
 
-What becomes of values outside the range, where `saturate` is the format's default unless given:
+Values outside the range become the following; `saturate` is the format's default unless given:
 
 =================  ======================  ============================================
 format             saturating              not saturating
@@ -12,15 +12,15 @@ IEEE               ±max                    ±inf, or ±max where the mode round
                                            zero (IEEE 754-2019, 7.4); inf stays inf
 FN, FNUZ           ±max                    NaN, or ±max where the mode rounds toward
                                            zero; inf becomes NaN
-FINITE             ±max, inf too           the same: there is nothing else to give
+FINITE             ±max, inf too           the same: it has neither infinity nor NaN
 integers           min or max, inf too     wrap modulo 2^bits; inf is an error
 =================  ======================  ============================================
 
-An overflow is decided after rounding as if there were no largest exponent: in E4M3 464, the tie of
-448 and the 480 that the NaN code would be, still rounds to 448; in IEEE formats the same tie goes
-to infinity.
+A value is rounded as if there were no largest exponent, and overflows if the result is too large.
+In E4M3 the value 464 is half way between 448 and 480 (which would have the code of NaN) and rounds
+to 448; in IEEE formats the value half way past the largest number rounds to infinity.
 
-NaN stays NaN with its sign, in the format's one NaN code; a format without NaN raises UsageError.
+NaN stays NaN with its sign, always with the same code; a format without NaN raises UsageError.
 E8M0 has no sign and no zero: negative numbers become NaN, positive ones below 2^-127 become 2^-127
 in every mode, and 0 becomes 2^-127 when saturating and NaN when not.
 """
@@ -61,7 +61,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Decoded:
-    """One code taken apart. For integers the mantissa field is the whole code below the sign."""
+    """The fields and the value of one code. For integers the mantissa field is all of the code
+    but the sign bit."""
 
     format: Format
     code: int
@@ -72,7 +73,8 @@ class Decoded:
     kind: Kind
     #: Unbiased; None for infinity, NaN and integers.
     exponent: int | None
-    #: In [1, 2) for normal numbers, in [0, 1) for subnormal ones and zero; None as above.
+    #: In [1, 2) for normal numbers, in [0, 1) for subnormal ones and zero; None where `exponent`
+    #: is None.
     significand: Fraction | None
     value: Exact
 
@@ -102,7 +104,7 @@ def is_negative(value: Exact) -> bool:
 
 
 def decode(fmt: Format, code: int) -> Decoded:
-    """What `code` stands for. Raises ValueError where it has more bits than the format."""
+    """What `code` stands for. Raises ValueError if it has more bits than the format."""
     if not 0 <= code < fmt.code_count:
         raise ValueError(f"{code:#x} is not a code of {fmt.bits} bits")
     sign = int(bool(code & fmt.sign_bit))
@@ -142,11 +144,11 @@ def encode(
     random_bits: int = 0,
     random_bit_count: int = 0,
 ) -> int:
-    """The code `value` rounds to; the module says what becomes of the values out of range.
+    """The code that `value` rounds to. For values out of range see the top of this module.
 
-    `random_bits` is a number of `random_bit_count` bits (1 to 32) and is looked at only by
-    Rounding.STOCHASTIC. Raises UsageError where the format has no code for the value (NaN, or an
-    infinity into wrapping integers), ValueError for random bits that are missing or do not fit.
+    `random_bits` is a number of `random_bit_count` bits (1 to 32), which only
+    Rounding.STOCHASTIC uses. Raises UsageError if the format has no code for the value (NaN, or an
+    infinity for integers that wrap), ValueError if the random bits are missing or do not fit.
     """
     check_random_bits(rounding, random_bits, random_bit_count)
     how = Casting(rounding, fmt.saturates if saturate is None else saturate, random_bit_count)
@@ -166,7 +168,7 @@ def round_value(
     random_bits: int = 0,
     random_bit_count: int = 0,
 ) -> Exact:
-    """The number of the format that `value` becomes. Arguments and errors as `encode`."""
+    """`value` rounded to a number of the format. Arguments and errors are those of `encode`."""
     code = encode(fmt, value, rounding, saturate, random_bits, random_bit_count)
     return decode(fmt, code).value
 
@@ -208,33 +210,34 @@ def _encode_float(fmt: FloatFormat, value: Exact, how: Casting, random_bits: int
         if fmt.infinity_code is not None:
             return fmt.infinity_code | sign
         return _encode_nan(fmt, negative)
-    code = max(code, 0)  # only E8M0 gets here from below: nothing is smaller than its code 0
+    code = max(code, 0)  # negative in E8M0 only: its code 0 is the smallest number
     return code | sign if code or fmt.has_negative_zero else 0
 
 
 def unbounded_code(fmt: FloatFormat, magnitude: Fraction) -> tuple[int, Fraction]:
-    """The code of the largest number not above `magnitude` > 0, and how far it is to the next.
+    """The code of the largest number not above `magnitude` > 0, and the fraction in [0, 1) of the
+    way from it to the next number at which `magnitude` lies.
 
-    The codes of one sign count the representable magnitudes in order, so the pair is a position on
-    one line. The line is continued past the largest code as if the exponent field had no end (and
-    below code 0 for E8M0, which has no zero to stop at): overflow is then a matter of comparing.
+    The codes of one sign count the representable magnitudes in order. The count goes on past the
+    largest code as if the exponent field had no end (and below code 0 for E8M0, which has no
+    zero), so an overflow is found by a comparison of codes.
     """
     exponent = floor_log2(magnitude)
     if fmt.zero_exponent_is_subnormal:
         exponent = max(exponent, fmt.min_exponent)
     steps = magnitude / power_of_two(exponent - fmt.mantissa_bits)
     whole = steps.numerator // steps.denominator
-    # The hidden 1 of `whole` is taken out of the code again; a subnormal has none, and its
-    # exponent is that of field 1, so the same subtraction leaves field 0.
+    # The subtraction takes the hidden 1 of `whole` out of the code. A subnormal has no hidden 1
+    # and the exponent of field 1, so the same subtraction leaves field 0.
     hidden = 1 << fmt.mantissa_bits
     return ((exponent + fmt.bias) << fmt.mantissa_bits) + whole - hidden, steps - whole
 
 
 def is_odd(fmt: Format, magnitude: int) -> bool:
-    """Is the last significand bit of that magnitude (a code without its sign) 1?
+    """Whether the last significand bit of that magnitude (a code without its sign) is 1.
 
-    Without mantissa bits that is the hidden bit: every number but zero is odd, and a tie of two
-    odd ones goes to the larger (IEEE 754-2019, 4.3.1).
+    In a format without mantissa bits this is the hidden bit: every number but zero is odd, and a
+    tie between two odd ones goes to the larger (IEEE 754-2019, 4.3.1).
     """
     if isinstance(fmt, IntFormat) or fmt.mantissa_bits:
         return bool(magnitude & 1)

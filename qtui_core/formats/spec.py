@@ -1,8 +1,8 @@
-"""What a number format is: its fields, its rules for special values, and what follows from them.
+"""What a number format is: its fields, its special values, and its limits.
 
-A *code* is the integer made of the bits of the format, the sign the highest. Where a format sits
-in a wider word (TF32: 19 bits in a 32-bit word) the code leaves the padding out; `word` puts it
-back.
+A *code* is the integer made of the bits of the format; the sign is the highest bit. If a format is
+stored in a wider word (TF32: 19 bits in a 32-bit word), the code does not contain the padding, and
+`word` adds it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Specials(Enum):
     IEEE = "IEEE 754: infinities and NaN"
     #: "Finite, NaN": only the code of all ones (per sign) is NaN, there is no infinity.
     FN = "finite and NaN, no infinity"
-    #: "Finite, NaN, unsigned zero": as FN, but the one NaN is the code minus zero would have.
+    #: "Finite, NaN, unsigned zero": there is no infinity, and the only NaN has the code that minus
+    #: zero would have.
     FNUZ = "finite, one NaN in the place of -0, no infinity"
     #: Every code is a finite number.
     FINITE = "finite numbers only"
@@ -32,25 +33,25 @@ class Specials(Enum):
 class FloatFormat:
     """A binary floating-point format: sign, exponent field, mantissa field, from high to low.
 
-    A code with exponent field E > 0 and mantissa field M is worth
-    ±(1 + M/2^mantissa_bits) · 2^(E - bias); with E = 0 the hidden 1 is dropped and the exponent
-    stays 1 - bias. Raises ValueError where the fields and the special values contradict.
+    A code with exponent field E > 0 and mantissa field M has the value
+    ±(1 + M/2^mantissa_bits) · 2^(E - bias); with E = 0 there is no hidden 1 and the exponent is
+    1 - bias. Raises ValueError if the fields and the special values contradict each other.
     """
 
-    #: What schemes and commands call it: "e4m3".
+    #: Its name in schemes and commands: "e4m3".
     name: str
-    #: What tables call it: "E4M3".
+    #: Its name in tables: "E4M3".
     title: str
     exponent_bits: int
     mantissa_bits: int
     bias: int
     specials: Specials
     signed: bool = True
-    #: False where exponent field 0 keeps the hidden 1 (E8M0): no subnormals and no zero.
+    #: False if exponent field 0 keeps the hidden 1 (E8M0): no subnormals and no zero.
     zero_exponent_is_subnormal: bool = True
-    #: Bits of the stored word below the mantissa that carry nothing (TF32: 13).
+    #: Unused bits of the stored word below the mantissa (TF32: 13).
     padding_bits: int = 0
-    #: How the hardware that made the format known rounds into it.
+    #: How the hardware that introduced the format rounds into it.
     hardware_rounding: Rounding = Rounding.NEAREST_EVEN
     note: str = ""
 
@@ -68,12 +69,12 @@ class FloatFormat:
 
     @property
     def bits(self) -> int:
-        """Bits that carry the value."""
+        """Bits of a code."""
         return int(self.signed) + self.exponent_bits + self.mantissa_bits
 
     @property
     def storage_bits(self) -> int:
-        """Bits of the word it is kept in."""
+        """Bits of the word that a code is stored in."""
         return self.bits + self.padding_bits
 
     @property
@@ -82,14 +83,14 @@ class FloatFormat:
 
     @property
     def sign_bit(self) -> int:
-        """The sign bit as a code, 0 where the format is unsigned."""
+        """The code with only the sign bit set, 0 for an unsigned format."""
         return 1 << (self.bits - 1) if self.signed else 0
 
     def word(self, code: int) -> int:
         """The stored word of a code."""
         return code << self.padding_bits
 
-    # --- what it has
+    # --- which special values it has
 
     @property
     def has_infinity(self) -> bool:
@@ -109,14 +110,14 @@ class FloatFormat:
 
     @property
     def saturates(self) -> bool:
-        """Whether overflow becomes the largest number unless told otherwise.
+        """Whether overflow becomes the largest number by default.
 
-        False where there is an infinity for it. True for FN and FNUZ, as the frameworks cast
-        into them for training; without saturation they give NaN. FINITE always saturates.
+        False if the format has an infinity. True for FN and FNUZ, as frameworks cast to them in
+        training; without saturation an overflow becomes NaN. FINITE always saturates.
         """
         return self.specials is not Specials.IEEE
 
-    # --- codes, magnitudes only: without the sign bit
+    # --- codes of magnitudes: without the sign bit
 
     @property
     def max_code(self) -> int:
@@ -135,7 +136,8 @@ class FloatFormat:
 
     @property
     def nan_code(self) -> int | None:
-        """The NaN that encode writes: the quiet one with no payload where there are several."""
+        """The NaN that encode writes: of several, the quiet one without payload. None if there is
+        none."""
         match self.specials:
             case Specials.IEEE:
                 return self.max_code + 1 + (1 << (self.mantissa_bits - 1))
@@ -149,7 +151,7 @@ class FloatFormat:
 
     @property
     def min_exponent(self) -> int:
-        """The exponent of the smallest number that has its hidden 1, and of the subnormals."""
+        """The exponent of the smallest number with a hidden 1, and of the subnormals."""
         return int(self.zero_exponent_is_subnormal) - self.bias
 
     @property
@@ -166,7 +168,7 @@ class FloatFormat:
 
     @property
     def min(self) -> Fraction:
-        """The lowest finite number: -max, or the smallest positive one where there is no sign."""
+        """The lowest finite number: -max, or the smallest positive number if there is no sign."""
         return -self.max if self.signed else self.min_positive
 
     @property
@@ -175,7 +177,7 @@ class FloatFormat:
 
     @property
     def min_subnormal(self) -> Fraction | None:
-        """The smallest positive subnormal; None where no mantissa bit is left to make one."""
+        """The smallest positive subnormal; None if the format has no subnormals."""
         if not self.zero_exponent_is_subnormal or self.mantissa_bits == 0:
             return None
         return power_of_two(self.min_exponent - self.mantissa_bits)
@@ -186,12 +188,12 @@ class FloatFormat:
 
     @property
     def epsilon(self) -> Fraction:
-        """From 1 to the next number above it."""
+        """The distance from 1 to the next number above it."""
         return power_of_two(-self.mantissa_bits)
 
     @property
     def decimal_digits(self) -> float:
-        """Significant decimal digits, to one place: log10 of 2^(mantissa bits + the hidden one)."""
+        """Significant decimal digits to one decimal place: log10(2^(mantissa bits + hidden 1))."""
         return round((self.mantissa_bits + 1) * math.log10(2), 1)
 
 
@@ -253,7 +255,7 @@ class IntFormat:
 
     @property
     def step(self) -> Fraction:
-        """The distance of neighbours, the same everywhere."""
+        """The distance between neighbouring numbers, the same everywhere."""
         return power_of_two(-self.fraction_bits)
 
     @property

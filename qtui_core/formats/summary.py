@@ -1,5 +1,5 @@
-"""The sentence a table of formats ends in, computed from its rows: NaN, infinities, zeros here,
-numbers in `summary_number`."""
+"""The sentence under a table of formats, computed from its rows. NaN, infinities and zeros are
+here, other numbers in `summary_number`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from qtui_core.formats.table import FormatOutcome, FormatRow
 def summarize(rows: Sequence[FormatRow]) -> str:
     """What the table says about its value and what to do about it; "" for no rows.
 
-    `rows` are those of one value, as describe_value gives them. What is said of "every format
-    here" or of a list of formats holds of all of them, and of no format that is not in the list.
+    `rows` are those of one value, as describe_value gives them. What is said of a list of formats
+    is true of each of them and of no other format in the table.
     """
     if not rows:
         return ""
@@ -27,8 +27,8 @@ def summarize(rows: Sequence[FormatRow]) -> str:
         return _conclude_nan(rows)
     if isinstance(asked, float) and math.isinf(asked):
         return _conclude_infinity(asked, rows)
-    # A format without a sign or a zero is a scale format: what it makes of a number it is not
-    # there for stands in a sentence of its own.
+    # A format without a sign or a zero is a scale format. Numbers that it was not made for get a
+    # sentence of their own.
     aside = [r for r in rows if _lacks(r) is not None]
     others = [r for r in rows if r not in aside]
     notes = " ".join(f"{_about(r)} has no {_lacks(r)} and gives {shown_value(r)}." for r in aside)
@@ -42,7 +42,8 @@ def summarize(rows: Sequence[FormatRow]) -> str:
 
 
 def _lacks(row: FormatRow) -> str | None:
-    """What its format would need for the number of this row, if it has not got it."""
+    """What the format of this row lacks to represent the number: a zero or a sign; None if
+    nothing."""
     if row.asked == 0:
         return None if row.format.has_zero else "zero"
     return "sign" if row.asked < 0 and not row.format.signed else None

@@ -1,4 +1,4 @@
-"""What a table of formats says about a finite number."""
+"""The sentence under a table of formats for a finite number other than zero."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _COMPARED_BITS = (16, 8, 6, 4)
 
 @dataclass(frozen=True)
 class _Fates:
-    """What became of a number, each format under the first that holds of it."""
+    """The formats sorted by what they made of a number: each is in the first list that applies."""
 
     exact: list[FormatRow]
     #: Out of range: cut to the end, or made infinity or NaN, or wrapped round.
     high: list[FormatRow]
     #: Not zero before, zero now.
     zeroed: list[FormatRow]
-    #: Below the smallest positive number, and became it (or one farther from zero).
+    #: Below the smallest positive number; became that number, or one farther from zero.
     lifted: list[FormatRow]
-    #: Rounded where the steps do not shrink with the number any more.
+    #: Rounded below the smallest normal number, where the step no longer shrinks with the number.
     subnormal: list[FormatRow]
-    #: Past the end, but within half a step of it.
+    #: Past the end of the range, but by no more than half a step.
     beyond: list[FormatRow]
-    #: Rounded with all the bits the format has.
+    #: Rounded with all the significant bits of the format.
     rounded: list[FormatRow]
 
 
 def conclude_number(
     asked: Fraction, rows: Sequence[FormatRow], aside: Sequence[FormatRow] = ()
 ) -> str:
-    """The sentence about `asked`. `rows` are the table's without those `aside`, which are
-    excepted where something is said of every format."""
+    """The sentence about `asked`. `rows` are those of the table without `aside`: formats that a
+    statement about every format leaves out."""
     fates = _sort(asked, rows)
     shown = format_exact(asked, 8)
     if len(fates.exact) == len(rows):
@@ -102,7 +102,7 @@ def _head(
     if len(rows) > len(floats) > 1 and all(r in exact for r in floats):
         unasked = [r for r in aside if isinstance(r.format, FloatFormat)]
         return f"{shown} is exact in {everywhere(floats, unasked, 'floating-point format')}"
-    if len(exact) > 3:  # naming the narrowest is enough: its wider relatives hold it too
+    if len(exact) > 3:  # the narrowest is enough: wider formats hold the number too
         narrowest = min(_first_choice(exact), key=lambda r: r.format.bits)
         return f"{shown} is exact in {narrowest.format.title} and {len(exact) - 1} more"
     if exact:
@@ -113,7 +113,7 @@ def _head(
 
 
 def _near(rows: Sequence[FormatRow]) -> str:
-    """The row with the least error of each compared width that has only rounded ones."""
+    """The row with the least error, for each compared width at which no format is exact."""
     rows = _first_choice(rows)
     exact_bits = {r.format.bits for r in rows if r.outcome is FormatOutcome.EXACT}
     rounded = [r for r in rows if r.outcome is FormatOutcome.ROUNDED and r.error]
@@ -122,7 +122,7 @@ def _near(rows: Sequence[FormatRow]) -> str:
         for bits in _COMPARED_BITS
         if bits not in exact_bits and (same := [r for r in rounded if r.format.bits == bits])
     ]
-    # Where every width has an exact one, the worst of the others is what there is to say.
+    # If every width has an exact format, name the worst of the others.
     closest = closest or sorted(rounded, key=_distance)[-1:]
     return ", ".join(
         f"{r.format.title} {'by' if i else 'is off by'} {percent(r)}" for i, r in enumerate(closest)
@@ -134,14 +134,14 @@ def _distance(row: FormatRow) -> Fraction:
 
 
 def _first_choice(rows: Sequence[FormatRow]) -> Sequence[FormatRow]:
-    """Those of the rows whose formats one would store a number in as it is: integers only make
-    sense beside a scale, and a scale format is one. All of them where there is no such row."""
+    """The rows of float formats with a zero, which can store a number by themselves: an integer
+    needs a scale, and a scale format is one. All rows if there are none such."""
     floats = [r for r in rows if isinstance(r.format, FloatFormat) and r.format.has_zero]
     return floats or rows
 
 
 def _too_large(asked: Fraction, high: Sequence[FormatRow], rows: Sequence[FormatRow]) -> str:
-    # The one that reaches farthest needs the least help, and is the one to name.
+    # Name the format with the widest range: it needs the least scaling.
     first = max(_first_choice(high), key=lambda r: abs(_end(asked, r.format)))
     end = _end(asked, first.format)
     text = (
@@ -204,15 +204,15 @@ def _multiply(asked: Fraction, row: FormatRow) -> str:
 
 
 def _full_from(fmt: Format) -> Fraction:
-    """The smallest number that is held with all the bits of the format."""
+    """The smallest number that has all the significant bits of the format."""
     return fmt.step if isinstance(fmt, IntFormat) else fmt.min_normal
 
 
 def _where_in_range(
     asked: Fraction, fates: _Fates, rows: Sequence[FormatRow], aside: Sequence[FormatRow]
 ) -> str:
-    # The lowest integer stays where it is when the step gets smaller: nothing short of a wider
-    # range with smaller steps brings a number below it closer.
+    # A smaller step does not move the lowest integer: a number below it comes closer only with a
+    # wider range as well.
     helped = [r for r in fates.beyond if asked > 0 or isinstance(r.format, FloatFormat)]
     inexact = [r.format for r in (*fates.rounded, *helped)]
     wanted = []

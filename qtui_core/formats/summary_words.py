@@ -18,8 +18,8 @@ _MOST_NAMED = 3
 def names(rows: Sequence[FormatRow], among: Sequence[FormatRow]) -> str:
     """The formats of `rows`: "FP16, E4M3 and 10 more", "E3M0, E2M1 and the integers".
 
-    `among` are all rows of the table: "the integers" are all its integer formats in steps of 1,
-    and stand for them where every one is among `rows`.
+    `among` are all rows of the table. "the integers" stands for all its integer formats in steps
+    of 1, if every one of them is in `rows`.
     """
     integers = [r for r in among if is_whole(r.format)]
     grouped = len(integers) > 1 and all(r in rows for r in integers)
@@ -36,35 +36,36 @@ def names(rows: Sequence[FormatRow], among: Sequence[FormatRow]) -> str:
 def everywhere(
     rows: Sequence[FormatRow], aside: Sequence[FormatRow] = (), kind: str = "format"
 ) -> str:
-    """All of `rows`, which with those `aside` are all of that kind in the table."""
+    """Words for all of `rows`. `rows` and `aside` together are all formats of that kind in the
+    table."""
     if len(rows) == 1:
         return rows[0].format.title
     return f"every {kind} here{f' but {names(aside, aside)}' if aside else ''}"
 
 
 def all_kept(aside: Sequence[FormatRow]) -> str:
-    """What ends "it is exact in …": the conclusion, unless something was left aside."""
+    """The end of "it is exact in …": the conclusion, unless some formats were left aside."""
     return "." if aside else ": nothing is lost on this value."
 
 
 def verb(rows: Sequence[FormatRow], one: str, several: str) -> str:
-    """The form for as many formats."""
+    """`one` for a single row, else `several`."""
     return one if len(rows) == 1 else several
 
 
 def is_whole(fmt: Format) -> bool:
-    """Does it hold whole numbers only? Not MXINT8, which counts in steps of 1/64."""
+    """Whether it holds whole numbers only. MXINT8 does not: it counts in steps of 1/64."""
     return isinstance(fmt, IntFormat) and fmt.step == 1
 
 
 def percent(row: FormatRow) -> str:
-    """The size of the relative error, "1.6%", above 100% in whole percent."""
+    """The magnitude of the relative error: "1.6%"; above 100% in whole percent."""
     size = 100 * abs(row.relative_error or Fraction(0))
     return f"{format_rounded(Fraction(round(size)) if size > 100 else size, 2)}%"
 
 
 def power_text(exponent: int) -> str:
-    """2^exponent: "8", and "2^13" where the number says less."""
+    """2^exponent for an exponent >= 0: "8", or "2^13" above 2^10."""
     return str(1 << exponent) if exponent <= 10 else f"2^{exponent}"
 
 

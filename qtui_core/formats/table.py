@@ -1,4 +1,4 @@
-"""One value in every format: the rows behind `qtui formats` and the Formats panel."""
+"""One value in every format: the rows of `qtui formats` and the Formats panel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qtui_core.formats.rounding import Rounding
 from qtui_core.formats.scalar import Decoded, Exact, Kind, decode, encode, exact, is_finite
 from qtui_core.formats.spec import Format, IntFormat
 
-#: Without a draw of its own, stochastic rounding shows the middle one of 2^16.
+#: Stochastic rounding without given random bits shows the middle one of 2^16 draws.
 DEFAULT_RANDOM_BIT_COUNT = 16
 
 
@@ -25,20 +25,20 @@ class FormatOutcome(StrEnum):
 
     EXACT = "exact"
     ROUNDED = "rounded"
-    #: Not zero before, zero now.
+    #: A number other than zero became zero.
     UNDERFLOW = "underflow"
     #: Out of range, became the nearest end of the range.
     SATURATED = "saturated"
     #: Out of range, became infinity or NaN or wrapped round.
     OVERFLOW = "overflow"
-    #: The format has no such thing: NaN without a NaN code, 0 or a negative number in E8M0.
+    #: The format has no code for it: NaN without a NaN code, 0 or a negative number in E8M0.
     NOT_REPRESENTABLE = "not representable"
 
 
 @dataclass(frozen=True)
 class FormatRow:
-    """A value in one format. Where no code stands for it, `code`, `decoded`, `value` and `kind`
-    are None and the texts are empty."""
+    """A value in one format. If the format has no code for it, `code`, `decoded`, `value` and
+    `kind` are None and the texts are empty."""
 
     format: Format
     #: The value that was asked for.
@@ -54,13 +54,13 @@ class FormatRow:
     decoded: Decoded | None = None
     value: Exact | None = None
     kind: Kind | None = None
-    #: value - asked; None unless both are finite.
+    #: `value` less `asked`; None unless both are finite.
     error: Fraction | None = None
-    #: error / |asked|; None where asked is 0 too.
+    #: `error` / |`asked`|; None also where `asked` is 0.
     relative_error: Fraction | None = None
     #: Weight of the last mantissa bit; None for infinity and NaN.
     ulp: Fraction | None = None
-    #: The next values of the format; None where there is none.
+    #: The neighbouring values of the format; None where there is none.
     below: Exact | None = None
     above: Exact | None = None
 
@@ -87,7 +87,7 @@ def describe_value(
         try:
             code = encode(fmt, asked, rounding, saturate, *draw)
         except UsageError:
-            # No code at all is an answer of the table, not a failure of it.
+            # That a format has no code for the value is an answer, too.
             rows.append(FormatRow(fmt, asked, FormatOutcome.NOT_REPRESENTABLE))
             continue
         rows.append(describe_code(fmt, code, asked))
@@ -95,9 +95,9 @@ def describe_value(
 
 
 def describe_code(fmt: Format, code: int, asked: Exact | None = None) -> FormatRow:
-    """The row of one code, as the stand-in for `asked` (default: for its own value).
+    """The row of one code, compared with the value `asked` (by default the code's own value).
 
-    Raises ValueError where the code has more bits than the format.
+    Raises ValueError if the code has more bits than the format.
     """
     decoded = decode(fmt, code)
     value = decoded.value
@@ -135,7 +135,8 @@ def hex_text(fmt: Format, code: int) -> str:
 
 
 def split_bits(fmt: Format, code: int) -> tuple[str, str, str]:
-    """The bits of the sign, exponent and mantissa fields; "" for a field that is not there."""
+    """The bits of the sign, exponent and mantissa fields; "" for a field that the format does not
+    have."""
     bits = f"{code:0{fmt.bits}b}"
     sign_width = int(fmt.signed)
     exponent_width = 0 if isinstance(fmt, IntFormat) else fmt.exponent_bits
@@ -154,7 +155,7 @@ def _outcome(fmt: Format, asked: Exact, value: Exact) -> FormatOutcome:
         end = fmt.max if asked > fmt.max else fmt.min
         if value != end:
             return FormatOutcome.OVERFLOW
-        # Within half a step of the end it is rounding like everywhere else.
+        # A value within half a step of the end counts as rounded, not as out of range.
         step = ulp(fmt, encode(fmt, end))
         near = step is not None and is_finite(asked) and abs(Fraction(asked) - end) <= step / 2
         return FormatOutcome.ROUNDED if near else FormatOutcome.SATURATED

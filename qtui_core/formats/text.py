@@ -1,4 +1,4 @@
-"""Numbers and bit patterns as a person types them, read without loss."""
+"""Reads the numbers and bit patterns that a person types, without loss."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qtui_core.formats.catalog import get_format
 from qtui_core.formats.scalar import Exact, decode
 from qtui_core.formats.spec import Format
 
-#: A typed exponent beyond this is a slip of the finger: FP64 ends near 1e308 and 1e-324, and
-#: the exact integer of 1e999999999 would not fit in memory.
+#: A typed exponent beyond this is a mistake: FP64 ends near 1e308 and 1e-324, and the exact
+#: integer 1e999999999 would not fit in memory.
 MAX_DECIMAL_EXPONENT = 2000
-#: Longer than any exact decimal of FP64 (767 significant digits), shorter than a pasted file.
+#: Most characters: any exact decimal of FP64 (767 significant digits) fits, a pasted file does not.
 MAX_TEXT_LENGTH = 2000
 
 _DECIMAL = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d+))?", re.ASCII)
@@ -26,7 +26,7 @@ _HELP = "Type a number such as 0.1, 1e-3, -1/3, 0x1.8p3, inf or nan"
 
 @dataclass(frozen=True)
 class Typed:
-    """What was typed. `format` and `code` are set where it was a bit pattern."""
+    """What was typed. `format` and `code` are set if it was a bit pattern."""
 
     value: Exact
     format: Format | None = None
@@ -34,8 +34,8 @@ class Typed:
 
 
 def parse_input(text: str, fmt: Format | None = None) -> Typed:
-    """A number, or the bits of a code: `0x3d` and `0b0 0011 101` are codes of `fmt`, and
-    `e4m3:0x3d` names the format itself. Raises UsageError."""
+    """Reads a number, or the bits of a code: `0x3d` and `0b0 0011 101` are codes of `fmt`,
+    `e4m3:0x3d` is a code of E4M3. Raises UsageError if the text is neither."""
     name, colon, pattern = text.partition(":")
     if colon:
         fmt = get_format(name)
@@ -57,10 +57,11 @@ def parse_input(text: str, fmt: Format | None = None) -> Typed:
 
 
 def parse_value(text: str) -> Exact:
-    """The number that was typed, exactly: "0.1" is one tenth, not the FP64 next to it.
+    """The number that was typed, exactly: "0.1" is one tenth, not the FP64 nearest to it.
 
-    Decimals, fractions of decimals, C hex floats ("0x1.8p3"), inf, nan, -0; any case, with
-    underscores between digits and a typographic minus allowed. Raises UsageError.
+    Reads decimals, fractions of decimals, C hex floats ("0x1.8p3"), inf, nan and -0, in upper or
+    lower case, with underscores between digits and with a typographic minus. Raises UsageError
+    for anything else.
     """
     shown = text.strip()
     if len(shown) > MAX_TEXT_LENGTH:
@@ -111,8 +112,8 @@ def parse_code(fmt: Format, text: str) -> int:
     """The code of `fmt` that a pattern of bits spells, "0x3d" or "0b0011_1101".
 
     Spaces, underscores and bars between digits are ignored, missing high digits are zeros. A
-    pattern that fills more than the code (TF32: over 19 bits) is read as the stored word.
-    Raises UsageError.
+    pattern with more bits than the code (TF32: more than 19) is read as the stored word. Raises
+    UsageError if the text is no pattern or has too many bits.
     """
     pattern = re.sub(r"[_ |]", "", text.strip().lower())
     base = {"0x": 16, "0b": 2}.get(pattern[:2])

@@ -1,9 +1,9 @@
-"""AWQ weights, decoded here: no maintained library has code for them that runs on a CPU.
+"""Decodes AWQ weights. No maintained library decodes them on a CPU.
 
 Layout, from AutoAWQ's `WQLinear_GEMM.from_linear`:
-- `qweight` int32 `[in, out/8]`: eight outputs of an input a word; the nibbles of a word, lowest
-  first, hold its outputs 0, 2, 4, 6, 1, 3, 5, 7,
-- `qzeros` int32 `[groups, out/8]`: zero points, packed likewise, stored as they are,
+- `qweight` int32 `[in, out/8]`: each word holds eight outputs of one input; its nibbles, lowest
+  first, are outputs 0, 2, 4, 6, 1, 3, 5, 7,
+- `qzeros` int32 `[groups, out/8]`: the zero points, packed in the same way,
 - `scales` `[groups, out]`.
 W[o, i] = scales[g, o] · (code[i, o] - zero[g, o]) with g = i // group_size.
 """
@@ -25,16 +25,16 @@ from qtui_core.packed.parts import (
     matrix_shape,
 )
 
-#: Nibble of a word, counted from its lowest bits, that holds each output of it: the inverse of
-#: the order in which they are packed.
+#: For each of the eight outputs the nibble of the word that holds it, counted from the lowest bits:
+#: the inverse of the order above.
 _NIBBLE_OF_OUTPUT = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def describe_awq(source: ModelSource, code: str) -> Description:
-    """Shape `(out, in)` and groups.
+    """The shape `(out, in)` and the group size of a weight.
 
     Raises:
-        ModelError: it is not in the 4-bit GEMM packing, or has no scales.
+        ModelError: the weight is not in the 4-bit GEMM packing, or has no scales.
     """
     settings = quantization_config(source.config) or {}
     version = settings.get("version", "gemm")
@@ -59,7 +59,7 @@ def describe_awq(source: ModelSource, code: str) -> Description:
 
 
 class AwqDecoder:
-    """Any rows at a time: those are columns of what is stored, eight to a word."""
+    """Decodes any rows of a weight: columns of the stored matrix, eight to a word."""
 
     def __init__(self, parts: Parts) -> None:
         out, inputs = parts.shape
@@ -73,7 +73,7 @@ class AwqDecoder:
             raise parts.fault(f"{inputs:,} inputs do not divide into its {groups:,} groups")
         self._size = inputs // groups
         if f"{stem}qzeros" not in parts.source.tensors:
-            # Symmetric: codes are counted from the middle.
+            # Symmetric quantization: the zero point is the middle code.
             self._zeros = np.full((groups, out), 8, np.float32)
             return
         zeros = parts.words(f"{stem}qzeros")
@@ -92,7 +92,7 @@ class AwqDecoder:
 
 
 def _nibbles(words: Array) -> Array:
-    """int32 `[n, w]` -> uint8 `[n, 8·w]`, outputs in order."""
+    """Unpacks int32 `[n, w]` to uint8 `[n, 8·w]`, with the outputs in order."""
     shifts = np.array([4 * n for n in _NIBBLE_OF_OUTPUT], np.uint32)
     nibbles = np.ascontiguousarray(words).view(np.uint32)[:, :, None] >> shifts
     nibbles &= np.uint32(15)

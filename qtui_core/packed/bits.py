@@ -13,10 +13,10 @@ UInt8 = NDArray[np.uint8]
 
 
 def unpack_down(words: Array, bits: int, count: int) -> UInt8:
-    """The first `count` codes of each column: words `[w, n]` of 32 bits -> uint8 `[count, n]`.
+    """The first `count` codes of each column: 32-bit words `[w, n]` to uint8 `[count, n]`.
 
-    Code k is bits [k·bits, (k + 1)·bits) of its column's words; with 3 bits some codes lie in
-    two words. `bits` is 1 to 8.
+    Code k is bits [k·bits, (k + 1)·bits) of its column's words; with 3 bits some codes are spread
+    over two words. `bits` is 1 to 8.
     """
     words = np.ascontiguousarray(words).view(np.uint32)
     if 32 % bits == 0:
@@ -36,10 +36,10 @@ def unpack_down(words: Array, bits: int, count: int) -> UInt8:
 
 
 def unpack_across(words: Array, bits: int, count: int) -> UInt8:
-    """The same along rows: words `[n, w]` -> uint8 `[n, count]`."""
+    """The first `count` codes of each row: 32-bit words `[n, w]` to uint8 `[n, count]`."""
     return unpack_down(words.T, bits, count).T
 
 
 def words_of(count: int, bits: int) -> int:
-    """32-bit words that `count` codes take."""
+    """The number of 32-bit words that `count` codes take."""
     return -(-count * bits // 32)

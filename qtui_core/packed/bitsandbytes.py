@@ -1,9 +1,9 @@
-"""bitsandbytes weights: 4 bits (NF4, FP4), with nested scales or not, and LLM.int8().
+"""Decodes bitsandbytes weights: 4 bits (NF4, FP4), with or without nested scales, and LLM.int8().
 
 Layout, from `QuantState.as_dict(packed=True)` and `Linear8bitLt._save_to_state_dict` of
-bitsandbytes 0.50: beside the codes `X` are `X.absmax`, `X.quant_map`, for nested scales
-`X.nested_absmax` and `X.nested_quant_map`, and JSON in `X.quant_state.bitsandbytes__nf4`; beside
-the codes `M.weight` of 8 bits is `M.SCB`.
+bitsandbytes 0.50. With the 4-bit codes `X` are stored `X.absmax`, `X.quant_map` and JSON in
+`X.quant_state.bitsandbytes__nf4`; with nested scales also `X.nested_absmax` and
+`X.nested_quant_map`. With the 8-bit codes `M.weight` is stored `M.SCB`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from qtui_core.models.files.jsontext import load_object
 from qtui_core.packed.libraries import bitsandbytes_4bit, bitsandbytes_int8, bitsandbytes_scales
 from qtui_core.packed.parts import Description, Float32, Parts, cannot_decode
 
-#: Block sizes that `dequantize_4bit` takes.
+#: The block sizes that bitsandbytes' `dequantize_4bit` accepts.
 _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def describe_4bit(source: ModelSource, code: str) -> Description:
-    """What the JSON beside the codes says. Raises ModelError where it is missing or broken."""
+    """The shape, the type and the block size that the JSON with the codes gives.
+
+    Raises:
+        ModelError: the JSON is missing or broken.
+    """
     state = _state(source, code)
     block, nested = state["blocksize"], state.get("nested_blocksize")
     kind = str(state["quant_type"])
@@ -61,7 +65,7 @@ def _state(source: ModelSource, code: str) -> Mapping[str, Any]:
 
 
 class FourBitDecoder:
-    """Any rows at a time: the blocks that they touch."""
+    """Decodes any rows of a weight, through the whole blocks that contain them."""
 
     def __init__(self, parts: Parts) -> None:
         state = _state(parts.source, parts.code)
@@ -105,7 +109,11 @@ class FourBitDecoder:
 
 
 def describe_int8(source: ModelSource, code: str) -> Description:
-    """Rows of 8 bits, a scale each."""
+    """The shape of an LLM.int8() weight, which has one scale for each row.
+
+    Raises:
+        ModelError: the codes are not a matrix, or not stored by rows.
+    """
     shape = source.tensors[code].shape
     form = source.tensors.get(f"{code.removesuffix('.weight')}.weight_format")
     if len(shape) != 2:
@@ -121,7 +129,7 @@ def describe_int8(source: ModelSource, code: str) -> Description:
 
 
 class Int8Decoder:
-    """Any rows at a time."""
+    """Decodes any rows of a weight."""
 
     def __init__(self, parts: Parts) -> None:
         self._codes = parts.integers(parts.code)

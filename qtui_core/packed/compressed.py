@@ -1,7 +1,7 @@
 """Weights of compressed-tensors checkpoints, decoded by the library of that name.
 
-Which settings belong to a weight is looked up in `config_groups`, as the library does without
-the model's modules; which format, from what is stored, since mixed checkpoints name only one.
+The settings of a weight are looked up in `config_groups`, as the library does without the model's
+modules. Its format is told from the stored tensors, as mixed checkpoints name only one format.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from qtui_core.packed.parts import (
     group_granularity,
 )
 
-#: What a module's tensors of a weight may be called behind "weight".
+#: The suffixes after "weight" in the names of the tensors that belong to a weight.
 _SUFFIXES = ("_scale", "_zero_point", "_global_scale")
 _INT_WORDS = {"U8": "mxfp4-pack-quantized", "I32": "pack-quantized"}
 
 
 def describe_compressed(source: ModelSource, code: str) -> Description:
-    """Shape, and the arguments the config gives.
+    """The shape of a weight, and how the config says that it is quantized.
 
     Raises:
-        ModelError: the config has no settings for this weight, or the tensors do not go
-            together.
+        ModelError: the config has no settings for this weight, or its tensors do not fit together.
     """
     settings = weight_settings(source, code)
     form = _form(source, code)
@@ -43,8 +42,9 @@ def describe_compressed(source: ModelSource, code: str) -> Description:
 
 
 def weight_settings(source: ModelSource, code: str) -> Mapping[str, Any]:
-    """The quantization arguments of the group whose targets name this module; else of the one
-    that targets a class, for which there is nothing to look at."""
+    """The quantization arguments of the config group whose targets name this module. Otherwise
+    those of the first group: its target is taken to be the class of the module, which the
+    checkpoint does not tell. Raises ModelError if there is no group."""
     module = code.rpartition(".")[0]
     config = quantization_config(source.config) or {}
     groups = config.get("config_groups")
@@ -74,7 +74,7 @@ def _names(target: str, module: str) -> bool:
     try:
         return re.match(target.removeprefix("re:"), module) is not None
     except re.error:
-        return False  # Not an expression: it names nothing.
+        return False  # not a regular expression: it matches no module
 
 
 def _form(source: ModelSource, code: str) -> str:
@@ -125,7 +125,7 @@ def _shape(
 def _words(
     settings: Mapping[str, Any], form: str, shape: tuple[int, ...]
 ) -> tuple[str, str | None]:
-    """How it is stored in words, and the scheme that is closest."""
+    """How the weight is stored, in words, and the closest scheme, if there is one."""
     if form == "nvfp4-pack-quantized":
         return "c-t NVFP4", "nvfp4"
     if form.startswith("mxfp"):
@@ -147,8 +147,8 @@ def _words(
 
 
 class CompressedDecoder:
-    """Rows as they are asked for where every tensor has a row for each; else (packed zero
-    points, tiles) the whole weight at once, kept while it is looked at."""
+    """Decodes only the wanted rows if every stored tensor has one row for each row of the weight.
+    Otherwise (packed zero points, tiles) it decodes the whole weight once and keeps it."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -157,7 +157,7 @@ class CompressedDecoder:
         self._form = _form(source, code)
         stem = code.removesuffix("_packed")
         if f"{stem}_g_idx" in source.tensors:
-            # -1 everywhere stands for groups in order.
+            # A g_idx of -1 everywhere means groups in order.
             index = parts.integers(f"{stem}_g_idx").reshape(-1)
             if (np.diff(index.astype(np.int64)) < 0).any():
                 raise parts.fault(

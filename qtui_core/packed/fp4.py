@@ -1,8 +1,8 @@
-"""Blocks of 4-bit floats (E2M1): MXFP4 as gpt-oss stores it, NVFP4 as ModelOpt does.
+"""Decodes blocks of 4-bit floats (E2M1): MXFP4 as gpt-oss stores it, NVFP4 as ModelOpt does.
 
 MXFP4 (transformers' `convert_moe_packed_tensors`): `X_blocks` uint8 `[experts, out, in/32, 16]`,
-two codes a byte, the first in the low nibble; `X_scales` uint8 `[experts, out, in/32]`, E8M0 with
-bias 127. The weight of the module is `X`, `[experts, in, out]`: transposed.
+two codes to a byte, the first in the low nibble; `X_scales` uint8 `[experts, out, in/32]`, E8M0
+with bias 127. The weight `X` of the module is the transpose, `[experts, in, out]`.
 NVFP4 (ModelOpt): `weight` uint8 `[out, in/2]`, `weight_scale` E4M3 `[out, in/16]`,
 `weight_scale_2` one float32 that multiplies them.
 """
@@ -22,7 +22,8 @@ _MX_BLOCK, _NV_BLOCK = 32, 16
 
 
 def describe_mxfp4(source: ModelSource, code: str) -> Description:
-    """Shape `(experts, in, out)`, or `(out, in)` where there are no experts. Raises ModelError."""
+    """The shape of a weight: `(experts, in, out)`, or `(out, in)` without experts. Raises
+    ModelError if the stored shapes are others."""
     shape = source.tensors[code].shape
     if len(shape) not in (3, 4) or shape[-1] != _MX_BLOCK // 2:
         raise cannot_decode(
@@ -33,12 +34,12 @@ def describe_mxfp4(source: ModelSource, code: str) -> Description:
     inputs = shape[-2] * _MX_BLOCK
     if len(shape) == 3:
         return Description((shape[0], inputs), "MXFP4", "mxfp4")
-    # Blocks run along the inputs, which are rows here: no scheme of a last dimension.
+    # With experts, blocks run along the rows of the weight, which no scheme does.
     return Description((shape[0], inputs, shape[1]), "MXFP4", None)
 
 
 def describe_nvfp4(source: ModelSource, code: str) -> Description:
-    """Shape `(out, in)`."""
+    """The shape `(out, in)` of a weight. Raises ModelError if the codes are no matrix."""
     shape = source.tensors[code].shape
     if len(shape) != 2:
         raise cannot_decode(source, code, f"NVFP4 codes of shape {list(shape)} are not a matrix")
@@ -46,7 +47,7 @@ def describe_nvfp4(source: ModelSource, code: str) -> Description:
 
 
 class Mxfp4Decoder:
-    """Any rows at a time. With experts, a row is an input of one of them."""
+    """Decodes any rows of a weight. With experts, a row is one input of one expert."""
 
     def __init__(self, parts: Parts) -> None:
         self._blocks = parts.integers(parts.code)
@@ -73,7 +74,7 @@ class Mxfp4Decoder:
 
 
 class Nvfp4Decoder:
-    """Any rows at a time."""
+    """Decodes any rows of a weight."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -96,7 +97,7 @@ class Nvfp4Decoder:
 
 
 def _mx_values(blocks: Array, scales: Array) -> Float32:
-    """uint8 `[n, g, 16]` and `[n, g]` -> float32 `[n, 32·g]`."""
+    """The values of MXFP4 blocks uint8 `[n, g, 16]` with scales `[n, g]`: float32 `[n, 32·g]`."""
     values = _values(np.ascontiguousarray(blocks)).reshape(*scales.shape, _MX_BLOCK)
     values = np.ldexp(values, scales.astype(np.int32)[:, :, None] - 127)
     values[scales == 255] = np.nan
@@ -104,7 +105,7 @@ def _mx_values(blocks: Array, scales: Array) -> Float32:
 
 
 def _values(packed: Array) -> Float32:
-    """Values of two codes a byte, the low nibble first: uint8 `[n]` -> float32 `[2·n]`."""
+    """The values of two codes per byte, low nibble first: uint8 `[n]` to float32 `[2·n]`."""
     return _PAIRS[packed.reshape(-1)].reshape(-1)
 
 

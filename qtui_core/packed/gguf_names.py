@@ -1,8 +1,9 @@
-"""Which tensor of a GGUF file a weight of a Hugging Face model became, and how to turn it back.
+"""Which tensor of a GGUF file a weight of a Hugging Face model became, and how to undo what the
+conversion did to its values.
 
-Names are those of gguf's tensor map; what llama.cpp's converter does to values is from its
-`conversion` package (`LlamaModel.permute` and the classes built on it, `norm.weight` + 1 of
-Gemma and Nemotron, the transposed Conv1D of GPT-2).
+Names are from gguf's tensor map. What llama.cpp's converter does to values is from its
+`conversion` package: `LlamaModel.permute` and the classes built on it, `norm.weight` + 1 of Gemma
+and Nemotron, the transposed Conv1D of GPT-2.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from qtui_core.models import ModelSource
 from qtui_core.models.files.layout import GGUF_SUFFIX
 from qtui_core.packed.views import HalvesOfHeads, LessOne, OneOfMany, Rows, Transposed
 
-#: Architectures whose query and key rows are stored in pairs.
+#: Architectures whose query and key rows the converter permutes.
 _PAIRED_ROWS = frozenset(
     {"llama", "llama-embed", "arcee", "smollm3", "granite", "granitemoe", "minicpm"}
 )
 _NORMS_PLUS_ONE = frozenset({"gemma", "gemma2", "gemma3", "nemotron"})
-#: Architectures whose weights are stored in the order and form Hugging Face has.
+#: Architectures whose weights the converter does not change.
 _AS_THEY_ARE = frozenset(
     {
         "qwen2", "qwen2moe", "qwen3", "qwen3moe", "phi2", "phi3", "olmo", "olmo2", "starcoder2",
@@ -37,14 +38,15 @@ _QUERY_OR_KEY = re.compile(r"\.attn_([qk])\.(weight|bias)$")
 
 @dataclass(frozen=True)
 class GgufPlace:
-    """Where a Hugging Face weight is: a tensor, and for a mixture of experts which of them."""
+    """Where a Hugging Face weight is stored: the name of a tensor, and for a weight of an expert
+    the number of that expert in it."""
 
     tensor: str
     expert: int | None = None
 
 
 def find_in_gguf(names: Iterable[str], source: ModelSource) -> dict[str, GgufPlace]:
-    """The places of those Hugging Face names that the GGUF model `source` has.
+    """The places of the Hugging Face `names` that the GGUF model `source` has.
 
     Raises:
         UsageError: the gguf library is missing, or does not know this architecture.
@@ -72,8 +74,8 @@ def find_in_gguf(names: Iterable[str], source: ModelSource) -> dict[str, GgufPla
 
 
 def _candidates(name: str) -> list[tuple[str, int | None]]:
-    """What to look up for a name: itself, without wrappers around the language model, and for
-    one expert the tensor that holds all of them."""
+    """What to look up for a name: the name; the name without the wrappers around a language model;
+    for a weight of an expert, the tensor of all experts with the number of this one."""
     short = re.sub(r"^(model\.)?language_model\.(model\.)?", "model.", name)
     match = _EXPERT.search(short)
     if match is None:
@@ -86,7 +88,8 @@ def _candidates(name: str) -> list[tuple[str, int | None]]:
 
 
 def restore(rows: Rows, name: str, place: GgufPlace, source: ModelSource, height: int) -> Rows:
-    """`rows` of a GGUF tensor as the Hugging Face weight `name`, of `height` rows, has them."""
+    """The rows of a GGUF tensor, turned back to those of the Hugging Face weight `name`, which has
+    `height` rows."""
     architecture = _architecture(source)
     config: Mapping[str, Any] = source.config or {}
     if place.expert is not None:
@@ -106,7 +109,7 @@ def restore(rows: Rows, name: str, place: GgufPlace, source: ModelSource, height
 
 
 def doubt(source: ModelSource) -> str | None:
-    """A warning where it is not known here what the converter does to an architecture."""
+    """A warning if qtui does not know what the converter does to this architecture, else None."""
     architecture = _architecture(source)
     if architecture in _PAIRED_ROWS | _NORMS_PLUS_ONE | _AS_THEY_ARE | {"gpt2"}:
         return None
@@ -121,7 +124,7 @@ def _architecture(source: ModelSource) -> str:
 
 
 def is_gguf(source: ModelSource) -> bool:
-    """Whether a model comes from a GGUF file, and has that format's names."""
+    """Whether a model comes from a GGUF file and its tensors have that format's names."""
     return source.location.lower().endswith(GGUF_SUFFIX)
 
 

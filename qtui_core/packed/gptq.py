@@ -1,11 +1,11 @@
-"""GPTQ weights, decoded here: no maintained library has code for them that runs on a CPU.
+"""Decodes GPTQ weights. No maintained library decodes them on a CPU.
 
 Layout, from the packing code of AutoGPTQ and GPTQModel (`pack` of their QuantLinear):
-- `qweight` int32 `[in·bits/32, out]`: the codes of an output column one under the other,
-- `qzeros` int32 `[groups, out·bits/32]`: zero points, side by side. Format "gptq" (v1) stores
-  them less one, in `bits` bits; "gptq_v2" as they are,
+- `qweight` int32 `[in·bits/32, out]`: the codes of an output, packed down its column,
+- `qzeros` int32 `[groups, out·bits/32]`: zero points, packed along the row. Format "gptq" (v1)
+  stores them less one, modulo 2^bits; "gptq_v2" stores them unchanged,
 - `scales` `[groups, out]`,
-- `g_idx` int32 `[in]`: the group of each input; i // group_size where it is not stored.
+- `g_idx` int32 `[in]`: the group of each input; i // group_size if it is not stored.
 W[o, i] = scales[g, o] · (code[i, o] - zero[g, o]) with g = g_idx[i].
 """
 
@@ -34,10 +34,10 @@ BITS = (2, 3, 4, 8)
 
 
 def describe_gptq(source: ModelSource, code: str) -> Description:
-    """Shape `(out, in)`, bits and groups.
+    """The shape `(out, in)`, the bits and the group size of a weight.
 
     Raises:
-        ModelError: bits that cannot be told or are not 2, 3, 4 or 8; no scales.
+        ModelError: the bits are unknown or not 2, 3, 4 or 8, or there are no scales.
     """
     stem = code.removesuffix("qweight")
     settings = quantization_config(source.config) or {}
@@ -58,7 +58,8 @@ def describe_gptq(source: ModelSource, code: str) -> Description:
 
 
 def _bits(source: ModelSource, code: str) -> int:
-    """What the config says, for this module or for all, else the shape of the zero points."""
+    """The bits of a code: from the config, of this module or of all, else from the shape of the
+    zero points."""
     stem = code.removesuffix("qweight")
     settings = quantization_config(source.config) or {}
     bits = _settings_of(settings, stem).get("bits", settings.get("bits"))
@@ -73,14 +74,14 @@ def _bits(source: ModelSource, code: str) -> int:
 
 
 def _settings_of(settings: Mapping[str, Any], stem: str) -> Mapping[str, Any]:
-    """What GPTQModel's `dynamic` rules say of one module, exact names only."""
+    """The settings of one module in GPTQModel's `dynamic` rules; only exact names are matched."""
     dynamic = settings.get("dynamic")
     found = dynamic.get(stem.rstrip(".")) if isinstance(dynamic, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 class GptqDecoder:
-    """Any rows at a time: those are columns of what is stored."""
+    """Decodes any rows of a weight: columns of the stored matrix."""
 
     def __init__(self, parts: Parts) -> None:
         out, inputs = parts.shape
@@ -103,7 +104,7 @@ class GptqDecoder:
             raise parts.fault(f"its zero points are of shape {words.shape}, for {groups:,} groups")
         self._zeros = unpack_across(words, bits, out)
         if settings.get("checkpoint_format", "gptq") != "gptq_v2":
-            # Less one when stored; adding it back wraps as the subtraction did.
+            # v1 stores the zero points less one, modulo 2^bits; the addition wraps in the same way.
             self._zeros = (self._zeros + np.uint8(1)) & np.uint8((1 << bits) - 1)
         self._group = _groups_of_inputs(parts, f"{stem}g_idx", inputs, groups, settings)
 

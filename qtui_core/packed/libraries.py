@@ -1,9 +1,8 @@
 """Decoding through the libraries that own a format: bitsandbytes and compressed-tensors.
 
-Both need torch, which is imported inside the functions: who lists or pairs weights does not
-pay for it, and a process that must not load it never calls these. Everything is decoded in
-float32, the meaning of what is stored; rounding to the dtype a model computes in comes later
-and is not part of it.
+Both need torch, which is imported inside the functions, so that listing or pairing weights does
+not load it. Weights are decoded in float32; rounding to the dtype that a model computes in is not
+part of decoding.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from qtui_core.packed.parts import Array, Float32
 
 
 def bitsandbytes_4bit(codes: Array, absmax: Float32, block: int, kind: str) -> Float32:
-    """Whole blocks, two codes a byte: uint8 `[n·block/2]` and float32 `[n]` -> `[n·block]`.
+    """Decodes whole blocks, two codes to a byte: uint8 `[n·block/2]` with absmaxes float32 `[n]` to
+    float32 `[n·block]`.
 
-    As one flat row: given a matrix whose rows are no whole blocks, bitsandbytes 0.50 decodes
-    wrongly on CPUs with AVX-512.
+    The blocks are passed as one flat row: a matrix whose rows are not whole blocks is decoded
+    wrongly by bitsandbytes 0.50 on CPUs with AVX-512.
     """
     with _quietly("bitsandbytes"):
         import bitsandbytes.functional as bnb
@@ -44,7 +44,7 @@ def bitsandbytes_4bit(codes: Array, absmax: Float32, block: int, kind: str) -> F
 def bitsandbytes_scales(
     codes: Array, absmax: Float32, levels: Float32, block: int, offset: float
 ) -> Float32:
-    """The scales that double quantization stored in 8 bits: uint8 `[n]` -> float32 `[n]`."""
+    """Decodes scales that double quantization stored in 8 bits: uint8 `[n]` to float32 `[n]`."""
     with _quietly("bitsandbytes"):
         import bitsandbytes.functional as bnb
         import torch
@@ -60,7 +60,8 @@ def bitsandbytes_scales(
 
 
 def bitsandbytes_int8(codes: Array, scales: Float32) -> Float32:
-    """LLM.int8() rows: int8 `[n, m]` and the largest magnitude of each row `[n]`."""
+    """Decodes LLM.int8() rows: int8 `[n, m]` with the absmax of each row `[n]` to float32
+    `[n, m]`."""
     with _quietly("bitsandbytes"):
         import bitsandbytes.functional as bnb
         import torch
@@ -72,17 +73,17 @@ def bitsandbytes_int8(codes: Array, scales: Float32) -> Float32:
 def compressed_tensors(
     tensors: Mapping[str, Array], form: str, settings: Mapping[str, Any]
 ) -> Float32:
-    """A weight of a compressed-tensors checkpoint.
+    """Decodes a weight of a compressed-tensors checkpoint to float32.
 
     Args:
-        tensors: by its name in the module (`weight_packed`, `weight_scale`, …); E4M3 codes as
-            bytes under `weight`.
-        form: the format they are stored in, as compressed-tensors calls it.
+        tensors: the stored tensors by their names in the module (`weight_packed`,
+            `weight_scale`, …); E4M3 codes are bytes under `weight`.
+        form: compressed-tensors' name for the format they are stored in.
         settings: the quantization arguments of the weights, from the config.
 
     Raises:
         MissingLibrary: compressed-tensors is not installed, or too old.
-        QtuiError: it refuses these tensors.
+        QtuiError: compressed-tensors refuses these tensors.
     """
     with _quietly("compressed-tensors"):
         import torch
@@ -97,7 +98,7 @@ def compressed_tensors(
         if form in ("float-quantized", "mxfp8-quantized"):
             state["weight"] = state["weight"].view(torch.float8_e4m3fn)
         if form == "nvfp4-pack-quantized":
-            # Not through its compressor, which rounds the result to bfloat16.
+            # Unpacked without the library's compressor, which rounds the result to bfloat16.
             packed = state["weight_packed"]
             rows, columns = packed.shape
             values = dequantize(
@@ -116,13 +117,13 @@ def compressed_tensors(
 def _torch(array: Array) -> Any:
     import torch
 
-    # A copy: torch will not take arrays that may not be written to.
+    # A copy, as torch warns of arrays that are not writable.
     return torch.from_numpy(np.array(array))
 
 
 @contextlib.contextmanager
 def _quietly(*libraries: str) -> Iterator[None]:
-    """Around their imports: what torchao says when it is loaded is nothing of ours."""
+    """Silences stderr and warnings while `libraries` are imported."""
     with (
         importing("Reading these weights", *libraries),
         contextlib.redirect_stderr(io.StringIO()),
@@ -134,7 +135,7 @@ def _quietly(*libraries: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _decoding(name: str) -> Iterator[None]:
-    """What a library raises over tensors that it does not like, as a sentence."""
+    """Turns what the library `name` raises over unsuitable tensors into a QtuiError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

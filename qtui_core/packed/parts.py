@@ -1,4 +1,4 @@
-"""The stored tensors that one quantized weight is made of, as numpy arrays."""
+"""The stored tensors that make up one quantized weight, as numpy arrays."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _INTEGERS = {
 
 
 class Decoder(Protocol):
-    """Rows of the matrix that a weight is: float32 `[stop - start, columns]`. Raises ModelError
-    where what is stored cannot be what it claims, UsageError where a library is missing."""
+    """Decodes rows of a weight seen as a matrix: float32 `[stop - start, columns]`. Raises
+    ModelError if the stored tensors contradict each other, UsageError if a library is missing."""
 
     def rows(self, start: int, stop: int) -> Float32: ...
 
@@ -34,10 +34,10 @@ class Description:
     """What is known of a quantized weight before its codes are read.
 
     Attributes:
-        shape: of the weight the module has.
+        shape: the shape of the decoded weight.
         method: how it is stored, for people: "GPTQ 4 bits group128".
-        scheme: the scheme of this program that rounds to the same levels without
-            calibration; None where none does.
+        scheme: qtui's scheme that rounds to the same levels without calibration; None if there
+            is none.
     """
 
     shape: tuple[int, ...]
@@ -46,13 +46,13 @@ class Description:
 
 
 class Parts:
-    """The tensors of one weight, read when asked for and kept while the weight is looked at.
-    Local ones are views of the mapped file and cost no memory.
+    """The stored tensors of one weight, each read when it is first needed and then kept. Those of
+    a local file are views of the mapped file and take no memory.
 
     Attributes:
         source: the model.
-        code: name of the tensor of codes.
-        shape: of the weight they unpack to.
+        code: the name of the tensor of codes.
+        shape: the shape of the decoded weight.
     """
 
     def __init__(self, source: ModelSource, code: str, shape: tuple[int, ...]) -> None:
@@ -62,15 +62,16 @@ class Parts:
         self._kept: dict[str, Array] = {}
 
     def info(self, name: str) -> TensorInfo:
-        """The stored tensor of that name; ModelError says what it would be needed for."""
+        """The stored tensor of that name. Raises ModelError, which names the weight, if it is
+        missing."""
         info = self.source.tensors.get(name)
         if info is None:
             raise self.fault(f"the tensor {quoted(name)}, which it is decoded with, is missing")
         return info
 
     def integers(self, name: str) -> Array:
-        """A stored tensor of integers or bytes in its own shape and dtype; 8-bit floats and
-        E8M0 scales as their bytes. Read only."""
+        """A stored tensor of integers in its own shape and dtype; of 8-bit floats and E8M0 scales,
+        their bytes. Read-only."""
         info = self.info(name)
         stored = "u1" if info.dtype.startswith("F8_") else _INTEGERS.get(info.dtype)
         if stored is None:
@@ -81,7 +82,7 @@ class Parts:
         return self._kept[name]
 
     def words(self, name: str) -> Array:
-        """A stored matrix of 32-bit words that codes are packed into, `[n, m]`. Read only."""
+        """A stored matrix of 32-bit words with packed codes, `[n, m]`. Read-only."""
         info = self.info(name)
         if info.dtype not in ("I32", "U32") or len(info.shape) != 2:
             raise self.fault(
@@ -91,7 +92,7 @@ class Parts:
         return self.integers(name)
 
     def raw(self, name: str) -> NDArray[np.uint8]:
-        """The stored bytes of a tensor of any dtype, flat."""
+        """The stored bytes of a tensor of any dtype, `[nbytes]`."""
         info = self.info(name)
         key = f"bytes {name}"
         if key not in self._kept:
@@ -114,17 +115,17 @@ class Parts:
         )
 
     def fault(self, sentence: str) -> ModelError:
-        """The error for a weight that cannot be decoded, which is named first."""
+        """The error for a weight that cannot be decoded. Its sentence begins with the weight."""
         return cannot_decode(self.source, self.code, sentence)
 
 
 def cannot_decode(source: ModelSource, code: str, sentence: str) -> ModelError:
-    """The error for a weight that cannot be decoded, which is named first."""
+    """The error for a weight that cannot be decoded. Its sentence begins with the weight."""
     return ModelError(f"{quoted(code)} of {quoted(source.id)}: {sentence}.")
 
 
 def matrix_shape(source: ModelSource, code: str) -> tuple[int, int]:
-    """The stored shape of a tensor of codes that must be a matrix. Raises ModelError."""
+    """The stored shape of a tensor of codes. Raises ModelError if it is not a matrix."""
     shape = source.tensors[code].shape
     if len(shape) != 2:
         raise cannot_decode(source, code, f"its codes are of shape {list(shape)}, not a matrix")
@@ -132,5 +133,5 @@ def matrix_shape(source: ModelSource, code: str) -> tuple[int, int]:
 
 
 def group_granularity(size: int, inputs: int) -> str:
-    """A group of `size` of the `inputs` weights of a row, as schemes call it."""
+    """The granularity in the text of a scheme, for groups of `size` in rows of `inputs` weights."""
     return "row" if size >= inputs else f"group{size}"

@@ -1,8 +1,8 @@
-"""8-bit floats and integers with scales beside them: value = code · scale.
+"""Decodes 8-bit floats and integers with separate scales: value = code · scale.
 
-`X_scale` is one number, one for each row, or one for each tile of the matrix; DeepSeek calls it
-`X_scale_inv` (it multiplies all the same) with tiles of 128 x 128, which `weight_block_size` of
-the config names.
+`X_scale` has one number for the matrix, for each row, or for each tile. DeepSeek calls it
+`X_scale_inv`, although it multiplies too; the size of its tiles, 128 x 128, is `weight_block_size`
+in the config.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from qtui_core.packed.parts import Description, Float32, Parts, cannot_decode
 
 
 def describe_scaled(source: ModelSource, code: str) -> Description:
-    """The shape is that of the codes."""
+    """The shape of a weight, which is that of its codes, and the granularity of its
+    scales. Raises ModelError if the codes are not a matrix."""
     info = source.tensors[code]
     scale = source.tensors.get(f"{code}_scale_inv") or source.tensors[f"{code}_scale"]
     name = {"F8_E4M3": "e4m3", "F8_E5M2": "e5m2", "I8": "int8"}.get(info.dtype)
@@ -36,7 +37,7 @@ def describe_scaled(source: ModelSource, code: str) -> Description:
 
 
 class ScaledDecoder:
-    """Any rows at a time."""
+    """Decodes any rows of a weight."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

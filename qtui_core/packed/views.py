@@ -1,4 +1,4 @@
-"""Rows of a weight in the order and form that another model has them in."""
+"""Views of a weight that give its rows in the order and form of another model's weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qtui_core.packed.parts import Float32
 
 
 class Rows(Protocol):
-    """Rows on request: float32 `[stop - start, shape[1]]`."""
+    """Anything that gives rows: float32 `[stop - start, shape[1]]`."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -19,11 +19,12 @@ class Rows(Protocol):
 
 
 class HalvesOfHeads:
-    """Rows of each head as Hugging Face has them, from the order that llama.cpp stores.
+    """The rows of each head in Hugging Face's order, from the order in which llama.cpp stores them.
 
-    A head of d rows rotates row j with row j + d/2 there; llama.cpp's converter writes such
-    pairs next to each other (`LlamaModel.permute`: `[heads, 2, d/2]` -> `[heads, d/2, 2]`).
-    Row j of the first half is stored at 2j, row j of the second at 2j + 1.
+    In Hugging Face's order, the rotary embedding rotates row j of a head of d rows with row
+    j + d/2. llama.cpp's converter writes these pairs next to each other (`LlamaModel.permute`:
+    `[heads, 2, d/2]` to `[heads, d/2, 2]`): row j of the first half is stored at 2j, row j of the
+    second half at 2j + 1.
     """
 
     def __init__(self, stored: Rows, heads: int) -> None:
@@ -43,8 +44,8 @@ class HalvesOfHeads:
 
 
 class LessOne:
-    """Norm weights of models that multiply by one more than they store; llama.cpp stores the
-    sum."""
+    """Norm weights less one: Gemma and Nemotron store w and multiply by w + 1, and llama.cpp
+    stores w + 1."""
 
     def __init__(self, stored: Rows) -> None:
         self.shape = stored.shape
@@ -55,7 +56,7 @@ class LessOne:
 
 
 class OneOfMany:
-    """One of several matrices stored as one tensor: expert `index` of `[experts, out, in]`."""
+    """The matrix of expert `index` in a stored tensor `[experts, out, in]`."""
 
     def __init__(self, stored: Rows, index: int, rows: int) -> None:
         self.shape = (rows, stored.shape[1])
@@ -67,7 +68,7 @@ class OneOfMany:
 
 
 class Transposed:
-    """The transpose, decoded as a whole when first asked for and kept."""
+    """The transpose of a weight, which is decoded whole at the first read and kept."""
 
     def __init__(self, stored: Rows) -> None:
         self.shape = (stored.shape[1], stored.shape[0])
@@ -81,8 +82,8 @@ class Transposed:
 
 
 class Reshaped:
-    """The same elements in rows of another length, decoded as a whole and kept: for small
-    tensors whose shapes differ by dimensions of one element."""
+    """The same elements in rows of another length, decoded whole at the first read and kept: for
+    small tensors whose shapes differ only in dimensions of size one."""
 
     def __init__(self, stored: Rows, shape: tuple[int, int]) -> None:
         self.shape = shape

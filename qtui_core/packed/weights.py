@@ -1,4 +1,4 @@
-"""A model as the weights of its modules, whatever they are stored as."""
+"""The weights of a model's modules, however they are stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from qtui_core.packed.scaled import ScaledDecoder, describe_scaled
 
 Describe = Callable[[ModelSource, str], Description]
 
-#: Per method of `QuantizationInfo.methods`: what describes a weight, and what decodes it.
+#: For each method in `QuantizationInfo.methods`: the function that describes a weight, and the
+#: class that decodes it.
 _METHODS: dict[str, tuple[Describe, Callable[[Parts], Decoder]]] = {
     "bitsandbytes-nf4": (describe_4bit, FourBitDecoder),
     "bitsandbytes-fp4": (describe_4bit, FourBitDecoder),
@@ -45,8 +46,8 @@ _METHODS: dict[str, tuple[Describe, Callable[[Parts], Decoder]]] = {
     "nvfp4": (describe_nvfp4, Nvfp4Decoder),
 }
 
-#: The scheme that comes closest to each type of GGUF block. K types round their own scales to 6
-#: or 8 bits and search for them; the scheme has scales in full.
+#: The scheme closest to each type of GGUF block. K types search for good scales and round them to
+#: 6 or 8 bits; the scales of the scheme are not rounded.
 _GGUF_SCHEMES = {
     "Q4_0": "int4:group32:signed",
     "Q4_1": "int4:group32:asym",
@@ -61,23 +62,23 @@ _GGUF_SCHEMES = {
     "MXFP4": "mxfp4",
 }
 
-#: Small reads that describe weights, under way at once where each waits on a network.
+#: Concurrent small reads while weights of a remote model are described.
 _REMOTE_READS = 8
 
 
 @dataclass(frozen=True)
 class LogicalWeight:
-    """A weight as its module has it.
+    """A weight of a module, however it is stored.
 
     Attributes:
-        name: of the weight in a model that is not quantized.
-        shape: of the weight: [out, in] for a matrix.
-        stored: name of the tensor that holds its values or codes.
-        nbytes: all bytes it takes, scales and zero points counted.
+        name: its name in a model that is not quantized.
+        shape: its shape when decoded: [out, in] for a matrix.
+        stored: the name of the tensor with its values or codes.
+        nbytes: all bytes that it takes, with scales and zero points.
         method: how it is stored, for people.
-        kind: the method by the name recognition has for it; "" for plain values.
+        kind: the method's name in `QuantizationInfo.methods`; "" for values that are not packed.
         scheme: the scheme that rounds to the same levels without calibration, if there is one.
-        fault: why its values cannot be read, as a sentence; None where they can.
+        fault: a sentence that says why its values cannot be read; None if they can.
         stacked: as `TensorInfo.stacked`.
     """
 
@@ -105,7 +106,7 @@ class LogicalWeight:
 
     @property
     def info(self) -> TensorInfo:
-        """The weight as a tensor of its own, for what asks for rows and columns."""
+        """The decoded weight described as a tensor."""
         return TensorInfo(
             name=self.name,
             dtype="F32",
@@ -121,10 +122,10 @@ class LogicalWeight:
 
 
 class WeightReader:
-    """Rows of one weight as float32, decoded when asked for.
+    """Reads rows of one weight as float32.
 
     Attributes:
-        shape: (rows, elements of a row) as `rows_of` and `row_elements` count them.
+        shape: (rows, elements of a row), as `rows_of` and `row_elements` count them.
     """
 
     def __init__(self, weight: LogicalWeight, decoder: Decoder) -> None:
@@ -136,8 +137,8 @@ class WeightReader:
         """Rows [start, stop), float32 `[stop - start, shape[1]]`.
 
         Raises:
-            ModelError: what is stored cannot be what it claims to be.
-            UsageError: a library that decodes it is not installed.
+            ModelError: the stored tensors contradict each other.
+            UsageError: the library that decodes them is not installed.
         """
         if stop <= start or not self.shape[1]:
             return np.empty((max(0, stop - start), self.shape[1]), np.float32)
@@ -145,11 +146,11 @@ class WeightReader:
 
 
 def logical_weights(source: ModelSource) -> dict[str, LogicalWeight]:
-    """The weights of a model by name, in its order. Scales and zero points belong to their
+    """The weights of a model by name, in its order. Scales and zero points are part of their
     weights and are not listed.
 
-    Reads the few bytes that tell the shapes of packed weights. One that is not decoded, or
-    whose parts do not go together, is listed with its `fault` and its shape as stored.
+    Reads the few bytes that tell the shapes of packed weights. A weight that qtui cannot decode,
+    or whose tensors do not fit together, is listed with its `fault` and its shape as stored.
 
     Raises:
         ModelError: two weights have one name.
@@ -182,7 +183,7 @@ def logical_weights(source: ModelSource) -> dict[str, LogicalWeight]:
 
 
 def open_weight(source: ModelSource, weight: LogicalWeight) -> WeightReader:
-    """A reader of one of `source`'s weights. Raises as its `rows` does."""
+    """A reader for one weight of `source`. Raises what `WeightReader.rows` raises."""
     if weight.fault is not None:
         raise ModelError(weight.fault)
     if weight.kind in _METHODS:

@@ -1,9 +1,11 @@
-"""The error a scheme would make on normal data: what "normal" means for a tensor.
+"""The error that a scheme would make on normally distributed data, with which the error of a
+tensor is compared.
 
-For independent N(0, σ²) elements the extent of a group has a known density. Given the extent
-the levels of the group are known, and the error of its elements is a sum of exact partial moments
-of the normal density. So the expectation is a quadrature in one or two dimensions: nothing is
-sampled, and nothing is a stored table. One module for each kind of scale.
+The extent (absmax, or smallest and largest element) of a group of independent N(0, σ²) elements
+has a known density. The extent determines the levels of the group, and the error of its elements
+is a sum of exact partial moments of the normal density. So the expected error is an integral over
+one or two dimensions, computed by quadrature: nothing is sampled, nothing is read from stored
+results. Each kind of scale has a module.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from qtui_core.schemes.scheme import Family, Scheme
 
 __all__ = ["gaussian_relative_mse", "stretched_relative_mse"]
 
-#: So few columns expected beyond an outlier threshold are none.
+#: An expected number of outlier columns up to this counts as none.
 NO_COLUMNS = 0.01
 
 
@@ -41,12 +43,12 @@ def gaussian_relative_mse(
     model_absmax: ModelExtent | None = None,
 ) -> float | None:
     """Expected squared error over expected squared value of a tensor of `shape` whose
-    elements are independent N(0, sigma²); None for an empty one, and where an outlier threshold
-    is within their reach: what is kept then depends on the largest of all.
+    elements are independent N(0, sigma²). None for an empty tensor, and if the outlier threshold
+    of the scheme is so low that elements are expected to exceed it.
 
-    `sigma` matters for casts, for scales that are powers of two, and with a `model_absmax` given:
-    other schemes scale with the tensor. Scales are taken as exact where they are float32, without
-    their smallest value; those in 8 bits as they are.
+    `sigma` matters for casts, for scales that are powers of two, and if `model_absmax` is given;
+    the levels of other schemes scale with the tensor. float32 scales count as exact and may be as
+    small as they like; 8-bit scales are rounded as the scheme rounds them.
     """
     count = math.prod(shape)
     if count == 0:
@@ -81,7 +83,7 @@ def gaussian_relative_mse(
 
 
 def _kept_columns(threshold: float, rows: int, columns: int) -> float:
-    """How many columns are expected to have an element of N(0, 1) beyond `threshold`."""
+    """The expected number of columns with an element of N(0, 1) beyond ±`threshold`."""
     beyond = min(2 * upper_tail(threshold), 1 - 1e-16)
     return -math.expm1(rows * math.log1p(-beyond)) * columns
 
@@ -89,10 +91,10 @@ def _kept_columns(threshold: float, rows: int, columns: int) -> float:
 def stretched_relative_mse(
     scheme: Scheme, extent: float, sigma: float, length: int | None = None
 ) -> float:
-    """Expected squared error over squared value of N(0, sigma²) elements of a group whose
-    scale something else of magnitude `extent` has set; among `length` elements, which matters
-    for a scale that is a mean (without it the mean itself is `extent`)."""
-    # Far beyond this nothing is left of the elements under any scheme, and numbers overflow.
+    """Expected squared error over squared value of N(0, sigma²) elements in a group whose scale is
+    set by an outlier of magnitude `extent`. `length`, the elements of the group, matters for a
+    scale that is a mean magnitude (without it, `extent` is that mean)."""
+    # At a larger ratio every element rounds to zero under any scheme, and numbers overflow.
     high = min(extent / sigma, 1e60)
     infinite = np.array([np.inf])
     match scheme.family:

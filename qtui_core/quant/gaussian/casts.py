@@ -1,4 +1,4 @@
-"""The error of a cast on normal data: it depends on the size of the values."""
+"""The error of a cast on normal data. It depends on σ, as a cast has no scale."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from qtui_core.quant.gaussian.moments import error_within
 from qtui_core.quant.gaussian.normal import density, interval_nodes
 from qtui_core.quant.gaussian.overflow import tail_error, without_overflow
 
-#: A cast is integrated over this many octaves below σ; what is below carries 2^-48 of the
-#: error of the rest.
+#: The error is integrated over this many octaves below σ. What is left out is 2^-48 of it.
 OCTAVES_BELOW = 16
 
 
 def cast_mse(
     fmt: FloatFormat, sigma: float, rounding: str = "nearest", saturate: bool = True
 ) -> float:
-    """A cast saturates at the largest number, or leaves what is beyond out, and rounds below it:
-    a uniform grid in each octave, so that the squared distance to it can be integrated cell by
-    cell. In units of the mean square."""
+    """Expected squared error of a cast of N(0, sigma²) elements, in units of sigma².
+
+    Within an octave the numbers of a format are evenly spaced, so the squared error is integrated
+    cell by cell. Elements beyond the largest number become it, or are left out of the mean if the
+    cast does not saturate."""
     largest = float(fmt.max) / sigma
     step = 2.0 ** (fmt.min_exponent - fmt.mantissa_bits) / sigma
     if step > 2.0**-6:
-        # σ is among the subnormals, where the grid is uniform: few cells, exact moments.
+        # σ is among the subnormals, which are evenly spaced: few levels, exact moments.
         reach = math.ceil(9 / step) + 1
         grid = np.arange(-reach, reach + 1, dtype=np.float64)[None] * np.float64(step)
         infinite = np.array([np.inf])
@@ -34,7 +35,7 @@ def cast_mse(
     bottom, finest = top - OCTAVES_BELOW, fmt.min_exponent - fmt.mantissa_bits
     total = 0.0
     if bottom <= finest:
-        # Between zero and the smallest subnormal, one cell as wide as the two above it.
+        # The cell between zero and the smallest subnormal, as wide as the two above it.
         bottom, total = finest, _rounding_error(0.0, step / 2, 2, rounding)
     for exponent in range(bottom, top + 4):
         base = 2.0**exponent / sigma
@@ -50,11 +51,11 @@ def cast_mse(
 
 
 def _rounding_error(start: float, width: float, cells: int, rounding: str) -> float:
-    """∫ squared error φ over `cells` half-cells of `width` from the grid point `start`; the grid
-    has a point at every second boundary."""
+    """∫ (squared error) φ over `cells` half-cells of `width`, from the grid point `start` on. Every
+    second boundary of a half-cell is a grid point."""
     nodes, weights = interval_nodes(0.0, 1.0)
     index = np.arange(cells)[:, None]
-    above = np.where(index % 2 == 0, nodes, 1 + nodes) * width  # the grid point below
+    above = np.where(index % 2 == 0, nodes, 1 + nodes) * width  # distance from the grid point below
     match rounding:
         case "truncate":
             squared = np.square(above)

@@ -1,7 +1,7 @@
-"""How often a Gaussian tensor would use each code: what a histogram of codes is compared with.
+"""How often a Gaussian tensor would use each code, with which a histogram of codes is compared.
 
-As in `gaussian`, the extent of a group of independent normal elements has a known density; given
-it, the share of a cell is a difference of two values of the normal distribution function.
+As in `gaussian`, the extent of a group of independent normal elements has a known density. Given
+the extent, the share of a cell is a difference of two values of the normal distribution function.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from qtui_core.quant.gaussian.ternary import MEAN
 from qtui_core.quant.segments.layout import run_lengths
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: Panels of 8 nodes: where the scale follows the extent, and where it jumps from node to node.
+#: Panels of 8 quadrature nodes over the absmax of a group: for a scale that is proportional to it,
+#: and for a scale that jumps.
 ABSMAX_PANELS, JUMPING_PANELS = 12, 64
 TENSOR_PANELS = 1
 MIN_MAX_PANELS = 8
-#: With so few levels the zero point jumps between few values, which takes finer nodes.
+#: With so few steps the zero point takes few values, and the integral needs finer nodes.
 FINE_PANELS, FINE_STEPS = 16, 7
-#: The mean magnitude of so many elements is as good as known.
+#: The mean magnitude of at least this many elements is taken as its expectation.
 MANY = 256
-#: Nodes worked on at a time: there may be thousands, and many edges.
+#: Quadrature nodes per chunk: there may be thousands, with many edges each.
 CHUNK = 512
 
 
 def expected_code_shares(
     scheme: Scheme, shape: tuple[int, ...], *, sigma: float = 1.0
 ) -> Float64 | None:
-    """The expected share of each code of `alphabet_of(scheme)`, float64 `[K]`, summing to 1,
-    in a tensor of independent N(0, sigma²) elements; None where it is not known: for an empty
-    tensor, roundings other than nearest, columns kept in 16 bits, float zero points, and ternary
-    groups of few elements. `sigma` matters for scales that are powers of two.
+    """The expected share of each code of `alphabet_of(scheme)` in a tensor of independent
+    N(0, sigma²) elements: float64 `[K]`, the sum is 1. None where it is not known: for an empty
+    tensor, roundings other than to nearest, columns kept in 16 bits, float zero points, and
+    ternary groups of fewer than `MANY` elements. `sigma` matters for scales that are powers of
+    two.
     """
     alphabet = alphabet_of(scheme)
     if scheme.rounding != "nearest":
@@ -54,15 +56,15 @@ def expected_code_shares(
 def expected_shares(
     scheme: Scheme, shape: tuple[int, ...], edges: Float64, *, sigma: float = 1.0
 ) -> Float64 | None:
-    """The share of elements whose place in their group, as the levels of `alphabet_of` are
-    given, is between consecutive `edges`, ascending `[K + 1]`: float64 `[K]`. None as for
-    `expected_code_shares`, whatever the rounding."""
+    """The expected share of elements between each two consecutive `edges`, ascending `[K + 1]`:
+    float64 `[K]`. Edges and elements are in the units in which `alphabet_of` gives the levels of a
+    group. None as for `expected_code_shares`, whatever the rounding."""
     lengths = run_lengths(scheme.granularity, shape)
     if scheme.float_zero_point or scheme.outlier_threshold is not None or not lengths:
         return None
     if scheme.family is Family.TERNARY and min(lengths) < MANY:
         return None
-    # Scales that are powers of two repeat with every octave of sigma.
+    # With scales that are powers of two, twice the sigma gives the same shares.
     fraction = math.frexp(sigma)[0] if scheme.family is Family.MICROSCALING else 1.0
     count = math.prod(shape)
     total = np.zeros(len(edges) - 1)
@@ -72,8 +74,8 @@ def expected_shares(
 
 
 class _Groups(NamedTuple):
-    """Groups as quadrature nodes `[n]`: the largest magnitude, the magnitude of place 1, both in
-    units of sigma, and weights that sum to 1."""
+    """Quadrature nodes `[n]` over groups: the absmax; the value that level 1 stands for, both in
+    units of sigma; and weights with the sum 1."""
 
     absmax: Float64
     reach: Float64
@@ -81,7 +83,7 @@ class _Groups(NamedTuple):
 
 
 def _groups(scheme: Scheme, length: int, count: int, sigma: float) -> _Groups:
-    """Groups of `length` in a tensor of `count` elements."""
+    """Nodes for groups of `length` elements in a tensor of `count` elements."""
     if scheme.family not in (Family.MICROSCALING, Family.TWO_LEVEL):
         m, weights = absmax_nodes(length, ABSMAX_PANELS)
         return _Groups(m, m, weights)
@@ -94,8 +96,8 @@ def _groups(scheme: Scheme, length: int, count: int, sigma: float) -> _Groups:
 
 
 def _two_level_groups(m: Float64, weights: Float64, count: int) -> _Groups:
-    """The scale of a group is its absmax rounded to E4M3, in units that the largest element of
-    the tensor makes."""
+    """Nodes for a two-level scheme: the scale of a group is its absmax rounded to E4M3, in units
+    set by the absmax of the tensor."""
     values = element_values(E4M3)
     values = np.unique(values[np.isfinite(values) & (values >= float(E4M3.min_normal))])
     largest, shares = absmax_nodes(count, TENSOR_PANELS)
@@ -116,7 +118,7 @@ def _shares(
         below = distribution(place * MEAN)
         return np.diff(below)
     if not scheme.symmetric:
-        # The nodes tell the two sides apart, a normal distribution does not.
+        # The normal distribution is symmetric and the nodes are not: take the mean of both signs.
         steps = 2**scheme.bits - 1
         shares = _asymmetric_shares(steps, length, place)
         return (shares + _asymmetric_shares(steps, length, -place[::-1])[::-1]) / 2
@@ -130,13 +132,14 @@ def _shares(
 
 
 def _asymmetric_shares(steps: int, length: int, place: Float64) -> Float64:
-    """The range is from the smallest to the largest element, zero included."""
+    """The shares for asymmetric integers, whose range is from the smallest to the largest element
+    and includes zero."""
     code = (place + 1) / 2 * steps
     one = np.ones(1)
     low, high = _held(code, np.zeros(1), one), _held(code, np.full(1, float(steps)), one)
     if length == 1:
         return (low + high) / 2
-    # All on one side: the range is from zero to the extreme.
+    # Groups with all elements on one side of zero: the range is from zero to the extreme element.
     m, weights = absmax_nodes(length, ABSMAX_PANELS)
     nothing = np.zeros_like(m)
     above = _inside(code / steps * m[:, None], nothing, m, weights)
@@ -146,7 +149,7 @@ def _asymmetric_shares(steps: int, length: int, place: Float64) -> Float64:
     a, b, weights = min_max_nodes(length, panels)
     scale = (b - a) / steps
     zero_point = np.rint(-a / scale)
-    # Zero is put on a level, which moves the ends by up to half a step.
+    # The zero point is rounded, so the ends of the range move by up to half a step.
     moved = zero_point + a / scale
     two_sided = _held(code, moved, weights) + _held(code, steps + moved, weights)
     if length > 2:
@@ -169,8 +172,8 @@ def _inside(edges: Float64, low: Float64, high: Float64, weights: Float64) -> Fl
 
 
 def _held(edges: Float64, places: Float64, weights: Float64) -> Float64:
-    """The sums of the weights of the places in each cell. On an edge it is the outer one, where
-    an extreme element is mostly rounded to (the rule "full" has an edge there)."""
+    """The sum of the weights of the places in each cell. A place on an edge belongs to the outer
+    cell: extreme elements mostly round there (the rule "full" has an edge at the extreme)."""
     cell = np.searchsorted(edges[1:-1], places * (1 + 1e-9))
     sums: Float64 = np.bincount(cell, weights, minlength=len(edges) - 1).astype(np.float64)
     return sums

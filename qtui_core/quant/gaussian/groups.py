@@ -1,8 +1,8 @@
-"""The error of groups whose scale comes from their extremes, on normal data.
+"""The error, on normal data, of groups whose scale is set by their extreme elements.
 
-The extent of a group has a known density. Given the extent the levels of the group are known, the
-error of the elements inside is a sum of exact partial moments, and the extreme elements
-themselves are at known places.
+The extent of a group has a known density and determines the levels. The extreme elements lie at
+known places among the levels, and the error of the other elements is a sum of exact partial
+moments.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from qtui_core.quant.gaussian.normal import absmax_nodes, min_max_nodes, upper_t
 from qtui_core.quant.gaussian.overflow import without_overflow
 from qtui_core.schemes.scheme import Scheme
 
-#: Panels of 8 nodes.
+#: Panels of 8 quadrature nodes over the absmax of a group.
 ABSMAX_PANELS = 12
-#: The reconstruction of absmax under double quantization jumps from node to node.
+#: The same under double quantization, where the reconstructed absmax jumps from node to node.
 NESTED_PANELS = 64
 NESTED_EXTENTS = 48
-#: Numbers beside a node, so that what their last bits decide is averaged.
+#: Numbers beside a node, over which effects of the last mantissa bits are averaged.
 MANTISSAS = 64
-#: Two-point Gauss-Legendre on [-1/2, 1/2], steps by which a zero point is rounded.
+#: By how many steps rounding moves a zero point: two-point Gauss-Legendre nodes on [-1/2, 1/2].
 ZERO_POINT_SHIFTS = (-0.5 / math.sqrt(3), 0.5 / math.sqrt(3))
 
 
 @lru_cache(maxsize=4096)
 def group_mse(scheme: Scheme, length: int, nested: int) -> float:
-    """Mean squared error of a group of `length` elements of N(0, 1); `nested` scales share a
-    constant, 0 without double quantization."""
+    """Mean squared error of a group of `length` elements of N(0, 1). With double quantization
+    `nested` scales share a constant; without it `nested` is 0."""
     if scheme.float_zero_point:
         return _float_zero_group(scheme, length)
     if not scheme.symmetric:
@@ -48,8 +48,8 @@ def group_mse(scheme: Scheme, length: int, nested: int) -> float:
 
 
 def fixed_mse(scheme: Scheme, low: float, high: float) -> float:
-    """Levels that do not depend on the tensor: a range in units of σ, elements beyond it
-    taking the outermost level."""
+    """Mean squared error of N(0, 1) elements under levels over the fixed range `low` to `high`, in
+    units of σ². Elements beyond the range take the outermost level."""
     if scheme.float_zero_point:
         grid = np.linspace(low, high, 2**scheme.bits)[None]
     elif not scheme.symmetric:
@@ -73,7 +73,7 @@ def _extreme_error(unit: Float64, scheme: Scheme) -> float:
     ends = np.array([1.0] if scheme.scale_rule == "signed" else [-1.0, 1.0])
     error = float(error_at(unit[None], ends, scheme.rounding).mean())
     if scheme.rounding == "truncate" and unit[-1] == 1.0:
-        # A float32 quotient that falls short of the last level loses a whole step.
+        # If x / scale in float32 is just below the last level, truncation loses a whole step.
         last = plain_levels(scheme)[-1]
         error += _falls_short(last) * float(np.square(unit[-1] - unit[-2]))
     return error
@@ -87,8 +87,8 @@ def _falls_short(steps: float) -> float:
 
 
 def _range_falls_short(low: Float64, high: Float64, steps: int) -> Float64:
-    """The same for the upper ends of ranges whose lower end is kept by way of a zero point: how
-    often, over the last bits of numbers beside `low` and `high` `[n]`."""
+    """How often the upper end of a range with a float zero point truncates to the level below the
+    last, over the last mantissa bits of numbers beside `low` and `high` `[n]`: float64 `[n]`."""
     beside = 1 + np.arange(MANTISSAS) * 2.0**-13
     least = (low[:, None] * beside).astype(np.float32)
     most = (high[:, None] * beside[::-1]).astype(np.float32)
@@ -98,7 +98,8 @@ def _range_falls_short(low: Float64, high: Float64, steps: int) -> Float64:
 
 
 def _float_zero_group(scheme: Scheme, length: int) -> float:
-    """The range ends in the smallest and the largest element, which are levels."""
+    """Mean squared error with a float zero point: the smallest and the largest element are the
+    first and the last level."""
     if length == 1:
         return 0.0
     steps = 2**scheme.bits - 1
@@ -113,10 +114,10 @@ def _float_zero_group(scheme: Scheme, length: int) -> float:
 
 
 def _asymmetric_group(scheme: Scheme, length: int) -> float:
-    """A group all on one side of zero has a range from zero to its extreme; else the range
-    ends in its smallest and largest element."""
+    """Mean squared error of asymmetric integers. The range is from the smallest to the largest
+    element, or from zero to the extreme element if all are on one side of zero."""
     if length == 1:
-        return 0.0  # the one element is an end of the levels
+        return 0.0  # the only element is the last level
     steps = 2**scheme.bits - 1
     extreme, weights = absmax_nodes(length, ABSMAX_PANELS)
     grid = np.arange(steps + 1) / steps * extreme[:, None]
@@ -132,9 +133,8 @@ def _two_sided(scheme: Scheme, length: int) -> float:
     low, high, weights = min_max_nodes(length, 3)
     zero = -low / (high - low) * steps
     spread = math.sqrt(float(weights @ np.square(zero - weights @ zero)))
-    # Where zero falls between two levels varies from group to group. If it varies over more
-    # than about half a step of many, its rounding is as good as uniform; else finer nodes
-    # resolve it.
+    # The unrounded zero point varies from group to group. If it varies by more than about half a
+    # step, its rounding error is taken as uniform; otherwise finer nodes resolve it.
     shifts: tuple[float | Float64, ...] = ZERO_POINT_SHIFTS
     if spread <= 0.6 or scheme.bits == 2 or scheme.rounding != "nearest":
         low, high, weights = min_max_nodes(length, 8)
@@ -143,7 +143,7 @@ def _two_sided(scheme: Scheme, length: int) -> float:
     total = 0.0
     scale = (high - low) / steps
     for shift in shifts:
-        # From zero, so that it is exactly a level where it is one.
+        # Levels are counted from zero, so that zero is exactly a level when the shift makes it one.
         index = np.arange(steps + 1) - np.reshape(zero + shift, (-1, 1))
         grid = index * scale[:, None]
         ends = error_at(grid, low, scheme.rounding) + error_at(grid, high, scheme.rounding)
@@ -153,13 +153,13 @@ def _two_sided(scheme: Scheme, length: int) -> float:
 
 
 def _added_by_nesting(unit: Float64, length: int, nested: int) -> float:
-    """What keeping the absmax in 8 bits adds to the mean squared error, for a codebook.
+    """What double quantization, the absmax in 8 bits, adds to the mean squared error of a codebook.
 
-    `nested` absmaxes share a constant, the largest deviation of any of them from the mean
-    absmax. One that deviates is rounded in the map times that constant; levels are chosen by
-    the exact absmax and multiplied by the rounded one, so the error of an element grows by
-    (x - rL)² - (x - L)², r being their ratio. The one absmax that made the constant is exact
-    or nearly so, and counted as the others.
+    `nested` absmaxes share a constant: the largest deviation of any of them from the mean absmax.
+    The deviation of each is rounded to a level of the 8-bit map times that constant. Codes are
+    chosen with the exact absmax and decoded with the rounded one, so the squared error of an
+    element grows by (x - rL)² - (x - L)², where r is the ratio of the rounded to the exact absmax.
+    The absmax that set the constant is (almost) exact; it is counted like the others.
     """
     m, weights = absmax_nodes(length, NESTED_PANELS)
     offset = float(weights @ m)

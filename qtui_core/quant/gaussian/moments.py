@@ -1,4 +1,4 @@
-"""Errors of x ~ N(0, 1) that is rounded to given levels, by exact partial moments."""
+"""The error of x ~ N(0, 1) rounded to given levels, from exact partial moments."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from qtui_core.quant.gaussian.normal import density, distribution
 
 
 class GaussianMoments(NamedTuple):
-    """Moments over an interval of x ~ N(0, 1) and of the level L(x) it is rounded to:
-    probability, E[x²], E[x L], E[L²], each restricted to the interval, not divided by it."""
+    """Partial moments of x ~ N(0, 1) and of the level L(x) that x is rounded to: the probability
+    of an interval, and the integrals of x², x L and L² times φ over it."""
 
     mass: Float64
     xx: Float64
@@ -21,7 +21,7 @@ class GaussianMoments(NamedTuple):
 
 
 def level_moments(levels: Float64, low: Float64, high: Float64) -> GaussianMoments:
-    """Moments over (low, high) `[n]` of x ~ N(0, 1) rounded to the nearest of `levels`
+    """Moments `[n]` over (low, high) `[n]` of x ~ N(0, 1) rounded to the nearest of `levels`
     `[n, K]`, ascending."""
     edges = np.concatenate(
         [low[:, None], (levels[:, 1:] + levels[:, :-1]) / 2, high[:, None]], axis=1
@@ -41,9 +41,9 @@ def mean_error(m: GaussianMoments) -> Float64:
 
 
 def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) -> Float64:
-    """E[(x - L)² | low < x < high] `[n]` of x ~ N(0, 1) rounded to `levels` `[n, K]`, ascending
-    and with a zero among them, by one of the ROUNDINGS of a scheme, or "down". Beyond the
-    outermost level x takes that."""
+    """E[(x - L)² | low < x < high] `[n]` of x ~ N(0, 1) rounded to `levels` `[n, K]`: ascending,
+    with zero among them. `rounding` is one of the ROUNDINGS of a scheme, or "down". An x beyond
+    the outermost level takes that level."""
     levels = np.broadcast_to(levels, (low.size, levels.shape[-1]))
     if rounding == "nearest":
         return mean_error(level_moments(levels, low, high))
@@ -52,7 +52,7 @@ def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) ->
     below = np.concatenate([levels[:, :1], levels], axis=1)
     above = np.concatenate([levels, levels[:, -1:]], axis=1)
     if rounding == "stochastic":
-        # Between two levels the mean of the squared error is (x - below)(above - x).
+        # Between two levels the expected squared error is (x - below)(above - x).
         between = (below + above) * first - below * above * mass - second
         outside = second - 2 * below * first + np.square(below) * mass
         inner = np.ones(mass.shape[1], bool)
@@ -65,8 +65,8 @@ def error_within(levels: Float64, low: Float64, high: Float64, rounding: str) ->
 
 
 def error_at(levels: Float64, x: Float64, rounding: str) -> Float64:
-    """The mean squared error of the numbers `x` `[n]` rounded to `levels` `[n, K]`, ascending, or
-    all to the same ones, `[1, K]`."""
+    """The expected squared error `[n]` of each number of `x` `[n]` rounded to its `levels`
+    `[n, K]`, ascending; `[1, K]` are the levels of all."""
     inside = np.clip(x, levels[:, 0], levels[:, -1])
     if levels.shape[0] == 1:
         above = levels[0, np.searchsorted(levels[0], inside)]

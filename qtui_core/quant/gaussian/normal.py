@@ -1,4 +1,4 @@
-"""The standard normal distribution on arrays, and of the extremes of a sample of it."""
+"""The standard normal distribution on arrays, and the distribution of the extremes of samples."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 Float64 = npt.NDArray[np.float64]
 
 _STEP = 1 / 256
-#: Probability left out at each end of the range of an extreme.
+#: Probability that the range of an extreme leaves out at each end.
 _TAIL = 1e-10
-_END = 8.5  # beyond, the distribution function is 0 or 1 to float64
+_END = 8.5  # beyond ±8.5 the distribution function is 0 or 1 within 1e-16
 
 
 def density(x: Float64) -> Float64:
@@ -30,8 +30,8 @@ def _table() -> Float64:
 
 
 def distribution(x: Float64) -> Float64:
-    """Φ(x), absolute error below 1e-15: a Taylor series of degree 5 around the nearest node
-    of a table of steps of 1/256 that math.erfc filled."""
+    """Φ(x), absolute error below 1e-15: a Taylor series of degree 5 around the nearest node of a
+    table in steps of 1/256, computed by math.erfc."""
     clipped = np.clip(x, -_END, _END)
     index = np.rint((clipped + _END) / _STEP).astype(np.intp)
     node = (index * _STEP - _END).astype(np.float64)
@@ -55,14 +55,14 @@ def upper_tail(x: float) -> float:
 
 
 def upper_quantile(probability: float) -> float:
-    """x with P(X > x) = probability, for tiny ones too."""
+    """x with P(X > x) = probability; probabilities may be as small as 1e-300."""
     smallest = 1e-300
     return -NormalDist().inv_cdf(min(max(probability, smallest), 1 - 1e-16))
 
 
 def absmax_nodes(count: int, panels: int) -> tuple[Float64, Float64]:
-    """Quadrature nodes and weights (they sum to 1) for the largest magnitude of `count`
-    independent normal numbers."""
+    """Quadrature nodes and weights, each `[8 * panels]`, for the largest magnitude of `count`
+    independent normal numbers. The weights sum to 1."""
     low, high = absmax_range(count)
     m, weights = interval_nodes(low, high, panels)
     inside = np.array([math.log1p(-2 * upper_tail(v)) for v in m])
@@ -71,9 +71,9 @@ def absmax_nodes(count: int, panels: int) -> tuple[Float64, Float64]:
 
 
 def absmax_range(count: int) -> tuple[float, float]:
-    """Where the largest magnitude of `count` independent normal numbers lies, but for 1e-10 of
-    the cases at each end."""
-    # P(absmax < m) = (1 - 2 Q(m))^count, solved for m at both tails.
+    """The range in which the largest magnitude of `count` independent normal numbers lies, except
+    with probability 1e-10 at each end."""
+    # P(absmax < m) = (1 - 2 P(X > m))^count, solved for m at both ends.
     low = upper_quantile(-math.expm1(math.log(_TAIL) / count) / 2)
     high = upper_quantile(-math.expm1(math.log1p(-_TAIL) / count) / 2)
     return max(low, 0.0), high
@@ -81,8 +81,8 @@ def absmax_range(count: int) -> tuple[float, float]:
 
 def absmax_between(count: int, edges: Float64, panels: int = 1) -> tuple[Float64, Float64]:
     """Nodes and weights, each `[pieces, 8 * panels]`, for the largest magnitude of `count`
-    independent normal numbers given that it lies between the first and the last of the ascending
-    `edges`, `pieces` intervals. All weights sum to 1."""
+    independent normal numbers, given that it lies between the first and the last of `edges`
+    (ascending, `[pieces + 1]`). The sum of all weights is 1."""
     unit, unit_weights = interval_nodes(0.0, 1.0, panels)
     width = np.diff(edges)[:, None]
     m = edges[:-1, None] + width * unit
@@ -95,9 +95,9 @@ def absmax_between(count: int, edges: Float64, panels: int = 1) -> tuple[Float64
 def min_max_nodes(
     count: int, panels: int, around_zero: bool = True
 ) -> tuple[Float64, Float64, Float64]:
-    """Nodes (a, b) and weights (they sum to 1) for the smallest and largest of `count` >= 2
-    independent normal numbers, given that a < 0 < b if `around_zero`: the smallest, then the
-    largest given it."""
+    """Nodes a and b, and weights with the sum 1, each `[n]`, for the smallest and the largest of
+    `count` >= 2 independent normal numbers; given that a < 0 < b if `around_zero`. For each node
+    of the smallest there are nodes of the largest, given the smallest."""
     low = -upper_quantile(-math.expm1(math.log1p(-_TAIL) / count))
     high = -upper_quantile(-math.expm1(math.log(_TAIL) / count))
     smallest, outer = interval_nodes(low, min(high, 0.0) if around_zero else high, panels)
@@ -120,8 +120,8 @@ def min_max_nodes(
 
 
 def interval_nodes(low: float, high: float, panels: int = 1) -> tuple[Float64, Float64]:
-    """Nodes and weights on [low, high]: Gauss-Legendre with 8 nodes in each of so many equal
-    panels."""
+    """Nodes and weights on [low, high], each `[8 * panels]`: Gauss-Legendre with 8 nodes in each
+    of `panels` equal panels."""
     x, w = _legendre()
     half = (high - low) / (2 * panels)
     centres = low + half * (2 * np.arange(panels)[:, None] + 1)

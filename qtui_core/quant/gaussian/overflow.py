@@ -1,5 +1,5 @@
-"""What a format that does not saturate leaves of normal data: elements that overflow are counted
-apart, so error and signal are those of the others."""
+"""The error of a cast that does not saturate, on normal data: over the elements that stay finite,
+as those that overflow are counted separately."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from qtui_core.quant.gaussian.normal import density, interval_nodes, upper_tail
 
-#: Beyond this many σ there is nothing to float64.
+#: Beyond this many σ the normal density underflows in float64.
 NOTHING_BEYOND = 38.0
 
 
 def tail_error(limit: float) -> float:
-    """E[(|x| - limit)²] over |x| > limit."""
+    """∫ (|x| - limit)² φ over |x| > limit: the error of x ~ N(0, 1) that saturates at ±limit."""
     if limit > NOTHING_BEYOND:
         return 0.0
     return 2 * ((1 + limit * limit) * upper_tail(limit) - limit * _height(limit))
@@ -22,11 +22,11 @@ def tail_error(limit: float) -> float:
 
 def without_overflow(inside: float, largest: float, step: float, rounding: str) -> float:
     """Expected squared error over expected squared value of the elements of N(0, 1) that stay
-    finite. `inside` is the squared error of those up to `largest`, the largest number, and
-    `step` what the next number would be beyond it.
+    finite. `inside` is the squared error of elements up to `largest`, the largest number of the
+    format; `step` is the distance at which the next number would follow.
 
-    Rounding to nearest, half a step beyond still becomes the largest number; at random, ever less
-    of the whole step; toward zero everything.
+    Rounding to nearest, elements up to half a step beyond `largest` stay finite; with stochastic
+    rounding elements within a whole step, with falling probability; toward zero, all elements.
     """
     if rounding == "truncate" or largest > NOTHING_BEYOND:
         return inside + tail_error(largest)

@@ -1,4 +1,4 @@
-"""The error of a microscaling group on normal data: its scale jumps by factors of two."""
+"""The error of a microscaling group on normal data. Its scale is a power of two."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from qtui_core.quant.gaussian.moments import error_at, error_within
 from qtui_core.quant.gaussian.normal import absmax_between, absmax_range
 from qtui_core.schemes.scheme import Scheme
 
-#: Panels of 8 nodes in each octave.
+#: Panels of 8 quadrature nodes in each octave of the absmax.
 PANELS = 3
-#: Octaves of the absmax that count; those below carry 2^-36 of the error.
+#: Octaves of the absmax that are integrated. Those below add 2^-36 of the error.
 OCTAVES = 12
 
 
 def shared_exponent_mse(scheme: Scheme, length: int, sigma: float) -> float:
-    """Mean squared error of a group of `length` elements of N(0, sigma²), in units of sigma².
-    Scales are powers of two, so it is periodic in log2(sigma). The limits of E8M0 are left
-    out."""
+    """Mean squared error of a group of `length` elements of N(0, sigma²), in units of sigma². As
+    scales are powers of two, twice the sigma gives the same. The limits of E8M0 are ignored."""
     return _of_fraction(scheme, length, math.frexp(sigma)[0])
 
 
@@ -31,7 +30,7 @@ def _of_fraction(scheme: Scheme, length: int, sigma: float) -> float:
     plain = plain_levels(scheme)
     low, high = absmax_range(length)
     octaves = _octaves(scheme, max(low, high * 2.0**-OCTAVES), high, sigma)
-    # Between two jumps the levels are fixed, in units of sigma.
+    # The scale between each two jumps, in units of sigma.
     scales = [
         shared_scale(scheme, math.sqrt(a * b) * sigma) / sigma
         for a, b in pairwise(octaves.tolist())
@@ -50,7 +49,7 @@ def _of_fraction(scheme: Scheme, length: int, sigma: float) -> float:
 
 
 def _octaves(scheme: Scheme, low: float, high: float, sigma: float) -> Float64:
-    """`low`, where the scale jumps, and `high`."""
+    """The ascending edges of absmax: `low`, the points where the scale jumps, and `high`."""
     first = turn_of_scale(scheme)[0] / sigma
     start, stop = math.floor(math.log2(low / first)), math.ceil(math.log2(high / first))
     jumps = first * 2.0 ** np.arange(start, stop + 1)
@@ -58,8 +57,8 @@ def _octaves(scheme: Scheme, low: float, high: float, sigma: float) -> Float64:
 
 
 def _cells(plain: Float64, octaves: Float64, scales: list[float]) -> tuple[Float64, Float64]:
-    """The octaves cut further where the extreme element changes its level or its side of one,
-    and the scale of each piece."""
+    """The edges of the octaves, with those added where the extreme element crosses a level or
+    changes to the next, and the scale of each piece."""
     positive = plain[plain >= 0]
     turns = np.sort(np.concatenate([positive, (positive[1:] + positive[:-1]) / 2]))
     edges, grids = [octaves[:1]], []

@@ -1,4 +1,4 @@
-"""The error of a ternary group on normal data: its scale is a mean magnitude."""
+"""The error of a ternary group on normal data. Its scale is the mean magnitude."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qtui_core.quant.gaussian.normal import density, distribution
 #: Mean and variance of |x| for x ~ N(0, 1).
 MEAN = math.sqrt(2 / math.pi)
 VARIANCE = 1 - 2 / math.pi
-#: From this many elements on their sum is as good as normal.
+#: The sum of at least this many magnitudes is taken as normally distributed.
 MANY = 48
 STEP = 1 / 128
 
@@ -22,13 +22,14 @@ STEP = 1 / 128
 def ternary_mse(length: int) -> float:
     """Mean squared error of a group of `length` elements of N(0, 1).
 
-    One element a = |x| beside the sum S of the other magnitudes: the scale is s = (a + S) / n; a
-    is nearer to 0 than to s while a < S / (2n - 1), and its error is then a², else (a - s)²: a
-    square of a linear function of a in both parts. Given S this is exact; S is convolved on a grid
-    where there are few elements. The smallest scale, 1e-5, is left out.
+    Let a = |x| be the magnitude of one element and S the sum of the others: the scale is
+    s = (a + S) / n. If a < S / (2n - 1), a is nearer to 0 than to s and its error is a², else
+    (a - s)². Both are squares of linear functions of a and are integrated exactly for a given S.
+    The density of S is convolved on a grid if there are few elements. The smallest scale, 1e-5, is
+    ignored.
     """
     if length == 1:
-        return 0.0  # the element is its own mean
+        return 0.0  # the element is the mean
     others, weights = _sum_of_magnitudes(length - 1)
     limit = others / (2 * length - 1)
     zero = _partial_square(np.zeros_like(limit), limit, 1.0, np.zeros_like(limit))
@@ -58,7 +59,8 @@ def _partial_square(low: Float64, high: Float64, slope: float, offset: Float64) 
 
 
 def _sum_of_magnitudes(count: int) -> tuple[Float64, Float64]:
-    """Nodes and weights (they sum to 1) for the sum of `count` magnitudes."""
+    """Nodes and weights, each `[n]`, for the sum of the magnitudes of `count` independent normal
+    numbers. The weights sum to 1."""
     if count >= MANY:
         points, shares = np.polynomial.hermite_e.hermegauss(24)
         sums = np.maximum(count * MEAN + math.sqrt(count * VARIANCE) * points, 0.0)
@@ -68,7 +70,7 @@ def _sum_of_magnitudes(count: int) -> tuple[Float64, Float64]:
     size = 1 << math.ceil(math.log2(count * cell.size + 1))
     spectrum = np.fft.rfft(cell, size) ** count
     weights: Float64 = np.maximum(np.fft.irfft(spectrum, size), 0.0)
-    # A cell stands for its middle.
+    # A cell of the grid is represented by its middle.
     nodes: Float64 = STEP * np.arange(count / 2, size + count / 2, dtype=np.float64)
     kept = weights > 1e-14
     return nodes[kept], weights[kept] / weights[kept].sum()

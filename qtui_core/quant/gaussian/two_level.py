@@ -1,5 +1,5 @@
-"""The error of NVFP4 on normal data: scales of blocks are E4M3 numbers times one that the
-largest element of the tensor makes."""
+"""The error of NVFP4 on normal data. The scale of a block is an E4M3 number times a scale that
+the absmax of the tensor sets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from qtui_core.quant.gaussian.moments import error_at, error_within
 from qtui_core.quant.gaussian.normal import absmax_between, absmax_nodes, absmax_range
 from qtui_core.schemes.scheme import Scheme
 
-#: Panels of 8 nodes for the largest element of the tensor.
+#: Panels of 8 quadrature nodes over the absmax of the tensor.
 PANELS = 2
 
 
 @lru_cache(maxsize=1024)
 def two_level_mse(scheme: Scheme, lengths: tuple[tuple[int, int], ...]) -> float:
-    """Mean squared error of N(0, 1) elements in blocks of these (length, how many).
+    """Mean squared error of N(0, 1) elements in blocks; `lengths` are pairs (elements of a block,
+    number of such blocks).
 
-    Given the largest magnitude A of the tensor, the block that has it has the largest scale, and
-    the others are independent with absmaxes below A.
+    Given the absmax A of the tensor, the block that contains it has the largest scale, and the
+    others are independent with an absmax below A.
     """
     count = sum(length * blocks for length, blocks in lengths)
     largest, weights = absmax_nodes(count, PANELS)
@@ -39,7 +40,8 @@ def two_level_mse(scheme: Scheme, lengths: tuple[tuple[int, int], ...]) -> float
 
 
 def _top_block(scheme: Scheme, length: int, top: float) -> float:
-    """Squared error of the block with the largest element, whose scale is exact: its sum."""
+    """Expected sum of the squared errors of the block with the tensor's absmax, whose scale is
+    exact."""
     plain, end = plain_levels(scheme), np.array([top])
     grid = (plain / plain[-1] * top)[None]
     inside = (length - 1) * float(error_within(grid, -end, end, scheme.rounding)[0])
@@ -49,7 +51,7 @@ def _top_block(scheme: Scheme, length: int, top: float) -> float:
 def _other_block(scheme: Scheme, length: int, top: float) -> float:
     """Expected sum of the squared errors of a block whose absmax is below `top`."""
     plain = plain_levels(scheme)
-    unit = top / float(E4M3.max)  # absmax of a block over this is rounded to E4M3
+    unit = top / float(E4M3.max)  # the absmax of a block divided by this is rounded to E4M3
     low, high = absmax_range(length)
     high = min(high, top)
     low = min(low, high / 2)
@@ -68,6 +70,6 @@ def _other_block(scheme: Scheme, length: int, top: float) -> float:
 
 
 def _scale_values() -> Float64:
-    """The E4M3 numbers that scales of blocks can be: the normal positive ones."""
+    """The E4M3 numbers that a block's scale can be, ascending: the positive normal ones."""
     values = element_values(E4M3)
     return np.unique(values[np.isfinite(values) & (values >= float(E4M3.min_normal))])
