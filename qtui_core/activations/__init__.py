@@ -1,7 +1,7 @@
-"""What flows through a model: captured, observed, quantized.
+"""Activations of a model: captured, observed and quantized.
 
-`load`, `tokens` and `capture` run the model and need torch and transformers; what is here
-needs numpy only.
+`load`, `tokens` and `capture` run the model and need torch and transformers. What is imported here
+needs only numpy.
 """
 
 from qtui_core.activations.observers import MinMax, Observed, Observer, Percentile, RangeRule

@@ -1,4 +1,4 @@
-"""Whether a configuration and the tensors beside it are of one model. Needs torch."""
+"""Whether a configuration and a set of tensors belong to the same model. Needs torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from qtui_core.errors import ModelError
 from qtui_core.models.quoting import quoted
 from qtui_core.models.source import ModelSource
 
-#: More layers than this for each tensor no model has, also where layers share their tensors.
+#: A configuration with more layers per stored tensor than this is refused, also where layers share
+#: tensors.
 _LAYERS_A_TENSOR = 10
-#: A configuration of so many times the parameters that are stored is that of another model.
-#: Tied weights and shared layers make it a few times.
+#: A configuration with more than this many times the stored parameters is that of another model.
+#: Tied weights and shared layers account for a few times.
 _FAR_LARGER = 16
 
 
 def check_belonging(source: ModelSource, model_class: Any, config: Any) -> None:
-    """Refuses a configuration of a far larger model than the tensors are of, before time and
-    memory are taken for it. Raises ModelError, and what a constructor raises over it."""
+    """Refuses the configuration of a far larger model than the tensors, before it takes time and
+    memory. Raises ModelError, and whatever the constructor of the model raises."""
     layers = getattr(config, "num_hidden_layers", None)
     if isinstance(layers, int) and layers > _LAYERS_A_TENSOR * len(source.tensors):
         raise ModelError(
@@ -35,11 +36,11 @@ def check_belonging(source: ModelSource, model_class: Any, config: Any) -> None:
 
 
 def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
-    """Which tensors have another shape than the configuration says; empty where none has."""
+    """Names the tensors whose shape differs from the configuration; empty if there are none."""
     try:
         built = _empty(model_class, config)
     except Exception:
-        return ""  # The constructor is what failed, and the caller has its words.
+        return ""  # the constructor failed; the caller has its message
     prefix = f"{built.base_model_prefix}."
     for name, parameter in built.named_parameters():
         for stored in (name, prefix + name, name.removeprefix(prefix)):
@@ -53,6 +54,6 @@ def differing_shapes(source: ModelSource, model_class: Any, config: Any) -> str:
 
 
 def _empty(model_class: Any, config: Any) -> Any:
-    """The model without memory for its weights."""
+    """The model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return model_class(config)

@@ -1,7 +1,7 @@
-"""Running a model on text and keeping what flows through chosen modules. Needs torch.
+"""Runs a model on text and keeps what flows through chosen modules. Needs torch.
 
-Only the chosen modules have hooks, and a hook keeps float32 rows up to a limit and the
-numbers of an Observer; everything else of the forward pass is forgotten as it goes.
+Only the chosen modules have hooks. A hook keeps float32 rows up to a limit, and the numbers of an
+Observer. Nothing else of the forward pass is kept.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from qtui_core.models.quoting import printable, quoted
 from qtui_core.quant import Cancelled
 from qtui_core.quant.segments.elements import Float32
 
-#: Bytes of rows kept of one side of a module over one text.
+#: Bytes of rows kept of the inputs, and of the outputs, of a module over one text.
 KEEP_BYTES = 32 << 20
-#: Tokens that go through the model at once.
+#: Tokens that go through the model in one batch.
 BATCH_TOKENS = 1024
-#: A model below this many parameters runs in one thread: its operations are so short that
-#: waiting for a second one on a busy machine takes longer than they do.
+#: A smaller model than this runs in one thread: its operations are so short that waiting for a
+#: second thread on a busy machine would take longer.
 THREADED_PARAMETERS = 50_000_000
 _MISSING_OPERATION = "not implemented for"
 
@@ -49,20 +49,20 @@ def capture(
 
     Args:
         modules: names in the model, as `LoadedModel.module_of` gives them.
-        keep_bytes: of rows, for each side of each module; 0 keeps none, and then
-            `Observed.second_moment` and its like are still of all tokens.
-        keep_outputs: whether rows of the outputs are kept, beside those of the inputs.
-        histogram: whether to keep what percentiles are made from, 4 MiB a side.
+        keep_bytes: of rows, for the inputs and for the outputs of each module. With 0 no rows are
+            kept; `Observed.second_moment` and the other numbers still cover all tokens.
+        keep_outputs: whether rows of the outputs are kept as well as those of the inputs.
+        histogram: whether to keep the histogram that percentiles need, 4 MiB for each side.
         progress: called with the fraction done, in (0, 1], between batches.
-        cancelled: asked before each batch.
+        cancelled: called before each batch.
 
-    Where the CPU lacks an operation in the model's dtype it is started again in float32,
-    which `loaded.note` then says.
+    If the CPU has no kernel for an operation in the model's dtype, the run starts again in float32,
+    and `loaded.note` says so.
 
     Raises:
         Cancelled: `cancelled()` was true.
-        QtuiError: the forward pass failed, with the module it failed in, or a module was
-            never reached.
+        QtuiError: the forward pass failed (the sentence names the module), or a module was never
+            reached.
     """
     kept = (keep_bytes, keep_bytes if keep_outputs else 0)
     probes = {name: _Probe(kept, histogram=histogram) for name in modules}
@@ -93,7 +93,7 @@ def _run(
     progress: Callable[[float], None] | None,
     cancelled: Callable[[], bool] | None,
 ) -> None:
-    # Logits of all tokens are often the largest tensor there is, and nobody asked for them.
+    # The logits of all tokens are often the largest tensor, and are not needed here.
     base = loaded.model.base_model
     inside = {id(module) for module in base.modules()}
     chosen = [loaded.model.get_submodule(name) for name in probes]
@@ -111,7 +111,7 @@ def _run(
                 raise Cancelled("The work was cancelled.")
             try:
                 runner(input_ids=torch.from_numpy(batch), **settings)
-            except Exception as error:  # whatever a model's own code raises
+            except Exception as error:  # a model's code may raise anything
                 raise _refusal(loaded, error) from error
             done += batch.size
             if progress is not None:
@@ -119,7 +119,8 @@ def _run(
 
 
 def _batches(windows: Windows, tokens: int) -> Iterator[np.ndarray]:
-    """Windows of one length stacked, `[windows, length]`, so that nothing is padded."""
+    """Consecutive windows of equal length, stacked to `[windows, length]`, so that none is
+    padded."""
     waiting: list[np.ndarray] = []
     for ids in windows.ids:
         if waiting and (
@@ -133,7 +134,8 @@ def _batches(windows: Windows, tokens: int) -> Iterator[np.ndarray]:
 
 
 class _Probe:
-    """Both sides of one module while the model runs; `keep_bytes` of rows of each."""
+    """Records the inputs and outputs of one module while the model runs, `keep_bytes` of rows
+    each."""
 
     def __init__(self, keep_bytes: tuple[int, int], *, histogram: bool) -> None:
         self._keep_bytes = keep_bytes
@@ -186,11 +188,11 @@ def _hooked(modules: Sequence[Any], probes: Sequence[_Probe]) -> Iterator[None]:
 
 
 class _MissingOperation(Exception):
-    """An operation, which this names, has no kernel for the dtype."""
+    """There is no kernel for this operation, which the message names, in the dtype."""
 
 
 def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
-    """What a failed forward pass is told as."""
+    """The exception to raise for a failed forward pass."""
     if (
         isinstance(error, RuntimeError | NotImplementedError)
         and _MISSING_OPERATION in str(error)
@@ -207,7 +209,7 @@ def _refusal(loaded: LoadedModel, error: Exception) -> Exception:
 
 
 def _failing_module(loaded: LoadedModel, error: Exception) -> str:
-    """The innermost module whose code was running."""
+    """The innermost module whose code was running when the exception was raised."""
     names = {id(module): name for name, module in loaded.model.named_modules()}
     found, trace = "", error.__traceback__
     while trace is not None:

@@ -12,18 +12,18 @@ from qtui_core.activations.ranges import RANGED, RangeReport
 from qtui_core.quant.scan.columns import STANDS_OUT, ColumnMagnitude, ColumnStatistics
 from qtui_core.schemes.scheme import Family
 
-#: Decibels that nobody would pay for: a fixed range this close to scales per token is enough.
+#: Decibels: a fixed range this close to scales per token is good enough.
 ENOUGH_DB = 1.0
-#: Differences in decibels that are too small to mention.
+#: Decibels: smaller differences are not worth mentioning.
 SLIGHT_DB = 0.3
-#: One of two errors decides if the other is smaller by this many decibels.
+#: Decibels: of two errors one dominates if the other is smaller by this much.
 DECIDES_DB = 6.0
-#: Below this an activation is mostly noise to the layers that follow, 4% of its energy.
+#: Decibels: below this SQNR an activation has lost more than 4% of its energy to noise.
 POOR_DB = 14.0
 
 
 def columns_of(observed: Observed) -> ColumnStatistics:
-    """The channels of an activation as columns, over all tokens and not the kept ones only."""
+    """The channels of an activation as columns, over all tokens, not only the kept ones."""
     absmax = observed.channel_absmax.astype(float)
     rms = observed.second_moment**0.5
     medians = (_median(absmax), _median(rms))
@@ -31,13 +31,13 @@ def columns_of(observed: Observed) -> ColumnStatistics:
 
 
 def standing_out(columns: ColumnStatistics) -> list[ColumnMagnitude]:
-    """The channels whose largest magnitude is more than STANDS_OUT times that of the median
-    channel, the largest first: what a range per tensor is stretched by."""
+    """The channels whose absmax is more than STANDS_OUT times that of the median channel, the
+    largest first. They widen a range per tensor."""
     return [c for c in columns.standing_out() if c.absmax_ratio > STANDS_OUT]
 
 
 def channels_in_words(columns: ColumnStatistics) -> str:
-    """Which channels stand out from the median one."""
+    """Which channels stand out from the median channel, in words."""
     found = standing_out(columns)
     total = columns.absmax.size
     if not found:
@@ -51,7 +51,7 @@ def channels_in_words(columns: ColumnStatistics) -> str:
 
 
 def conclude_ranges(subject: str, columns: ColumnStatistics, reports: Sequence[RangeReport]) -> str:
-    """What calibration is worth for this activation, and what to use. `reports` are those of
+    """What calibration gains for this activation, and what to use. `reports` are those of
     `ways_of`, not empty; `subject` names the activation: "Input of down_proj"."""
     start = f"{subject}: {channels_in_words(columns)}"
     first = reports[0].way.scheme
@@ -95,7 +95,8 @@ def _advice(free: RangeReport, best: RangeReport, static: RangeReport) -> str:
 def conclude_output(
     label: str, weights: OutputError, activations: OutputError, both: OutputError
 ) -> str:
-    """What the two errors do to the output of the layer, and which of them decides."""
+    """What the errors of weights and activations do to the output of the layer, and which
+    dominates."""
     alone = (weights.sqnr_db, activations.sqnr_db)
     if alone == (None, None):
         return f"Output under {label}: exact, as are the weights and the activations."
@@ -112,7 +113,7 @@ def conclude_output(
 
 
 def _kept(report: RangeReport) -> float | None:
-    """The SQNR that counts: on text the range has not seen, where there is such text."""
+    """The SQNR that counts: on held-out text if there is some, else on the calibration text."""
     return (report.held_out or report.calibration).sqnr_db
 
 

@@ -1,4 +1,4 @@
-"""What flows into every linear layer of a model while it reads a text. Needs torch."""
+"""The inputs of every linear layer of a model while it reads a text. Needs torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qtui_core.activations.tokens import TOKEN_BUDGET, Tokenizer, positions_of, 
 from qtui_core.errors import UsageError
 from qtui_core.models import ModelSource
 
-#: Bytes of rows that are kept of all layers together, each layer the same share of them: of a
-#: model of seven billion parameters 128 to 512 tokens.
+#: Bytes of rows that are kept of all layers together, in equal shares: 128 to 512 tokens for a
+#: model of seven billion parameters.
 KEPT_BYTES: Final = 2 << 30
 
 
@@ -26,10 +26,10 @@ def layer_inputs(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> dict[str, LayerInputs]:
-    """Runs the model once over the calibration half of a text. Weights that are not of a linear
-    layer (embeddings) are left out.
+    """Runs the model once over the calibration half of a text. Weights that are not those of a
+    linear layer (embeddings) are left out.
 
-    Raises as `load_model`, `Tokenizer.encode` and `capture` do.
+    Raises what `load_model`, `Tokenizer.encode` and `capture` raise.
     """
     loaded = load_model(source)
     modules = {}
@@ -37,7 +37,7 @@ def layer_inputs(
         try:
             modules[name] = loaded.module_of(name)
         except UsageError:
-            continue  # no linear layer: the caller is told by its absence
+            continue  # not a linear layer: it is missing in the result
     tokenizer = Tokenizer(loaded)
     ids = tokenizer.encode(text.content)
     windows, _ = split_windows(ids, tokenizer, positions_of(loaded.model), TOKEN_BUDGET)

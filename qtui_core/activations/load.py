@@ -1,6 +1,6 @@
-"""From a ModelSource to a model of transformers that runs here. Needs torch and transformers.
+"""Makes a transformers model that runs here from a ModelSource. Needs torch and transformers.
 
-Only what is on this machine is used, and never code that came with a model.
+Uses only files on this machine, and never code that came with a model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qtui_core.models.files.local import LocalFile
 from qtui_core.models.quoting import listed, printable, quoted
 from qtui_core.models.source import ModelSource
 
-#: Stored dtypes a forward pass runs in.
+#: Stored dtypes in which a forward pass runs.
 _DTYPES = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
@@ -30,7 +30,7 @@ _DTYPES = {
     "F64": torch.float64,
 }
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
-#: Heads that are left off: what flows through the model below them is what is captured.
+#: Classes with heads that are left off: activations are captured in the model below the head.
 _BASE = (
     "Model",
     "ForMaskedLM",
@@ -42,7 +42,8 @@ _BASE = (
 )
 
 
-#: transformers takes the id of a repository of compiled kernels for an implementation.
+#: Configuration keys that can select code to download: an implementation may be the name of a
+#: repository of compiled kernels.
 _CODE_KEYS = frozenset(
     {
         "auto_map",
@@ -63,8 +64,8 @@ class LoadedModel:
     Attributes:
         source: where it came from.
         model: the transformers model.
-        folder: where its files are, tokenizer included.
-        note: what of the computation is not as the weights are stored; empty as a rule.
+        folder: the folder with its files, including the tokenizer.
+        note: how the computation differs from the stored weights; usually empty.
     """
 
     source: ModelSource
@@ -74,17 +75,17 @@ class LoadedModel:
 
     @property
     def dtype(self) -> str:
-        """What it computes in: "bfloat16"."""
+        """The dtype it computes in: "bfloat16"."""
         return str(self.model.dtype).removeprefix("torch.")
 
     @property
     def vocabulary(self) -> int:
-        """Tokens it has an embedding for."""
+        """The number of tokens in its embedding."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def use_float32(self, operation: str) -> None:
-        """Compute in float32 from now on, because there is no such operation in the dtype;
-        `note` says so."""
+        """Computes in float32 from now on, because `operation` has no kernel in the dtype; `note`
+        says so."""
         self.note = (
             f"PyTorch has no {operation} in {self.dtype} on this CPU, so the model runs in float32."
         )
@@ -95,7 +96,7 @@ class LoadedModel:
 
         Raises:
             ModelError: the source has no such tensor.
-            UsageError: it is no weight of a linear module, with what it is instead.
+            UsageError: it is not the weight of a linear module; the sentence says what it is.
         """
         info = self.source.tensor(tensor)
         name = tensor.removesuffix(".weight")
@@ -119,7 +120,8 @@ class LoadedModel:
         return path
 
     def _module(self, name: str) -> tuple[str, Any] | None:
-        """A base model and one with a head name the same module with and without a prefix."""
+        """The module of that name and its name here. A base model and a model with a head name the
+        same module with and without a prefix."""
         prefix = f"{self.model.base_model_prefix}."
         modules = dict(self.model.named_modules())
         for path in (name, prefix + name, name.removeprefix(prefix)):
@@ -129,17 +131,17 @@ class LoadedModel:
 
 
 def is_linear(module: Any) -> bool:
-    """Whether a module multiplies by a matrix that it holds: nn.Linear, or the Conv1D of
-    GPT-2, which keeps it transposed."""
+    """Whether a module multiplies by its weight matrix: nn.Linear, or GPT-2's Conv1D, whose weight
+    is transposed."""
     return isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
 
 
 def load_model(source: ModelSource) -> LoadedModel:
-    """The model of a source, weights as they are stored and mapped rather than copied where
-    transformers needs no other form of them.
+    """The model of a source. Weights keep their stored dtype and are mapped rather than copied,
+    unless transformers needs another layout.
 
     Raises:
-        ModelError: it cannot be run here, with the reason.
+        ModelError: it cannot be run here; the sentence says why.
     """
     check_plain(source, "Activations are captured from")
     config = _config(source)
@@ -151,12 +153,11 @@ def load_model(source: ModelSource) -> LoadedModel:
 def with_weights(
     source: ModelSource, model_class: Any, config: Any, dtype: torch.dtype, **settings: Any
 ) -> Any:
-    """An instance of a class with the weights of a source, on the CPU: mapped rather than copied
-    where `dtype` is the one they are stored in. `settings` are more arguments of
-    `from_pretrained`.
+    """An instance of a class with the weights of a source, on the CPU. They are mapped rather than
+    copied if `dtype` is the stored one. `settings` are further arguments of `from_pretrained`.
 
     Raises:
-        ModelError: the weights do not belong to the class, or not all are there.
+        ModelError: the weights do not belong to the class, or some are missing.
     """
     logging.disable_progress_bar()
     _check_memory(source)
@@ -173,7 +174,7 @@ def with_weights(
         )
     except ModelError:
         raise
-    except Exception as error:  # whatever a configuration makes of a constructor
+    except Exception as error:  # a configuration can make a constructor raise anything
         why = differing_shapes(source, model_class, config) or _first_line(error)
         raise ModelError(
             f"transformers cannot build {quoted(source.id)} as {model_class.__name__}: {why}"
@@ -189,7 +190,7 @@ def with_weights(
 
 
 def folder_of(source: ModelSource) -> Path:
-    """The folder a source's files are in. Raises ModelError where they are on the hub."""
+    """The folder with a source's files. Raises ModelError if they are on the hub."""
     for file in source.files.values():
         if not isinstance(file, LocalFile):
             raise ModelError(
@@ -203,8 +204,8 @@ def folder_of(source: ModelSource) -> Path:
 
 
 def check_plain(source: ModelSource, purpose: str) -> None:
-    """Raises ModelError where a source does not have, on this machine, all weights as plain
-    numbers that a forward pass runs in. `purpose` begins the sentence that goes on with "models
+    """Raises ModelError unless all weights of a source are on this machine, as plain numbers in a
+    dtype that a forward pass runs in. `purpose` is the beginning of a sentence that ends in "models
     whose weights are plain numbers"."""
     source.require_weights()
     if source.quantization is not None:
@@ -227,7 +228,7 @@ def check_plain(source: ModelSource, purpose: str) -> None:
 
 
 def _main_dtype(source: ModelSource) -> str:
-    """What most bytes of the weights are stored in."""
+    """The dtype in which most bytes of the weights are stored."""
     return next(iter(source.dtypes))
 
 
@@ -241,7 +242,7 @@ def _config(source: ModelSource) -> Any:
         raise ModelError(f"The installed transformers knows no model of type {quoted(kind)}{own}.")
     try:
         return CONFIG_MAPPING[kind].from_dict(without_code(config))
-    except Exception as error:  # whatever a configuration makes of a constructor
+    except Exception as error:  # a configuration can make a constructor raise anything
         raise ModelError(
             f"transformers does not accept the configuration of {quoted(source.id)}: "
             f"{_first_line(error)}"
@@ -249,7 +250,7 @@ def _config(source: ModelSource) -> Any:
 
 
 def without_code(value: Any) -> Any:
-    """A configuration without the keys by which it could choose code to download and run."""
+    """A configuration without the keys that could select code to download and run."""
     if isinstance(value, Mapping):
         return {k: without_code(v) for k, v in value.items() if k not in _CODE_KEYS}
     if isinstance(value, list):
@@ -258,7 +259,8 @@ def without_code(value: Any) -> Any:
 
 
 def _class_of(source: ModelSource, config: Any) -> Any:
-    """AutoModelForCausalLM's class for what generates text, AutoModel's for encoders."""
+    """The class of AutoModelForCausalLM for models that generate text, of AutoModel for
+    encoders."""
     name = source.architecture or ""
     named = "architectures" in (source.config or {})
     if named and name.endswith(_CAUSAL) and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -275,13 +277,13 @@ def _class_of(source: ModelSource, config: Any) -> Any:
 
 
 def _tensors(source: ModelSource) -> dict[str, torch.Tensor]:
-    """The tensors of a source on private maps of its files: what writes to one changes a
-    copy of that page and never the file."""
+    """The tensors of a source on private maps of its files: writing to a tensor changes a copy of
+    the page in memory, never the file."""
     maps: dict[str, mmap.mmap] = {}
     tensors = {}
     for name, info in source.tensors.items():
         if info.dtype not in _DTYPES or not info.elements:
-            continue  # positions and masks that old checkpoints carry, which models make
+            continue  # positions and masks in old checkpoints, which models make themselves
         if info.file not in maps:
             maps[info.file] = _map(source.files[info.file])
         flat = torch.frombuffer(
@@ -309,7 +311,7 @@ def _check_memory(source: ModelSource) -> None:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be used without swapping; None where the system does not tell."""
+    """Bytes that can be used without swapping; None if the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

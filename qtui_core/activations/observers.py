@@ -1,7 +1,7 @@
 """What is kept of the values that flow through a module, and the ranges made from it.
 
-An `Observer` sees every token and keeps a few numbers a channel and one histogram; a range
-rule (`MinMax`, `Percentile`) turns what was observed into the range of a fixed scale.
+An `Observer` sees every token and keeps a few numbers per channel and one histogram. A range rule
+(`MinMax`, `Percentile`) turns what was observed into the range of a fixed scale.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from qtui_core.quant.segments.elements import Float32
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
-#: A bin of the histogram holds all float32 numbers that agree in sign, exponent and the upper
-#: 10 of 23 mantissa bits: its width is 2^-10 of its value, and a bfloat16 or TF32 number is
-#: alone in its bin.
+#: A bin of the histogram holds all float32 numbers with the same sign, exponent and upper 10 of 23
+#: mantissa bits. Its width is 2^-10 of its value, and each bfloat16 or TF32 number has a bin of its
+#: own.
 _DROPPED_BITS = 13
 BINS = 1 << (32 - _DROPPED_BITS)
 _HALF = BINS // 2
-#: Elements whose bins are counted at a time.
+#: Elements per chunk of the count.
 _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What was seen of `[tokens, features]`. Numbers are over the finite elements; None where
-    there are none.
+    """What was observed of activations `[tokens, features]`. Numbers are over the finite elements;
+    None if there are none.
 
     Attributes:
         tokens, features: how many.
         nonfinite: NaN and infinities.
         min, max: of all elements.
-        channel_absmax: float32 `[features]`, the largest magnitude of each channel.
-        second_moment: float64 `[features]`, the mean over the tokens of the square of each
-            channel, E[x_j^2]; a NaN or infinity counts as 0.
-        counts: int64 `[BINS]`, elements by the upper 19 bits of the float32 word, in the
-            order of their values; None where no histogram was asked for.
+        channel_absmax: float32 `[features]`, the largest magnitude in each channel.
+        second_moment: float64 `[features]`, the mean square of each channel over the tokens,
+            E[x_j^2]; a NaN or infinity counts as 0.
+        counts: int64 `[BINS]`, elements by the upper 19 bits of the float32 word, in ascending
+            order of values; None if no histogram was asked for.
     """
 
     tokens: int
@@ -62,9 +62,9 @@ class Observed:
 
 
 class Observer:
-    """Sees the values of one side of a module, a batch at a time.
+    """Observes the inputs or outputs of one module, one batch at a time.
 
-    `histogram` costs 4 MiB and is what percentiles need.
+    `histogram` costs 4 MiB; percentiles need it.
     """
 
     def __init__(self, features: int, *, histogram: bool = True) -> None:
@@ -76,7 +76,7 @@ class Observer:
         self._counts = np.zeros(BINS, np.int64) if histogram else None
 
     def add(self, x: Float32) -> None:
-        """More tokens, float32 `[tokens, features]`."""
+        """Adds tokens, float32 `[tokens, features]`."""
         if not x.size:
             return
         self._tokens += x.shape[0]
@@ -103,12 +103,12 @@ class Observer:
         for start in range(0, values.size, _PIECE):
             words = np.ascontiguousarray(values[start : start + _PIECE]).view(np.uint32)
             bins = (words >> _DROPPED_BITS).astype(np.int64)
-            # Sign and magnitude become an order: -0 just below 0, -inf lowest.
+            # Reorders sign and magnitude by value: -inf comes first, -0 just below 0.
             bins = np.where(bins < _HALF, bins + _HALF, BINS - 1 - bins)
             self._counts += np.bincount(bins, minlength=BINS)
 
     def observed(self) -> Observed:
-        """What was seen so far."""
+        """What was observed so far."""
         anything = self._low <= self._high
         return Observed(
             tokens=self._tokens,
@@ -123,20 +123,21 @@ class Observer:
 
 
 class RangeRule(Protocol):
-    """How the range of a fixed scale follows from what was observed."""
+    """How the range of a fixed scale is chosen from what was observed."""
 
     @property
     def words(self) -> str:
         """Its name for people."""
 
     def range_of(self, observed: Observed, *, symmetric: bool) -> tuple[float, float]:
-        """(low, high); (-a, a) where `symmetric`. Raises UsageError where nothing finite was
-        observed, or what the rule needs was not kept."""
+        """The range (low, high); (-a, a) if `symmetric`. Raises UsageError if no finite value was
+        observed, or if something that the rule needs was not kept."""
 
 
 @dataclass(frozen=True)
 class MinMax:
-    """The smallest and the largest value that were seen; symmetric, the largest magnitude."""
+    """From the smallest to the largest observed value; if symmetric, from minus to plus the
+    absmax."""
 
     @property
     def words(self) -> str:
@@ -153,12 +154,12 @@ class MinMax:
 
 @dataclass(frozen=True)
 class Percentile:
-    """A range that leaves out 100 - `percent` per cent of the elements: symmetric, those of
-    the largest magnitudes (as the histogram calibrators of TensorRT and ModelOpt do);
-    otherwise half of them at each end.
+    """A range that leaves out 100 - `percent` per cent of the elements. If symmetric, those with
+    the largest magnitudes (as the histogram calibrators of TensorRT and ModelOpt do), otherwise
+    half of them at each end.
 
-    Exact for bfloat16 values, and for float32 ones up to 2^-10 of the bound (see BINS), which
-    is then too small. Never beyond what min-max gives.
+    Exact for bfloat16 values. For float32 values the bound may be too small by up to 2^-10 of
+    itself (see BINS). Never wider than the range of min-max.
     """
 
     percent: float
@@ -192,12 +193,12 @@ class Percentile:
 
 def _nearest_rank(counts: Int64, rank: float) -> int:
     """The first bin at which at least `rank` elements have been counted."""
-    # The rank is a product of decimals: what is a whole number but for rounding is that.
+    # Rounding errors in the rank must not raise a whole number to the next.
     needed = np.ceil(rank - 1e-9 * max(1.0, rank))
     return int(np.searchsorted(np.cumsum(counts), max(1.0, needed)))
 
 
 def _value(position: int) -> float:
-    """The number of smallest magnitude in the bin at a position of the ordered histogram."""
+    """The number with the smallest magnitude in the bin at a position of the ordered histogram."""
     code = position - _HALF if position >= _HALF else BINS - 1 - position
     return float(np.array([code << _DROPPED_BITS], np.uint32).view(np.float32)[0])

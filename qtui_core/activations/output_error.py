@@ -1,5 +1,5 @@
-"""What quantized weights and quantized activations do to the output of a layer,
-y = x W^T + b, and not to the tensors alone."""
+"""What quantized weights and activations do to the output of a layer, y = x W^T + b, rather than to
+the tensors alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qtui_core.quant import Cancelled, Scheme, quantize
 from qtui_core.quant.measure import decibels
 from qtui_core.quant.segments.elements import Float32
 
-#: Largest weight, elements: the layer and one quantized copy are held as float32.
+#: The most elements of a weight: the layer and one quantized copy are held as float32.
 MAX_ELEMENTS = 1 << 28
-#: Multiplications of one product that keep an answer within seconds.
+#: The most multiplications of one product that still take only seconds.
 MAX_WORK = 1 << 35
 LEAST_TOKENS = 16
 
@@ -27,10 +27,10 @@ class OutputError:
     """The error of the output of a layer over some tokens.
 
     Attributes:
-        relative_mse: sum of (y' - y)^2 over the sum of y^2, y the exact output, its bias
-            included; None where the output is zero everywhere.
-        sqnr_db: -10 log10 of that; None without any error.
-        channel_squared_error, channel_squared: float64 `[out]`, the two sums of each output
+        relative_mse: sum of (y' - y)^2 over sum of y^2, where y is the exact output with its bias;
+            None if the output is zero everywhere.
+        sqnr_db: -10 log10(relative_mse), decibels; None if there is no error.
+        channel_squared_error, channel_squared: float64 `[out]`, the two sums for each output
             channel.
     """
 
@@ -44,14 +44,14 @@ class OutputError:
 
     @property
     def channel_share(self) -> Float64:
-        """The share of the squared error that each output channel causes; zeros without any
-        error."""
+        """The share of the squared error in each output channel, float64 `[out]`; zeros if there is
+        no error."""
         total = self.channel_squared_error.sum()
         return self.channel_squared_error / total if total else self.channel_squared_error
 
 
 def tokens_for(weight_shape: tuple[int, int], available: int) -> int:
-    """How many of the available tokens `output_errors` can take in seconds."""
+    """How many of the available tokens `output_errors` can process in seconds."""
     elements = max(1, weight_shape[0] * weight_shape[1])
     return min(available, max(LEAST_TOKENS, MAX_WORK // elements))
 
@@ -68,22 +68,21 @@ def output_errors(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> list[list[OutputError]]:
-    """The error for each weight scheme (first index) with each activation scheme (second);
-    None leaves the weights or the activations as they are.
+    """The error for each weight scheme (first index) with each activation scheme (second); None
+    leaves the weights or the activations unquantized.
 
-    With dX = X' - X and dW = W' - W the error is dX W'^T + X dW^T, which is computed as
-    written here: a difference of two float32 outputs would lose the small errors.
+    With dX = X' - X and dW = W' - W, the error is dX W'^T + X dW^T and is computed in this form:
+    the difference of two float32 outputs would lose small errors.
 
     Args:
         x: float32 `[tokens, in]`; tokens with a NaN or infinity are left out.
-        weight: float32 `[out, in]`; `[in, out]` where `transposed`, and then quantized as it
-            is stored.
-        bias: float32 `[out]`. It is no part of the error, and of the output it is.
+        weight: float32 `[out, in]`; if `transposed`, `[in, out]`, and quantized in this layout.
+        bias: float32 `[out]`. It is part of the output but not of the error.
         model_absmax: as for `quantize`, for weight schemes with granularity `model`.
 
     Raises:
         Cancelled: `cancelled()` was true.
-        UsageError: shapes that do not fit, a weight too large, or no token to multiply.
+        UsageError: shapes that do not fit, a weight that is too large, or no tokens.
     """
     inputs = weight.shape[0] if transposed else weight.shape[1]
     if x.ndim != 2 or x.shape[1] != inputs:
@@ -120,7 +119,7 @@ def output_errors(
         used, from_weight = weight, None
         if scheme is not None:
             used = quantize(weight, scheme, model_absmax=model_absmax).dequantize()
-            if not scheme.saturate:  # what overflows is left out, as `measure` does
+            if not scheme.saturate:  # elements that overflow are left out, as in `measure`
                 used = np.where(np.isfinite(used), used, weight)
             from_weight = product(x, used - weight)
         row = []

@@ -1,9 +1,7 @@
-"""Static and dynamic quantization of activations, on the text the range was made from and on
-text it has not seen.
+"""Static and dynamic quantization of activations, on calibration text and on held-out text.
 
-Dynamic: the scale comes from the values it is for, those of each token or of the whole
-tensor. Static: a range is fixed beforehand from calibration text, and what lies outside it is
-clipped.
+Dynamic: the scale comes from the values themselves, of each token or of the whole tensor. Static:
+the range is fixed beforehand from calibration text, and values outside it are clipped.
 """
 
 from __future__ import annotations
@@ -24,21 +22,21 @@ from qtui_core.quant.segments.elements import Float32
 from qtui_core.schemes.granularity import PerModel, PerRow, PerTensor, PerToken
 from qtui_core.schemes.scheme import Family, Scheme
 
-#: The rules that are compared unless the caller says otherwise.
+#: The rules that are compared by default.
 RULES: tuple[RangeRule, ...] = (MinMax(), Percentile(99.99), Percentile(99.9))
-#: Families whose scale is free to be that of a token, of the tensor, or fixed.
+#: Families whose scale can be per token, per tensor, or fixed.
 RANGED = (Family.INTEGER, Family.FLOAT)
 
 
 @dataclass(frozen=True)
 class ActivationScheme:
-    """One way to quantize what flows through a module.
+    """One way to quantize activations.
 
     Attributes:
         kind: "dynamic" or "static".
         words: where the scale comes from, for people: "per token", "99.9%".
-        scheme: what is done to `[tokens, features]`; granularity `model` where static.
-        extent: (low, high) of the fixed range, None where dynamic.
+        scheme: the scheme for `[tokens, features]`; its granularity is `model` if static.
+        extent: (low, high) of the fixed range, None if dynamic.
     """
 
     kind: Literal["dynamic", "static"]
@@ -49,12 +47,12 @@ class ActivationScheme:
 
 @dataclass(frozen=True)
 class RangeReport:
-    """An ActivationScheme on the calibration text and, where there is one, on held-out text.
+    """The error of an ActivationScheme on calibration text and, if there is some, on held-out text.
 
     Attributes:
-        bits_per_value: of storage, scales that are computed on the fly counted.
-        loss_db: decibels that are lost on text the range was not made from; None where one of
-            the two has no error.
+        bits_per_value: of storage, including scales that are computed on the fly.
+        loss_db: decibels lost on held-out text against calibration text; None if one of the two has
+            no error.
     """
 
     way: ActivationScheme
@@ -72,7 +70,7 @@ class RangeReport:
 
 
 def as_written(scheme: Scheme) -> ActivationScheme:
-    """The scheme with its own granularity, scales from the values themselves.
+    """The scheme with its own granularity, and scales from the values themselves.
 
     Raises UsageError for granularity `model`, which for an activation means a fixed range.
     """
@@ -85,11 +83,10 @@ def as_written(scheme: Scheme) -> ActivationScheme:
 
 
 def static(scheme: Scheme, rule: RangeRule, observed: Observed) -> ActivationScheme:
-    """The scheme's format, rule and rounding under a fixed range. What lies outside is
-    clipped to the end of the range, also where the scheme says `nosat`; outlier columns are
-    not taken out.
+    """The scheme's format, rule and rounding with a fixed range. Values outside are clipped to the
+    ends of the range, even if the scheme says `nosat`; there are no outlier columns.
 
-    Raises UsageError for a format without a free scale, or where `rule` finds no range.
+    Raises UsageError for a format without a free scale, or if `rule` finds no range.
     """
     _check_ranged(scheme)
     fixed = replace(scheme, granularity=PerModel(), outlier_threshold=None, saturate=True)
@@ -100,9 +97,9 @@ def static(scheme: Scheme, rule: RangeRule, observed: Observed) -> ActivationSch
 def ways_of(
     scheme: Scheme, observed: Observed, rules: Sequence[RangeRule] = RULES
 ) -> list[ActivationScheme]:
-    """The ways to quantize an activation in the scheme's format: dynamic per token and per
-    tensor, then static by each rule; first the scheme as it is written where it is none of
-    these. A format with a scale of its own, or none, has that way only."""
+    """The ways to quantize an activation in the scheme's format: dynamic per token and per tensor,
+    then static by each rule. The scheme as written comes first if it is none of these. A format
+    that fixes its own scale, or has none, has only that way."""
     if scheme.family not in RANGED:
         return [as_written(scheme)]
     ways = []
@@ -121,7 +118,7 @@ def compare_ranges(
     progress: Callable[[float], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Iterator[RangeReport]:
-    """The error of each way, on the kept rows of both recordings, as they become known.
+    """The error of each way on the kept rows of both recordings, each as soon as it is known.
 
     Raises Cancelled when `cancelled()` is true.
     """
@@ -138,7 +135,7 @@ def compare_ranges(
 def range_error(
     x: Float32, way: ActivationScheme, *, cancelled: Callable[[], bool] | None = None
 ) -> tuple[RangeError, float]:
-    """The error of `[tokens, features]`, and bits of storage a value."""
+    """The error of one way on `[tokens, features]`, and its bits of storage per value."""
     report = measure(x, way.scheme, model_absmax=way.extent, cancelled=cancelled)
     clipped = clipped_share(x, way.extent)
     if way.extent is None and report.count > report.nonfinite:
@@ -149,7 +146,7 @@ def range_error(
 
 
 def clipped_share(x: Float32, extent: tuple[float, float] | None) -> float:
-    """The share of the finite elements outside a range; 0.0 without a range."""
+    """The share of the finite elements outside a range; 0.0 if there is no range."""
     if extent is None:
         return 0.0
     finite = np.isfinite(x)

@@ -1,4 +1,5 @@
-"""What a capture leaves: rows and observations of both sides of a module, as plain arrays."""
+"""The results of a capture: rows and observations of the inputs and outputs of a module, as plain
+arrays."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ SIDES: tuple[Side, ...] = ("input", "output")
 
 @dataclass(frozen=True, eq=False)
 class ActivationRecord:
-    """One side of a module over one text.
+    """The inputs or the outputs of a module over one text.
 
     Attributes:
-        observed: of all tokens.
-        rows: float32 `[kept, features]`, evenly spaced tokens.
+        observed: over all tokens.
+        rows: float32 `[kept, features]`, of evenly spaced tokens.
     """
 
     observed: Observed
@@ -26,13 +27,13 @@ class ActivationRecord:
 
     @property
     def whole(self) -> bool:
-        """Whether the rows are all tokens there were."""
+        """Whether the rows are those of all tokens."""
         return self.rows.shape[0] == self.observed.tokens
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleRecord:
-    """Both sides of a module. A module that no token reached has no features either.
+    """The inputs and outputs of a module. If no token reached the module, it has no features.
 
     Attributes:
         module: its name in the model that ran.
@@ -50,9 +51,9 @@ class ModuleRecord:
 
 @dataclass(frozen=True, eq=False)
 class LayerInputs:
-    """What went into the layer of one weight: `rows`, float32 `[tokens, inputs]`, evenly spread
-    over a text. The weight is [outputs, inputs], or with `transposed` [inputs, outputs] (the
-    Conv1D of GPT-2)."""
+    """The inputs of the layer of one weight: `rows`, float32 `[tokens, inputs]`, evenly spaced over
+    a text. The weight is [outputs, inputs], or [inputs, outputs] if `transposed` (GPT-2's
+    Conv1D)."""
 
     rows: Float32
     transposed: bool = False

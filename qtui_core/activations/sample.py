@@ -1,4 +1,4 @@
-"""A bounded sample of the tokens that go by, spread evenly over all of them."""
+"""A bounded sample of tokens, evenly spread over all tokens that were seen."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from qtui_core.quant.segments.elements import Float32
 
 
 class EvenSample:
-    """Keeps every row until `capacity` would be exceeded, then every second, then every
-    fourth...: always the rows whose number is a multiple of `stride`. Nothing is random, and
-    how many rows will come need not be known.
-    """
+    """Keeps every row until `capacity` would be exceeded, then every second, then every fourth, and
+    so on: the rows whose number is a multiple of `stride`. Nothing is random, and the total number
+    of rows need not be known."""
 
     def __init__(self, features: int, capacity: int) -> None:
         self.capacity = capacity
@@ -22,7 +21,7 @@ class EvenSample:
         self._kept = 0
 
     def add(self, x: Float32) -> None:
-        """More rows, float32 `[rows, features]`. What is kept of them is copied."""
+        """Adds rows, float32 `[rows, features]`, and copies those that it keeps."""
         first = -self._seen % self.stride
         self._seen += x.shape[0]
         if not self.capacity:
@@ -41,7 +40,7 @@ class EvenSample:
         self.stride *= 2
 
     def rows(self) -> Float32:
-        """The kept rows in their order, float32 `[kept, features]`."""
+        """The kept rows in order, float32 `[kept, features]`."""
         if not self._parts:
             return np.empty((0, self._features), np.float32)
         if len(self._parts) > 1:

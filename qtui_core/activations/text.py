@@ -1,4 +1,5 @@
-"""The text a model is run on. Standard library only, so that who asks for a run can look first."""
+"""The text that a model is run on. Standard library only, so that a text can be checked before a
+model is loaded."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from qtui_core.errors import UsageError
 from qtui_core.models.demo import HELD_BACK_TEXT
 from qtui_core.models.quoting import quoted
 
-#: How much of a file is read; a hundred times what any run needs.
+#: The most bytes read of a file; a hundred times what any run needs.
 MAX_BYTES = 4 << 20
-#: Zero bytes separate documents here and there, as in the demo's own text; in what is no text they
-#: are many.
+#: A few zero bytes separate documents, as in the demo's own text; many mean that the file is not
+#: text.
 MOST_ZEROS = 1e-3
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text to run a model on, and where it is from, for people. `partial` where a file goes
-    on after what was read of it."""
+    """Text to run a model on, and where it is from, for people. `partial`: only the beginning of a
+    file was read."""
 
     content: str
     origin: str
@@ -29,15 +30,15 @@ class Text:
 
 
 def builtin_text() -> Text:
-    """The text the demo model was not trained on: Python sources."""
+    """The text that the demo model was not trained on: Python sources."""
     return Text(HELD_BACK_TEXT.read_text(encoding="utf-8"), "the built-in text")
 
 
 def read_text(path: str, purpose: str = "calibration") -> Text:
-    """The text of a file. `purpose` is what needs it, for what is said where it is none.
+    """The text of a file. `purpose` says in errors what the text is for.
 
     Raises:
-        UsageError: it cannot be read, is empty, or is no text.
+        UsageError: the file cannot be read, is empty, or is not text.
     """
     place = Path(os.path.expanduser(path))
     if "\0" in path or not path.strip():
@@ -59,7 +60,7 @@ def read_text(path: str, purpose: str = "calibration") -> Text:
             f"{quoted(path)} is binary (a zero byte at {raw.index(0):,}); {purpose} needs text."
         )
     try:
-        # A character may be cut where the reading stopped.
+        # The end of what was read may cut a character in two.
         content = codecs.getincrementaldecoder("utf-8")().decode(raw, final=not partial)
     except UnicodeDecodeError as error:
         raise UsageError(

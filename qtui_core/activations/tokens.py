@@ -1,6 +1,6 @@
-"""From text to windows of token ids, and the split into calibration and held-out text.
+"""Turns text into windows of token ids, and splits them into calibration and held-out text.
 
-transformers is imported where a tokenizer is read.
+transformers is imported only when a tokenizer is read.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from qtui_core.models.quoting import printable, quoted
 
 Ids = npt.NDArray[np.int64]
 
-#: Most and fewest tokens of each of the two texts where there are so many, and the work that
-#: lies between: two operations a parameter and token, 10^12 of which are seconds on a CPU.
+#: The most and the fewest tokens of each half of a text, and the operations that choose a number
+#: between: two per parameter and token; 10^12 take seconds on a CPU.
 TOKEN_BUDGET = 2048
 LEAST_BUDGET = 256
 MAX_OPERATIONS = 10**12
-#: Tokens of a window. Long enough for attention to have something to attend to.
+#: Tokens of a window: long enough for attention to matter.
 WINDOW = 256
-#: Fewer tokens than this give no range worth the name.
+#: Fewer tokens than this give no useful range.
 LEAST_TOKENS = 16
-#: A model with this vocabulary and no tokenizer reads bytes.
+#: A model with this vocabulary and without a tokenizer reads bytes.
 BYTES = 256
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -40,7 +40,7 @@ _TOKENIZER_FILES = (
 
 
 class Tokenized(Protocol):
-    """What is asked of a loaded model."""
+    """What a tokenizer needs of a loaded model."""
 
     @property
     def folder(self) -> Path: ...
@@ -54,7 +54,7 @@ class Tokenized(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Token ids as a model takes them, each `[length]`, special tokens included."""
+    """Token ids as a model takes them, each `[length]`, with special tokens."""
 
     ids: tuple[Ids, ...]
 
@@ -64,7 +64,7 @@ class Windows:
 
 
 class Tokenizer:
-    """What turns text into ids: the model's own tokenizer, or bytes."""
+    """Turns text into ids: with the model's own tokenizer, or as bytes."""
 
     def __init__(self, loaded: Tokenized) -> None:
         self._prefix: list[int] = []
@@ -84,10 +84,10 @@ class Tokenizer:
             )
 
     def encode(self, text: str) -> Ids:
-        """Ids without special tokens.
+        """Ids without special tokens, int64 `[tokens]`.
 
         Raises:
-            ModelError: the tokenizer fails, or gives ids that the model has no embedding for.
+            ModelError: the tokenizer fails, or gives ids that are not in the model's embedding.
         """
         if self._own is None:
             return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int64)
@@ -100,7 +100,7 @@ class Tokenizer:
         return ids
 
     def decode(self, number: int) -> str:
-        """The text of one token; of a byte that is no character by itself, the replacement
+        """The text of one token; for a byte that is no character by itself, the replacement
         character."""
         if self._own is None:
             return bytes([number]).decode("utf-8", "replace") if number < BYTES else f"#{number}"
@@ -108,18 +108,18 @@ class Tokenizer:
 
     @property
     def special(self) -> int:
-        """How many special tokens a window has."""
+        """The number of special tokens in a window."""
         return len(self._prefix) + len(self._suffix)
 
     def wrap(self, ids: Ids) -> Ids:
-        """A window with the special tokens that the model expects around text."""
+        """The ids with the special tokens that the model expects around text."""
         return np.array([*self._prefix, *ids.tolist(), *self._suffix], np.int64)
 
     def _ids(self, text: str, *, special: bool) -> list[int]:
         assert self._own is not None
         try:
             return list(self._own(text, add_special_tokens=special, verbose=False)["input_ids"])
-        except Exception as error:  # whatever a tokenizer's files make of it
+        except Exception as error:  # a tokenizer's files can make it raise anything
             raise ModelError(
                 f"The tokenizer of the model failed: {printable(str(error)[:200])}"
             ) from error
@@ -141,13 +141,13 @@ def token_budget(parameters: int) -> int:
 def split_windows(
     ids: Ids, tokenizer: Tokenizer, limit: int | None, budget: int = TOKEN_BUDGET
 ) -> tuple[Windows, Windows | None]:
-    """Windows of the first half, to calibrate on, and of the second, held out. Of a half
-    longer than `budget` evenly spaced windows are taken. A text too short to be cut in two is
-    calibrated on as a whole, and nothing is held out.
+    """Windows of the first half of a text, for calibration, and of the second half, held out. Of a
+    half longer than `budget`, evenly spaced windows are taken. A text too short to be split is used
+    for calibration as a whole, and nothing is held out.
 
     Args:
         ids: of the text, `[tokens]`.
-        limit: the most tokens the model takes at once; None where it does not say.
+        limit: the most tokens that the model takes at once; None if it does not say.
 
     Raises:
         UsageError: there are fewer than LEAST_TOKENS tokens.
@@ -178,13 +178,13 @@ def _windows(ids: Ids, tokenizer: Tokenizer, length: int, budget: int) -> Window
 
 
 def positions_of(model: Any) -> int | None:
-    """The most tokens a model takes at once, as its configuration says."""
+    """The most tokens that a model takes at once, from its configuration."""
     config = model.config
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
         return None
     if "roberta" in str(getattr(config, "model_type", "")):
-        # The first position of RoBERTa and its kind comes after the padding index.
+        # In RoBERTa and similar models the first position follows the padding index.
         limit -= (getattr(config, "pad_token_id", None) or 0) + 1
     return max(1, limit)
 
@@ -196,7 +196,7 @@ def _own_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-    except Exception as error:  # whatever its files make of it
+    except Exception as error:  # a tokenizer's files can make it raise anything
         raise ModelError(
             f"The tokenizer in {quoted(folder)} cannot be read: {printable(str(error)[:200])}"
         ) from error

@@ -1,1 +1,2 @@
-"""What the sciences answer, as data without numpy: it crosses to the screen as it is."""
+"""Answers about tensors and schemes, as data without numpy: they are sent to the screen as they
+are."""

@@ -1,4 +1,4 @@
-"""Where the bits of a scheme go, schemes at the same bits, and how NF4 is made."""
+"""The stored bits of a scheme, schemes with equal bits, and how NF4 is constructed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from qtui_core.schemes.scheme import Scheme
 
 @dataclass(frozen=True)
 class BitPart:
-    """`count` numbers of `bits` bits each, kept one after another and filled up to a whole
-    byte at the end."""
+    """`count` numbers of `bits` bits each, stored one after another and padded to a whole byte."""
 
     name: str
     count: int
@@ -25,8 +24,8 @@ class BitPart:
 
 @dataclass(frozen=True)
 class BitBudget:
-    """What is stored of a tensor of `shape` under `scheme`. Parts that the scheme does not
-    have are left out; the codes are the first."""
+    """What is stored of a tensor of `shape` under `scheme`. The first part is the codes; parts that
+    the scheme does not have are left out."""
 
     scheme: Scheme
     shape: tuple[int, ...]
@@ -38,18 +37,18 @@ class BitBudget:
 
     @property
     def bits_per_parameter(self) -> Fraction:
-        """Bits for each element, exact; those of a code for an empty tensor."""
+        """Stored bits per element, exact; for an empty tensor the bits of a code."""
         if not math.prod(self.shape):
             return Fraction(self.scheme.bits)
         return sum((self.share(part) for part in self.parts), Fraction(0))
 
     @property
     def overhead(self) -> Fraction:
-        """Bits for each element beyond those of its code."""
+        """Stored bits per element besides its code."""
         return self.bits_per_parameter - self.scheme.bits
 
     def share(self, part: BitPart) -> Fraction:
-        """Bits of a part for each element, exact; 0 for an empty tensor."""
+        """Bits of one part per element, exact; 0 for an empty tensor."""
         count = math.prod(self.shape)
         return Fraction(8 * part.bytes, count) if count else Fraction(0)
 
@@ -59,12 +58,12 @@ class EqualBits:
     """A scheme with the group size that comes nearest to the wanted bits per parameter.
 
     Attributes:
-        asked: the scheme as it was.
-        scheme: the scheme to compare; `asked` itself where it has no size to turn.
+        asked: the scheme before the group size was changed.
+        scheme: the scheme to compare; `asked` itself if it has no group size.
         bits: its exact bits per parameter.
-        difference: `bits` less the wanted ones.
-        equal: whether they are equal to within the tolerance.
-        note: why not, a clause without a full stop; empty where they are.
+        difference: `bits` less the wanted bits.
+        equal: whether they are equal within the tolerance.
+        note: why they are not equal, a clause without a full stop; empty if they are.
     """
 
     asked: Scheme
@@ -77,17 +76,16 @@ class EqualBits:
 
 @dataclass(frozen=True)
 class NF4Level:
-    """One level of NF4 through the steps of its construction. `code` is its place in ascending
-    order.
+    """One level of NF4 at each step of its construction. `code` is its place in ascending order.
 
     Attributes:
         probability: P(X < quantile) of a standard normal X; None for zero, which is added.
-        quantile: of that probability, in float64.
-        derived: the quantile over the largest one, in float64.
-        published: the float32 constant that libraries have.
-        ulps: by how many float32 numbers the rounded `derived` lies above `published`.
-        float32_ulps: the same when every step is rounded to float32, as in the program that
-            made the constants.
+        quantile: the quantile for that probability, in float64.
+        derived: the quantile divided by the largest one, in float64.
+        published: the float32 constant in libraries.
+        ulps: how many float32 numbers the rounded `derived` is above `published`.
+        float32_ulps: the same with every step rounded to float32, as in the program that made the
+            constants.
     """
 
     code: int
@@ -101,7 +99,7 @@ class NF4Level:
 
 @dataclass(frozen=True)
 class NF4Step:
-    """One step of the construction. `column` names what it computes: a field of NF4Level."""
+    """One step of the construction. `column` is the field of NF4Level that it computes."""
 
     title: str
     sentence: str
@@ -110,7 +108,7 @@ class NF4Step:
 
 @dataclass(frozen=True)
 class NF4Construction:
-    """The levels in ascending order, and what is done to get them in the order it is done."""
+    """The levels in ascending order, and the steps in the order in which they are done."""
 
     offset: float
     levels: tuple[NF4Level, ...]
@@ -118,5 +116,5 @@ class NF4Construction:
 
     @property
     def exact(self) -> int:
-        """How many of the constants float64 arithmetic gives to the last bit."""
+        """How many of the published constants float64 arithmetic reproduces exactly."""
         return sum(level.ulps == 0 for level in self.levels)

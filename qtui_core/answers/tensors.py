@@ -1,4 +1,4 @@
-"""What a tensor is like, and what a scheme does to it."""
+"""The statistics of a tensor, and the error of a scheme on it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from qtui_core.schemes.scheme import Scheme
 
 @dataclass(frozen=True)
 class TensorStatistics:
-    """Statistics over the finite elements of a tensor; None where there are none.
+    """Statistics over the finite elements of a tensor; None if there are none.
 
     Attributes:
-        count: elements; `nan`, `inf` and `zeros` are counted among them, `finite` is the rest
-            without NaN and infinities.
+        count: all elements, with `nan`, `inf` and `zeros`; `finite` is all but NaN and infinities.
         std: population standard deviation.
-        absmax: largest magnitude, 0.0 where no element is finite.
-        kurtosis: fourth central moment over the square of the second: 3 for a normal
-            distribution, 1.8 for a uniform one; None for constant tensors.
+        absmax: largest magnitude, 0.0 if no element is finite.
+        kurtosis: fourth central moment over the square of the second: 3 for a normal distribution,
+            1.8 for a uniform one; None for constant tensors.
     """
 
     count: int
@@ -35,7 +34,7 @@ class TensorStatistics:
 
     @property
     def mean_square(self) -> float:
-        """Mean of the squares, 0.0 where no element is finite."""
+        """Mean of the squares, 0.0 if no element is finite."""
         if self.mean is None or self.std is None:
             return 0.0
         return self.mean**2 + self.std**2
@@ -43,8 +42,8 @@ class TensorStatistics:
 
 @dataclass(frozen=True)
 class Outlier:
-    """Element [row, column] of the tensor seen as a matrix; `sigmas` is its distance from
-    the mean in standard deviations, positive."""
+    """Element [row, column] of the tensor seen as a matrix. `sigmas` is its distance from the mean
+    in standard deviations, not negative."""
 
     row: int
     column: int
@@ -62,20 +61,19 @@ class ColumnCount:
 
 @dataclass(frozen=True)
 class OutlierReport:
-    """Elements further than `sigma` standard deviations from the mean, or those of a magnitude
+    """Elements further than `sigma` standard deviations from the mean, or elements with a magnitude
     of at least `threshold`.
 
     Attributes:
-        sigma: how far is far, by standard deviations of the tensor; None where it was asked
-            for a magnitude.
+        sigma: the distance that was asked for, in standard deviations of the tensor; None if a
+            magnitude was asked for.
         share: of the finite elements, 0 to 1.
         energy_share: of the sum of squares, 0 to 1.
-        top: the furthest, furthest first.
-        columns: every column that has outliers, the one with most first. Empty for a tensor
-            of one row, where a column is an element.
-        column_total: columns of the tensor.
-        threshold: how far is far, in the unit of the tensor, from zero; None where it was
-            asked for standard deviations.
+        top: the furthest outliers, furthest first.
+        columns: all columns with outliers, the one with most first. Empty for a tensor of one row,
+            where every column is a single element.
+        column_total: the columns of the tensor.
+        threshold: the magnitude that was asked for; None if standard deviations were asked for.
     """
 
     sigma: float | None
@@ -95,33 +93,31 @@ class ErrorReport:
     """What a scheme does to a tensor. Errors are over the finite elements that stay finite.
 
     Attributes:
-        scheme: what was done.
-        shape: of the tensor.
-        count: elements, the nonfinite ones included.
-        nonfinite: NaN and infinities among them.
-        saturated: finite elements beyond the largest number of a cast's format, or, kept in 16
-            bits, of float16; they became that number.
-        overflowed: finite elements that became infinite or NaN, where a scheme does not
-            saturate. They are left out of every error below, and of the signal.
+        scheme: the scheme.
+        shape: the shape of the tensor.
+        count: all elements, with NaN and infinities.
+        nonfinite: NaN and infinities.
+        saturated: finite elements beyond the largest number of a cast's format (of float16 in
+            columns kept in 16 bits), which became that number.
+        overflowed: finite elements that became infinite or NaN under a scheme that does not
+            saturate. All errors below and `signal` leave them out.
         signal: sum of squares of the elements that the errors are over.
-        even_mse: of integers, the mse that values spread evenly between the levels would have,
-            the mean of step² / 12 (under truncation / 3, stochastic rounding / 6); None of other
-            formats and beside columns in 16 bits.
+        even_mse: for integers, the mse of values spread evenly between the levels: the mean of
+            step² / 12 (step² / 3 with truncation, / 6 with stochastic rounding). None for other
+            formats and with columns in 16 bits.
         outlier_columns: columns kept in 16 bits.
-        subnormal: nonzero finite elements below the smallest normal number of a cast's
-            format, where its steps no longer shrink with the value.
+        subnormal: nonzero finite elements below the smallest normal number of a cast's format,
+            where its steps no longer shrink with the value.
         mse: mean of (x - dequantized x)^2, in the square of the tensor's unit.
-        relative_mse: mse over the mean square of the tensor; None for one without any
-            nonzero finite element.
-        sqnr_db: -10 log10(relative_mse), decibels; None where relative_mse is None or 0 (no
-            error at all).
-        max_abs_error: the largest |x - dequantized x|, and
-        max_abs_error_index: where it is first, as (row, column) of the tensor seen as a
-            matrix; None for a tensor without elements.
-        bits_per_parameter, bytes: storage, scales and zero points counted.
-        gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: what independent normal
-            elements of the same mean square would give in a tensor of this shape; None where
-            relative_mse is, and where there is no telling (see `gaussian_relative_mse`).
+        relative_mse: mse over the mean square of the tensor; None if all finite elements are zero.
+        sqnr_db: -10 log10(relative_mse), decibels; None if relative_mse is None or 0 (no error).
+        max_abs_error: the largest |x - dequantized x|.
+        max_abs_error_index: its first occurrence, as (row, column) of the tensor seen as a matrix;
+            None for a tensor without elements.
+        bits_per_parameter, bytes: storage, with scales and zero points.
+        gaussian_mse, gaussian_relative_mse, gaussian_sqnr_db: what independent normal elements with
+            the same mean square would give in a tensor of this shape; None where relative_mse is
+            None, and where `gaussian_relative_mse` is.
     """
 
     scheme: Scheme
@@ -161,8 +157,8 @@ class ErrorReport:
 
 @dataclass(frozen=True)
 class LayerErrors:
-    """Of the layer of one weight, over `tokens` tokens: `relative_mse` under each scheme, as
-    `output_errors` defines it; 0 where the output is zero everywhere."""
+    """The output error of the layer of one weight over `tokens` tokens: `relative_mse` under each
+    scheme, as `output_errors` defines it; 0 if the output is zero everywhere."""
 
     tokens: int
     relative_mse: tuple[float, ...]
@@ -170,9 +166,9 @@ class LayerErrors:
 
 @dataclass(frozen=True)
 class RangeError:
-    """The error on one text; `clipped` is the share of its finite elements outside a fixed
-    range, or beyond the largest number of a cast; what became infinite is in no error.
-    `sqnr_db` is None without any error, `relative_mse` without any signal."""
+    """The error on one text. `clipped` is the share of its finite elements outside a fixed range,
+    or beyond the largest number of a cast; elements that became infinite are left out of the error.
+    `sqnr_db` is None if there is no error, `relative_mse` if there is no signal."""
 
     sqnr_db: float | None
     relative_mse: float | None

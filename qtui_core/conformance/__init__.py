@@ -1,1 +1,1 @@
-"""Whether the installed libraries follow the conventions this library follows."""
+"""Compares what the installed libraries do with what qtui does."""

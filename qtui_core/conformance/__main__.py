@@ -1,8 +1,8 @@
 """`python -m qtui_core.conformance LIBRARY [--only ID,ID]`: checks one library.
 
-Lines of JSON on stdout: `{"version": …}`, then for each convention and probe `{"begin": id}` and
-`{"outcome": …}` or `{"fault": …}`, then `{"done": true}`. A reader that finds no outcome after
-a beginning knows what the process died of. What the library prints goes to stderr.
+Writes lines of JSON to stdout: `{"version": …}`; for each convention and probe `{"begin": id}` and
+then `{"outcome": …}` or `{"fault": …}`; at the end `{"done": true}`. If an outcome is missing after
+`begin`, the process died of that check. What the library prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _claim_stdout() -> Any:
-    """The real stdout for this program alone; whatever else prints, C code too, goes to
-    stderr."""
+    """The real stdout, for this program alone; other output, also from C code, goes to stderr."""
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return own
@@ -104,7 +103,7 @@ def _probe(fault: KnownFault, run: Any) -> Probed:
 
 
 def _describe(error: Exception) -> str:
-    """The kind of an exception and the first line of what it says."""
+    """The class of an exception and the first line of its message."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
 

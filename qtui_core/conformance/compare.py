@@ -1,4 +1,4 @@
-"""Two results of the same thing, compared down to the byte."""
+"""Compares two results for the same tensor, down to the byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 class Refused(Exception):
-    """The library does not take what this library takes: a difference, not a failure."""
+    """The library refuses what qtui accepts. This is a difference, not a failure."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Side:
     """What one library made of a tensor.
 
     Attributes:
-        codes: any integer type, one code an element or packed, as both sides keep them.
-        values: float32 or float64, what the codes stand for.
-        scales: scales, zero points and what else is stored, compared as bytes, by name.
+        codes: of any integer type, one per element or packed, as both sides store them.
+        values: float32 or float64, what the codes decode to.
+        scales: scales, zero points and whatever else is stored, by name; compared as bytes.
     """
 
     codes: Array
@@ -36,7 +36,7 @@ class Side:
 
 @dataclass(frozen=True)
 class ConformanceSample:
-    """One tensor, `x`, through both libraries. `name` says what is special about it."""
+    """The tensor `x` through both libraries. `name` says what is special about it."""
 
     name: str
     x: Array
@@ -47,8 +47,8 @@ class ConformanceSample:
 def judge(id: str, samples: Iterable[ConformanceSample]) -> Outcome:
     """The verdict over all samples.
 
-    Raises ValueError when there is nothing to compare, or when the two sides do not have the
-    same shapes: that is a check that does not check.
+    Raises ValueError if there is nothing to compare, or if the two sides have different shapes:
+    such a check is broken.
     """
     compared = different = scales = values = 0
     largest = 0.0

@@ -1,7 +1,7 @@
-"""What a library promises, and what was found when it was asked. Standard library only.
+"""What a library is expected to do, and what was found. Standard library only.
 
-A convention is a row: the two sides that are compared, the function of `checks` that runs them,
-and the verdict that is expected.
+A convention is a row: the two sides that are compared, the function of `checks` that runs them, and
+the expected verdict.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from qtui_core.dataclass import dataclass
 
 
 class Verdict(StrEnum):
-    """What became of a convention. Only the first three come from a comparison."""
+    """The result for a convention. Only the first three come from a comparison."""
 
     BYTE_EQUAL = "byte-equal"
-    """Codes, scales and zero points have the same bytes, and stand for the same values."""
+    """Codes, scales and zero points have the same bytes and decode to the same values."""
     VALUE_EQUAL = "value-equal"
     """Some bytes differ, and all values are the same."""
     DIFFERS = "differs"
     NOT_INSTALLED = "not-installed"
     FAILED = "failed"
-    """The library raised, did not import, hung or ended its process."""
+    """The library raised, could not be imported, hung or ended its process."""
 
 
-#: What rows expect.
+#: The verdicts that a row may expect.
 BYTE_EQUAL: Final = Verdict.BYTE_EQUAL
 VALUE_EQUAL: Final = Verdict.VALUE_EQUAL
 DIFFERS: Final = Verdict.DIFFERS
 
-#: How much a verdict promises; a convention holds when it is at least the expected one.
+#: How strong a verdict is; a convention holds if it is at least the expected one.
 _STRENGTH = {Verdict.BYTE_EQUAL: 2, Verdict.VALUE_EQUAL: 1, Verdict.DIFFERS: 0}
 
 
 @dataclass(frozen=True)
 class Convention:
-    """One thing a library does, next to what this library does.
+    """One thing that a library does, compared with what qtui does.
 
     Attributes:
         id: `LIBRARY.NAME`.
         check: the function of `checks/LIBRARY.py` that runs both sides.
         expected: the verdict on the tested version.
-        ours: what is run here: the text of a scheme, or `encode FORMAT ROUNDING
-            saturate|nosat` for a cast.
-        theirs: how the library is called, as a person would write it.
-        says: what it does, in one sentence without its end.
-        why: where bytes differ, the reason.
-        since: the first version of the library that this is said of; "" for any.
-        numbers: of a cast, what is cast, by the names of `data.NUMBERS`.
+        ours: what qtui runs: the text of a scheme, or `encode FORMAT ROUNDING saturate|nosat` for a
+            cast.
+        theirs: the call of the library, as a person would write it.
+        says: what the library does, a sentence without its full stop.
+        why: the reason, if bytes differ.
+        since: the first version of the library that this applies to; "" for any.
+        numbers: for a cast, the names in `data.NUMBERS` of what is cast.
     """
 
     id: str
@@ -72,23 +72,23 @@ class Convention:
 
     @property
     def must_hold(self) -> bool:
-        """Whether codes or values are promised to be the same."""
+        """Whether codes or values are expected to be equal."""
         return self.expected in (Verdict.BYTE_EQUAL, Verdict.VALUE_EQUAL)
 
     def applies_to(self, version: str | None) -> bool:
-        """Whether anything is said of this version of the library."""
+        """Whether the convention says anything about this version of the library."""
         return not self.since or version is None or _numbers(version) >= _numbers(self.since)
 
 
 @dataclass(frozen=True)
 class KnownFault:
-    """Something a library is known to do wrong on some machines or in some versions.
+    """Something that a library is known to do wrong on some machines or in some versions.
 
     Attributes:
         id: `LIBRARY.NAME`.
         probe: the function of `checks/LIBRARY.py` that looks for it.
-        says: what the library does, without its end.
-        consequence: what that does to the user.
+        says: what the library does, a sentence without its full stop.
+        consequence: what that means for the user.
         remedy: what to do, as an instruction.
     """
 
@@ -101,10 +101,10 @@ class KnownFault:
 
 @dataclass(frozen=True)
 class Library:
-    """A library that is compared with.
+    """A library that qtui is compared with.
 
     Attributes:
-        name: of the distribution, as pip knows it.
+        name: of the distribution, as in pip.
         module: what is imported.
         tested: the version on which the expected verdicts were measured.
     """
@@ -123,13 +123,13 @@ class Outcome:
     Attributes:
         compared: how many codes were compared.
         different: how many of them differ.
-        scales_different: how many scales and zero points have other bytes.
-        values_different: how many of the values that the codes stand for differ.
-        largest_difference: between two finite values, as a share of the largest magnitude of
-            their tensor.
+        scales_different: how many scales and zero points have different bytes.
+        values_different: how many decoded values differ.
+        largest_difference: between two finite values, as a share of the largest magnitude in their
+            tensor.
         example: the first difference, in words.
         message: of a failure.
-        seconds: that the comparison took.
+        seconds: how long the comparison took.
     """
 
     id: str
@@ -144,8 +144,8 @@ class Outcome:
     seconds: float = 0.0
 
     def holds(self, convention: Convention) -> bool | None:
-        """Whether the verdict is the expected one or better; None where nothing was compared
-        or nothing is expected to be equal."""
+        """Whether the verdict is the expected one or stronger; None if nothing was compared or
+        nothing is expected to be equal."""
         if self.verdict not in _STRENGTH or not convention.must_hold:
             return None
         return _STRENGTH[self.verdict] >= _STRENGTH[convention.expected]
@@ -153,7 +153,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Probed:
-    """Whether a fault is on this machine; None where the probe itself failed."""
+    """Whether a fault is present on this machine; None if the probe itself failed."""
 
     id: str
     present: bool | None
@@ -172,6 +172,6 @@ class LibraryReport:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """`2.13.0+cpu` -> (2, 13, 0)."""
+    """The numbers of a version: `2.13.0+cpu` gives (2, 13, 0)."""
     release = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in release.group().split(".")) if release else ()

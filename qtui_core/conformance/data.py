@@ -1,7 +1,7 @@
-"""The numbers that libraries are compared on: most are values of BF16, where ties are common.
+"""The numbers on which libraries are compared. Most are BF16 values, where ties are common.
 
-On random float32 numbers no tie ever happens, and libraries that break ties differently look
-the same. The numbers are the same on every run.
+Random float32 numbers never are ties, so libraries that break ties differently would look the same.
+The numbers are the same on every run.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy.typing as npt
 
 Float32 = npt.NDArray[np.float32]
 
-#: Largest magnitudes that groups of `ties` have: with them the scales of the usual rules are
-#: powers of two, and steps of the data fall halfway between levels.
+#: The absmax of groups of `ties`: with these the usual rules give scales that are powers of two,
+#: and the steps of the data fall half way between levels.
 _PINNED = (1.0, 6.0, 7.0, 7.5, 8.0, 15.0, 28.0, 112.0, 127.0, 127.5, 128.0, 240.0, 448.0)
 ROWS = 48
 
 
 def to_bf16(x: npt.ArrayLike) -> Float32:
-    """The BF16 numbers nearest to `x` towards zero, as float32."""
+    """`x` truncated toward zero to BF16, as float32."""
     words = np.ascontiguousarray(x, np.float32).view(np.uint32)
     return (words & np.uint32(0xFFFF_0000)).view(np.float32)
 
 
 @cache
 def matrices(columns: int = 256) -> dict[str, Float32]:
-    """Finite matrices `[48, columns]` of BF16 values by what is special about them."""
+    """Finite matrices `[48, columns]` of BF16 values; the name says what is special about each."""
     random = np.random.default_rng(20_240_131)
     shape = (ROWS, columns)
     normal = to_bf16(random.standard_normal(shape))
@@ -68,20 +68,20 @@ def with_holes(columns: int = 256) -> dict[str, Float32]:
 
 @cache
 def many_blocks() -> dict[str, Float32]:
-    """A matrix `[512, 512]`: enough blocks that rare faults of their 8-bit scales show."""
+    """A matrix `[512, 512]`: so many blocks that rare faults of their 8-bit scales show."""
     random = np.random.default_rng(20_240_134)
     return {"normal": to_bf16(random.standard_normal((512, 512)))}
 
 
 @cache
 def ragged() -> dict[str, Float32]:
-    """A matrix `[48, 100]`, whose rows are no multiple of a group of 16, 32 or 64."""
+    """A matrix `[48, 100]`, whose rows are not a multiple of 16, 32 or 64 elements."""
     return {"rows of 100": np.ascontiguousarray(matrices()["normal"][:, :100])}
 
 
 @cache
 def vectors() -> dict[str, Float32]:
-    """Vectors of odd lengths, shorter and longer than a block, from the matrices."""
+    """Vectors of odd lengths, shorter and longer than a block, cut from the matrices."""
     flat = np.concatenate([matrices()[name].reshape(-1) for name in ("normal", "ties")])
     lengths = (1, 2, 3, 7, 63, 64, 65, 127, 129, 1000, 4095, 4097)
     return {f"{count} elements": flat[1000 : 1000 + count].copy() for count in lengths}
@@ -89,15 +89,15 @@ def vectors() -> dict[str, Float32]:
 
 @cache
 def every_bf16() -> Float32:
-    """All 65,536 BF16 values but the NaN ones: float32 `[65,282]`."""
+    """All BF16 values except NaN: float32 `[65,282]`."""
     values = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
     return values[~np.isnan(values)]
 
 
 @cache
 def between_16_bits() -> Float32:
-    """float32 numbers on, just below and just above the ties of BF16 (16 bits dropped) and of
-    FP16 (13 bits dropped), for the casts to these."""
+    """float32 numbers on, just below and just above the ties of BF16 (16 bits dropped) and of FP16
+    (13 bits dropped)."""
     random = np.random.default_rng(20_240_133)
     words = []
     for dropped in (13, 16):
@@ -109,8 +109,8 @@ def between_16_bits() -> Float32:
 
 
 def _ties(random: np.random.Generator, shape: tuple[int, int]) -> Float32:
-    """Multiples of 1/128 of the power of two at or below a largest magnitude. Every 16th element of
-    a row has that magnitude: so it sets the scale of groups of any length."""
+    """Multiples of 1/128 of the power of two at or below an absmax of `_PINNED`. Every 16th element
+    of a row is ± that absmax, so that groups of any length have it."""
     pinned = np.array(_PINNED, np.float32)[np.arange(shape[0]) % len(_PINNED), None]
     step = np.exp2(np.floor(np.log2(pinned)) - 7)
     limit = (pinned / step).astype(np.int64)
@@ -121,11 +121,11 @@ def _ties(random: np.random.Generator, shape: tuple[int, int]) -> Float32:
 
 
 def _of_bf16(kept: Callable[[Float32], npt.NDArray[np.bool_]]) -> Callable[[], Float32]:
-    """Some of the BF16 values."""
+    """A function that gives the BF16 values for which `kept` is true."""
     return lambda: np.ascontiguousarray(every_bf16()[kept(every_bf16())])
 
 
-#: What is cast, by the name that an example of a difference says.
+#: What is cast, by the name that is shown in the example of a difference.
 NUMBERS: Final[Mapping[str, Callable[[], Float32]]] = {
     "every BF16": every_bf16,
     "ties": between_16_bits,

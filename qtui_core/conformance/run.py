@@ -1,7 +1,7 @@
-"""Asks libraries what they do, each in a process of its own. Standard library only.
+"""Checks libraries, each in a process of its own. Standard library only.
 
-A library that crashes, hangs or prints while it is imported becomes a verdict, and the others are
-still asked.
+If a library crashes, hangs or prints while it is imported, that becomes a verdict, and the other
+libraries are still checked.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from qtui_core.conformance.convention import (
 )
 from qtui_core.dataclass import dataclass
 
-#: Seconds a library may take altogether; importing torch from a cold network disk is most of it.
+#: Seconds for all checks of a library; importing torch from a slow network disk takes most of it.
 TIMEOUT = 180.0
 WORKERS = 2
-#: After so many processes of a library have ended early, the rest of it is not tried.
+#: After this many processes of a library ended early, its remaining checks are not run.
 MOST_DEATHS = 3
 
 Progress = Callable[[int, int, str], None]
@@ -45,17 +45,17 @@ def check_libraries(
     environment: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> tuple[LibraryReport, ...]:
-    """What was found about each library, in the given order; two are asked at a time.
+    """What was found about each library, in the given order; two run at a time.
 
-    They see no GPU: what is compared is what they do on the CPU, on every machine.
+    The libraries see no GPU: the comparison is of what they do on the CPU, on every machine.
 
     Args:
         timeout: seconds for each process.
-        environment: of the children in place of this process's, given by tests.
-        progress: called with (libraries done, libraries, name of one) as they are done.
+        environment: of the child processes, instead of this one's; for tests.
+        progress: called with (libraries done, libraries, name of one) whenever one is done.
     """
     base = dict(child_environment() if environment is None else environment)
-    # Several threads of several processes on few cores only wait for each other.
+    # On few cores, several threads in each of several processes only slow each other down.
     base |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     children = _Children()
     found: dict[str, LibraryReport] = {}
@@ -76,7 +76,7 @@ def check_libraries(
 
 
 class _Children:
-    """The processes at work, so that they can all be ended, and no new ones begun."""
+    """The running child processes, so that all can be killed and no new ones started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class _Children:
         self.stopped = False
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> _Child | None:
-        """None after `stop`."""
+        """Starts a child process; returns None after `stop`."""
         with self._lock:
             if self.stopped:
                 return None
@@ -111,8 +111,8 @@ class _Children:
 
 @dataclass
 class _Heard:
-    """What the processes of one library have told. `running` is the id that was begun and has no
-    outcome yet: what the process died of, if it died."""
+    """What the processes of one library have reported. `running` is the id of the check that has
+    begun and has no outcome yet; if the process died, it died of this check."""
 
     version: str | None = None
     imported: bool = False
@@ -128,8 +128,8 @@ def _ask(
     environment: Mapping[str, str],
     children: _Children,
 ) -> LibraryReport:
-    """The report on one library. Where a process ends early, the id that it was at has failed, and
-    another process is asked the rest."""
+    """The report on one library. If its process ends early, the running check has failed, and
+    another process runs the rest."""
     started = time.monotonic()
     heard = _Heard()
     wanted = [convention.id for convention in library.conventions]
@@ -166,7 +166,7 @@ def _run(
     children: _Children,
     heard: _Heard,
 ) -> str:
-    """Asks one process about these ids and says how it ended."""
+    """Runs the checks with these ids in one process, and says how the process ended."""
     command = [sys.executable, "-P", "-m", "qtui_core.conformance", library.name]
     heard.running, heard.done = None, False
     child = children.start([*command, "--only", ",".join(ids)], environment)
@@ -202,7 +202,7 @@ def _hear(line: Mapping[str, Any], heard: _Heard) -> None:
 
 
 def _lines(out: bytes) -> Iterator[dict[str, Any]]:
-    """The whole lines of JSON; a line cut off by the end of its process is none."""
+    """The complete lines of JSON; a line that was cut off when the process ended is skipped."""
     for line in out.decode("utf-8", "replace").splitlines():
         try:
             parsed = json.loads(line)

@@ -1,4 +1,5 @@
-"""What all verdicts together mean: who agrees, who does not, and what is wrong here."""
+"""What all verdicts together mean: which libraries agree, which do not, and which faults are
+present."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ from qtui_core.dataclass import dataclass
 
 
 def _where_compared(name: str) -> Callable[[Any], Any]:
-    """Of a row of PRINTED: a count of an outcome, None where no codes were compared."""
+    """For a row of PRINTED: reads a count of the outcome, None if no codes were compared."""
     return lambda found: getattr(found.outcome, name) if found.outcome.compared else None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A convention with what was found about it. `holds` is None where nothing equal was
-    promised of this version, or nothing was compared."""
+    """A convention and what was found about it. `holds` is None if nothing was expected to be equal
+    in this version, or nothing was compared."""
 
     convention: Convention
     outcome: Outcome
@@ -51,7 +52,7 @@ class Finding:
     )
 
 
-#: A fault and whether it is here.
+#: A fault, and whether it is present on this machine.
 _FAULT = (
     ("id", lambda pair: pair[0].id),
     ("present", lambda pair: pair[1].present),
@@ -64,10 +65,10 @@ _FAULT = (
 
 @dataclass(frozen=True)
 class Standing:
-    """A library, whatever was found about it.
+    """A library and everything that was found about it.
 
     Attributes:
-        probed: every fault that was looked for, and whether it is on this machine.
+        probed: every fault that was looked for, and whether it is present on this machine.
     """
 
     library: Library
@@ -86,12 +87,12 @@ class Standing:
 
     @property
     def faults(self) -> tuple[tuple[KnownFault, Probed], ...]:
-        """Those that are on this machine, with the figure that shows each."""
+        """The faults that are present on this machine, each with the figure that shows it."""
         return tuple(pair for pair in self.probed if pair[1].present)
 
     @property
     def unprobed(self) -> tuple[tuple[KnownFault, Probed], ...]:
-        """Those whose probe failed."""
+        """The faults whose probe failed."""
         return tuple(pair for pair in self.probed if pair[1].present is None)
 
     @property
@@ -100,7 +101,7 @@ class Standing:
 
     @property
     def broken(self) -> tuple[Finding, ...]:
-        """Conventions that were promised to be equal and are not."""
+        """Conventions that were expected to be equal and are not."""
         return tuple(f for f in self.findings if f.holds is False)
 
     @property
@@ -112,7 +113,7 @@ class Standing:
 
 
 def standing_of(library: Library, report: LibraryReport) -> Standing:
-    """The report of a library, read with what was expected of it."""
+    """The report on a library together with what was expected of it."""
     by_id = {outcome.id: outcome for outcome in report.outcomes}
     findings = []
     for convention in library.conventions:
@@ -125,7 +126,7 @@ def standing_of(library: Library, report: LibraryReport) -> Standing:
 
 
 def conclude(standings: Sequence[Standing]) -> str:
-    """One sentence: whether the installed libraries are to be trusted, and what to do."""
+    """One sentence: whether the installed libraries can be trusted, and what to do."""
     here = [s for s in standings if s.installed]
     if not here:
         names = ", ".join(s.library.name for s in standings)

@@ -1,1 +1,1 @@
-"""What the machine says about itself."""
+"""What drivers and the operating system report of the GPUs and the machine."""

@@ -1,8 +1,8 @@
-"""The GPUs of this machine, as NVML names and measures them.
+"""The GPUs of this machine: their names and what NVML measures of them.
 
-NVML answers each question on its own: a MIG slice reports no utilisation, a chip with unified
-memory reports no device memory, a container may hide a value. So every value may be None by
-itself, and a machine without a driver simply has no devices.
+NVML answers each question separately: a MIG slice has no utilisation, a chip with unified memory
+has no device memory, and a container may hide a value. So each value may be None by itself. A
+machine without a driver has no devices.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from qtui_core.telemetry.nvml import answer, start_nvml, text
 
 @dataclass(frozen=True)
 class GpuReading:
-    """One GPU. Memory is in bytes and covers every process on it, not only this one; None
-    means that the driver does not say."""
+    """One GPU. Memory is in bytes and counts all processes on it, not only this one. None means
+    that the driver does not report the value."""
 
     index: int
     name: str | None
@@ -33,14 +33,14 @@ class GpuReading:
 
 @dataclass(frozen=True)
 class Driver:
-    """The driver, and the newest CUDA that it serves as (major, minor)."""
+    """The driver, and the newest CUDA version that it supports, as (major, minor)."""
 
     version: str | None
     cuda: tuple[int, int] | None
 
 
 def read_driver(nvml: Any = None) -> Driver | None:
-    """The driver of the GPUs, None where there is none. `nvml` as in `read_devices`."""
+    """The driver of the GPUs; None if there is none. `nvml` as in `read_devices`."""
     nvml = start_nvml(nvml)
     if nvml is None:
         return None
@@ -49,15 +49,15 @@ def read_driver(nvml: Any = None) -> Driver | None:
         cuda = answer(nvml, "nvmlSystemGetCudaDriverVersion")
     finally:
         nvml.nvmlShutdown()
-    # NVML packs 13.1 as 13010.
+    # NVML gives version 13.1 as 13010.
     pair = None if cuda is None else (int(cuda) // 1000, int(cuda) % 1000 // 10)
     return Driver(text(version), pair)
 
 
 def read_devices(nvml: Any = None) -> tuple[GpuReading, ...]:
-    """Every GPU the driver shows, in its order; empty without a driver.
+    """Every GPU that the driver reports, in its order; empty without a driver.
 
-    `nvml` is the module that speaks NVML (nvidia-ml-py, imported as `pynvml`), given by tests.
+    `nvml` is the module for NVML (nvidia-ml-py, imported as `pynvml`); tests pass their own.
     """
     nvml = start_nvml(nvml)
     if nvml is None:

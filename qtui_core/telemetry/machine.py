@@ -1,6 +1,6 @@
-"""The computer this runs on: its processor, its memory, its system. Standard library only.
+"""The computer that this runs on: processor, memory, operating system. Standard library only.
 
-Every value may be None by itself: a container may hide files, another system has others.
+Each value may be None by itself: a container may hide files, and other systems have other files.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from qtui_core.dataclass import dataclass
 
-#: The extensions that decide which kernels libraries choose, as Linux names them.
+#: The instruction sets by which libraries choose their kernels, in Linux's spelling.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "sve")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Memory is in bytes. `memory_limit` is that of the container or job, where there is one;
-    `cores` is how many this process may use."""
+    """The computer. Memory is in bytes. `memory_limit` is the limit of the container or job, if
+    there is one; `cores` is how many cores this process may use."""
 
     system: str
     kernel: str
@@ -49,7 +49,7 @@ class Machine:
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
-    """Reads `/proc` and the like below `root`, which tests choose."""
+    """The computer, read from `/proc` and similar files below `root`, which tests replace."""
     memory = _fields(root / "proc/meminfo")
     processor = _fields(root / "proc/cpuinfo")
     flags = processor.get("flags", processor.get("Features", "")).split()
@@ -75,7 +75,8 @@ def _usable_cores() -> int:
 
 
 def _fields(path: Path) -> dict[str, str]:
-    """The first of each `name: value` line of a file of `/proc`; empty without the file."""
+    """The fields of a file of `/proc` with lines `name: value`; of repeated names the first. Empty
+    if the file is missing."""
     fields: dict[str, str] = {}
     for line in _text(path).splitlines():
         name, colon, value = line.partition(":")
@@ -93,13 +94,14 @@ def _system_name(root: Path) -> str:
 
 
 def _kilobytes(text: str | None) -> int | None:
-    """`24684084 kB` in bytes."""
+    """Bytes of a text like `24684084 kB`."""
     number = (text or "").split(" ")[0]
     return int(number) * 1024 if number.isdecimal() else None
 
 
 def _memory_limit(root: Path) -> int | None:
-    """The limit of the control group, version 2 then 1; one larger than any machine is none."""
+    """The memory limit of the control group (version 2, else 1) in bytes; None if there is none, or
+    if it is larger than any machine."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         text = _text(root / "sys/fs/cgroup" / name).strip()
         if text.isdecimal() and int(text) < 1 << 60:

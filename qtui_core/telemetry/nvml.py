@@ -1,6 +1,6 @@
-"""Asking NVML, the driver's own library: each question may fail by itself.
+"""Questions to NVML, the driver's own library. Each may fail by itself.
 
-`nvml` is always the module that speaks it (nvidia-ml-py, imported as `pynvml`) or, in tests, an
+`nvml` is always the Python module for it (nvidia-ml-py, imported as `pynvml`) or, in tests, an
 object with the same functions.
 """
 
@@ -15,9 +15,9 @@ GPU_IS_LOST: Final = 15
 
 
 def start_nvml(nvml: Any = None) -> Any:
-    """The module, initialised, which has to be ended with `nvmlShutdown`; None without a driver.
+    """The module, initialised; None without a driver. The caller must call `nvmlShutdown`.
 
-    NVML counts its starts: each needs an end of its own.
+    NVML counts initialisations: each needs a shutdown of its own.
     """
     if nvml is None:
         try:
@@ -32,17 +32,17 @@ def start_nvml(nvml: Any = None) -> Any:
 
 
 def answer(nvml: Any, question: str, *arguments: Any) -> Any:
-    """NVML's answer, or None where it has none: this driver or device does not know the
-    question, or does not tell this user."""
+    """NVML's answer; None if this driver or device does not know the question or does not answer it
+    for this user."""
     found, _ = answer_or_error(nvml, question, *arguments)
     return found
 
 
 def answer_or_error(nvml: Any, question: str, *arguments: Any) -> tuple[Any, int | None]:
-    """NVML's answer, and the number of its error (0 where it gave none), None with an answer.
+    """NVML's answer and None; or None and the number of NVML's error (0 if it gave no number).
 
-    A function that this version of the module or the driver does not have is NOT_SUPPORTED. Old
-    drivers give names that are no UTF-8, which the module raises as UnicodeDecodeError.
+    A function that is missing from this version of the module or driver counts as NOT_SUPPORTED.
+    Old drivers return names that are not UTF-8, for which the module raises UnicodeDecodeError.
     """
     function = getattr(nvml, question, None)
     if function is None:
@@ -59,5 +59,5 @@ def answer_or_error(nvml: Any, question: str, *arguments: Any) -> tuple[Any, int
 
 
 def text(found: Any) -> str | None:
-    """A name: bytes of old versions of the module, text of new ones."""
+    """A name, which old versions of the module return as bytes and new ones as text."""
     return found.decode(errors="replace") if isinstance(found, bytes) else found

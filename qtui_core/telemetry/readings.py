@@ -1,8 +1,8 @@
-"""What NVML says of one GPU at a moment, and the resident memory of a process.
+"""What NVML reports of one GPU at a moment, and the resident memory of a process.
 
-Every value may be None by itself: a slice of MIG has no utilisation, unified memory no memory of
-its own, a container hides processes, WSL and WDDM say of none how much it holds. Units are in the
-names; plain numbers are bytes.
+Each value may be None by itself: a MIG slice has no utilisation, a chip with unified memory has no
+memory of its own, a container hides processes, and WSL and WDDM do not report the memory of a
+process. Units are in the names; numbers without one are bytes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _CLOCK_SM: Final = 1
 _CLOCK_MEMORY: Final = 2
 _SENSOR_GPU: Final = 0
 
-#: How the bytes of a process were told from those of the others.
+#: How the memory of the process was distinguished from that of others.
 BY_PID: Final = "this process"
 BY_BEING_ALONE: Final = "the only process"
 
 
 @dataclass(frozen=True)
 class ProcessReading:
-    """A process on a GPU. `pid` is the host's, also in a container; `kind` is "compute" or
-    "graphics"; `name` is hidden in most containers."""
+    """A process on a GPU. `pid` is its number on the host, also in a container; `kind` is "compute"
+    or "graphics"; most containers hide `name`."""
 
     pid: int
     kind: str
@@ -45,19 +45,21 @@ class ProcessReading:
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """One GPU, or a slice of one, at a moment.
+    """One GPU, or a MIG slice of one, at a moment.
 
     Attributes:
-        label: its number for NVML, "0", or "0:1" for a slice of MIG.
+        label: its number in NVML, "0", or "0:1" for a MIG slice.
         memory_used, memory_free, memory_total: of all processes together.
-        memory_reserved: that the driver and the firmware keep; in no process and not in
-            `memory_used` where it is told apart (version 2 of nvmlDeviceGetMemoryInfo), else None.
-        process_memory: of the process that was asked for; `process_basis` says how it was known.
-        gpu_percent: share of the last sampling period in which a kernel ran; memory_percent:
-            in which memory was read or written.
+        memory_reserved: what the driver and the firmware keep, which belongs to no process. It is
+            not part of `memory_used` if the driver reports it (version 2 of
+            nvmlDeviceGetMemoryInfo), else None.
+        process_memory: of the process that the reader was given; `process_basis` says how it is
+            known.
+        gpu_percent: share of the last sampling period in which a kernel ran; memory_percent: in
+            which memory was read or written.
         clock_mhz: of the multiprocessors; memory_clock_mhz: of the memory.
-        processes: None where they are not told at all.
-        mig: whether it is cut into slices.
+        processes: None if the driver does not list them.
+        mig: whether it is divided into MIG slices.
         unified: whether it shares the memory of the machine and has none of its own.
         lost: whether the driver no longer reaches it.
     """
@@ -85,14 +87,14 @@ class DeviceReading:
 
 
 class DeviceReader:
-    """Reads one GPU again and again; NVML stays open meanwhile. Use as a context manager, or
-    `close` it. On a machine without a driver every value of a reading is None.
+    """Reads one GPU repeatedly and keeps NVML open between the readings. Use it as a context
+    manager, or `close` it. On a machine without a driver every value of a reading is None.
 
     Args:
-        index: of the GPU as NVML counts, which ignores CUDA_VISIBLE_DEVICES.
-        uuid: of the GPU or the slice of MIG, in place of the index: what
-            torch.cuda.get_device_properties(i).uuid says, with or without "GPU-" or "MIG-".
-        pid: of the process on the device whose memory is told apart; by default this one.
+        index: the number of the GPU in NVML, which ignores CUDA_VISIBLE_DEVICES.
+        uuid: of the GPU or MIG slice, instead of the index:
+            torch.cuda.get_device_properties(i).uuid, with or without "GPU-" or "MIG-".
+        pid: the process on the device whose memory is read separately; by default this one.
     """
 
     def __init__(
@@ -130,22 +132,22 @@ class DeviceReader:
         self.close()
 
     def close(self) -> None:
-        """Lets go of NVML. What is read after that is None."""
+        """Releases NVML. Later readings have only None."""
         if self._nvml is not None:
             answer(self._nvml, "nvmlShutdown")
         self._nvml = self._handle = None
 
     def read(self) -> DeviceReading:
-        """The device now."""
+        """The state of the device now."""
         if self._handle is None:
             return DeviceReading(self.label)
         return read_handle(self._nvml, self._handle, self.label, self._pid)
 
 
 def read_all(nvml: Any = None) -> tuple[DeviceReading, ...]:
-    """Every GPU at this moment, each followed by its slices of MIG; empty without a driver.
+    """Every GPU at this moment, each followed by its MIG slices; empty without a driver.
 
-    No process is told apart as ours: who looks at all GPUs need not be on any.
+    No process memory is read: this process need not use any of the GPUs.
     """
     nvml = start_nvml(nvml)
     if nvml is None:
@@ -170,14 +172,14 @@ def _slices(nvml: Any, handle: Any, index: int) -> list[DeviceReading]:
     found = []
     for number in range(answer(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         part = answer(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-        if part is not None:  # the most there can be, of which fewer may be made
+        if part is not None:  # the most slices that are possible; there may be fewer
             found.append(read_handle(nvml, part, f"{index}:{number}"))
     return found
 
 
 def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> DeviceReading:
-    """The device behind a handle of NVML, which must be open. `pid` is the process whose memory
-    is told apart, which is known to be on the device."""
+    """The state of the device with this NVML handle; NVML must be open. `pid` is a process known to
+    be on the device, whose memory is read separately."""
     memory, error = _memory(nvml, handle)
     total = None if memory is None else int(memory.total)
     unified = None if memory is None and error != NOT_SUPPORTED else not total
@@ -213,8 +215,8 @@ def read_handle(nvml: Any, handle: Any, label: str, pid: int | None = None) -> D
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[Any, int | None]:
-    """Version 2 tells the reserved part from the used one, as nvidia-smi does; drivers before 510
-    know only the first."""
+    """NVML's answer about memory, or its error. Version 2 of the question separates reserved from
+    used memory, as nvidia-smi does; drivers before 510 know only version 1."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     if version is not None:
         found, error = answer_or_error(nvml, "nvmlDeviceGetMemoryInfo", handle, version)
@@ -224,13 +226,13 @@ def _memory(nvml: Any, handle: Any) -> tuple[Any, int | None]:
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
-    """Those that compute and those that draw; one that does both counts as computing."""
+    """The compute and the graphics processes; one that is both counts as compute."""
     found: dict[int, ProcessReading] = {}
     told = False
     for kind in ("compute", "graphics"):
         question = f"nvmlDeviceGet{kind.capitalize()}RunningProcesses"
         rows = answer(nvml, question, handle)
-        if rows is None:  # a driver before 510, with a newer module
+        if rows is None:  # a driver before 510 with a newer module
             rows = answer(nvml, f"{question}_v2", handle)
         told = told or rows is not None
         for row in rows or ():
@@ -242,11 +244,11 @@ def _processes(nvml: Any, handle: Any) -> tuple[ProcessReading, ...] | None:
 
 
 def own_memory(processes: tuple[ProcessReading, ...] | None, pid: int) -> tuple[int | None, str]:
-    """The bytes of process `pid`, which is on the device, and how they were known; (None, "")
-    where nothing says.
+    """The bytes of process `pid`, which is on the device, and how they are known; (None, "") if
+    they are not.
 
-    NVML gives the host's numbers of processes, which inside a container are others. So a process
-    that is the only one computing on the device is taken for it where no number is its own.
+    NVML gives the host's process numbers, which are different ones inside a container. So if no
+    number matches, the only compute process on the device is taken to be this one.
     """
     computing = [each for each in processes or () if each.kind == "compute"]
     for each in processes or ():
@@ -262,8 +264,8 @@ def _thousandths(value: int | None) -> float | None:
 
 
 def rss_bytes(root: Path = Path("/")) -> int | None:
-    """Memory of this process that is resident: the second number of /proc/self/statm, in pages
-    (proc_pid_statm(5)); None on systems without it. `root` is for tests."""
+    """Resident memory of this process in bytes: the second number of /proc/self/statm, in pages
+    (proc_pid_statm(5)); None on systems without that file. Tests replace `root`."""
     try:
         fields = (root / "proc/self/statm").read_text(encoding="ascii").split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")

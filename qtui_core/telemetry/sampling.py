@@ -1,4 +1,4 @@
-"""Reading something at an even pace, beside what is being watched."""
+"""Samples a value at even intervals while something else runs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Final, Generic, Self, TypeVar
 
 #: Seconds between two samples of a step: twenty a second.
 INTERVAL: Final = 0.05
-#: How long the end of a block waits for a reading that hangs, as a driver that was lost does.
+#: Seconds that the end of a block waits for a reading that hangs, as with a driver that was lost.
 _PATIENCE: Final = 2.0
 
 Reading = TypeVar("Reading")
 
 
 class Sampler(Generic[Reading]):
-    """Calls `report(read())` every `interval` seconds in a daemon thread, while its block runs.
+    """Calls `report(read())` every `interval` seconds in a daemon thread while its block runs.
 
         with Sampler(0.05, reader.read, samples.append):
             step()
 
-    `report` is called in that thread. A reading that takes longer than the interval delays the
-    next one, and those that were missed are not made up for. One reading is made at once and none
-    after the block. What `read` or `report` raises ends the sampling and is raised where the block
-    ends, unless the block itself raised.
+    `report` is called in that thread. A reading that takes longer than the interval delays the next
+    one; missed readings are not made up for. The first reading is made at once, and none is made
+    after the block. What `read` or `report` raises ends the sampling and is raised at the end of
+    the block, unless the block itself raised.
     """
 
     def __init__(

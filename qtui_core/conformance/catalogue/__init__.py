@@ -21,9 +21,9 @@ LIBRARIES: tuple[Library, ...] = (
 
 
 def find_library(name: str) -> Library:
-    """The library of that name, however its words are joined.
+    """The library of that name, in any case, with "-" or "_" between its words.
 
-    Raises UsageError, naming those there are.
+    Raises UsageError, which names all libraries.
     """
     wanted = name.strip().lower().replace("_", "-")
     for library in LIBRARIES:
@@ -34,7 +34,7 @@ def find_library(name: str) -> Library:
 
 
 def find_convention(id: str) -> Convention:
-    """The convention of that id. Raises KeyError."""
+    """The convention with that id. Raises KeyError if there is none."""
     for library in LIBRARIES:
         for convention in library.conventions:
             if convention.id == id:

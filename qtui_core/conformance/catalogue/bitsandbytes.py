@@ -1,5 +1,5 @@
-"""Conventions of bitsandbytes, on the CPU. CUDA gives a block of zeros other bytes and breaks
-ties of FP4 otherwise; the values are the same."""
+"""Conventions of bitsandbytes on the CPU. CUDA writes other bytes for a block of zeros and breaks
+ties of FP4 in another way; the values are the same."""
 
 from qtui_core.conformance.convention import (
     BYTE_EQUAL,

@@ -31,7 +31,7 @@ def _cast(
 
 
 def _scales(library: str, theirs: str) -> tuple[Convention, ...]:
-    """What casts to E8M0, the scale of the MX formats, do."""
+    """How casts to E8M0, the scale of the MX formats, behave."""
     return (
         Convention(
             f"{library}.e8m0", "casts", BYTE_EQUAL, "encode e8m0 nearest-even nosat", theirs,

@@ -1,7 +1,6 @@
-"""Checks by library: functions that run both sides of a convention on the numbers it is about, and
-probes, which tell whether a fault is on this machine and the figure that shows it. Rows of the
-catalogue name them. Each module imports its library.
-"""
+"""The checks of each library: functions that run both sides of a convention on its numbers, and
+probes that tell whether a fault is present on this machine, with a figure that shows it. Rows of
+the catalogue name these functions. Each module imports its library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bitsandbytes on the CPU, always on flat tensors but where a matrix is what is asked."""
+"""bitsandbytes on the CPU. Tensors are flat, unless a convention is about matrices."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def nf4(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def _on_thresholds() -> Array:
-    """Blocks of 64 with absmax 1 and its powers of two, whose elements lie on, just below and
-    just above the points halfway between two levels: no BF16 number does."""
+    """Blocks of 64 with absmax 1, 0.25 and 8, whose elements lie on, just below and just above the
+    points half way between two levels. No BF16 number lies there."""
     levels = functional.get_4bit_type("nf4", device="cpu").numpy()
     middle = (levels[:-1] + levels[1:]) / np.float32(2)
     around = [np.nextafter(middle, np.float32(end)) for end in (-np.inf, np.inf)]
@@ -58,19 +58,20 @@ def _on_thresholds() -> Array:
 def short_blocks(convention: Convention) -> Iterator[ConformanceSample]:
     for name, x in data.vectors().items():
         packed, state = _quantize(x, convention.ours)
-        # Compiling for each length takes a second; one shows what compiled code does.
+        # Compiling takes a second for each length; one length is enough to check compiled code.
         with _eager() if x.size != _COMPILED_LENGTH else nullcontext():
             yield _sample(name, x, convention.ours, packed, state)
 
 
 def _eager() -> AbstractContextManager[Any]:
-    """torch.compile left out, where this version of torch can."""
+    """A block without torch.compile, if this version of torch can switch it off."""
     stance = getattr(torch.compiler, "set_stance", None)
     return nullcontext() if stance is None else stance("force_eager")
 
 
 def bf16_tensors(convention: Convention) -> Iterator[ConformanceSample]:
-    """The bytes of a BF16 tensor. Its values come back rounded to BF16, so ours are rounded too."""
+    """The bytes of a BF16 tensor. bitsandbytes rounds its values to BF16, so ours are rounded
+    too."""
     for name, x in data.matrices().items():
         packed, state = _quantize(x, convention.ours, torch.bfloat16)
         sample = _sample(name, x, convention.ours, packed, state)
@@ -80,7 +81,7 @@ def bf16_tensors(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def fp4(convention: Convention) -> Iterator[ConformanceSample]:
-    """Codes are compared one by one, as CPU and CUDA give zero a different sign."""
+    """Compares codes one by one, as CPU and CUDA give zero different signs."""
     for name, x in data.matrices().items():
         sample = _sample(name, x, convention.ours, *_quantize(x, convention.ours))
         ours, theirs = (
@@ -96,7 +97,7 @@ def nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def double_quantization(convention: Convention) -> Iterator[ConformanceSample]:
-    """The 8-bit codes of the scales; `nf4` compares those of the elements."""
+    """Compares the 8-bit codes of the scales; `nf4` compares the codes of the elements."""
     for name, x in _nested_data().items():
         _, state = _quantize(x, convention.ours, compress_statistics=True)
         q = quantized(convention.ours, x.reshape(-1))
@@ -107,7 +108,7 @@ def double_quantization(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def read_nested(convention: Convention) -> Iterator[ConformanceSample]:
-    """What bitsandbytes reads, given our nested codes and constants."""
+    """What bitsandbytes decodes from our nested codes and constants."""
     for name, x in _nested_data().items():
         packed, state = _quantize(x, convention.ours, compress_statistics=True)
         q = quantized(convention.ours, x.reshape(-1))
@@ -141,7 +142,8 @@ def _as_codes(values: Array) -> Side:
 
 
 def blockwise(convention: Convention) -> Iterator[ConformanceSample]:
-    """Blocks of 256, scaled by 1/absmax, to the nearest entry of the map, the lower on ties."""
+    """Blocks of 256, scaled by 1/absmax, rounded to the nearest entry of the map; ties go to the
+    lower entry."""
     table = dynamic_map()
     thresholds = (table[:-1] + table[1:]) / np.float32(2)
     for name in ("normal", "ties", "zero groups"):
@@ -170,7 +172,7 @@ def outlier_columns(convention: Convention) -> Iterator[ConformanceSample]:
     """Which columns are kept, and the scales of the rows; `vectorwise` compares codes."""
     for name in ("normal", "mixed magnitudes"):
         x = data.matrices()[name] * np.float32(2)
-        x = np.ascontiguousarray(np.clip(x, -1000, 1000))  # FP16 is what it takes
+        x = np.ascontiguousarray(np.clip(x, -1000, 1000))  # it takes FP16 only
         threshold = Scheme.parse(convention.ours).outlier_threshold
         _, stats, columns = functional.int8_vectorwise_quant(
             torch.from_numpy(x).half(), threshold=threshold
@@ -243,7 +245,7 @@ def adds_a_dimension() -> tuple[bool, str]:
 
 
 def trains_without_int8_activations() -> tuple[bool, str]:
-    """The threshold decides nothing where activations are not quantized."""
+    """Where activations are not quantized, the threshold has no effect."""
     weight = torch.from_numpy(data.matrices(64)["normal"][:16].copy())
     x = torch.from_numpy(data.matrices(64)["normal"][16:20].copy())
     x[0, 0] = 100.0

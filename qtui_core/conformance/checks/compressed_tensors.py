@@ -1,4 +1,4 @@
-"""compressed-tensors, the format of vLLM's and llm-compressor's checkpoints."""
+"""compressed-tensors, the format of the checkpoints of vLLM and llm-compressor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qtui_core.schemes.scheme import SCHEME_FORMATS, Family
 
 
 def _arguments(scheme: Scheme) -> QuantizationArgs:
-    """The scheme in the words of this library."""
+    """The scheme as quantization arguments of this library."""
     given: dict[str, Any] = {
         "num_bits": scheme.bits,
         "type": "int" if scheme.family is Family.INTEGER else "float",
@@ -88,7 +88,7 @@ def nonfinite(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def packing(convention: Convention) -> Iterator[ConformanceSample]:
-    """Eight codes of 4 bits in an int32; read from the lowest bits up, less 8."""
+    """Eight 4-bit codes, less 8, in an int32, the first in the lowest bits."""
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
     x = data.matrices()["normal"]

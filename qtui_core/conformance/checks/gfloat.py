@@ -53,7 +53,7 @@ def casts(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def modes(convention: Convention) -> Iterator[ConformanceSample]:
-    """The other rounding modes too, saturating and not."""
+    """The other rounding modes, saturating and not."""
     fmt, rounding, _ = split_cast(convention.ours)
     x = data.every_bf16().astype(np.float64)
     for mode in (str(rounding), "toward-zero", "up", "down"):
@@ -73,7 +73,7 @@ _BLOCKS = {
 
 
 def microscaling(convention: Convention) -> Iterator[ConformanceSample]:
-    """Blocks of 32, one after the other, since gfloat's functions take one block."""
+    """Blocks of 32, one at a time, as gfloat's functions take one block."""
     info = getattr(formats, f"format_info_{_BLOCKS[convention.ours]}")
     for name, whole in data.matrices().items():
         x = np.ascontiguousarray(whole[:13, :64])

@@ -1,4 +1,4 @@
-"""Block formats of GGUF, the files of llama.cpp, by its Python package."""
+"""The block formats of GGUF, the files of llama.cpp, through its Python package."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _TYPES = gguf.GGMLQuantizationType
 
 
 def _tensors() -> dict[str, Array]:
-    """Tensors whose scales fit FP16, in which they are kept there; without groups of zeros, whose
-    scale of zero has an arbitrary sign."""
+    """Tensors whose scales fit in FP16, as GGUF stores them. Without groups of zeros, whose scale
+    of zero has an arbitrary sign."""
     return {name: data.matrices()[name] for name in ("normal", "ties", "one sided", "constant")}
 
 
 def _theirs(x: Array, kind: gguf.GGMLQuantizationType) -> tuple[Array, Array]:
-    """The bytes of the blocks `[blocks, bytes a block]`, and the values they stand for."""
+    """The stored blocks, uint8 `[blocks, bytes per block]`, and the values that they decode to."""
     with np.errstate(all="ignore"):
         stored = gguf.quants.quantize(x, kind)
         values = gguf.quants.dequantize(stored, kind)
@@ -32,13 +32,13 @@ def _theirs(x: Array, kind: gguf.GGMLQuantizationType) -> tuple[Array, Array]:
 
 
 def _halves(stored: Array) -> Array:
-    """One code an element from bytes whose low nibbles are the first half of a block and the
-    high ones the second."""
+    """The codes of bytes whose low nibbles are the first half of a block and whose high nibbles are
+    the second half; one code per element."""
     return np.concatenate([stored & 15, stored >> 4], axis=1)
 
 
 def _in_half(q: QuantizedTensor, codes: Array) -> tuple[Array, Array]:
-    """Our scales in FP16, and the values of codes under these."""
+    """Our scales rounded to FP16, and the values of the codes with these scales."""
     half = q.scales.reshape(-1, 1).astype(np.float16)
     return half, codes.astype(np.float32) * half.astype(np.float32)
 
@@ -46,7 +46,8 @@ def _in_half(q: QuantizedTensor, codes: Array) -> tuple[Array, Array]:
 def _symmetric(
     convention: Convention, kind: str, width: int, zero: int
 ) -> Iterator[ConformanceSample]:
-    """Formats with one FP16 scale; `width` bytes of it come first, `zero` is the code of 0."""
+    """Formats with one FP16 scale. A block begins with the scale; its codes follow after `width`
+    bytes; `zero` is the code of 0."""
     for name, x in _tensors().items():
         stored, values = _theirs(x, _TYPES[kind])
         q = quantized(convention.ours, x)
@@ -81,7 +82,7 @@ def q8_0(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def q4_1(convention: Convention) -> Iterator[ConformanceSample]:
-    """Codes and values only: a minimum is kept there and a zero point here."""
+    """Compares codes and values only: GGUF stores a minimum where qtui stores a zero point."""
     for name, x in _tensors().items():
         stored, values = _theirs(x, _TYPES.Q4_1)
         q = quantized(convention.ours, x)

@@ -14,7 +14,7 @@ from qtui_core.conformance.checks.ours import Array, cast_samples, split_cast
 from qtui_core.conformance.compare import ConformanceSample
 from qtui_core.conformance.convention import Convention
 
-#: By name, since older versions have fewer of them.
+#: Types are looked up by name, since older versions have fewer of them.
 _DTYPES = {
     "bf16": "bfloat16",
     "e4m3": "float8_e4m3fn",
@@ -36,7 +36,7 @@ def _codes(text: str, x: Array) -> Array:
     name = split_cast(text)[0].name
     dtype: Any = getattr(ml_dtypes, _DTYPES[name])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # overflow, which is what is asked
+        warnings.simplefilter("ignore", RuntimeWarning)  # overflow is part of the comparison
         cast = np.ascontiguousarray(x).astype(dtype)
     codes: Any = cast.view(np.uint16 if cast.dtype.itemsize == 2 else np.uint8)
     return codes & 15 if name == "int4" else codes

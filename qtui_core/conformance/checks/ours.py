@@ -1,4 +1,4 @@
-"""Our side of a comparison, from the text of a convention."""
+"""qtui's side of a comparison, from the text of a convention."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from qtui_core.quant import QuantizedTensor, Scheme, quantize
 
 @contextmanager
 def refusals(*kinds: type[Exception]) -> Iterator[None]:
-    """Around a call of a library that is known to refuse: what it says is the verdict.
+    """A block around a call of a library that is known to refuse some input: the refusal is the
+    verdict.
 
-    Raises Refused for an exception of these kinds.
+    Raises Refused in place of an exception of these kinds.
     """
     try:
         yield
@@ -29,12 +30,12 @@ def refusals(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def quantized(text: str, x: Array) -> QuantizedTensor:
-    """`x` under the scheme that the text of a convention names."""
+    """`x` under the scheme in the text of a convention."""
     return quantize(x, Scheme.parse(text))
 
 
 def side_of(q: QuantizedTensor, *, scale_name: str = "scale") -> Side:
-    """Codes as they are stored, the values they stand for, scales and zero points."""
+    """The stored codes, the values that they decode to, and the scales and zero points."""
     scales: dict[str, Array] = {scale_name: q.scales}
     if q.zero_points is not None:
         scales["zero point"] = q.zero_points
@@ -42,7 +43,8 @@ def side_of(q: QuantizedTensor, *, scale_name: str = "scale") -> Side:
 
 
 def split_cast(text: str) -> tuple[Format, Rounding, bool]:
-    """`encode e4m3 nearest-even saturate` -> format, rounding, whether it saturates."""
+    """The format, the rounding, and whether to saturate, of a text like `encode e4m3 nearest-even
+    saturate`."""
     verb, name, rounding, limit = text.split()
     if verb != "encode" or limit not in ("saturate", "nosat"):
         raise ValueError(f"{text!r} is no cast")
@@ -50,14 +52,14 @@ def split_cast(text: str) -> tuple[Format, Rounding, bool]:
 
 
 def cast(text: str, x: Array) -> Side:
-    """`x`, of any float type, as codes of a format, and their values."""
+    """The codes and values of `x`, of any float type, cast as the text says."""
     fmt, rounding, saturate = split_cast(text)
     codes = encode_array(fmt, x, rounding, saturate)
     return Side(codes, decode_array(fmt, codes))
 
 
 def cast_sample(convention: Convention, name: str, x: Array, codes: Array) -> ConformanceSample:
-    """A cast here next to the codes it has there, both read by our decoder."""
+    """Our cast and the `codes` of the library's cast; our decoder gives the values of both."""
     fmt = split_cast(convention.ours)[0]
     ours = cast(convention.ours, x)
     theirs = np.asarray(codes).astype(ours.codes.dtype)
@@ -67,9 +69,9 @@ def cast_sample(convention: Convention, name: str, x: Array, codes: Array) -> Co
 def cast_samples(
     convention: Convention, codes: Callable[[str, Array], Array], dtype: type = np.float32
 ) -> Iterator[ConformanceSample]:
-    """The numbers of a convention, as elements of `dtype`, cast here and there.
+    """A sample for each set of numbers of a convention, as elements of `dtype`, cast by both sides.
 
-    `codes` casts with the library: of the text of a cast and numbers, the codes.
+    `codes` casts with the library: it takes the text of a cast and numbers, and returns the codes.
     """
     for name in convention.numbers:
         x: Array = NUMBERS[name]().astype(dtype)
@@ -77,6 +79,6 @@ def cast_samples(
 
 
 def numbers(array: Any) -> Array:
-    """A torch tensor, or anything like it, as numpy; bf16 as the float32 it stands for."""
+    """A torch tensor, or anything like it, as numpy; a bf16 tensor as float32."""
     tensor = array.detach().cpu()
     return np.asarray((tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy())

@@ -23,7 +23,7 @@ _DTYPES = {
 
 
 def _codes(text: str, x: Array) -> Array:
-    """The bytes of `x` cast to the torch type of that format."""
+    """The codes of `x` cast to torch's type of the format in `text`."""
     dtype = _DTYPES[split_cast(text)[0].name]
     cast = torch.from_numpy(np.ascontiguousarray(x)).to(dtype)
     codes = cast.view(torch.int16 if dtype.itemsize == 2 else torch.uint8).numpy()

@@ -30,7 +30,7 @@ from qtui_core.schemes.granularity import PerGroup, PerRow
 
 
 def _block(scheme: Scheme, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How much shares a scale, as torchao wants it said."""
+    """The block that shares a scale, in the form in which torchao takes it."""
     match scheme.granularity:
         case PerGroup(size):
             return (1, size)
@@ -88,7 +88,7 @@ def _affine(text: str, name: str, x: Array, dtype: torch.dtype) -> ConformanceSa
 def tinygemm(convention: Convention) -> Iterator[ConformanceSample]:
     scheme = Scheme.parse(convention.ours)
     for name, x in data.matrices().items():
-        if name == "huge":  # there max - min overflows
+        if name == "huge":  # max - min overflows in torchao
             continue
         tensor, block = torch.from_numpy(x), _block(scheme, x.shape)
         arguments: tuple[Any, ...] = (torch.uint8, 0, 15)
@@ -156,7 +156,8 @@ def map_of_optimizer_states(convention: Convention) -> Iterator[ConformanceSampl
 
 
 def optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
-    """Of scaled states: every level of the map, and every point halfway between two."""
+    """Scaled optimizer states: every level of the map, and every point half way between two
+    levels."""
     from torchao.optim.quant_utils import quantize_8bit_with_qmap
 
     table = dynamic_map()
@@ -170,7 +171,7 @@ def optimizer_states(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def ternary(convention: Convention) -> Iterator[ConformanceSample]:
-    """Of whole numbers, whose mean is the same in whatever order they are added."""
+    """Whole numbers, whose mean does not depend on the order in which they are added."""
     x = np.rint(data.matrices()["normal"] * 8)
     yield _bitnet(convention, "whole numbers", np.ascontiguousarray(x, np.float32))
 
@@ -192,7 +193,7 @@ def activations(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def stochastic(convention: Convention) -> Iterator[ConformanceSample]:
-    """Both sides get the same draw, which is counted from the other end here (0xFFFF - draw)."""
+    """Both sides get the same draw; qtui counts it from the other end (0xFFFF - draw)."""
     from torchao.optim.quant_utils import _fp32_to_bf16_sr
 
     fmt, rounding, saturate = split_cast(convention.ours)
@@ -209,7 +210,7 @@ def stochastic(convention: Convention) -> Iterator[ConformanceSample]:
 
 
 def granularities(convention: Convention) -> Iterator[ConformanceSample]:
-    """The block of a matrix that shares a scale, as both say it."""
+    """The block of a matrix that shares a scale, as each side gives it."""
     from torchao.quantization.granularity import PerAxis
     from torchao.quantization.granularity import PerRow as TheirPerRow
     from torchao.quantization.utils import get_block_size

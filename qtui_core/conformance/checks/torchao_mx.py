@@ -1,5 +1,5 @@
-"""Microscaling and NVFP4 of torchao, a prototype there: imported when asked for, so that a version
-without it fails in these alone."""
+"""Microscaling and NVFP4 of torchao, which are prototypes there. They are imported when they are
+checked, so that in a version without them only these checks fail."""
 
 from __future__ import annotations
 
