@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from textual.binding import ActiveBinding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.hooks import PaletteEntry
 from qtui.tui.keymap import MOVEMENT_KEYS, PALETTE_TITLES
 from qtui.tui.panels import PANELS
 

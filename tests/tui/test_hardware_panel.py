@@ -13,15 +13,18 @@ from hardware_estimator import GIB, L40S, HardwareHere
 from screens import Running, goldens, resized, screen_lines, screen_text, settled, until
 from textual.pilot import Pilot
 
+from qtui.screen.panel.view import View
 from qtui.screen.plan.shown import GpuChoice
 from qtui.tui.app import QtuiApp
+from qtui.tui.panels.hardware.gpus_view import GpusView
+from qtui.tui.panels.hardware.hierarchy_view import HierarchyView
 from qtui.tui.panels.hardware.panel import HardwarePanel
-from qtui.tui.panels.hardware.shown import HardwareViewName
+from qtui.tui.panels.hardware.rates_view import RatesView
 from qtui_core.memory.devices.finding import DEVICES, find_device
 from qtui_core.memory.plan.run_plan import RunPlan
 from qtui_core.telemetry.readings import DeviceReading
 
-VIEWS = list(HardwareViewName)
+VIEWS = HardwarePanel.VIEWS
 SIZES = [(80, 24), (120, 40), (200, 50)]
 
 
@@ -45,13 +48,13 @@ async def ready(pilot: Pilot[None]) -> HardwarePanel:
     return panel
 
 
-async def show(pilot: Pilot[None], view: HardwareViewName) -> HardwarePanel:
+async def show(pilot: Pilot[None], view: type[View[Any]]) -> HardwarePanel:
     panel = await ready(pilot)
     panel._timer.pause()
     for _ in range(VIEWS.index(view)):
         await pilot.press("v")
     await settled(pilot)
-    assert panel.shown.view is view
+    assert isinstance(panel.view, view)
     return panel
 
 
@@ -62,16 +65,18 @@ async def test_golden(running: Running, estimator: HardwareHere) -> None:
             for past in panel.shown.history.values():
                 past.clear()
                 past.extend((percent, 0.5) for percent in (0, 20, None, 100))
-            panel._draw()
+            panel.draw()
             # What is measured changes what the other views say: it is the last thing done.
-            for view in sorted(VIEWS, key=lambda view: view is HardwareViewName.RATES):
-                panel._show_view(view)
-                if view is HardwareViewName.RATES:
+            for view in sorted(VIEWS, key=lambda view: view is RatesView):
+                panel.show_view(panel.view_of(view))
+                if view is RatesView:
                     await pilot.press("m")
                     await until(pilot, lambda: not panel.shown.measuring)
                 for size in SIZES:
                     await resized(pilot, size)
-                    check(f"hardware_{view.lower()}_{size[0]}x{size[1]}", screen_text(pilot.app))
+                    check(
+                        f"hardware_{view.TITLE.lower()}_{size[0]}x{size[1]}", screen_text(pilot.app)
+                    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
@@ -80,7 +85,7 @@ async def test_without_a_gpu(
 ) -> None:
     estimator.gpus = []
     async with running(size, start_panel="hardware", color="none") as pilot:
-        panel = await show(pilot, HardwareViewName.GPUS)
+        panel = await show(pilot, GpusView)
         assert "No GPU is here" in panel.sentence
         assert "of the catalogue: no GPU is here" in screen_text(pilot.app)
         await pilot.press("v", "v", "v")
@@ -107,7 +112,7 @@ async def test_every_depth_and_size_fits(
         for view in VIEWS:
             lines = screen_lines(pilot.app)
             assert all(len(line) == size[0] for line in lines)
-            assert panel.shown.view == view
+            assert isinstance(panel.view, view)
             assert panel.sentence
             for key in ("down", "g", "up", "G", "z", "z"):
                 await pilot.press(key)
@@ -133,11 +138,11 @@ async def test_every_device_has_every_view(running: Running, estimator: Hardware
     async with running(start_panel="hardware") as pilot:
         panel = await ready(pilot)
         for view in VIEWS:
-            panel._show_view(view)
-            assert "Foundry X1" in panel.sentence or view is HardwareViewName.GPUS
+            panel.show_view(panel.view_of(view))
+            assert "Foundry X1" in panel.sentence or view is GpusView
             for device in DEVICES:
                 panel.shown.choice = replace(panel.shown.choice, device=device, known=True)
-                panel._draw()
+                panel.draw()
                 assert panel.body.picture.text
                 assert panel.sentence.endswith(".")
             panel.shown.choice = panel.shown.choices[0]
@@ -162,7 +167,7 @@ class TestLive:
             await pilot.pause(0.3)
             assert estimator.count("gpus") == held
             await pilot.press("v")
-            assert panel.shown.view is HardwareViewName.HIERARCHY
+            assert isinstance(panel.view, HierarchyView)
             estimator.holding.clear()
             await until(pilot, lambda: estimator.count("gpus") > held)
 
@@ -184,7 +189,7 @@ class TestLive:
     ) -> None:
         estimator.gpus = [DeviceReading("0")]
         async with running(start_panel="hardware") as pilot:
-            panel = await show(pilot, HardwareViewName.GPUS)
+            panel = await show(pilot, GpusView)
             text = screen_text(pilot.app)
             assert "memory not told" in text
             assert "The driver does not tell processes here." in text
@@ -193,7 +198,7 @@ class TestLive:
     async def test_a_lost_gpu_says_so(self, running: Running, estimator: HardwareHere) -> None:
         estimator.gpus = [DeviceReading("0", "NVIDIA L4", lost=True)]
         async with running(start_panel="hardware") as pilot:
-            panel = await show(pilot, HardwareViewName.GPUS)
+            panel = await show(pilot, GpusView)
             assert "lost" in screen_text(pilot.app)
             assert "no longer reaches GPU 0" in panel.sentence
 
@@ -259,7 +264,7 @@ class TestMeasuring:
         async with running(start_panel="hardware", color="none") as pilot:
             panel = await ready(pilot)
             await pilot.press("m")
-            assert panel.shown.view is HardwareViewName.RATES
+            assert isinstance(panel.view, RatesView)
             await until(pilot, lambda: not panel.shown.measuring and len(panel.shown.rates) == 4)
             await settled(pilot)
             assert ("measure", {"on": "0"}) in estimator.asked

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from hardware_estimator import FACTS, L40S, RATES, SLICE, SMALL
 
+from qtui.screen.panel.view import View
 from qtui.screen.widgets.drawing import ASCII, UNICODE
 from qtui.screen.widgets.text_picture import Canvas
 from qtui.tui.panels.hardware import words
-from qtui.tui.panels.hardware.panel import DRAWERS
+from qtui.tui.panels.hardware.gpus_view import GpusView
+from qtui.tui.panels.hardware.hierarchy_view import HierarchyView
+from qtui.tui.panels.hardware.panel import HardwarePanel
+from qtui.tui.panels.hardware.rates_view import RatesView
 from qtui.tui.panels.hardware.roofline_view import axes_of, picture
-from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown, HardwareViewName
+from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown
 from qtui_core.codec import from_plain
 from qtui_core.memory.compute.intensity import operations_of
 from qtui_core.memory.compute.operation import Operation, Roofs, place
@@ -36,16 +40,19 @@ def filled(**changes: Any) -> HardwareShown:
     return shown
 
 
-@pytest.mark.parametrize("view", list(HardwareViewName), ids=str)
+NO_PANEL: Any = None
+
+
+@pytest.mark.parametrize("view", HardwarePanel.VIEWS, ids=lambda view: view.TITLE)
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
-def test_every_size_is_kept(view: HardwareViewName, glyphs: Any) -> None:
-    shown = filled(view=view, facts=from_plain(DeviceFacts, FACTS))
+def test_every_size_is_kept(view: type[View[HardwareShown]], glyphs: Any) -> None:
+    shown = filled(facts=from_plain(DeviceFacts, FACTS))
     shown.rates = tuple(MeasuredRate(**rate) for rate in RATES)
     for width in (38, 58, 78, 99, 110, 159, 160, 198):
         for height in (5, 8, 12, 15, 24, 45):
             for line in (0, 7, 99):
                 shown.line = line
-                lines = DRAWERS[view](shown, Canvas(width, height, glyphs))
+                lines = view(NO_PANEL).draw(shown, Canvas(width, height, glyphs))
                 assert len(lines) <= height
                 for put in (put for line_ in lines for put in line_):
                     assert put.column >= 0, (width, height, put)
@@ -54,7 +61,7 @@ def test_every_size_is_kept(view: HardwareViewName, glyphs: Any) -> None:
 def test_sixteen_gpus_fit_a_small_screen() -> None:
     shown = filled()
     shown.take_gpus(tuple(replace(L40S, label=str(label)) for label in range(16)))
-    lines = DRAWERS[HardwareViewName.GPUS](shown, Canvas(78, 17, UNICODE))
+    lines = GpusView(NO_PANEL).draw(shown, Canvas(78, 17, UNICODE))
     assert [line[0].text for line in lines] == [str(label) for label in range(16)]
 
 
@@ -66,7 +73,7 @@ def text_of(lines: Any) -> str:
 def test_sources_are_whole_on_a_small_screen(device: Any) -> None:
     """Where a figure is from is as much of it as the figure."""
     shown = filled(choice=DeviceChoice(device))
-    text = text_of(DRAWERS[HardwareViewName.HIERARCHY](shown, Canvas(78, 17, UNICODE)))
+    text = text_of(HierarchyView(NO_PANEL).draw(shown, Canvas(78, 17, UNICODE)))
     for level in hierarchy(device):
         basis = f"{level.basis}: " if level.basis else ""
         assert f"{level.name}: {basis}{level.source}" in text
@@ -74,7 +81,7 @@ def test_sources_are_whole_on_a_small_screen(device: Any) -> None:
 
 def test_rates_say_whose_they_are_from_the_first_moment() -> None:
     shown = filled(measuring=True)
-    draw = DRAWERS[HardwareViewName.RATES]
+    draw = RatesView(NO_PANEL).draw
     canvas = Canvas(78, 24, UNICODE)
     assert "Measuring a product of each type, and a copy." in text_of(draw(shown, canvas))
     shown.facts = from_plain(DeviceFacts, {**FACTS, "kind": "cpu", "name": "EPYC"})

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from enum import StrEnum
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from textual import on
+from textual.actions import parse
+from textual.app import ComposeResult
 from textual.reactive import reactive
 from textual.worker import Worker
 
 from qtui.engine.client import EngineClient, EngineLost, EngineState, RequestCancelled
 from qtui.screen.messages import ModelFailed
-from qtui.screen.panel.base import PaletteEntry, Panel
+from qtui.screen.panel.base import Panel
+from qtui.screen.panel.hooks import PaletteEntry
+from qtui.screen.panel.view import View
 from qtui.screen.widgets.task_title import TaskTitle
 from qtui.screen.widgets.view_tabs import ViewTabs
 from qtui_core.errors import ModelError, QtuiError, UsageError
@@ -25,6 +29,7 @@ PAUSE_SECONDS: Final = 0.08
 GRACE_SECONDS: Final = 0.25
 
 Work = Callable[[], Awaitable[None]]
+ViewT = TypeVar("ViewT", bound=View[Any])
 
 
 class AskingPhase(StrEnum):
@@ -42,21 +47,29 @@ TROUBLE: Final = (AskingPhase.FAILED, AskingPhase.LOST)
 
 
 class AskingPanel(Panel):
-    """A panel that asks a child process for what it shows, in one view or several.
+    """A panel that asks a child process for what it shows, and shows it in several views.
 
     Its work goes through `do` or `ask`; whatever becomes of it ends in `say`, `refused`, `failed`
-    or `engine_lost`, so that a subclass has to know what to ask, how to draw it (`show_phase`) and
-    what it means (`meaning`).
+    or `engine_lost`, so that a subclass has to know what to ask, how to draw it (`show_phase`,
+    `draw`) and what it means (`meaning`).
 
     (Textual calls `on_mount` of every class of a widget: subclasses must not call this one.)
 
     Attributes:
+        views: one of each class in VIEWS, in the order of their tabs.
+        view: the one on the screen.
+        tabs: their titles on a line, which the body lays out.
         told: what was last said to be done, or why there is nothing.
         refusal: why the last thing asked for is impossible, until something else is done.
     """
 
     ENGINE: ClassVar[str] = "engine"
     """What the process that the panel asks is called on the screen."""
+
+    VIEWS: ClassVar[tuple[type[View[Any]], ...]]
+
+    views: tuple[View[Any], ...]
+    view: View[Any]
 
     phase: reactive[AskingPhase] = reactive(AskingPhase.OPENING, init=False)
 
@@ -69,6 +82,13 @@ class AskingPanel(Panel):
         self.refusal = ""
         self._own_sentence = ""
         self._late = 0
+
+    def compose(self) -> ComposeResult:
+        self.views = tuple(view(self) for view in self.VIEWS)
+        self.view = self.views[0]
+        titles = [view.TITLE for view in self.views]
+        self.tabs = ViewTabs(titles, self.drawing.glyphs.pointer)
+        yield from super().compose()
 
     def on_mount(self) -> None:
         self._unsubscribe = self.engine.subscribe(self._engine_changed)
@@ -89,12 +109,27 @@ class AskingPanel(Panel):
     def show_phase(self) -> None:
         """Shows the phase and what is `told`."""
 
+    def draw(self) -> None:
+        """Shows the view with all that is known, and what it means."""
+
+    def focus_view(self) -> None:
+        """Moves the focus to where work starts in the view."""
+
     def meaning(self) -> str:
         """What is shown means this; or why there is nothing, or what is being done."""
         return ""
 
-    def show_view(self, place: int) -> None:
-        """Shows the view of the tab at `place`, and marks that before this returns."""
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Whether an action can be done now; only then is its key shown."""
+        if action == "restart":
+            return self.can_restart
+        if action == "in_view":
+            _, name, own = parse(str(parameters[1]))
+            return parameters[0] == self.view.TITLE and bool(self.view.check_action(name, own))
+        return True
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not self.is_mounted or self.offers(action, parameters)
 
     # Asking
 
@@ -259,12 +294,32 @@ class AskingPanel(Panel):
 
     # Views
 
+    def view_of(self, kind: type[ViewT]) -> ViewT:
+        """The view of this kind."""
+        return next(view for view in self.views if isinstance(view, kind))
+
+    def show_view(self, view: View[Any]) -> None:
+        """Turns to a view; what was refused in the one before is forgotten."""
+        self.refusal = ""
+        self.view = view
+        self.tabs.active = self.views.index(view)
+        view.opened()
+        self.draw()
+        self.focus_view()
+
     def action_view(self, by: int) -> None:
         """The view `by` places further, from the last on to the first."""
-        tabs = self.query_one(ViewTabs)
-        self.show_view((tabs.active + by) % len(tabs.titles))
+        self._turn_to((self.tabs.active + by) % len(self.tabs.titles))
+
+    def action_in_view(self, title: str, action: str) -> None:
+        """An action of the view with this title, which is shown."""
+        _, name, own = parse(action)
+        getattr(self.view, f"action_{name}")(*own)
 
     @on(ViewTabs.Clicked)
     def _tab_clicked(self, message: ViewTabs.Clicked) -> None:
         message.stop()
-        self.show_view(message.index)
+        self._turn_to(message.index)
+
+    def _turn_to(self, place: int) -> None:
+        self.show_view(self.views[place])

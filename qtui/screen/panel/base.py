@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from qtui.screen.panel.hooks import ShellHooks
 from qtui.screen.panel.host import Host
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.sentence import Sentence
-from qtui_core.dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class PaletteEntry:
-    """A line of the command palette, "noun: Verb". Yield it only while it can be done."""
-
-    title: str
-    help: str
-    run: Callable[[], Any]
-
-
-class Panel(Container):
+class Panel(ShellHooks, Container):
     """One tab's content.
 
     A subclass names itself, composes its body in `compose_body`, and writes `sentence` whenever
@@ -76,9 +66,6 @@ class Panel(Container):
     def open_model(self, model: str) -> None:
         """The app's model is now `model` (also called once, when the panel is first built)."""
 
-    def drawing_changed(self) -> None:
-        """The theme changed: restyle what caches colours."""
-
     def show_value(self, value: Fraction | float, origin: str) -> None:
         """Another panel sent a value; `origin` says in words where it came from."""
 
@@ -88,25 +75,3 @@ class Panel(Container):
 
     async def finish(self) -> None:
         """Ends what is unfinished, in order: the app is about to leave."""
-
-    # What the shell's own keys ask for.
-
-    def palette(self) -> Iterable[PaletteEntry]:
-        """Entries beyond the panel's bindings, which the shell lists by itself."""
-        return ()
-
-    def copy_text(self) -> str | None:
-        """What `y` copies: plain text, or None when there is nothing."""
-        return None
-
-    def export_data(self) -> dict[str, Any] | None:
-        """What `e` writes beside the picture: JSON-ready data, or None."""
-        return None
-
-    def export_table(self) -> Iterable[Sequence[object]] | None:
-        """What `e` writes as CSV beside the picture: a header and rows of texts and numbers."""
-        return None
-
-    def maximise_target(self) -> Widget | None:
-        """What `z` fills the screen with: the panel's big picture."""
-        return None

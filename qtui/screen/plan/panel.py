@@ -11,7 +11,8 @@ from textual import on
 
 from qtui.engine.client import EngineClient
 from qtui.engine.estimator.answers import Answer, Around, ModelFacts
-from qtui.screen.panel.asking import OPENING, AskingPanel, AskingPhase
+from qtui.screen.panel.asking import OPENING, AskingPhase
+from qtui.screen.panel.placed_views import PlacedViewsPanel
 from qtui.screen.plan.body import PlanBody
 from qtui.screen.plan.feed import MemoryFeed
 from qtui.screen.plan.fields import (
@@ -39,7 +40,7 @@ REMEMBERED = 100
 ESTIMATE = "estimate"
 
 
-class PlanPanel(AskingPanel):
+class PlanPanel(PlacedViewsPanel):
     """Asks for the estimate of what is chosen, and says what it does in the meantime. What is
     chosen is the app's: another panel with a plan starts with it."""
 

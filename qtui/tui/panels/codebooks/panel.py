@@ -15,7 +15,8 @@ from textual.widget import Widget
 from qtui.engine.answers.tensors import TensorEntry
 from qtui.engine.client import EngineState
 from qtui.screen.messages import ModelOpened
-from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPanel, AskingPhase
+from qtui.screen.panel.asking import OPENING, PAUSE_SECONDS, AskingPhase
+from qtui.screen.panel.placed_views import PlacedViewsPanel
 from qtui.screen.tensors.list import TensorList
 from qtui.screen.tensors.subject import Subject
 from qtui.screen.widgets.text_picture import TextPicture
@@ -41,7 +42,7 @@ DRAWERS = {
 }
 
 
-class CodebooksPanel(AskingPanel):
+class CodebooksPanel(PlacedViewsPanel):
     """One model, one tensor, and some schemes on it."""
 
     PANEL_ID = "codebooks"
@@ -244,7 +245,7 @@ class CodebooksPanel(AskingPanel):
 
     # Views and the cursor
 
-    def show_view(self, place: int) -> None:
+    def show_view(self, place: int) -> None:  # type: ignore[override]
         self._show_view(list(CodebooksViewName)[place])
 
     def _show_view(self, view: CodebooksViewName) -> None:

@@ -15,7 +15,8 @@ from textual.widget import Widget
 from textual.widgets import Input, Label
 
 from qtui.screen.messages import Resized
-from qtui.screen.panel.base import PaletteEntry, Panel
+from qtui.screen.panel.base import Panel
+from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.widgets.bits import BitGrid
 from qtui.screen.widgets.choice import Choice
 from qtui.screen.widgets.facts import fact_lines

@@ -8,9 +8,8 @@ from textual.containers import Container
 
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.task_title import TaskTitle
-from qtui.screen.widgets.text_picture import Draw, TextPicture
+from qtui.screen.widgets.text_picture import TextPicture
 from qtui.screen.widgets.view_tabs import ViewTabs
-from qtui.tui.panels.hardware.shown import HardwareViewName
 
 SHORT = 26
 
@@ -27,10 +26,10 @@ class HardwareBody(Container):
     }
     """
 
-    def __init__(self, drawing: Drawing) -> None:
+    def __init__(self, drawing: Drawing, tabs: ViewTabs) -> None:
         super().__init__()
         glyphs = drawing.glyphs
-        self.tabs = ViewTabs([view.value for view in HardwareViewName], glyphs.pointer)
+        self.tabs = tabs
         self.title_line = TaskTitle()
         self.title_line.line_glyph = glyphs.baseline
         self.title_line.ellipsis = glyphs.ellipsis
@@ -44,9 +43,6 @@ class HardwareBody(Container):
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < SHORT, "-short")
-
-    def show(self, draw: Draw) -> None:
-        self.picture.show(draw)
 
     def redraw(self) -> None:
         """The colours of the terminal changed."""

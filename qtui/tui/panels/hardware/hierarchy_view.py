@@ -5,48 +5,78 @@ from __future__ import annotations
 from math import log10
 
 from qtui.report.numbers import format_bytes
+from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
 from qtui.tui.panels.hardware.shown import HardwareShown
-from qtui.tui.panels.hardware.words import speed
+from qtui.tui.panels.hardware.words import seconds, speed
 from qtui_core.memory.devices.hierarchy import MEMORY, MemoryLevel, hierarchy
 
 #: Where texts behind the figures begin.
 _AFTER = 47
 
 
-def draw_hierarchy(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """A line of figures and one of source for each level, from the arithmetic outwards."""
-    device = shown.device
-    levels = hierarchy(device)
-    if not levels:
-        text = (
-            f"Nothing but its memory is known of {device.name}: the catalogue does not have it. "
-            "m asks CUDA and measures."
-        )
-        return [[Put(0, line)] for line in wrapped(text, canvas.width)]
-    lines: list[TextLine] = [
-        [
-            Put(0, "level", "heading"),
-            right(32, "holds", "heading"),
-            right(45, "gives", "heading"),
-            Put(_AFTER, "source", "heading"),
+class HierarchyView(View[HardwareShown]):
+    """Each memory with what it holds and how fast it is."""
+
+    TITLE = "Hierarchy"
+    HELP = """
+**Hierarchy**: registers, L1 and shared memory, L2, memory: what each holds and gives, and who says
+so: *stated* by the vendor, *derived* from a width it states and the highest clock, *measured*.
+"""
+
+    def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+        """A line of figures and one of source for each level, from the arithmetic outwards."""
+        device = shown.device
+        levels = hierarchy(device)
+        if not levels:
+            text = (
+                f"Nothing but its memory is known of {device.name}: the catalogue does not have "
+                "it. m asks CUDA and measures."
+            )
+            return [[Put(0, line)] for line in wrapped(text, canvas.width)]
+        lines: list[TextLine] = [
+            [
+                Put(0, "level", "heading"),
+                right(32, "holds", "heading"),
+                right(45, "gives", "heading"),
+                Put(_AFTER, "source", "heading"),
+            ]
         ]
-    ]
-    spaced = canvas.height >= 3 * len(levels) + 6
-    for level in levels:
-        lines += _level(level, levels, shown, canvas)
-        if spaced:
-            lines.append([])
-    below = _facts(shown, canvas)
-    if any(len(_source(level, shown)) > canvas.width - _AFTER for level in levels):
-        sources = [f"{level.name}: {_source(level, shown)}" for level in levels]
-        apart = [[], *(line for text in sources for line in _paragraph(text, canvas))]
-        together = _paragraph("; ".join(sources), canvas)
-        # Where there is little room, where the figures are from goes before the rest of them.
-        fits = len(lines) + len(below) + len(apart) <= canvas.height
-        below = [*below, *apart] if fits else [*together, *below]
-    return [*lines, *below][: canvas.height]
+        spaced = canvas.height >= 3 * len(levels) + 6
+        for level in levels:
+            lines += _level(level, levels, shown, canvas)
+            if spaced:
+                lines.append([])
+        below = _facts(shown, canvas)
+        if any(len(_source(level, shown)) > canvas.width - _AFTER for level in levels):
+            sources = [f"{level.name}: {_source(level, shown)}" for level in levels]
+            apart = [[], *(line for text in sources for line in _paragraph(text, canvas))]
+            together = _paragraph("; ".join(sources), canvas)
+            # Where there is little room, where the figures are from goes before the rest of them.
+            fits = len(lines) + len(below) + len(apart) <= canvas.height
+            below = [*below, *apart] if fits else [*together, *below]
+        return [*lines, *below][: canvas.height]
+
+    def meaning(self, shown: HardwareShown) -> str:
+        device = shown.device
+        levels = hierarchy(device)
+        if not levels:
+            return f"Only the memory of {device.name} is known. m asks CUDA and measures it."
+        memory = levels[-1]
+        fast = max(
+            (each for each in levels if each.bandwidth), key=lambda each: each.bandwidth or 0
+        )
+        text = (
+            f"What stays in the {fast.name} of the {device.name} comes "
+            f"{(fast.bandwidth or 0) / max(1, memory.bandwidth or 1):,.0f} times as fast as from "
+            f"its memory, which holds {memory.bytes / max(1, fast.bytes):,.0f} times as much"
+        )
+        once = seconds(memory.bytes / (memory.bandwidth or 1))
+        return (
+            f"{text}; reading all of it once takes {once}: use a byte again before it goes back, "
+            "as fused kernels do."
+        )
 
 
 def _paragraph(text: str, canvas: Canvas) -> list[TextLine]:

@@ -4,6 +4,7 @@ saves."""
 from __future__ import annotations
 
 from qtui.report.numbers import format_bytes
+from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, Tone, right, window, wrapped
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
@@ -13,20 +14,33 @@ from qtui_core.memory.compute.operation import Placed
 _NAME = 27
 
 
-def draw_operations(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """A line an operation, the longest first, and the chosen one in full below."""
-    placed = shown.placed
-    if not placed:
-        return nothing(shown, canvas)
-    at = min(shown.line, len(placed) - 1)
-    details = detail_lines(placed[at], shown, canvas)
-    room = canvas.height - len(details) - 2
-    lines: list[TextLine] = [_heading(canvas)]
-    whole = sum(each.seconds for each in placed)
-    for index in window(len(placed), at, room):
-        lines.append(_operation(placed[index], index, index == at, whole, canvas))
-    lines += [[] for _ in range(canvas.height - len(details) - len(lines))]
-    return [*lines, *details]
+class OperationsView(View[HardwareShown]):
+    """The operations as a list, the longest first."""
+
+    TITLE = "Operations"
+    HELP = """
+**Operations**: the same as a list. Times are bounds: no step is shorter. Of norms, activations and
+rotations only the forward passes are counted.
+"""
+    CURSOR = True
+
+    def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+        """A line an operation, the longest first, and the chosen one in full below."""
+        placed = shown.placed
+        if not placed:
+            return nothing(shown, canvas)
+        at = min(shown.line, len(placed) - 1)
+        details = detail_lines(placed[at], shown, canvas)
+        room = canvas.height - len(details) - 2
+        lines: list[TextLine] = [_heading(canvas)]
+        whole = sum(each.seconds for each in placed)
+        for index in window(len(placed), at, room):
+            lines.append(_operation(placed[index], index, index == at, whole, canvas))
+        lines += [[] for _ in range(canvas.height - len(details) - len(lines))]
+        return [*lines, *details]
+
+    def meaning(self, shown: HardwareShown) -> str:
+        return operations_meaning(shown)
 
 
 def nothing(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
@@ -105,3 +119,25 @@ def _pressed(each: Placed) -> str:
             "multiprocessors, in tiles of 128 rows."
         )
     return f"Presses the {each.units}, fed from registers and shared memory: {rate(each.rate)}."
+
+
+def operations_meaning(shown: HardwareShown) -> str:
+    """How long a step takes at least, what it waits for, and what fusing would spare."""
+    placed = shown.placed
+    if not placed:
+        return shown.why or f"The operations on {shown.device.name} are not known yet."
+    whole = sum(each.seconds for each in placed)
+    waits = sum(each.seconds for each in placed if each.presses == "memory")
+    saved = sum(each.saves_seconds for each in placed)
+    most = max(placed, key=lambda each: each.saves_seconds)
+    text = (
+        f"On the {shown.device.name} a step takes {seconds(whole)} at least, {waits / whole:.0%} "
+        f"of it waiting for memory; the longest is {placed[0].operation.name} with "
+        f"{placed[0].seconds / whole:.0%}"
+    )
+    if most.saves_seconds:
+        text += (
+            f"; fusing would spare {seconds(saved)}, most of it in {most.operation.name}: "
+            f"{most.operation.fused}"
+        )
+    return text + "."

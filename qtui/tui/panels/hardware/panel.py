@@ -12,17 +12,17 @@ from textual.widget import Widget
 
 from qtui.engine.client import EngineClient, EngineState
 from qtui.screen.panel.asking import AskingPanel, AskingPhase
+from qtui.screen.panel.view import view_keys, views_help
 from qtui.tui.panels.hardware.body import HardwareBody
 from qtui.tui.panels.hardware.export import operations_table, panel_data
 from qtui.tui.panels.hardware.feed import HardwareFeed
-from qtui.tui.panels.hardware.hierarchy_view import draw_hierarchy
-from qtui.tui.panels.hardware.keys import HARDWARE_BINDINGS, HELP
-from qtui.tui.panels.hardware.live_view import draw_gpus
-from qtui.tui.panels.hardware.operations_view import draw_operations
-from qtui.tui.panels.hardware.rates_view import draw_rates
-from qtui.tui.panels.hardware.roofline_view import draw_roofline
-from qtui.tui.panels.hardware.sentences import sentence_of
-from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown, HardwareViewName
+from qtui.tui.panels.hardware.gpus_view import GpusView
+from qtui.tui.panels.hardware.hierarchy_view import HierarchyView
+from qtui.tui.panels.hardware.keys import HARDWARE_BINDINGS, HELP, URGENT_BINDINGS
+from qtui.tui.panels.hardware.operations_view import OperationsView
+from qtui.tui.panels.hardware.rates_view import RatesView
+from qtui.tui.panels.hardware.roofline_view import RooflineView
+from qtui.tui.panels.hardware.shown import DeviceChoice, HardwareShown
 from qtui_core.errors import UsageError
 from qtui_core.memory.devices.finding import find_device
 from qtui_core.memory.devices.rates import DeviceFacts, MeasuredRate
@@ -31,15 +31,6 @@ from qtui_core.telemetry.readings import DeviceReading
 #: Twice a second, while the panel is looked at.
 LIVE_SECONDS: Final = 0.5
 LIVE, OPERATIONS, MEASURE = "live", "operations", "measure"
-DRAWERS: Final = {
-    HardwareViewName.GPUS: draw_gpus,
-    HardwareViewName.HIERARCHY: draw_hierarchy,
-    HardwareViewName.RATES: draw_rates,
-    HardwareViewName.ROOFLINE: draw_roofline,
-    HardwareViewName.OPERATIONS: draw_operations,
-}
-#: Views with an operation to choose.
-LISTS: Final = (HardwareViewName.ROOFLINE, HardwareViewName.OPERATIONS)
 
 
 class HardwarePanel(AskingPanel):
@@ -48,8 +39,13 @@ class HardwarePanel(AskingPanel):
     PANEL_ID = "hardware"
     TITLE = "Hardware"
     NUMBER = 7
-    HELP = HELP
-    BINDINGS: ClassVar[list[BindingType]] = HARDWARE_BINDINGS
+    VIEWS = (GpusView, HierarchyView, RatesView, RooflineView, OperationsView)
+    HELP = HELP.format(views=views_help(VIEWS))
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *URGENT_BINDINGS,
+        *view_keys(PANEL_ID, VIEWS),
+        *HARDWARE_BINDINGS,
+    ]
     ENGINE = "estimator"
 
     @property
@@ -57,7 +53,7 @@ class HardwarePanel(AskingPanel):
         return self.qtui.estimator
 
     def compose_body(self) -> ComposeResult:
-        self.body = HardwareBody(self.drawing)
+        self.body = HardwareBody(self.drawing, self.tabs)
         yield self.body
 
     def on_mount(self) -> None:
@@ -78,7 +74,7 @@ class HardwarePanel(AskingPanel):
         self.shown.model = model
         self.shown.operations, self.shown.why = (), ""
         self._adopt(anew=True)
-        self._draw()
+        self.draw()
 
     def drawing_changed(self) -> None:
         self.body.redraw()
@@ -136,8 +132,8 @@ class HardwarePanel(AskingPanel):
         self.shown.take_gpus(found)
         if first and found and not self._chosen:
             self._take(DeviceChoice.of_reading(found[0]))
-        if first or self.shown.view is HardwareViewName.GPUS:
-            self._draw()
+        if first or isinstance(self.view, GpusView):
+            self.draw()
         if first and found:
             self.qtui.set_device(_header(found[0]))
 
@@ -147,10 +143,10 @@ class HardwarePanel(AskingPanel):
         shown = self.shown
         shown.facts, shown.rates, shown.measuring = None, (), True
         shown.measured_on = shown.choice.here or (shown.gpus[0].label if shown.gpus else "")
-        if shown.view is HardwareViewName.GPUS:
-            self._show_view(HardwareViewName.RATES)
+        if isinstance(self.view, GpusView):
+            self.show_view(self.view_of(RatesView))
         self.ask(self._measure, MEASURE)
-        self._draw()
+        self.draw()
 
     async def _measure(self) -> None:
         try:
@@ -158,15 +154,15 @@ class HardwarePanel(AskingPanel):
             self.say(AskingPhase.READY)
         finally:
             self.shown.measuring = False
-            self._draw()
+            self.draw()
 
     def _facts(self, facts: DeviceFacts) -> None:
         self.shown.facts = facts
-        self._draw()
+        self.draw()
 
     def _rate(self, rate: MeasuredRate) -> None:
         self.shown.rates = (*self.shown.rates, rate)
-        self._draw()
+        self.draw()
 
     def action_stop(self) -> None:
         if not self.end_silent():
@@ -174,17 +170,10 @@ class HardwarePanel(AskingPanel):
 
     # Keys
 
-    def show_view(self, place: int) -> None:
-        self._show_view(list(HardwareViewName)[place])
-
-    def _show_view(self, view: HardwareViewName) -> None:
-        self.shown.view = view
-        self._draw()
-
     def action_move(self, by: int) -> None:
         count = len(self.shown.placed)
         self.shown.line = max(0, min(self.shown.line + by, count - 1))
-        self._draw()
+        self.draw()
 
     def action_gpu(self, by: int) -> None:
         choices = self.shown.choices
@@ -197,38 +186,32 @@ class HardwarePanel(AskingPanel):
     def _take(self, choice: DeviceChoice) -> None:
         """Another device: kernels that a plan finds on it may be others too."""
         self.shown.choice = choice
-        self._draw()
+        self.draw()
         self.ask(self._count, OPERATIONS)
 
     def begin_again(self) -> None:
         self.say(AskingPhase.WORKING)
         self.ask(self._count, OPERATIONS)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what can be done now is offered."""
-        if not self.is_mounted:
-            return True
-        if action == "restart":
-            return self.can_restart
+    def offers(self, action: str, parameters: tuple[object, ...]) -> bool:
         if action == "stop":
             return self.shown.measuring or bool(self.silence)
         if action == "measure":
             return not self.shown.measuring
         if action == "move":
-            return self.shown.view in LISTS
-        return True
+            return self.view.CURSOR
+        return super().offers(action, parameters)
 
     # Showing
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
         shown, body = self.shown, self.body
-        body.tabs.active = list(HardwareViewName).index(shown.view)
         title = body.title_line
         title.subject = shown.choice.label
         title.note = self._note()
-        title.details = self._details() if shown.view in LISTS else ()
+        title.details = self._details() if self.view.CURSOR else ()
         title.activity = "measuring" if shown.measuring else ""
-        body.show(partial(DRAWERS[shown.view], shown))
+        body.picture.show(partial(self.view.draw, shown))
         self.speak()
         self.refresh_bindings()
 
@@ -253,10 +236,10 @@ class HardwarePanel(AskingPanel):
             self.shown.measuring = False
         elif self.trouble and not self.shown.operations:
             self.shown.why = self.trouble
-        self._draw()
+        self.draw()
 
     def meaning(self) -> str:
-        return self.trouble.replace("\n", " ") or sentence_of(self.shown)
+        return self.trouble.replace("\n", " ") or self.view.meaning(self.shown)
 
     def refused(self, sentence: str) -> None:
         self.failed(sentence)

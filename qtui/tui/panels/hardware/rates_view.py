@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qtui.report.numbers import format_bytes
+from qtui.report.numbers import format_bytes, plural
+from qtui.screen.panel.view import View
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
 from qtui.tui.panels.hardware.shown import HardwareShown
@@ -13,29 +14,70 @@ from qtui_core.memory.devices.rates import COPY, PRODUCT, MeasuredRate
 _STATED, _RIDGE, _MEASURED, _SHARE = 19, 29, 43, 51
 
 
-def draw_rates(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """A line a type, then memory, then where the figures are from."""
-    device = shown.device
-    measured = {each.dtype: each for each in shown.rates if each.what == PRODUCT}
-    lines: list[TextLine] = [
-        [
-            Put(0, "type", "heading"),
-            right(_STATED, "stated", "heading"),
-            right(_RIDGE, "op/byte", "heading"),
-            right(_MEASURED, _measured_what(shown), "heading"),
-            right(_SHARE, "share", "heading"),
+class RatesView(View[HardwareShown]):
+    """Each type with its rate, as stated and as measured."""
+
+    TITLE = "Rates"
+    HELP = """
+**Rates**: operations a second by type as the vendor states them; `m` measures this machine in a
+process of its own (the processor, where there is no GPU).
+"""
+
+    def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+        """A line a type, then memory, then where the figures are from."""
+        device = shown.device
+        measured = {each.dtype: each for each in shown.rates if each.what == PRODUCT}
+        lines: list[TextLine] = [
+            [
+                Put(0, "type", "heading"),
+                right(_STATED, "stated", "heading"),
+                right(_RIDGE, "op/byte", "heading"),
+                right(_MEASURED, _measured_what(shown), "heading"),
+                right(_SHARE, "share", "heading"),
+            ]
         ]
-    ]
-    stated = {} if shown.measured_here and not shown.choice.known else dict(device.rates)
-    fastest = max(stated.values(), default=0.0)
-    for dtype in [*stated, *(name for name in measured if name not in stated)]:
-        lines.append(_rate(dtype, stated.get(dtype), measured.get(dtype), fastest, shown, canvas))
-    copied = next((each for each in shown.rates if each.what == COPY), None)
-    lines.append(_memory(copied, shown))
-    lines.append([])
-    for text in _sources(shown):
-        lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
-    return lines[: canvas.height]
+        stated = {} if shown.measured_here and not shown.choice.known else dict(device.rates)
+        fastest = max(stated.values(), default=0.0)
+        for dtype in [*stated, *(name for name in measured if name not in stated)]:
+            lines.append(
+                _rate(dtype, stated.get(dtype), measured.get(dtype), fastest, shown, canvas)
+            )
+        copied = next((each for each in shown.rates if each.what == COPY), None)
+        lines.append(_memory(copied, shown))
+        lines.append([])
+        for text in _sources(shown):
+            lines += [[Put(0, line, "quiet")] for line in wrapped(text, canvas.width)]
+        return lines[: canvas.height]
+
+    def meaning(self, shown: HardwareShown) -> str:
+        device = shown.device
+        if shown.measuring:
+            return f"Measuring: {plural(len(shown.rates), 'rate')} so far."
+        best = next(
+            (each for each in shown.rates if each.what == PRODUCT and each.dtype == "bf16"), None
+        )
+        copied = next((each for each in shown.rates if each.what == COPY), None)
+        facts = shown.facts
+        if facts is not None and best is not None and best.per_second and copied is not None:
+            share = best.share_of(device) if shown.measured_here else None
+            of = "" if share is None else f", {share:.0%} of what is stated"
+            where = f"the {device.name} here" if facts.kind == "cuda" else "this processor"
+            return (
+                f"Measured on {where}: bf16 products at {rate(best.per_second)}{of}, and copies "
+                f"at {speed(copied.per_second)}; so a byte must be used "
+                f"{ratio(best.per_second / (copied.per_second or 1))} times, or memory is waited "
+                "for."
+            )
+        dtype = next((name for name in ("bf16", "fp16", "fp32") if name in device.rates), None)
+        if dtype is None:
+            return f"No rates are known of {device.name}. m measures it."
+        stated = device.rates[dtype]
+        return (
+            f"The {device.name} does {rate(stated)} in {dtype} and reads "
+            f"{speed(device.bandwidth)}: under {ratio(stated / device.bandwidth)} operations a "
+            "byte it waits for memory. Larger batches give products more; Operations says which "
+            "of the plan wait."
+        )
 
 
 def _measured_what(shown: HardwareShown) -> str:

@@ -8,10 +8,11 @@ from math import ceil, floor, log10
 from typing import Final
 
 from qtui.screen.curve.dots import ACROSS, Stroke, Track, cells_of_track
+from qtui.screen.panel.view import View
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, window
-from qtui.tui.panels.hardware.operations_view import detail_lines, nothing
+from qtui.tui.panels.hardware.operations_view import detail_lines, nothing, operations_meaning
 from qtui.tui.panels.hardware.shown import LETTERS, HardwareShown
 from qtui.tui.panels.hardware.words import rate, ratio, scaled_up, seconds, speed
 from qtui_core.dataclass import dataclass
@@ -46,28 +47,42 @@ class Axes:
         return max(0, min(self.height - 1, int(share * self.height)))
 
 
-def draw_roofline(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """The picture, a list of what its letters mean, and the chosen operation."""
-    placed, roofs = shown.placed, shown.roofs
-    if not placed or roofs is None:
-        return nothing(shown, canvas)
-    at = min(shown.line, len(placed) - 1)
-    details = detail_lines(placed[at], shown, canvas)[:3]
-    beside = canvas.width >= WIDE
-    width = canvas.width - (_list_width(canvas) + 2 if beside else 0)
-    # The picture comes first where there is little room.
-    listed = 0 if beside or canvas.height < 8 else min(len(placed), max(2, canvas.height // 5))
-    height = canvas.height - len(details) - listed - 2
-    if height < 4:
-        details, height = [], canvas.height - listed - 2
-    axes = axes_of(placed, roofs, width - _LEFT, max(2, height))
-    lines = picture(placed, roofs, axes, at, canvas.glyphs, shown.reached)
-    shown_list = _list(placed, at, len(lines) if beside else listed, canvas, beside)
-    if beside:
-        for line, entry in zip(lines, shown_list, strict=False):
-            line += [Put(width + 2 + put.column, put.text, put.tone) for put in entry]
-        return [*lines, *details]
-    return [*lines, *shown_list, *details]
+class RooflineView(View[HardwareShown]):
+    """Each operation at its operations a byte, under the roofs of the device."""
+
+    TITLE = "Roofline"
+    HELP = """
+**Roofline**: each operation of the plan at its operations a byte. Under the slope it waits for
+memory, under the flat roofs for the units of its type. The dotted slope above is L2; a dotted roof
+below the other is what was measured here.
+"""
+    CURSOR = True
+
+    def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+        """The picture, a list of what its letters mean, and the chosen operation."""
+        placed, roofs = shown.placed, shown.roofs
+        if not placed or roofs is None:
+            return nothing(shown, canvas)
+        at = min(shown.line, len(placed) - 1)
+        details = detail_lines(placed[at], shown, canvas)[:3]
+        beside = canvas.width >= WIDE
+        width = canvas.width - (_list_width(canvas) + 2 if beside else 0)
+        # The picture comes first where there is little room.
+        listed = 0 if beside or canvas.height < 8 else min(len(placed), max(2, canvas.height // 5))
+        height = canvas.height - len(details) - listed - 2
+        if height < 4:
+            details, height = [], canvas.height - listed - 2
+        axes = axes_of(placed, roofs, width - _LEFT, max(2, height))
+        lines = picture(placed, roofs, axes, at, canvas.glyphs, shown.reached)
+        shown_list = _list(placed, at, len(lines) if beside else listed, canvas, beside)
+        if beside:
+            for line, entry in zip(lines, shown_list, strict=False):
+                line += [Put(width + 2 + put.column, put.text, put.tone) for put in entry]
+            return [*lines, *details]
+        return [*lines, *shown_list, *details]
+
+    def meaning(self, shown: HardwareShown) -> str:
+        return operations_meaning(shown)
 
 
 def axes_of(placed: Sequence[Placed], roofs: Roofs, width: int, height: int) -> Axes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import field, replace
-from enum import StrEnum
 from typing import Final
 
 from qtui_core.dataclass import dataclass
@@ -26,16 +25,6 @@ from qtui_core.telemetry.readings import DeviceReading
 FIRST: Final = "A100 SXM4 80GB"
 #: Readings that are kept to be drawn: a minute of two a second.
 KEPT: Final = 120
-
-
-class HardwareViewName(StrEnum):
-    """The pictures, in the order of the key."""
-
-    GPUS = "GPUs"
-    HIERARCHY = "Hierarchy"
-    RATES = "Rates"
-    ROOFLINE = "Roofline"
-    OPERATIONS = "Operations"
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,6 @@ class HardwareShown:
     measuring: bool = False
     operations: tuple[Operation, ...] = ()
     why: str = ""
-    view: HardwareViewName = HardwareViewName.GPUS
     line: int = 0
 
     @property

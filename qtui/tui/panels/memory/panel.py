@@ -186,7 +186,7 @@ class MemoryPanel(PlanPanel):
 
     # Views
 
-    def show_view(self, place: int) -> None:
+    def show_view(self, place: int) -> None:  # type: ignore[override]
         self._show_view(list(ViewName)[place])
 
     def _show_view(self, view: ViewName) -> None:

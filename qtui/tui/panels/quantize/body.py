@@ -21,10 +21,10 @@ from qtui.tui.panels.quantize.activations.view import ActivationsView
 from qtui.tui.panels.quantize.maps.view import MapsView
 from qtui.tui.panels.quantize.outliers.view import OutliersView
 from qtui.tui.panels.quantize.schemes import SchemeControls
-from qtui.tui.panels.quantize.views import View
+from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.models.quoting import printable
 
-VIEWS: tuple[type[View], ...] = (MapsView, OutliersView, ActivationsView)
+VIEWS: tuple[type[TensorView], ...] = (MapsView, OutliersView, ActivationsView)
 NARROW, MEDIUM, WIDE = 100, 116, 150
 SHORT, BRIEF = 26, 24
 
@@ -70,7 +70,7 @@ class QuantizeBody(Container):
         self.title_line = TaskTitle()
         self.title_line.line_glyph = glyphs.baseline
         self.title_line.ellipsis = glyphs.ellipsis
-        self.views: tuple[View, ...] = tuple(view(drawing) for view in VIEWS)
+        self.views: tuple[TensorView, ...] = tuple(view(drawing) for view in VIEWS)
         self.view = self.views[0]
         self.tabs = ViewTabs([view.TITLE for view in VIEWS], glyphs.pointer)
         self.table = TextPicture(drawing, id="quantize-numbers", focus=False)

@@ -14,8 +14,9 @@ from textual.widget import Widget
 
 from qtui.engine.client import EngineLost
 from qtui.screen.messages import DeviceSeen, ModelFailed, ModelOpened
-from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPanel, AskingPhase
-from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.asking import OPENING, TROUBLE, AskingPhase
+from qtui.screen.panel.hooks import PaletteEntry
+from qtui.screen.panel.placed_views import PlacedViewsPanel
 from qtui.screen.tensors.list import TensorList, TensorOrder
 from qtui.screen.tensors.subject import INPUT, OUTPUT, WEIGHT, Injection
 from qtui.screen.widgets.heatmap.widget import Heatmap
@@ -33,7 +34,7 @@ from qtui.tui.panels.quantize.outliers.granularity_bars import GranularityBars
 from qtui.tui.panels.quantize.ranking import Ranking
 from qtui.tui.panels.quantize.schemes import LETTERS, SchemeControls
 from qtui.tui.panels.quantize.shown import QuantizeShown
-from qtui.tui.panels.quantize.views import View, view_bindings
+from qtui.tui.panels.quantize.views import TensorView, view_bindings
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
 from qtui_core.schemes.scheme import Scheme
@@ -42,7 +43,7 @@ from qtui_core.schemes.stepping import step_scheme
 FIRST_SCHEMES = ("int4", "nf4")
 
 
-class QuantizePanel(AskingPanel):
+class QuantizePanel(PlacedViewsPanel):
     """One model and one tensor under two schemes. Asks the engine and shows what it finds; computes
     nothing itself.
 
@@ -55,10 +56,8 @@ class QuantizePanel(AskingPanel):
     HELP = "\n".join((HELP, *(view.HELP for view in VIEWS)))
     KEYED_WIDGETS: ClassVar[tuple[type[Widget], ...]] = (TensorList, Heatmap, GranularityBars)
     BINDINGS: ClassVar[list[BindingType]] = [
-        *URGENT_BINDINGS,
-        *view_bindings(VIEWS),
-        *QUANTIZE_BINDINGS,
-    ]
+        *URGENT_BINDINGS, *view_bindings(VIEWS), *QUANTIZE_BINDINGS,
+    ]  # fmt: skip
 
     def compose_body(self) -> ComposeResult:
         self.body = QuantizeBody(self.drawing)
@@ -349,20 +348,21 @@ class QuantizePanel(AskingPanel):
 
     # Views, and the rest
 
-    def show_view(self, place: int) -> None:
+    def show_view(self, place: int) -> None:  # type: ignore[override]
         self.forget_refusal()
         self.body.show_view(place)
         self.refresh_bindings()
         self.speak()
         self.reader.look()
 
-    @on(View.Spoke)
-    def _view_spoke(self, message: View.Spoke) -> None:
+    @on(TensorView.Spoke)
+    def _view_spoke(self, message: TensorView.Spoke) -> None:
         message.stop()
         self.speak()
 
-    async def action_in_view(self, view_id: str, action: str) -> None:
-        await self.app.run_action(action, self.body.view)
+    def action_in_view(self, title: str, action: str) -> None:
+        _, name, own = parse(action)
+        getattr(self.body.view, f"action_{name}")(*own)
 
     def action_source(self) -> None:
         sources = (WEIGHT, INPUT, OUTPUT)

@@ -17,7 +17,8 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from qtui.screen.panel.base import PaletteEntry, Panel
+from qtui.screen.panel.base import Panel
+from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.widgets.drawing import Drawing
 from qtui.tui.panels.quantize.loading import Activity, Look
 from qtui.tui.panels.quantize.shown import QuantizeShown
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from qtui.tui.panels.quantize.panel import QuantizePanel
 
 
-class View(Container):
+class TensorView(Container):
     """One way to look at the subject under the schemes.
 
     `sentence` is what its picture means, computed from the data; while it is empty the panel's
@@ -45,7 +46,7 @@ class View(Container):
     """Whether the numbers of the schemes stand beside it."""
 
     DEFAULT_CSS = """
-    View { height: 1fr; }
+    TensorView { height: 1fr; }
     """
 
     def with_numbers(self) -> bool:
@@ -132,7 +133,7 @@ class View(Container):
         return None
 
 
-def view_bindings(views: Iterable[type[View]]) -> list[Binding]:
+def view_bindings(views: Iterable[type[TensorView]]) -> list[Binding]:
     """The keys of all views as keys of the panel, whose `action_in_view` runs them."""
     return [
         replace(key, action=f"in_view({view.VIEW_ID!r}, {key.action!r})")

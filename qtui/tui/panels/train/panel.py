@@ -14,7 +14,7 @@ from textual.widget import Widget
 from qtui.engine.estimator.answers import MapCell, ModelFacts
 from qtui.screen.messages import Resized
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.plan.fields import form_fields
 from qtui.screen.plan.panel import PlanPanel
 from qtui.screen.plan.shown import GpuChoice, Shown
@@ -138,7 +138,7 @@ class TrainPanel(PlanPanel):
 
     # Views
 
-    def show_view(self, place: int) -> None:
+    def show_view(self, place: int) -> None:  # type: ignore[override]
         self._show_view(list(TrainViewName)[place])
 
     def _show_view(self, view: TrainViewName) -> None:

@@ -14,7 +14,7 @@ from textual.widgets import Input
 from qtui.engine.answers.activations import Captured, Outputs, Ranges
 from qtui.engine.client import EngineLost
 from qtui.screen.panel.asking import AskingPhase
-from qtui.screen.panel.base import PaletteEntry
+from qtui.screen.panel.hooks import PaletteEntry
 from qtui.screen.tensors.subject import INPUT, OUTPUT
 from qtui.screen.widgets.drawing import Drawing
 from qtui.screen.widgets.field import Field
@@ -24,7 +24,7 @@ from qtui.tui.panels.quantize.activations.keys import ACTIVATIONS_KEYS, HELP
 from qtui.tui.panels.quantize.activations.layout import all_lines, wrapped_lines
 from qtui.tui.panels.quantize.activations.states import CaptureState, state_sentence, state_words
 from qtui.tui.panels.quantize.loading import Activity, Look
-from qtui.tui.panels.quantize.views import View
+from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.codec import printed
 from qtui_core.errors import QtuiError, UsageError
 from qtui_core.models.quoting import printable
@@ -37,7 +37,7 @@ LONGEST_PROMPT = 80_000
 BUILT_IN = TextChoice()
 
 
-class ActivationsView(View):
+class ActivationsView(TensorView):
     """What a text makes flow through the module of the chosen weight: the ways to quantize it,
     its channels, and the error of the layer's output."""
 

@@ -28,7 +28,7 @@ from qtui.tui.panels.quantize.maps.sentences import map_sentence
 from qtui.tui.panels.quantize.maps.zoom import moved, zoomed
 from qtui.tui.panels.quantize.schemes import LETTERS
 from qtui.tui.panels.quantize.shown import QuantizeShown
-from qtui.tui.panels.quantize.views import View
+from qtui.tui.panels.quantize.views import TensorView
 
 Seen = tuple[str, Subject]
 """Model and subject."""
@@ -39,7 +39,7 @@ THREE_FROM = 150
 NEAR, FAR = 0.5, 0.25
 
 
-class MapsView(View):
+class MapsView(TensorView):
     """One map of the tensor, or A and B side by side, above the histogram of its values.
 
     What is shown of the whole tensor stays the same from tensor to tensor: the kind, the pooling

@@ -41,13 +41,13 @@ from qtui.tui.panels.quantize.outliers.keys import HELP, KEYS
 from qtui.tui.panels.quantize.outliers.listing import listing_lines
 from qtui.tui.panels.quantize.outliers.threshold_curve import threshold_lines
 from qtui.tui.panels.quantize.outliers.typing_line import TypingLine
-from qtui.tui.panels.quantize.views import View
+from qtui.tui.panels.quantize.views import TensorView
 from qtui_core.errors import UsageError
 
 FACTOR = 2.0
 
 
-class OutliersView(View):
+class OutliersView(TensorView):
     """Which elements are outliers, and what they cost, with or without one put in: what is detected
     and the columns at the left; what granularity and LLM.int8() do about them at the right.
     `detection` is what it looks for."""

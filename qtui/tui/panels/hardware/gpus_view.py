@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from qtui.report.numbers import format_bytes
+from qtui.report.numbers import format_bytes, plural
+from qtui.screen.panel.view import View
 from qtui.screen.widgets.drawing import Glyphs
 from qtui.screen.widgets.line import shortened
 from qtui.screen.widgets.text_picture import Canvas, Put, TextLine, right, wrapped
@@ -18,23 +19,61 @@ BAR: Final = 20
 LINES: Final = 4
 
 
-def draw_gpus(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
-    """Some lines a GPU, or one where there are many, and one a process; or why there is nothing."""
-    if shown.gpus is None:
-        return [[Put(0, "asking the driver", "quiet")]]
-    if not shown.gpus:
-        return _none(shown, canvas)
-    lines: list[TextLine] = []
-    if canvas.height < LINES * len(shown.gpus):
-        lines = [_in_one_line(reading, canvas) for reading in shown.gpus]
-    else:
-        for reading in shown.gpus:
-            lines += _gpu(reading, shown, canvas)
-    processes = [(each.label, row) for each in shown.gpus for row in each.processes or ()]
-    if len(lines) + 2 < canvas.height:
-        lines += [[], _processes_heading(shown.gpus, processes)]
-        lines += [_process(label, row, canvas) for label, row in processes]
-    return lines[: canvas.height]
+class GpusView(View[HardwareShown]):
+    """What each GPU does now."""
+
+    TITLE = "GPUs"
+    HELP = """
+**GPUs**: every GPU twice a second, and the processes on it. A value that the driver does not tell
+is a dash, each by itself.
+"""
+
+    def draw(self, shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
+        """Some lines a GPU, or one where there are many, and one a process; or why not."""
+        if shown.gpus is None:
+            return [[Put(0, "asking the driver", "quiet")]]
+        if not shown.gpus:
+            return _none(shown, canvas)
+        lines: list[TextLine] = []
+        if canvas.height < LINES * len(shown.gpus):
+            lines = [_in_one_line(reading, canvas) for reading in shown.gpus]
+        else:
+            for reading in shown.gpus:
+                lines += _gpu(reading, shown, canvas)
+        processes = [(each.label, row) for each in shown.gpus for row in each.processes or ()]
+        if len(lines) + 2 < canvas.height:
+            lines += [[], _processes_heading(shown.gpus, processes)]
+            lines += [_process(label, row, canvas) for label, row in processes]
+        return lines[: canvas.height]
+
+    def meaning(self, shown: HardwareShown) -> str:
+        if shown.gpus is None:
+            return "The driver is being asked."
+        if not shown.gpus:
+            return (
+                f"{NONE_HERE} The other views are of the {shown.device.name}, of the catalogue: "
+                "choose the GPU that you have in mind with g, and look at Operations."
+            )
+        fullest = [
+            each for each in shown.gpus if each.memory_total and each.memory_used is not None
+        ]
+        lost = [each.label for each in shown.gpus if each.lost]
+        if lost:
+            return (
+                f"The driver no longer reaches GPU {', '.join(lost)}: what ran there is gone. "
+                "dmesg tells why (look for Xid); a reset or restart of the machine brings it back."
+            )
+        if not fullest:
+            return "No GPU says how much memory it has: MIG without permission, or unified memory."
+        free = max(fullest, key=lambda each: (each.memory_total or 0) - (each.memory_used or 0))
+        left = (free.memory_total or 0) - (free.memory_used or 0)
+        count = sum(len(each.processes or ()) for each in shown.gpus)
+        busy = [each.gpu_percent for each in shown.gpus if each.gpu_percent is not None]
+        parts = [f"Most memory is free on GPU {free.label}: {format_bytes(left)}"]
+        if busy:
+            parts.append(f"kernels ran in {sum(busy) / len(busy):.0f}% of the time")
+        parts.append(f"{plural(count, 'process', 'processes')} on {plural(len(shown.gpus), 'GPU')}")
+        return ", ".join(parts) + "."
 
 
 def _none(shown: HardwareShown, canvas: Canvas) -> list[TextLine]:
